@@ -101,25 +101,34 @@ def broken_links(site):
                 yield path, link
 
 
+def copy_page(page, folder):
+    """Copies a page and the files that it links. A link to a folder becomes its text."""
+
+    def copied(found):
+        path = os.path.normpath(os.path.join(os.path.dirname(page), found[2]))
+        if (ROOT / path).is_dir():
+            return found[1]
+        if (ROOT / path).is_file() and not path.endswith(".md"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, folder / path)
+        return found[0]
+
+    text = re.sub(r"\[([^\[\]]*)\]\(([^()\s#]+)(?:#[^()\s]*)?\)", copied, (ROOT / page).read_text())
+    (folder / page).parent.mkdir(parents=True, exist_ok=True)
+    (folder / page).write_text(text)
+
+
 def main():
     site = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/docs-site").resolve()
     book = site.parent / (site.name + ".source")
     for folder in (site, book):
         shutil.rmtree(folder, ignore_errors=True)
     pages = tracked("*.md")
-    link = re.compile(r"\]\(([^()\s#]+)")
-    linked = set()
     for page in pages:
-        for target in link.findall((ROOT / page).read_text()):
-            path = os.path.normpath(os.path.join(os.path.dirname(page), target))
-            if (ROOT / path).is_file():
-                linked.add(path)
-    for path in {*pages, *linked}:
-        (book / "src" / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, book / "src" / path)
+        copy_page(page, book / "src")
     (book / "src/SUMMARY.md").write_text(summary(pages))
     (book / "book.toml").write_text(
-        '[book]\ntitle = "Liqo"\nlanguage = "en"\n[output.html]\nno-section-label = true\n[output.html.fold]\nenable = true\nlevel = 0\n'
+        '[book]\ntitle = "Liqo"\nlanguage = "en"\n[build]\nuse-default-preprocessors = false\n[output.html]\nno-section-label = true\n[output.html.fold]\nenable = true\nlevel = 0\n'
     )
     run(mdbook(), "build", book, "--dest-dir", site, stdout=subprocess.DEVNULL)
     shutil.rmtree(book)

@@ -772,7 +772,7 @@ async fn offers_show_the_path(world: &World) -> Result<()> {
     let behind: liqo_api::ClusterId = turin.cluster_id().await?.parse()?;
     let table = rome.liqoctl(&["offer", "list"]).await?;
     ensure!(
-        table.contains("HOPS") && table.contains(&format!("2 via {}", behind.short())),
+        table.contains("HOPS") && table.contains(&format!("2 via {}", behind.short_id())),
         "{table}"
     );
     let table = milan.liqoctl(&["offer", "list", "--made"]).await?;
@@ -860,7 +860,7 @@ async fn only_a_customer_signs_in(world: &World, address: &str) -> Result<()> {
         !refusal.success && refusal.stderr.contains("does not borrow from this cluster"),
         "a provider: {refusal:?}"
     );
-    let stranger = sign_in::header(
+    let stranger = sign_in::authorization_header(
         &ClusterIdentity::generate()?,
         &broker.parse()?,
         SystemTime::now(),

@@ -123,7 +123,7 @@ async fn serve_auth(world: &World, is_there: bool) -> Result<()> {
     eventually(
         &format!("the auth endpoint answers: {is_there}"),
         Duration::from_secs(30),
-        || async { Ok((client.ids().await.is_ok() == is_there).then_some(())) },
+        || async { Ok((client.request_identification().await.is_ok() == is_there).then_some(())) },
     )
     .await
 }

@@ -141,7 +141,7 @@ async fn lie(cluster: &Cluster) -> Result<()> {
     socket.set_reuse_address(true)?;
     socket.set_multicast_if_v4(&bridge)?;
     socket.bind(&SocketAddr::from((bridge, 5353)).into())?;
-    let bytes = lie.answer(TTL).context("a message")?;
+    let bytes = lie.encode_answer(TTL).context("a message")?;
     socket.send_to(&bytes, &SocketAddr::from(([224, 0, 0, 251], 5353)).into())?;
     Ok(())
 }

@@ -7,8 +7,8 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use liqo_network_model::{
-    ruleset::{GUARD, carried},
-    spread::bucket,
+    ruleset::{GUARD, buckets_in_fingerprint},
+    spread::bucket_between,
 };
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::Value;
@@ -187,14 +187,14 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
     let comment = guard
         .lines()
         .find_map(|line| line.trim().strip_prefix("comment \"")?.strip_suffix('"'));
-    let buckets = carried(comment.context("the guard says nothing")?);
+    let buckets = buckets_in_fingerprint(comment.context("the guard says nothing")?);
     let near_address: IpAddr = ip(&near)?.parse()?;
     let mut by_second = Vec::new();
     for pod in &far {
         let there = turin.api::<Pod>(&at_turin).get(&pod.name_any()).await?;
         let is_on_first = there.spec.and_then(|spec| spec.node_name).as_deref() == Some("turin-1");
         let address = ip(pod)?;
-        if is_on_first && buckets >> bucket(address.parse()?, near_address) & 1 == 1 {
+        if is_on_first && buckets >> bucket_between(address.parse()?, near_address) & 1 == 1 {
             by_second.push(address);
         }
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, api::ListParams};
 use liqo_api::{Transport, TunnelEndpoint, labels, links};
-use liqo_network_model::space::translate;
+use liqo_network_model::space::translate_address;
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
@@ -34,7 +34,9 @@ pub async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
                     .get_opt(&id)
                     .await?
                     .context("there is no tunnel endpoint yet")?;
-                let connected = endpoint.connected().context("nothing is known yet")?;
+                let connected = endpoint
+                    .connected_condition()
+                    .context("nothing is known yet")?;
                 ensure!(
                     connected.status == "True",
                     "{}: {}",
@@ -184,7 +186,7 @@ pub fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
         .spec
         .exported
         .iter()
-        .find_map(|(here, there)| translate(address, here, there));
+        .find_map(|(here, there)| translate_address(address, here, there));
     Ok(found
         .context("that address is not exported to the peer")?
         .to_string())
@@ -723,7 +725,7 @@ pub async fn tls_replaces_udp_while_udp_is_blocked(world: Arc<World>) -> Result<
         .await?;
         ensure!(large.trim() == "1000000", "{large} bytes arrived");
         let said = endpoint(rome, milan).await?;
-        let connected = said.connected().context("no condition")?;
+        let connected = said.connected_condition().context("no condition")?;
         ensure!(
             connected.reason == "ConnectedOverTLS" && connected.message.contains(":51840"),
             "{connected:?}"

@@ -12,7 +12,7 @@ use data_encoding::BASE64;
 use liqo_tests::{Cluster, World, eventually};
 use liqo_tunnel_client::{
     API_PORT, AUTH_PORT, keys,
-    session::{DialConfig, Gateway, TunnelConnection, dial},
+    session::{DialConfig, DialedGateway, TunnelConnection, dial},
 };
 use serde_json::Value;
 
@@ -130,7 +130,7 @@ async fn all_are(world: &World, wanted: &str, namespace: &str) -> Result<()> {
 }
 
 /// The gateways in the arguments of a printed command.
-fn gateways(arguments: &[&str]) -> Result<Vec<Gateway>> {
+fn gateways(arguments: &[&str]) -> Result<Vec<DialedGateway>> {
     let said = arguments
         .windows(2)
         .filter(|pair| pair[0] == "--tunnel")
@@ -142,7 +142,7 @@ fn gateways(arguments: &[&str]) -> Result<Vec<Gateway>> {
             .try_into()
             .ok()
             .context("no key")?;
-        Ok(Gateway {
+        Ok(DialedGateway {
             public_key,
             endpoints: endpoints.split(',').map(str::to_owned).collect(),
         })
@@ -179,7 +179,7 @@ async fn invitation(milan: &Cluster) -> Result<(String, String)> {
 fn with_token(token: &str, arguments: &str) -> Result<TunnelConnection> {
     let gateways = gateways(&arguments.split_whitespace().collect::<Vec<_>>())?;
     Ok(dial(DialConfig {
-        private_key: keys::of_token(token),
+        private_key: keys::private_key_of_token(token),
         gateways,
     })?)
 }

@@ -232,7 +232,7 @@ pub struct Gateways {
 
 impl Gateways {
     /// Whether a node with these labels may be a gateway.
-    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub fn selects_node(&self, labels: &BTreeMap<String, String>) -> bool {
         self.node_selector
             .iter()
             .all(|(key, value)| labels.get(key) == Some(value))

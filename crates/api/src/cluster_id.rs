@@ -54,7 +54,7 @@ impl ClusterId {
     }
 
     /// The first six characters, which distinguish clusters of the same name.
-    pub fn short(&self) -> &str {
+    pub fn short_id(&self) -> &str {
         self.0.get(..6).unwrap_or(&self.0)
     }
 }

@@ -63,16 +63,16 @@ impl DesiredCondition {
 
 /// The conditions to apply so that the object has all of `wanted`; `None` if it has them already.
 /// The time of transition of a condition changes only with its status.
-pub fn decide(
+pub fn updated_conditions(
     current: &[Condition],
     wanted: &[DesiredCondition],
     now: Timestamp,
 ) -> Option<Vec<Condition>> {
-    decide_for(None, current, wanted, now)
+    updated_conditions_for(None, current, wanted, now)
 }
 
 /// Like [`decide`]; each condition names the generation of the object's spec that it is about.
-pub fn decide_for(
+pub fn updated_conditions_for(
     generation: Option<i64>,
     current: &[Condition],
     wanted: &[DesiredCondition],
@@ -163,7 +163,7 @@ pub mod owners {
 
 /// Like [`decide`], for an owner of several types: it also removes conditions of the owner that are
 /// not in `wanted`.
-pub fn decide_links(
+pub fn updated_links(
     current: &[Condition],
     wanted: &[DesiredCondition],
     owner: ConditionOwner,
@@ -174,12 +174,12 @@ pub fn decide_links(
             && wanted.iter().all(|want| want.kind != have.type_)
     };
     if !current.iter().any(left_out) {
-        return decide(current, wanted, now);
+        return updated_conditions(current, wanted, now);
     }
     let kept =
         |want: &DesiredCondition| current.iter().find(|have| have.type_ == want.kind).cloned();
     let one = |want: &DesiredCondition| {
-        decide(current, std::slice::from_ref(want), now)
+        updated_conditions(current, std::slice::from_ref(want), now)
             .map_or_else(|| kept(want), |mut new| new.pop())
     };
     Some(wanted.iter().filter_map(one).collect())
@@ -199,26 +199,26 @@ mod tests {
     #[test]
     fn unchanged_conditions_are_not_written() {
         let wanted = [DesiredCondition::yes("Ready", "Fine", "all is well")];
-        let first = decide(&[], &wanted, EARLY).unwrap();
-        assert_eq!(decide(&first, &wanted, at(100)), None);
+        let first = updated_conditions(&[], &wanted, EARLY).unwrap();
+        assert_eq!(updated_conditions(&first, &wanted, at(100)), None);
     }
 
     #[test]
     fn the_transition_time_changes_with_the_status_and_not_with_the_message() {
-        let first = decide(
+        let first = updated_conditions(
             &[],
             &[DesiredCondition::no("Ready", "Waiting", "for a")],
             EARLY,
         )
         .unwrap();
-        let second = decide(
+        let second = updated_conditions(
             &first,
             &[DesiredCondition::no("Ready", "Waiting", "for b")],
             at(100),
         )
         .unwrap();
         assert_eq!(second[0].last_transition_time, Time(EARLY));
-        let third = decide(
+        let third = updated_conditions(
             &second,
             &[DesiredCondition::yes("Ready", "Done", "")],
             at(200),
@@ -234,22 +234,25 @@ mod tests {
             DesiredCondition::yes("ResourcesRequested", "Asked", ""),
             DesiredCondition::no("OfferAccepted", "NoOffer", ""),
         ];
-        let first = decide_links(&[], &both, owner, EARLY).unwrap();
-        let second = decide_links(&first, &both[..1], owner, at(100)).unwrap();
+        let first = updated_links(&[], &both, owner, EARLY).unwrap();
+        let second = updated_links(&first, &both[..1], owner, at(100)).unwrap();
         assert_eq!(second, first[..1]);
-        assert_eq!(decide_links(&second, &both[..1], owner, at(200)), None);
-        assert_eq!(decide_links(&second, &[], owner, at(200)), Some(Vec::new()));
+        assert_eq!(updated_links(&second, &both[..1], owner, at(200)), None);
+        assert_eq!(
+            updated_links(&second, &[], owner, at(200)),
+            Some(Vec::new())
+        );
     }
 
     #[test]
     fn links_of_other_writers_are_not_removed() {
-        let other = decide(
+        let other = updated_conditions(
             &[],
             &[DesiredCondition::yes("PeerReachable", "Fine", "")],
             EARLY,
         )
         .unwrap();
-        assert_eq!(decide_links(&other, &[], owners::SHARING, at(100)), None);
+        assert_eq!(updated_links(&other, &[], owners::SHARING, at(100)), None);
     }
 
     #[test]

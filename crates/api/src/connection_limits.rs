@@ -31,7 +31,7 @@ pub struct OpenConnections<T> {
 
 /// Whether a new connection stays open.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission<T> {
+pub enum ConnectionAdmission<T> {
     /// It stays, under this number.
     Open(u64),
     /// A limit was reached: it stays, and the other one has to end.
@@ -61,7 +61,7 @@ impl<T> OpenConnections<T> {
         source: IpAddr,
         connection: T,
         is_proven: impl Fn(&T) -> bool,
-    ) -> Admission<T> {
+    ) -> ConnectionAdmission<T> {
         let ConnectionLimits {
             connections,
             unproven,
@@ -86,15 +86,15 @@ impl<T> OpenConnections<T> {
                 .map(|(number, _)| *number);
             ended = oldest.and_then(|number| self.remove(number));
             if ended.is_none() {
-                return Admission::Refused;
+                return ConnectionAdmission::Refused;
             }
         }
         let number = self.next;
         self.next += 1;
         self.all.insert(number, (source, connection));
         match ended {
-            Some(ended) => Admission::Instead { number, ended },
-            None => Admission::Open(number),
+            Some(ended) => ConnectionAdmission::Instead { number, ended },
+            None => ConnectionAdmission::Open(number),
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
             }))
         }
 
-        fn add(&mut self, source: u8, name: char) -> Admission<char> {
+        fn add(&mut self, source: u8, name: char) -> ConnectionAdmission<char> {
             self.0
                 .add([192, 0, 2, source].into(), name, |name| name.is_uppercase())
         }
@@ -151,7 +151,7 @@ mod tests {
         fn fill(&mut self, all: &[(u8, char)]) {
             for (source, name) in all {
                 assert!(
-                    matches!(self.add(*source, *name), Admission::Open(_)),
+                    matches!(self.add(*source, *name), ConnectionAdmission::Open(_)),
                     "{name}"
                 );
             }
@@ -168,7 +168,7 @@ mod tests {
         book.fill(&[(1, 'A'), (2, 'b'), (3, 'c')]);
         assert_eq!(
             book.add(4, 'd'),
-            Admission::Instead {
+            ConnectionAdmission::Instead {
                 number: 3,
                 ended: 'b'
             },
@@ -179,7 +179,7 @@ mod tests {
         book.fill(&[(1, 'A'), (2, 'b'), (3, 'C')]);
         assert_eq!(
             book.add(4, 'd'),
-            Admission::Instead {
+            ConnectionAdmission::Instead {
                 number: 3,
                 ended: 'b'
             },
@@ -193,7 +193,7 @@ mod tests {
         book.fill(&[(1, 'a'), (2, 'b'), (2, 'c')]);
         assert_eq!(
             book.add(2, 'd'),
-            Admission::Instead {
+            ConnectionAdmission::Instead {
                 number: 3,
                 ended: 'b'
             }
@@ -202,7 +202,7 @@ mod tests {
         full.fill(&[(1, 'a'), (2, 'b'), (2, 'c')]);
         assert_eq!(
             full.add(2, 'd'),
-            Admission::Instead {
+            ConnectionAdmission::Instead {
                 number: 3,
                 ended: 'b'
             },
@@ -210,18 +210,18 @@ mod tests {
         );
         let mut proven = Book::new(8, 8, 1);
         proven.fill(&[(1, 'a'), (2, 'B')]);
-        assert_eq!(proven.add(2, 'c'), Admission::Refused);
+        assert_eq!(proven.add(2, 'c'), ConnectionAdmission::Refused);
     }
 
     #[test]
     fn proven_connections_never_make_room_and_one_that_ends_does() {
         let mut book = Book::new(2, 2, 2);
         book.fill(&[(1, 'A'), (2, 'B')]);
-        assert_eq!(book.add(3, 'c'), Admission::Refused);
+        assert_eq!(book.add(3, 'c'), ConnectionAdmission::Refused);
         assert_eq!(book.0.remove(0), Some('A'));
         assert_eq!(
             (book.add(3, 'c'), book.open()),
-            (Admission::Open(2), "Bc".to_owned())
+            (ConnectionAdmission::Open(2), "Bc".to_owned())
         );
         assert_eq!(book.0.remove(0), None);
         book.0.retain(|name| *name == 'c');

@@ -464,7 +464,7 @@ impl ContractSpec {
     }
 
     /// Remembers terms that others replace now.
-    pub fn remember(&mut self, terms: EarlierTerms) {
+    pub fn remember_terms(&mut self, terms: EarlierTerms) {
         self.earlier.push(terms);
         let surplus = self.surplus_terms(0, 0);
         self.earlier.drain(..surplus);
@@ -493,7 +493,7 @@ impl ContractSpec {
 
 impl ContractTerms {
     /// The amounts of a pool; `None` if the terms do not contain it.
-    pub fn pool(&self, name: &str) -> Option<&ResourceList> {
+    pub fn amounts_of_pool(&self, name: &str) -> Option<&ResourceList> {
         self.pools
             .iter()
             .find(|pool| pool.name == name)
@@ -501,13 +501,13 @@ impl ContractTerms {
     }
 
     /// The amounts that the provider has to reserve in a pool.
-    pub fn guaranteed(&self, pool: &str) -> Option<&ResourceList> {
-        self.pool(pool)
+    pub fn guaranteed_in_pool(&self, pool: &str) -> Option<&ResourceList> {
+        self.amounts_of_pool(pool)
             .filter(|_| self.commitment == Commitment::Guaranteed)
     }
 
     /// The amounts of all pools together.
-    pub fn total(&self) -> ResourceList {
+    pub fn total_resources(&self) -> ResourceList {
         self.pools.iter().map(|pool| &pool.resources).sum()
     }
 }

@@ -41,7 +41,7 @@ pub enum DepartureCause {
 
 /// Which pods leave for a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
+pub enum LeavingPods {
     /// Those that a controller creates again at no cost: a `ReplicaSet`, `ReplicationController` or
     /// `StatefulSet`.
     Replaced,
@@ -62,7 +62,7 @@ pub const JOB: &str = "Job";
 
 /// Whether a controller of this kind creates a deleted pod again at no cost. A Job counts it as a
 /// failure.
-pub fn recreates(kind: &str) -> bool {
+pub fn recreates_pods(kind: &str) -> bool {
     ["ReplicaSet", "ReplicationController", "StatefulSet"].contains(&kind)
 }
 
@@ -73,12 +73,12 @@ pub fn has_pods_for_nodes(kind: &str) -> bool {
     ["DaemonSet", "Node"].contains(&kind)
 }
 
-impl Leaving {
+impl LeavingPods {
     /// Whether a pod with a controller of this kind is among them.
-    pub fn has(self, controller: Option<&str>) -> bool {
+    pub fn includes(self, controller: Option<&str>) -> bool {
         match self {
-            Self::Replaced => controller.is_some_and(recreates),
-            Self::Survived => controller.is_some_and(|kind| recreates(kind) || kind == JOB),
+            Self::Replaced => controller.is_some_and(recreates_pods),
+            Self::Survived => controller.is_some_and(|kind| recreates_pods(kind) || kind == JOB),
             Self::Recreated => controller.is_some_and(|kind| !has_pods_for_nodes(kind)),
             Self::Movable => !controller.is_some_and(has_pods_for_nodes),
             Self::All => true,
@@ -88,7 +88,7 @@ impl Leaving {
 
 /// How a pod leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum DepartureManner {
     /// As disruption budgets allow.
     Evicted,
     /// Nobody may wait for it, or it does not run.
@@ -111,24 +111,24 @@ impl DepartureCause {
     ];
 
     /// Which pods leave for it.
-    pub fn leaving(self) -> Leaving {
+    pub fn leaving_pods(self) -> LeavingPods {
         match self {
-            Self::NotStarted => Leaving::Recreated,
-            Self::Unplaced => Leaving::Survived,
+            Self::NotStarted => LeavingPods::Recreated,
+            Self::Unplaced => LeavingPods::Survived,
             Self::RunsHere
             | Self::PlaceEnds
             | Self::Cheaper
             | Self::BudgetSpent
-            | Self::ControlIsBack => Leaving::Replaced,
-            Self::PoolWithdrawn => Leaving::Movable,
-            Self::Unoffloaded | Self::NodeRemoved => Leaving::All,
+            | Self::ControlIsBack => LeavingPods::Replaced,
+            Self::PoolWithdrawn => LeavingPods::Movable,
+            Self::Unoffloaded | Self::NodeRemoved => LeavingPods::All,
         }
     }
 
     /// How they leave.
-    pub fn manner(self) -> Manner {
+    pub fn manner(self) -> DepartureManner {
         match self {
-            Self::Unoffloaded | Self::NodeRemoved => Manner::Deleted,
+            Self::Unoffloaded | Self::NodeRemoved => DepartureManner::Deleted,
             Self::NotStarted
             | Self::Unplaced
             | Self::RunsHere
@@ -136,13 +136,13 @@ impl DepartureCause {
             | Self::PlaceEnds
             | Self::Cheaper
             | Self::BudgetSpent
-            | Self::ControlIsBack => Manner::Evicted,
+            | Self::ControlIsBack => DepartureManner::Evicted,
         }
     }
 
     /// Reason of the event on a pod that leaves, if it gets one for that. Others had one before, or
     /// their node has it.
-    pub fn event(self) -> Option<&'static str> {
+    pub fn event_reason(self) -> Option<&'static str> {
         match self {
             Self::RunsHere | Self::PlaceEnds => Some("MovedAway"),
             Self::Cheaper => Some("MovedWhenCheaper"),
@@ -153,8 +153,8 @@ impl DepartureCause {
     }
 
     /// Whether a pod with a controller of this kind leaves.
-    pub fn takes(self, controller: Option<&str>) -> bool {
-        self.leaving().has(controller)
+    pub fn takes_pods_of(self, controller: Option<&str>) -> bool {
+        self.leaving_pods().includes(controller)
     }
 }
 
@@ -165,21 +165,21 @@ mod tests {
 
     /// In words of the page.
     fn words(cause: DepartureCause) -> [String; 4] {
-        let leaving = match cause.leaving() {
-            Leaving::Replaced => "of a ReplicaSet, ReplicationController or StatefulSet",
-            Leaving::Survived => {
+        let leaving = match cause.leaving_pods() {
+            LeavingPods::Replaced => "of a ReplicaSet, ReplicationController or StatefulSet",
+            LeavingPods::Survived => {
                 "of a ReplicaSet, ReplicationController or StatefulSet, or of a Job that goes on without it"
             }
-            Leaving::Recreated => "of any controller but DaemonSets",
-            Leaving::Movable => "all but those of DaemonSets, and static ones",
-            Leaving::All => "all",
+            LeavingPods::Recreated => "of any controller but DaemonSets",
+            LeavingPods::Movable => "all but those of DaemonSets, and static ones",
+            LeavingPods::All => "all",
         };
         let manner = match cause.manner() {
-            Manner::Evicted => "evicted",
-            Manner::Deleted => "deleted",
+            DepartureManner::Evicted => "evicted",
+            DepartureManner::Deleted => "deleted",
         };
         let event = cause
-            .event()
+            .event_reason()
             .map_or("none".to_owned(), |event| format!("`{event}`"));
         [
             format!("`{cause:?}`"),
@@ -214,7 +214,7 @@ mod tests {
         let leaves = |kind: Option<&str>| -> Vec<DepartureCause> {
             DepartureCause::ALL
                 .into_iter()
-                .filter(|cause| cause.takes(kind))
+                .filter(|cause| cause.takes_pods_of(kind))
                 .collect()
         };
         assert_eq!(leaves(None), [PoolWithdrawn, Unoffloaded, NodeRemoved]);

@@ -18,11 +18,11 @@ const LONG_ID_LEN: usize = 16;
 /// the whole name replaces its middle. So different namespaces have different names, and the end of
 /// the name still shows which cluster owns the namespace.
 pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId) -> String {
-    let whole = format!("{namespace}-{cluster_name}-{}", cluster.short());
+    let whole = format!("{namespace}-{cluster_name}-{}", cluster.short_id());
     if whole.len() <= MAX_LEN {
         return whole;
     }
-    let start_len = MAX_LEN - HASH_LEN - cluster.short().len() - 2;
+    let start_len = MAX_LEN - HASH_LEN - cluster.short_id().len() - 2;
     let start: String = format!("{namespace}-{cluster_name}")
         .chars()
         .take(start_len)
@@ -31,7 +31,7 @@ pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId
         "{}-{}-{}",
         start.trim_end_matches('-'),
         shortest_hash(&whole),
-        cluster.short()
+        cluster.short_id()
     )
 }
 
@@ -39,7 +39,9 @@ pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId
 /// characters of the cluster ID. A key whose ID has the same first six characters is quickly found;
 /// one with the same sixteen is not. `None` if this is no default name.
 pub fn alternative_mapped_namespace(default: &str, cluster: &ClusterId) -> Option<String> {
-    let stem = default.strip_suffix(cluster.short())?.strip_suffix('-')?;
+    let stem = default
+        .strip_suffix(cluster.short_id())?
+        .strip_suffix('-')?;
     let id = cluster.as_str().get(..LONG_ID_LEN)?;
     let whole = format!("{stem}-{id}");
     if whole.len() <= MAX_LEN {
@@ -82,7 +84,7 @@ mod tests {
     fn a_short_name_stays_readable() {
         assert_eq!(
             mapped_namespace("demo", "rome", &id()),
-            format!("demo-rome-{}", id().short())
+            format!("demo-rome-{}", id().short_id())
         );
     }
 
@@ -117,7 +119,10 @@ mod tests {
         ];
         assert_ne!(names[0], names[1]);
         for name in names {
-            assert!(name.len() <= 63 && name.ends_with(id().short()), "{name}");
+            assert!(
+                name.len() <= 63 && name.ends_with(id().short_id()),
+                "{name}"
+            );
         }
     }
 

@@ -27,8 +27,8 @@ pub enum Lending {
 
 impl Lending {
     /// What follows from the configuration and the last result of the test in its status.
-    pub fn of(config: &ClusterConfig) -> Self {
-        match enforced(config) {
+    pub fn of_config(config: &ClusterConfig) -> Self {
+        match are_policies_enforced(config) {
             Some(true) => Self::Isolated,
             _ if config.spec.lend_without_network_policies => Self::Allowed,
             Some(false) => Self::Refused,
@@ -48,7 +48,7 @@ impl Lending {
 
 /// What the last result of the test means for lending, for people. `allowed` is what the
 /// administrator set.
-pub fn describe(enforced: Option<bool>, allowed: bool) -> String {
+pub fn describe_lending(enforced: Option<bool>, allowed: bool) -> String {
     let untested = "it is not known yet whether the pod network enforces NetworkPolicies, because no pod of liqo-dns could be tried";
     let open = "the pod network does not enforce NetworkPolicies: port 1054 of liqo-dns is open, which NetworkPolicy liqo/liqo-dns closes";
     match (enforced, allowed) {
@@ -72,8 +72,8 @@ pub fn describe(enforced: Option<bool>, allowed: bool) -> String {
 }
 
 /// The last result of the test; nothing if there was none.
-pub fn enforced(config: &ClusterConfig) -> Option<bool> {
-    match condition(config)?.status.as_str() {
+pub fn are_policies_enforced(config: &ClusterConfig) -> Option<bool> {
+    match enforcement_condition(config)?.status.as_str() {
         "True" => Some(true),
         "False" => Some(false),
         _ => None,
@@ -81,7 +81,7 @@ pub fn enforced(config: &ClusterConfig) -> Option<bool> {
 }
 
 /// The condition with the last result of the test.
-pub fn condition(config: &ClusterConfig) -> Option<&Condition> {
+pub fn enforcement_condition(config: &ClusterConfig) -> Option<&Condition> {
     config
         .status
         .as_ref()?
@@ -131,13 +131,13 @@ mod tests {
             (None, true, Lending::Allowed),
         ] {
             assert_eq!(
-                Lending::of(&config(status, yes)),
+                Lending::of_config(&config(status, yes)),
                 expected,
                 "{status:?} {yes}"
             );
         }
         assert_eq!(
-            Lending::of(&ClusterConfig::default()),
+            Lending::of_config(&ClusterConfig::default()),
             Lending::Untested,
             "the manager has written nothing yet"
         );
@@ -146,14 +146,16 @@ mod tests {
     #[test]
     fn a_refusal_names_the_setting_that_says_yes() {
         let yes = format!("--set {LEND_WITHOUT_NETWORK_POLICIES}=true");
-        assert!(describe(Some(false), false).contains(&yes));
+        assert!(describe_lending(Some(false), false).contains(&yes));
         for (enforced, allowed) in [(Some(true), false), (Some(false), true), (None, true)] {
             assert!(
-                !describe(enforced, allowed).contains(&yes),
+                !describe_lending(enforced, allowed).contains(&yes),
                 "{enforced:?} {allowed}"
             );
         }
-        assert!(describe(Some(false), true).contains(&format!("port {}", crate::CLOSED_PORT)));
+        assert!(
+            describe_lending(Some(false), true).contains(&format!("port {}", crate::CLOSED_PORT))
+        );
         let field =
             serde_json::json!({ "clusterName": "rome", LEND_WITHOUT_NETWORK_POLICIES: true });
         let spec: ClusterConfigSpec = serde_json::from_value(field).unwrap();

@@ -23,7 +23,7 @@ impl Key {
     }
 
     /// The key of this object.
-    pub fn of(object: &impl Resource) -> Self {
+    pub fn of_object(object: &impl Resource) -> Self {
         let meta = object.meta();
         Self {
             namespace: meta.namespace.clone().unwrap_or_default(),

@@ -39,7 +39,7 @@ impl FreeNodes {
     /// resource, of cpu and of memory, then the most balanced one, then those with the most of the
     /// other resources, then any. If this is more than [`MAX_LARGEST_PODS`] before the balanced
     /// one, nothing is said: a pod for a node that is left out would find none.
-    pub fn largest(&self, most: &ResourceList) -> LargestPods {
+    pub fn select_largest(&self, most: &ResourceList) -> LargestPods {
         let Self(mut nodes) = self.0.iter().map(|free| free.min(most)).collect();
         nodes.sort_by(|one, other| other.iter().cmp(one.iter()));
         let all: ResourceList = nodes
@@ -51,19 +51,19 @@ impl FreeNodes {
             .chain(["cpu", "memory"]);
         let mut chosen: Vec<usize> = Vec::new();
         for name in important {
-            choose(&mut chosen, &nodes, |node| node.get(name).nanos());
+            choose_node(&mut chosen, &nodes, |node| node.get(name).nanos());
         }
         if chosen.len() > MAX_LARGEST_PODS {
             return LargestPods::default();
         }
-        choose(&mut chosen, &nodes, |node| {
+        choose_node(&mut chosen, &nodes, |node| {
             ["cpu", "memory"]
                 .map(|name| millionths(node.get(name), all.get(name)))
                 .into_iter()
                 .min()
         });
         for name in all.names() {
-            choose(&mut chosen, &nodes, |node| node.get(name).nanos());
+            choose_node(&mut chosen, &nodes, |node| node.get(name).nanos());
         }
         let others: Vec<usize> = (0..nodes.len())
             .filter(|index| !chosen.contains(index))
@@ -93,7 +93,7 @@ impl FromIterator<ResourceList> for FreeNodes {
 const PODS: &str = "pods";
 
 /// Adds the node with the most of something. Of equal nodes, one that is chosen already.
-fn choose<K: Ord>(
+fn choose_node<K: Ord>(
     chosen: &mut Vec<usize>,
     nodes: &[ResourceList],
     most_of: impl Fn(&ResourceList) -> K,
@@ -141,13 +141,14 @@ impl LargestPods {
 
     /// Whether one of the nodes has room for a pod with these requests; otherwise the shortages at
     /// the node where least is missing. If nothing is known, there is room.
-    pub fn take(&self, requests: &ResourceList) -> Result<(), Vec<Shortage>> {
+    pub fn has_room(&self, requests: &ResourceList) -> Result<(), Vec<Shortage>> {
         let mut nearest: Option<Vec<Shortage>> = None;
         for node in &self.0 {
             let Err(short) = requests.fits_in(node) else {
                 return Ok(());
             };
-            let missing = |short: &[Shortage]| (short.len(), short.first().map(Shortage::missing));
+            let missing =
+                |short: &[Shortage]| (short.len(), short.first().map(Shortage::missing_amount));
             if nearest
                 .as_ref()
                 .is_none_or(|nearest| missing(&short) < missing(nearest))
@@ -160,9 +161,9 @@ impl LargestPods {
 
     /// The same, as far as it is certain. If there are as many lists as allowed, nodes may be
     /// missing, but those with the most of each extended resource, of cpu and of memory are there.
-    pub fn may_take(&self, requests: &ResourceList) -> Result<(), Vec<Shortage>> {
+    pub fn may_have_room(&self, requests: &ResourceList) -> Result<(), Vec<Shortage>> {
         if self.0.len() < MAX_LARGEST_PODS {
-            return self.take(requests);
+            return self.has_room(requests);
         }
         let all: ResourceList = self
             .0
@@ -221,7 +222,7 @@ mod tests {
 
     fn largest(nodes: &[&str]) -> Vec<String> {
         free(nodes)
-            .largest(&list(EVERYTHING))
+            .select_largest(&list(EVERYTHING))
             .iter()
             .map(|one| one.to_string().replace(", ", " "))
             .collect()
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn pods_that_had_no_room_are_looked_at_again_if_a_node_has_more_of_something() {
-        let said = |nodes: &[&str]| free(nodes).largest(&list(EVERYTHING));
+        let said = |nodes: &[&str]| free(nodes).select_largest(&list(EVERYTHING));
         let (small, large, nothing) = (
             said(&["cpu=1 memory=1"]),
             said(&["cpu=2 memory=1"]),
@@ -324,32 +325,32 @@ mod tests {
     fn nothing_beyond_the_offer_is_named() {
         let all = free(&["cpu=64 memory=9 attachable=5", "cpu=32 memory=10"]);
         assert_eq!(
-            all.largest(&list("cpu=2 memory=10")),
+            all.select_largest(&list("cpu=2 memory=10")),
             LargestPods(vec![list("cpu=2 memory=10")])
         );
     }
 
     #[test]
     fn a_pod_fits_if_one_node_has_everything_and_otherwise_learns_what_is_short_where_least_is() {
-        let pods = free(&["cpu=4 memory=1", "cpu=1 memory=8"]).largest(&list(EVERYTHING));
+        let pods = free(&["cpu=4 memory=1", "cpu=1 memory=8"]).select_largest(&list(EVERYTHING));
         assert_eq!(
             (
-                pods.take(&list("cpu=4 memory=1")),
-                pods.take(&list("cpu=1 memory=8"))
+                pods.has_room(&list("cpu=4 memory=1")),
+                pods.has_room(&list("cpu=1 memory=8"))
             ),
             (Ok(()), Ok(()))
         );
-        let short = pods.take(&list("cpu=2 memory=8")).unwrap_err();
+        let short = pods.has_room(&list("cpu=2 memory=8")).unwrap_err();
         assert_eq!(
             short_on_largest_node(&short),
             "cpu: 1 short (2 requested, 1 available) on the largest node"
         );
-        assert_eq!(LargestPods::default().take(&list("cpu=1000")), Ok(()));
+        assert_eq!(LargestPods::default().has_room(&list("cpu=1000")), Ok(()));
     }
 
     #[test]
     fn an_offer_is_rewritten_when_a_node_has_more_or_much_less() {
-        let says = |nodes: &[&str]| free(nodes).largest(&list(EVERYTHING));
+        let says = |nodes: &[&str]| free(nodes).select_largest(&list(EVERYTHING));
         let before = says(&["cpu=100 memory=10", "cpu=10 memory=100"]);
         for (now, holds) in [
             (&["cpu=100 memory=10", "cpu=10 memory=100"][..], true),
@@ -381,21 +382,21 @@ mod tests {
         #[test]
         fn only_what_a_node_has_is_promised_and_what_certainly_finds_no_node_fits_on_none(all in nodes(), pod in nodes()) {
             let most = [("cpu", 15), ("memory", 99), ("a/gpu", 9)].map(|(name, amount)| (name, Quantity::from_units(amount)));
-            let largest = all.iter().cloned().collect::<FreeNodes>().largest(&most.into());
+            let largest = all.iter().cloned().collect::<FreeNodes>().select_largest(&most.into());
             prop_assert!(!largest.is_too_long());
             for promised in largest.iter() {
                 prop_assert!(all.iter().any(|node| promised.fits_in(node).is_ok()), "{promised}");
             }
             for pod in pod.iter().filter(|pod| pod.get("cpu") <= Quantity::from_units(15)) {
                 let fits = all.iter().any(|node| pod.fits_in(node).is_ok());
-                prop_assert!(fits || all.is_empty() || largest.take(pod).is_err());
-                prop_assert!(!fits || largest.may_take(pod).is_ok(), "{pod} {largest:?}");
+                prop_assert!(fits || all.is_empty() || largest.has_room(pod).is_err());
+                prop_assert!(!fits || largest.may_have_room(pod).is_ok(), "{pod} {largest:?}");
             }
         }
 
         #[test]
         fn the_order_of_the_nodes_does_not_matter(mut all in nodes()) {
-            let of = |all: &[ResourceList]| all.iter().cloned().collect::<FreeNodes>().largest(&list(EVERYTHING));
+            let of = |all: &[ResourceList]| all.iter().cloned().collect::<FreeNodes>().select_largest(&list(EVERYTHING));
             let forward = of(&all);
             all.reverse();
             prop_assert_eq!(forward, of(&all));

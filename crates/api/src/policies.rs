@@ -49,7 +49,7 @@ impl PolicyPeer {
 
 /// The policies that select the peer, beginning with the one that applies. A policy that is being
 /// deleted selects no peer.
-pub fn of_peer<'a>(
+pub fn policies_of_peer<'a>(
     policies: impl IntoIterator<Item = &'a Arc<PeeringPolicy>>,
     peer: &PolicyPeer,
 ) -> Vec<&'a Arc<PeeringPolicy>> {
@@ -57,7 +57,7 @@ pub fn of_peer<'a>(
     let mut found: Vec<_> = policies
         .into_iter()
         .filter(exists)
-        .filter(|policy| selects(&policy.spec.peers, peer))
+        .filter(|policy| selects_peer(&policy.spec.peers, peer))
         .collect();
     found.sort_by_key(|policy| {
         (
@@ -77,7 +77,7 @@ pub fn without_status(mut policy: PeeringPolicy) -> Option<PeeringPolicy> {
 }
 
 /// Whether a peer matches every field that is set. An invalid label selector selects no peer.
-pub fn selects(selector: &PeerSelector, peer: &PolicyPeer) -> bool {
+pub fn selects_peer(selector: &PeerSelector, peer: &PolicyPeer) -> bool {
     let PeerSelector {
         cluster_ids,
         names,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn names(policies: &[Arc<PeeringPolicy>], peer: &PolicyPeer) -> Vec<String> {
-        of_peer(policies, peer)
+        policies_of_peer(policies, peer)
             .iter()
             .filter_map(|policy| policy.metadata.name.clone())
             .collect()
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_peer_must_match_every_field() {
-        let fits = |peers: Value| selects(&serde_json::from_value(peers).unwrap(), &rome());
+        let fits = |peers: Value| selects_peer(&serde_json::from_value(peers).unwrap(), &rome());
         let id = rome().id;
         assert!(fits(
             json!({ "clusterIDs": [id], "names": ["milan", "rome"], "discoveredBy": ["Manual"] })
@@ -192,7 +192,7 @@ mod tests {
     fn a_policy_that_is_being_deleted_selects_no_peer() {
         let mut leaving = PeeringPolicy::new("default", PeeringPolicySpec::default());
         leaving.metadata.deletion_timestamp = Some(crate::Time(jiff::Timestamp::UNIX_EPOCH));
-        assert!(of_peer(&[Arc::new(leaving)], &rome()).is_empty());
+        assert!(policies_of_peer(&[Arc::new(leaving)], &rome()).is_empty());
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         found
             .labels
             .insert(labels::DISCOVERED_BY.into(), "LAN".into());
-        assert!(selects(
+        assert!(selects_peer(
             &serde_json::from_value(json!({ "discoveredBy": ["LAN"] })).unwrap(),
             &found
         ));

@@ -33,7 +33,7 @@ impl PriceList {
     /// Why nobody should use this list, if it came from another cluster or a plugin.
     pub fn defect(&self) -> Option<String> {
         self.rates
-            .check(&self.currency)
+            .check_prices(&self.currency)
             .err()
             .map(|error| error.to_string())
     }

@@ -40,7 +40,7 @@ pub enum RecordTextError {
 }
 
 /// Writes the text of an object, if it is short enough to be read at the other side.
-pub fn write(object: &Value, max_len: usize) -> Result<String, RecordTextError> {
+pub fn print_object(object: &Value, max_len: usize) -> Result<String, RecordTextError> {
     let mut text = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, PlainAscii);
     object
@@ -48,17 +48,17 @@ pub fn write(object: &Value, max_len: usize) -> Result<String, RecordTextError> 
         .map_err(|error| RecordTextError::Invalid(error.to_string()))?;
     let text =
         String::from_utf8(text).map_err(|error| RecordTextError::Invalid(error.to_string()))?;
-    check(&text, max_len).map(|()| text)
+    check_limits(&text, max_len).map(|()| text)
 }
 
 /// Reads the text of an object. Judges its length and the number of values before it parses;
 /// `serde_json` limits the depth.
-pub fn read(text: &str, max_len: usize) -> Result<Value, RecordTextError> {
-    check(text, max_len)?;
+pub fn parse_object(text: &str, max_len: usize) -> Result<Value, RecordTextError> {
+    check_limits(text, max_len)?;
     serde_json::from_str(text).map_err(|error| RecordTextError::Invalid(error.to_string()))
 }
 
-fn check(text: &str, max_len: usize) -> Result<(), RecordTextError> {
+fn check_limits(text: &str, max_len: usize) -> Result<(), RecordTextError> {
     if text.len() > max_len {
         Err(RecordTextError::TooLong(text.len(), max_len))
     } else if max_values(text) > MAX_VALUES {
@@ -216,10 +216,10 @@ mod tests {
     #[test]
     fn an_object_is_read_as_it_was_written() {
         let object = json!({ "a": "<&>\u{7f} \"quoted\" \\ back\n", "ä": ["日本", "🦀"], "n": [1, 2.5, null, true] });
-        let text = write(&object, MAX_POD_LEN).unwrap();
+        let text = print_object(&object, MAX_POD_LEN).unwrap();
         let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !b"<>&".contains(&byte);
         assert!(text.bytes().all(is_plain), "{text}");
-        assert_eq!(read(&text, MAX_POD_LEN), Ok(object));
+        assert_eq!(parse_object(&text, MAX_POD_LEN), Ok(object));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
             .chain(0x1f000..0x1f100)
             .filter_map(char::from_u32)
         {
-            let text = write(&json!(character.to_string()), MAX_POD_LEN).unwrap();
+            let text = print_object(&json!(character.to_string()), MAX_POD_LEN).unwrap();
             assert_eq!(
                 text.len() - 2,
                 stored_len(character),
@@ -244,8 +244,8 @@ mod tests {
                 json!({ "name": "main", "image": "busybox", "args": ["x".repeat(bytes)] });
             json!({ "metadata": { "name": "web", "labels": { "app": "web" } }, "spec": { "containers": [container] } })
         };
-        assert!(write(&pod(64 * 1024), MAX_POD_LEN).is_ok());
-        let error = write(&pod(MAX_POD_LEN), MAX_POD_LEN).unwrap_err();
+        assert!(print_object(&pod(64 * 1024), MAX_POD_LEN).is_ok());
+        let error = print_object(&pod(MAX_POD_LEN), MAX_POD_LEN).unwrap_err();
         assert!(
             error.to_string().ends_with("at most 73728 bytes travel"),
             "{error}"
@@ -255,7 +255,7 @@ mod tests {
             .map(|n| json!({ "name": format!("A{n}"), "value": "b" }))
             .collect();
         assert!(
-            write(
+            print_object(
                 &json!({ "spec": { "containers": [{ "name": "main", "env": variables }] } }),
                 MAX_POD_LEN
             )
@@ -267,17 +267,20 @@ mod tests {
     fn a_text_is_judged_before_it_is_parsed() {
         // Broken at the end: a parser would find that first.
         let long = format!("[\"{}\"", "x".repeat(100));
-        assert_eq!(read(&long, 100), Err(RecordTextError::TooLong(103, 100)));
+        assert_eq!(
+            parse_object(&long, 100),
+            Err(RecordTextError::TooLong(103, 100))
+        );
         for element in ["1,", "{\"a\":1},", "[],", "\"\\\"\","] {
             let many = format!("[{}", element.repeat(MAX_VALUES));
             assert_eq!(
-                read(&many, MAX_POD_LEN * 2),
+                parse_object(&many, MAX_POD_LEN * 2),
                 Err(RecordTextError::TooManyValues),
                 "{element}"
             );
         }
         let in_strings = format!("[\"{}\"]", ",[{\\\"".repeat(MAX_VALUES / 2));
-        assert!(read(&in_strings, MAX_POD_LEN).is_ok());
+        assert!(parse_object(&in_strings, MAX_POD_LEN).is_ok());
     }
 
     #[test]
@@ -290,7 +293,10 @@ mod tests {
             &format!("{}1{}", "{\"a\":".repeat(200), "}".repeat(200)),
         ] {
             assert!(
-                matches!(read(text, MAX_POD_LEN), Err(RecordTextError::Invalid(_))),
+                matches!(
+                    parse_object(text, MAX_POD_LEN),
+                    Err(RecordTextError::Invalid(_))
+                ),
                 "{text}"
             );
         }
@@ -322,17 +328,17 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_as_it_was(object in objects()) {
-            let text = write(&object, MAX_OBJECT_LEN).unwrap();
-            prop_assert_eq!(read(&text, MAX_OBJECT_LEN), Ok(object));
+            let text = print_object(&object, MAX_OBJECT_LEN).unwrap();
+            prop_assert_eq!(parse_object(&text, MAX_OBJECT_LEN), Ok(object));
         }
 
         #[test]
         fn a_mutated_text_is_refused_or_has_few_values(text in mutated_text(objects().prop_map(|object| object.to_string()))) {
-            match read(&text, MAX_OBJECT_LEN) {
+            match parse_object(&text, MAX_OBJECT_LEN) {
                 Ok(object) => {
                     prop_assert!(text.len() <= MAX_OBJECT_LEN && count(&object) <= max_values(&text));
-                    if let Ok(written) = write(&object, MAX_OBJECT_LEN) {
-                        prop_assert!(read(&written, MAX_OBJECT_LEN).is_ok());
+                    if let Ok(written) = print_object(&object, MAX_OBJECT_LEN) {
+                        prop_assert!(parse_object(&written, MAX_OBJECT_LEN).is_ok());
                     }
                 }
                 Err(error) => prop_assert!(error.to_string().len() < 500),

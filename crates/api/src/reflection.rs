@@ -55,7 +55,7 @@ pub fn is_allowed(object: &impl Resource) -> bool {
 }
 
 /// Whether an object that is not denied is reflected from a namespace with this kind of list.
-pub fn passes(list: Reflection, is_allowed: bool) -> bool {
+pub fn passes_list(list: Reflection, is_allowed: bool) -> bool {
     match list {
         Reflection::DenyList => true,
         Reflection::AllowList => is_allowed,
@@ -102,8 +102,9 @@ mod tests {
 
     #[test]
     fn with_an_allow_list_only_allowed_objects_are_reflected() {
-        let passes =
-            |list, said: &str| passes(list, is_allowed(&service("shop", "web", "ClusterIP", said)));
+        let passes = |list, said: &str| {
+            passes_list(list, is_allowed(&service("shop", "web", "ClusterIP", said)))
+        };
         assert!(passes(Reflection::DenyList, "") && passes(Reflection::DenyList, "allow"));
         assert!(!passes(Reflection::AllowList, "") && passes(Reflection::AllowList, "allow"));
     }

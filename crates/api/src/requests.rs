@@ -13,7 +13,7 @@ use liqo_quantity::{Quantity, ResourceList};
 
 /// Effective amounts of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Effective {
+pub struct EffectiveAmounts {
     /// Effective requests.
     pub requests: ResourceList,
     /// For each resource the larger of effective request and limit; `None` if that equals the
@@ -21,12 +21,12 @@ pub struct Effective {
     limits: Option<ResourceList>,
 }
 
-impl Effective {
+impl EffectiveAmounts {
     /// The amounts of a pod that has no node yet.
     pub fn of_pod(spec: &PodSpec) -> Self {
         let requests = of_pod(spec);
-        let limits = requests.max(&effective(spec, limits_or_requests, |pod_level| {
-            limits(Some(pod_level))
+        let limits = requests.max(&effective_amounts(spec, limits_or_requests, |pod_level| {
+            container_limits(Some(pod_level))
         }));
         Self {
             limits: (limits != requests).then_some(limits),
@@ -43,8 +43,8 @@ impl Effective {
     #[must_use]
     pub fn max(&self, other: &Self) -> Self {
         let limits = self
-            .charged(Charge::Limits)
-            .max(other.charged(Charge::Limits));
+            .charged_amounts(Charge::Limits)
+            .max(other.charged_amounts(Charge::Limits));
         let requests = self.requests.max(&other.requests);
         Self {
             limits: (limits != requests).then_some(limits),
@@ -61,7 +61,7 @@ impl Effective {
     }
 
     /// The amounts that are charged to an offer.
-    pub fn charged(&self, charge: Charge) -> &ResourceList {
+    pub fn charged_amounts(&self, charge: Charge) -> &ResourceList {
         match charge {
             Charge::Requests => &self.requests,
             Charge::Limits => self.limits.as_ref().unwrap_or(&self.requests),
@@ -78,17 +78,19 @@ impl Effective {
     }
 }
 
-impl AddAssign<&Effective> for Effective {
-    fn add_assign(&mut self, other: &Effective) {
+impl AddAssign<&EffectiveAmounts> for EffectiveAmounts {
+    fn add_assign(&mut self, other: &EffectiveAmounts) {
         if self.limits.is_some() || other.limits.is_some() {
-            self.limits =
-                Some(self.charged(Charge::Limits).clone() + other.charged(Charge::Limits));
+            self.limits = Some(
+                self.charged_amounts(Charge::Limits).clone()
+                    + other.charged_amounts(Charge::Limits),
+            );
         }
         self.requests += &other.requests;
     }
 }
 
-impl From<ResourceList> for Effective {
+impl From<ResourceList> for EffectiveAmounts {
     fn from(requests: ResourceList) -> Self {
         Self {
             requests,
@@ -109,7 +111,7 @@ pub fn is_bounded(list: &ResourceList) -> bool {
 ///
 /// Source: KEP-753 (sidecar containers) and KEP-2837 (pod-level resources).
 pub fn of_pod(spec: &PodSpec) -> ResourceList {
-    effective(spec, requirements, requirements)
+    effective_amounts(spec, container_requests, container_requests)
 }
 
 /// The effective requests of a pod that has a node. While a container is resized in place, the
@@ -123,7 +125,7 @@ pub fn of_bound_pod(generation: Option<i64>, spec: PodSpec, status: &PodStatus) 
 
 /// The rule for requests and for limits. `of_container` and `of_pod` choose which of the two it
 /// reads.
-fn effective(
+fn effective_amounts(
     spec: &PodSpec,
     of_container: impl Fn(&ResourceRequirements) -> ResourceList,
     of_pod: impl Fn(&ResourceRequirements) -> ResourceList,
@@ -135,7 +137,7 @@ fn effective(
             .map(&of_container)
             .unwrap_or_default()
     };
-    let running = sum(spec.containers.iter().map(of));
+    let running = sum_amounts(spec.containers.iter().map(of));
     let mut sidecars = ResourceList::default();
     let mut steps = ResourceList::default();
     for container in spec.init_containers.iter().flatten() {
@@ -153,7 +155,7 @@ fn effective(
         }
     }
     if let Some(overhead) = &spec.overhead {
-        total += &list(overhead);
+        total += &parse_amounts(overhead);
     }
     total.insert("pods", Quantity::from_units(1));
     total
@@ -191,11 +193,11 @@ fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodS
         let allocated = known
             .allocated_resources
             .as_ref()
-            .map(list)
+            .map(parse_amounts)
             .unwrap_or_default();
         let given = actual
             .and_then(|actual| actual.requests.as_ref())
-            .map(list)
+            .map(parse_amounts)
             .unwrap_or_default()
             .max(&allocated);
         if given.is_empty() {
@@ -203,8 +205,11 @@ fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodS
         }
         let wanted = container.resources.take().unwrap_or_default();
         container.resources = Some(ResourceRequirements {
-            requests: Some(api_list(&holds(given, requirements(&wanted)))),
-            limits: Some(api_list(&holds(limits(actual), limits(Some(&wanted))))),
+            requests: Some(api_list(&holds(given, container_requests(&wanted)))),
+            limits: Some(api_list(&holds(
+                container_limits(actual),
+                container_limits(Some(&wanted)),
+            ))),
             ..ResourceRequirements::default()
         });
     }
@@ -219,7 +224,7 @@ fn api_list(resources: &ResourceList) -> BTreeMap<String, ApiQuantity> {
 }
 
 /// Parses a resource list of the Kubernetes API. Skips invalid quantities.
-pub fn list(resources: &BTreeMap<String, ApiQuantity>) -> ResourceList {
+pub fn parse_amounts(resources: &BTreeMap<String, ApiQuantity>) -> ResourceList {
     resources
         .iter()
         .filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse::<Quantity>().ok()?)))
@@ -227,9 +232,18 @@ pub fn list(resources: &BTreeMap<String, ApiQuantity>) -> ResourceList {
 }
 
 /// Requests. A limit without a request counts as the request, because the API server sets it.
-fn requirements(resources: &ResourceRequirements) -> ResourceList {
-    let mut wanted = resources.limits.as_ref().map(list).unwrap_or_default();
-    for (name, quantity) in &resources.requests.as_ref().map(list).unwrap_or_default() {
+fn container_requests(resources: &ResourceRequirements) -> ResourceList {
+    let mut wanted = resources
+        .limits
+        .as_ref()
+        .map(parse_amounts)
+        .unwrap_or_default();
+    for (name, quantity) in &resources
+        .requests
+        .as_ref()
+        .map(parse_amounts)
+        .unwrap_or_default()
+    {
         wanted.insert(name, quantity);
     }
     wanted
@@ -237,21 +251,21 @@ fn requirements(resources: &ResourceRequirements) -> ResourceList {
 
 /// Limits. A resource without a limit counts with its request.
 fn limits_or_requests(resources: &ResourceRequirements) -> ResourceList {
-    let mut most = requirements(resources);
-    for (name, quantity) in &limits(Some(resources)) {
+    let mut most = container_requests(resources);
+    for (name, quantity) in &container_limits(Some(resources)) {
         most.insert(name, quantity);
     }
     most
 }
 
-fn limits(resources: Option<&ResourceRequirements>) -> ResourceList {
+fn container_limits(resources: Option<&ResourceRequirements>) -> ResourceList {
     resources
         .and_then(|resources| resources.limits.as_ref())
-        .map(list)
+        .map(parse_amounts)
         .unwrap_or_default()
 }
 
-fn sum(lists: impl Iterator<Item = ResourceList>) -> ResourceList {
+fn sum_amounts(lists: impl Iterator<Item = ResourceList>) -> ResourceList {
     lists.fold(ResourceList::default(), |total, one| total + &one)
 }
 
@@ -380,8 +394,9 @@ mod tests {
 
     /// The cpu that is charged by requests, and by limits.
     fn charged(spec: serde_json::Value) -> [String; 2] {
-        let held = Effective::of_pod(&serde_json::from_value(spec).unwrap());
-        [Charge::Requests, Charge::Limits].map(|charge| held.charged(charge).get("cpu").to_string())
+        let held = EffectiveAmounts::of_pod(&serde_json::from_value(spec).unwrap());
+        [Charge::Requests, Charge::Limits]
+            .map(|charge| held.charged_amounts(charge).get("cpu").to_string())
     }
 
     #[test]
@@ -431,7 +446,7 @@ mod tests {
     #[test]
     fn several_pods_add_up_by_requests_and_by_limits() {
         let of = |container: serde_json::Value| {
-            Effective::of_pod(
+            EffectiveAmounts::of_pod(
                 &serde_json::from_value(json!({ "containers": [container] })).unwrap(),
             )
         };
@@ -441,15 +456,21 @@ mod tests {
         ] {
             let mut sum = of(first);
             sum += &of(second);
-            assert_eq!(sum.charged(Charge::Requests).get("cpu").to_string(), "4");
-            assert_eq!(sum.charged(Charge::Limits).get("cpu").to_string(), "5");
+            assert_eq!(
+                sum.charged_amounts(Charge::Requests).get("cpu").to_string(),
+                "4"
+            );
+            assert_eq!(
+                sum.charged_amounts(Charge::Limits).get("cpu").to_string(),
+                "5"
+            );
         }
     }
 
     #[test]
     fn the_larger_amounts_of_two_are_the_larger_requests_and_the_larger_limits() {
         let of = |container: serde_json::Value| {
-            Effective::of_pod(
+            EffectiveAmounts::of_pod(
                 &serde_json::from_value(json!({ "containers": [container] })).unwrap(),
             )
         };
@@ -468,13 +489,18 @@ mod tests {
     #[test]
     fn overhead_is_added_to_both() {
         let spec = serde_json::from_value(json!({ "containers": [limited("1", "2")] })).unwrap();
-        let held =
-            Effective::of_pod(&spec).with_overhead(&[("cpu", "250m".parse().unwrap())].into());
+        let held = EffectiveAmounts::of_pod(&spec)
+            .with_overhead(&[("cpu", "250m".parse().unwrap())].into());
         assert_eq!(
-            held.charged(Charge::Requests).get("cpu").to_string(),
+            held.charged_amounts(Charge::Requests)
+                .get("cpu")
+                .to_string(),
             "1250m"
         );
-        assert_eq!(held.charged(Charge::Limits).get("cpu").to_string(), "2250m");
+        assert_eq!(
+            held.charged_amounts(Charge::Limits).get("cpu").to_string(),
+            "2250m"
+        );
     }
 
     #[test]
@@ -489,8 +515,8 @@ mod tests {
             serde_json::from_value(status).unwrap(),
         );
         assert_eq!(
-            Effective::of_bound_pod(None, spec, &status)
-                .charged(Charge::Limits)
+            EffectiveAmounts::of_bound_pod(None, spec, &status)
+                .charged_amounts(Charge::Limits)
                 .get("cpu")
                 .to_string(),
             "4"
@@ -504,7 +530,7 @@ mod tests {
                 names.into_iter().map(|name| (name, "1".into())).collect();
             let spec =
                 json!({ "containers": [{ "name": "c", "resources": { "limits": amounts } }] });
-            Effective::of_pod(&serde_json::from_value(spec).unwrap()).is_bounded()
+            EffectiveAmounts::of_pod(&serde_json::from_value(spec).unwrap()).is_bounded()
         };
         let names = |number: usize| (0..number).map(|n| format!("example.com/r{n}")).collect();
         // `pods` is one of them.

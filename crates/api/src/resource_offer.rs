@@ -135,7 +135,7 @@ fn is_owned(hops: &u8) -> bool {
 impl ResourceOfferSpec {
     /// The part of the offer that will remain: less than all of it while the provider takes
     /// something back.
-    pub fn lasting(&self) -> ResourceList {
+    pub fn lasting_resources(&self) -> ResourceList {
         let hard = &self.resource_quota.hard;
         match &self.reclaim_to {
             Some(to) => hard

@@ -13,7 +13,7 @@ pub fn label_selector(selector: &LabelSelector) -> Option<Selector> {
         .map(|(key, value)| Expression::Equal(key.clone(), value.clone()));
     let expressions = selector.match_expressions.iter().flatten();
     let expressions = expressions.map(|one| {
-        requirement(
+        parse_requirement(
             &one.key,
             &one.operator,
             one.values.as_deref().unwrap_or_default(),
@@ -25,7 +25,7 @@ pub fn label_selector(selector: &LabelSelector) -> Option<Selector> {
 /// Reads one requirement of a label selector, or one of a node selector that compares no numbers.
 /// `None` if Kubernetes refuses it: `In` and `NotIn` need values, the other operators must have
 /// none, and no key is empty.
-pub fn requirement(key: &str, operator: &str, values: &[String]) -> Option<Expression> {
+pub fn parse_requirement(key: &str, operator: &str, values: &[String]) -> Option<Expression> {
     if key.is_empty() || values.is_empty() == matches!(operator, "In" | "NotIn") {
         return None;
     }

@@ -176,7 +176,7 @@ pub const CONNECTED: &str = "Connected";
 
 impl TunnelEndpoint {
     /// The condition [`CONNECTED`].
-    pub fn connected(&self) -> Option<&Condition> {
+    pub fn connected_condition(&self) -> Option<&Condition> {
         self.status
             .as_ref()?
             .conditions

@@ -14,7 +14,7 @@ pub struct Batches {
 
 impl Batches {
     /// Time to wait before the next batch.
-    pub fn wait(&self, now: Instant) -> Duration {
+    pub fn time_to_wait(&self, now: Instant) -> Duration {
         self.last.map_or(Duration::ZERO, |last| {
             self.interval.saturating_sub(now - last)
         })
@@ -22,7 +22,7 @@ impl Batches {
 
     /// A batch was processed. The next one comes after `min` at the earliest. The time doubles up
     /// to `max` while batches follow one another.
-    pub fn processed(&mut self, now: Instant, min: Duration, max: Duration) {
+    pub fn record_batch(&mut self, now: Instant, min: Duration, max: Duration) {
         let follows = self.last.is_some_and(|last| now - last < self.interval * 2);
         self.interval = if follows {
             (self.interval * 2).min(max)
@@ -41,20 +41,20 @@ mod tests {
     fn batches_grow_while_they_follow_one_another_and_are_small_after_a_quiet_time() {
         let (min, max) = (Duration::from_millis(70), Duration::from_secs(1));
         let (mut batches, mut now) = (Batches::default(), Instant::now());
-        assert_eq!(batches.wait(now), Duration::ZERO);
+        assert_eq!(batches.time_to_wait(now), Duration::ZERO);
         let mut waits = Vec::new();
         for _ in 0..6 {
-            batches.processed(now, min, max);
-            waits.push(batches.wait(now));
-            now += batches.wait(now);
-            assert_eq!(batches.wait(now), Duration::ZERO);
+            batches.record_batch(now, min, max);
+            waits.push(batches.time_to_wait(now));
+            now += batches.time_to_wait(now);
+            assert_eq!(batches.time_to_wait(now), Duration::ZERO);
         }
         assert!(
             waits.is_sorted() && waits[..3] == [min, min * 2, min * 4] && waits[5] == max,
             "{waits:?}"
         );
         now += max * 2;
-        batches.processed(now, min, max);
-        assert_eq!(batches.wait(now), min);
+        batches.record_batch(now, min, max);
+        assert_eq!(batches.time_to_wait(now), min);
     }
 }

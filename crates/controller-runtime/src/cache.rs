@@ -18,7 +18,7 @@ use crate::{
     peers::PeerConnection,
     provider_limits::{Allowance, LimitExceeded, MAX_VALUES, ProviderLimits, RETRY_DELAY},
     queue::error_chain,
-    unread::{Unread, is_written_by_peers, unread},
+    unread::{UnparsedObject, is_written_by_peers, unparsed_api},
     watch,
 };
 
@@ -64,7 +64,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        Self::start(api, config, stop, None, reduce, changed)
+        Self::start_watch(api, config, stop, None, reduce, changed)
     }
 
     /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`];
@@ -91,7 +91,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     {
         let reduce = move |object: K| reduce(Claimed::new(object));
         let api = Api::namespaced(connection.client.clone(), &connection.tenant_namespace);
-        Self::start(
+        Self::start_watch(
             api,
             config,
             stop,
@@ -101,7 +101,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         )
     }
 
-    fn start<K>(
+    fn start_watch<K>(
         api: Api<K>,
         config: watcher::Config,
         stop: CancellationToken,
@@ -116,14 +116,14 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         let (synced_sender, synced) = watch::channel(false);
         let url = api.resource_url().to_owned();
         let limits = allowance.as_ref().map(|allowance| allowance.limits.clone());
-        let mut watched = Watched {
+        let mut watched = WatchContent {
             content: objects.clone(),
             listed: None,
             allowance,
         };
         let start_events = move || {
             (
-                events(api.clone(), config.clone(), limits.clone()),
+                watch_events(api.clone(), config.clone(), limits.clone()),
                 Instant::now(),
             )
         };
@@ -153,7 +153,8 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                             0
                         };
                         let reduced = within_limits(event, &reduce);
-                        let taken = reduced.and_then(|event| watched.take(event, &mut changed));
+                        let taken =
+                            reduced.and_then(|event| watched.apply_event(event, &mut changed));
                         if taken == Ok(true) {
                             synced_sender.send_replace(true);
                         }
@@ -171,7 +172,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     }
 
     /// Waits until the first list is complete. Returns `false` if the watch ended before.
-    pub async fn synced(&self) -> bool {
+    pub async fn wait_until_synced(&self) -> bool {
         self.synced.clone().wait_for(|synced| *synced).await.is_ok()
     }
 
@@ -209,16 +210,16 @@ fn in_namespace<R>(objects: &BTreeMap<Key, Arc<R>>, namespace: &str) -> Vec<(Key
 }
 
 /// The content of a watch, and the list that it is reading.
-struct Watched<R> {
+struct WatchContent<R> {
     content: Arc<RwLock<BTreeMap<Key, Arc<R>>>>,
     listed: Option<BTreeMap<Key, Arc<R>>>,
     /// Only for watches of providers.
     allowance: Option<Allowance<R>>,
 }
 
-impl<R: PartialEq> Watched<R> {
+impl<R: PartialEq> WatchContent<R> {
     /// Takes over one event. Returns whether it completed a list.
-    fn take(
+    fn apply_event(
         &mut self,
         event: watcher::Event<(Key, Option<R>)>,
         changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
@@ -230,13 +231,13 @@ impl<R: PartialEq> Watched<R> {
             }
             watcher::Event::InitApply((key, Some(object))) => {
                 let mut listed = self.listed.take().unwrap_or_default();
-                self.charge(&key, listed.get(&key).map(AsRef::as_ref), Some(&object))?;
+                self.charge_limits(&key, listed.get(&key).map(AsRef::as_ref), Some(&object))?;
                 listed.insert(key, Arc::new(object));
                 self.listed = Some(listed);
             }
             watcher::Event::InitApply((_, None)) => {}
             watcher::Event::InitDone => {
-                replace(
+                replace_content(
                     &self.content,
                     self.listed.take().unwrap_or_default(),
                     changed,
@@ -244,13 +245,13 @@ impl<R: PartialEq> Watched<R> {
                 self.allowance.iter_mut().for_each(Allowance::end_list);
                 return Ok(true);
             }
-            watcher::Event::Apply((key, object)) => self.set(&key, object, changed)?,
-            watcher::Event::Delete((key, _)) => self.set(&key, None, changed)?,
+            watcher::Event::Apply((key, object)) => self.set_object(&key, object, changed)?,
+            watcher::Event::Delete((key, _)) => self.set_object(&key, None, changed)?,
         }
         Ok(false)
     }
 
-    fn set(
+    fn set_object(
         &mut self,
         key: &Key,
         new: Option<R>,
@@ -258,19 +259,24 @@ impl<R: PartialEq> Watched<R> {
     ) -> Result<(), LimitExceeded> {
         if self.allowance.is_some() {
             let old = self.content.read().get(key).cloned();
-            self.charge(key, old.as_deref(), new.as_ref())?;
+            self.charge_limits(key, old.as_deref(), new.as_ref())?;
         }
-        set(&self.content, key, new.map(Arc::new).as_ref(), changed);
+        store_object(&self.content, key, new.map(Arc::new).as_ref(), changed);
         Ok(())
     }
 
-    fn charge(&mut self, key: &Key, old: Option<&R>, new: Option<&R>) -> Result<(), LimitExceeded> {
+    fn charge_limits(
+        &mut self,
+        key: &Key,
+        old: Option<&R>,
+        new: Option<&R>,
+    ) -> Result<(), LimitExceeded> {
         let Some(allowance) = &mut self.allowance else {
             return Ok(());
         };
         allowance
-            .replace(key, old, new)
-            .inspect_err(|limit| allowance.limits.exceeded(*limit, Instant::now()))
+            .replace_object(key, old, new)
+            .inspect_err(|limit| allowance.limits.record_exceeded(*limit, Instant::now()))
     }
 
     /// Whether the provider exceeded a limit a moment ago, whichever of its watches read that, and
@@ -290,41 +296,45 @@ impl<R: PartialEq> Watched<R> {
 }
 
 /// The key of an object, and the object if it can be parsed; or the limit that it exceeds.
-type ReadObject<K> = (Key, Result<Option<K>, LimitExceeded>);
-type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<ReadObject<K>>>>;
+type ParsedObject<K> = (Key, Result<Option<K>, LimitExceeded>);
+type WatchEvents<K> = BoxStream<'static, watcher::Result<watcher::Event<ParsedObject<K>>>>;
 
 /// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that
 /// cannot be parsed interrupts the watch, because to treat it as deleted would be worse. With
 /// `limits`, the objects are at a provider, which may have written all of them.
-fn events<K>(api: Api<K>, config: watcher::Config, limits: Option<Arc<ProviderLimits>>) -> Events<K>
+fn watch_events<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    limits: Option<Arc<ProviderLimits>>,
+) -> WatchEvents<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let url = api.resource_url().to_owned();
     if limits.is_none() && !is_written_by_peers(&url) {
-        let known = |object: K| (Key::of(&object), Ok(Some(object)));
+        let known = |object: K| (Key::of_object(&object), Ok(Some(object)));
         return watcher(api, config)
             .default_backoff()
-            .map(move |event| event.map(|event| each(event, known)))
+            .map(move |event| event.map(|event| map_event(event, known)))
             .boxed();
     }
-    let read = move |object: Unread<K>| {
-        let key = Key::of(&object);
+    let read = move |object: UnparsedObject<K>| {
+        let key = Key::of_object(&object);
         let read = match &limits {
-            Some(limits) if max_values(object.text()) > MAX_VALUES => {
-                limits.exceeded(LimitExceeded::Values, Instant::now());
+            Some(limits) if max_values(object.json_text()) > MAX_VALUES => {
+                limits.record_exceeded(LimitExceeded::Values, Instant::now());
                 Err(LimitExceeded::Values)
             }
             limits => Ok(object
-                .read()
+                .parse_object()
                 .inspect_err(|error| log_unreadable(&url, &key, error, limits.as_deref()))
                 .ok()),
         };
         (key, read)
     };
-    watcher(unread(api), small_pages(config))
+    watcher(unparsed_api(api), small_pages(config))
         .default_backoff()
-        .map(move |event| event.map(|event| each(event, &read)))
+        .map(move |event| event.map(|event| map_event(event, &read)))
         .boxed()
 }
 
@@ -355,7 +365,7 @@ pub(crate) fn small_pages(config: watcher::Config) -> watcher::Config {
 /// The event with the part of the object that is needed. Nothing is known about an object that
 /// exceeds a limit, except that it is deleted.
 fn within_limits<K, R>(
-    event: watcher::Event<ReadObject<K>>,
+    event: watcher::Event<ParsedObject<K>>,
     reduce: impl Fn(K) -> Option<R>,
 ) -> Result<watcher::Event<(Key, Option<R>)>, LimitExceeded> {
     let exceeded = match &event {
@@ -364,11 +374,11 @@ fn within_limits<K, R>(
         }
         watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
     };
-    let reduced = |(key, object): ReadObject<K>| (key, object.ok().flatten().and_then(&reduce));
-    exceeded.map_or_else(|| Ok(each(event, reduced)), Err)
+    let reduced = |(key, object): ParsedObject<K>| (key, object.ok().flatten().and_then(&reduce));
+    exceeded.map_or_else(|| Ok(map_event(event, reduced)), Err)
 }
 
-fn each<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher::Event<U> {
+fn map_event<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher::Event<U> {
     match event {
         watcher::Event::Apply(object) => watcher::Event::Apply(convert(object)),
         watcher::Event::Delete(object) => watcher::Event::Delete(convert(object)),
@@ -406,7 +416,7 @@ pub(crate) fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
     }
 }
 
-fn set<R: PartialEq>(
+fn store_object<R: PartialEq>(
     content: &RwLock<BTreeMap<Key, Arc<R>>>,
     key: &Key,
     new: Option<&Arc<R>>,
@@ -426,7 +436,7 @@ fn set<R: PartialEq>(
     changed(key, old.as_ref(), new);
 }
 
-fn replace<R: PartialEq>(
+fn replace_content<R: PartialEq>(
     content: &RwLock<BTreeMap<Key, Arc<R>>>,
     mut new: BTreeMap<Key, Arc<R>>,
     changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
@@ -453,7 +463,7 @@ fn replace<R: PartialEq>(
 }
 
 /// Keeps the whole object except managed fields: for kinds with few objects.
-pub fn whole<K: Resource>(mut object: K) -> Option<K> {
+pub fn without_managed_fields<K: Resource>(mut object: K) -> Option<K> {
     object.managed_fields_mut().clear();
     Some(object)
 }
@@ -540,7 +550,7 @@ mod tests {
         let content = RwLock::new(BTreeMap::new());
         let mut seen = Seen::new();
         for value in [Some(1), Some(1), Some(2), None, None] {
-            set(
+            store_object(
                 &content,
                 &Key::new("a", "b"),
                 value.map(Arc::new).as_ref(),
@@ -561,7 +571,7 @@ mod tests {
     #[test]
     fn nothing_is_known_about_an_object_that_exceeds_a_limit() {
         use watcher::Event::{Apply, Delete, InitApply};
-        let object = || -> ReadObject<u32> { (Key::new("a", "b"), Err(LimitExceeded::Values)) };
+        let object = || -> ParsedObject<u32> { (Key::new("a", "b"), Err(LimitExceeded::Values)) };
         let is_refused = |event| within_limits(event, Some).is_err();
         assert!(is_refused(Apply(object())) && is_refused(InitApply(object())));
         assert!(matches!(
@@ -583,7 +593,7 @@ mod tests {
             (Key::new("", "same"), same.clone()),
         ]));
         let mut seen = Seen::new();
-        replace(
+        replace_content(
             &content,
             BTreeMap::from([
                 (Key::new("", "same"), Arc::new(2)),
@@ -603,7 +613,7 @@ mod tests {
             Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same),
             "it is there twice"
         );
-        set(
+        store_object(
             &content,
             &Key::new("", "same"),
             Some(&Arc::new(2)),

@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 /// The clock of one cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum ClockSource {
     System,
     /// The time that the clock showed at an instant. It goes on with tokio's time, which tests can
     /// pause and advance.
@@ -19,19 +19,19 @@ enum Source {
 impl Clock {
     /// The clock of this machine.
     pub const fn system() -> Self {
-        Self(Source::System)
+        Self(ClockSource::System)
     }
 
     /// A clock that follows tokio's time, and showed `base` plus `offset` at `started`. Clocks of
     /// clusters may be wrong: several of them share `base` and `started`, and differ in `offset`.
     pub fn simulated(base: Timestamp, started: Instant, offset: SignedDuration) -> Self {
-        Self(Source::Tokio(base + offset, started))
+        Self(ClockSource::Tokio(base + offset, started))
     }
 
     pub fn now(&self) -> Timestamp {
         match self.0 {
-            Source::System => Timestamp::now(),
-            Source::Tokio(base, started) => base + started.elapsed(),
+            ClockSource::System => Timestamp::now(),
+            ClockSource::Tokio(base, started) => base + started.elapsed(),
         }
     }
 }

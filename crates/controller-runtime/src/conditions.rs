@@ -10,7 +10,9 @@ use kube::{
 };
 use liqo_api::{
     CLUSTER_CONFIG, ClusterConfig, Condition, ForeignCluster,
-    conditions::{ConditionOwner, DesiredCondition, decide, decide_for, decide_links},
+    conditions::{
+        ConditionOwner, DesiredCondition, updated_conditions, updated_conditions_for, updated_links,
+    },
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -32,7 +34,7 @@ pub async fn apply_links(
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
-    let Some(conditions) = decide_links(current, wanted, owner, context.now()) else {
+    let Some(conditions) = updated_links(current, wanted, owner, context.now()) else {
         return Ok(());
     };
     let body = json!({
@@ -60,7 +62,7 @@ pub async fn apply_to_config(
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
-    let Some(conditions) = decide(current, wanted, context.now()) else {
+    let Some(conditions) = updated_conditions(current, wanted, context.now()) else {
         return Ok(false);
     };
     let body = json!({
@@ -105,7 +107,7 @@ pub async fn merge_for<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let Some(changed) = decide_for(generation, current, wanted, now) else {
+    let Some(changed) = updated_conditions_for(generation, current, wanted, now) else {
         return Ok(());
     };
     let mut conditions: Vec<Condition> = current
@@ -122,7 +124,7 @@ where
     .map(drop)
 }
 
-pub fn namespaced<K>(client: &Client, namespace: &str) -> Api<K>
+pub fn namespaced_api<K>(client: &Client, namespace: &str) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     clock::Clock,
-    events::Events,
+    events::EventRecorder,
     network::{Listener, Network},
     peers::Peers,
     watch,
@@ -36,7 +36,7 @@ pub struct Context {
     pub network: Arc<dyn Network>,
     pub config: watch::Receiver<Arc<ClusterConfig>>,
     pub peers: Peers,
-    pub events: Events,
+    pub events: EventRecorder,
     /// The last time at which the former leader was alive; `None` if none is known. Nobody watched
     /// from then until this process listed what exists.
     pub unwatched_since: Option<Timestamp>,

@@ -14,14 +14,14 @@ use kube::{
 };
 use liqo_api::{
     Key,
-    departure::{DepartureCause, Manner},
+    departure::{DepartureCause, DepartureManner},
 };
 
 use crate::{
     Context,
     events::object_ref,
-    eviction::{self, Outcome},
-    writes::{Step as _, StepError, delete_if_present},
+    eviction::{self, EvictionOutcome},
+    writes::{StepContext as _, StepError, delete_if_present},
 };
 
 /// A pod that leaves.
@@ -51,7 +51,7 @@ impl<'a> Departure<'a> {
     }
 
     #[must_use]
-    pub fn telling(self, message: String) -> Self {
+    pub fn with_message(self, message: String) -> Self {
         Self {
             message: Some(message),
             ..self
@@ -60,7 +60,10 @@ impl<'a> Departure<'a> {
 }
 
 /// Requests that a pod leaves, as its cause says.
-pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcome, StepError> {
+pub async fn request_departure(
+    context: &Context,
+    departure: Departure<'_>,
+) -> Result<EvictionOutcome, StepError> {
     let Departure {
         cause,
         pod,
@@ -70,26 +73,26 @@ pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcom
         version,
     } = departure;
     let outcome = match cause.manner() {
-        Manner::Evicted => evict(&context.client, pod, uid, version).await?,
-        Manner::Deleted => {
+        DepartureManner::Evicted => request_eviction(&context.client, pod, uid, version).await?,
+        DepartureManner::Deleted => {
             let only = Preconditions {
                 uid: Some(uid.to_owned()),
                 resource_version: version,
             };
-            if delete(&context.client, pod, only, grace).await? {
-                Outcome::Accepted
+            if delete_pod(&context.client, pod, only, grace).await? {
+                EvictionOutcome::Accepted
             } else {
-                Outcome::Gone
+                EvictionOutcome::Gone
             }
         }
     };
     match &outcome {
-        Outcome::Accepted => {
+        EvictionOutcome::Accepted => {
             tracing::info!(%pod, ?cause, message, "pod leaves");
-            if let (Some(reason), Some(message)) = (cause.event(), message) {
+            if let (Some(reason), Some(message)) = (cause.event_reason(), message) {
                 context
                     .events
-                    .normal(
+                    .record_normal(
                         &object_ref("v1", "Pod", pod, Some(uid.to_owned())),
                         reason,
                         message,
@@ -97,10 +100,10 @@ pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcom
                     .await;
             }
         }
-        Outcome::NotAllowed(reason) => {
+        EvictionOutcome::NotAllowed(reason) => {
             tracing::debug!(%pod, ?cause, reason, "pod may not leave yet");
         }
-        Outcome::Gone => {}
+        EvictionOutcome::Gone => {}
     }
     Ok(outcome)
 }
@@ -108,7 +111,7 @@ pub async fn leave(context: &Context, departure: Departure<'_>) -> Result<Outcom
 /// Removes a local pod whose remote pod is gone, as a kubelet does. Returns `false` if it is gone
 /// already.
 pub async fn remove(client: &Client, pod: &Key, uid: &str) -> Result<bool, StepError> {
-    delete(
+    delete_pod(
         client,
         pod,
         Preconditions {
@@ -120,12 +123,12 @@ pub async fn remove(client: &Client, pod: &Key, uid: &str) -> Result<bool, StepE
     .await
 }
 
-async fn evict(
+async fn request_eviction(
     client: &Client,
     pod: &Key,
     uid: &str,
     version: Option<String>,
-) -> Result<Outcome, StepError> {
+) -> Result<EvictionOutcome, StepError> {
     let evicted = match version {
         Some(version) => eviction::evict_version(client, pod, uid, &version).await,
         None => eviction::evict(client, pod, uid, None).await,
@@ -133,14 +136,14 @@ async fn evict(
     let answer = match evicted {
         // An admission policy protects pods in namespaces of the cluster.
         Err(kube::Error::Api(status)) if status.code == 403 => {
-            Ok(Outcome::NotAllowed(status.message))
+            Ok(EvictionOutcome::NotAllowed(status.message))
         }
         answer => answer,
     };
     answer.step("evict", "Pod", pod)
 }
 
-async fn delete(
+async fn delete_pod(
     client: &Client,
     pod: &Key,
     only: Preconditions,

@@ -44,7 +44,7 @@ pub fn object_ref(
 }
 
 #[derive(Clone)]
-pub struct Events {
+pub struct EventRecorder {
     client: Client,
     clock: Clock,
     /// The pod of this process.
@@ -53,7 +53,7 @@ pub struct Events {
     lately: Arc<Mutex<BTreeMap<String, Event>>>,
 }
 
-impl Events {
+impl EventRecorder {
     /// Reports as `liqo-controller-manager`, from this pod.
     pub fn new(client: Client, clock: Clock, pod: Option<String>) -> Self {
         Self {
@@ -65,13 +65,23 @@ impl Events {
     }
 
     /// Reports that something is wrong; `note` says what to do.
-    pub async fn warning(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
+    pub async fn record_warning(
+        &self,
+        object: &ObjectReference,
+        reason: &str,
+        note: impl Into<String>,
+    ) {
         self.publish(object, "Warning", "Warn", reason, note.into())
             .await;
     }
 
     /// Reports what was done as a user wished.
-    pub async fn normal(&self, object: &ObjectReference, reason: &str, note: impl Into<String>) {
+    pub async fn record_normal(
+        &self,
+        object: &ObjectReference,
+        reason: &str,
+        note: impl Into<String>,
+    ) {
         self.publish(object, "Normal", "Note", reason, note.into())
             .await;
     }
@@ -107,7 +117,7 @@ impl Events {
             object.namespace.as_deref().unwrap_or("default"),
         );
         let (event, written) = if let Some(event) = before {
-            let event = again(event, now);
+            let event = repeated_event(event, now);
             let written = api
                 .patch(
                     &event.name_any(),
@@ -117,7 +127,7 @@ impl Events {
                 .await;
             (event, written)
         } else {
-            let event = self.first(
+            let event = self.first_event(
                 object,
                 kind,
                 reason,
@@ -139,7 +149,7 @@ impl Events {
         }
     }
 
-    fn first(
+    fn first_event(
         &self,
         object: &ObjectReference,
         kind: &str,
@@ -185,7 +195,7 @@ fn last_time(event: &Event) -> Option<Timestamp> {
 }
 
 /// The same event, seen once more.
-fn again(mut event: Event, now: Timestamp) -> Event {
+fn repeated_event(mut event: Event, now: Timestamp) -> Event {
     let count = event.series.map_or(1, |series| series.count) + 1;
     event.series = Some(EventSeries {
         count,
@@ -234,16 +244,16 @@ mod tests {
             Instant::now(),
             SignedDuration::from_secs(1),
         );
-        let events = Events::new(Client::new(service, "liqo"), clock, None);
+        let events = EventRecorder::new(Client::new(service, "liqo"), clock, None);
         let object = object_ref("v1", "Pod", &Key::new("demo", "web"), None);
-        events.warning(&object, "Bad", "one").await;
+        events.record_warning(&object, "Bad", "one").await;
         advance(std::time::Duration::from_mins(5)).await;
-        events.warning(&object, "Bad", "one").await;
-        events.warning(&object, "Bad", "other").await;
+        events.record_warning(&object, "Bad", "one").await;
+        events.record_warning(&object, "Bad", "other").await;
         advance(std::time::Duration::from_mins(5)).await;
-        events.warning(&object, "Bad", "one").await;
+        events.record_warning(&object, "Bad", "one").await;
         advance(std::time::Duration::from_secs(400)).await;
-        events.warning(&object, "Bad", "one").await;
+        events.record_warning(&object, "Bad", "one").await;
         let name = |seconds: u64| format!("web.{:x}", seconds * 1_000_000_000);
         let expected = [
             format!("POST {} \"one\" null", name(1)),
@@ -255,7 +265,9 @@ mod tests {
         assert_eq!(*seen.lock(), expected);
 
         seen.lock().clear();
-        events.warning(&object, "Bad", "é".repeat(1000)).await;
+        events
+            .record_warning(&object, "Bad", "é".repeat(1000))
+            .await;
         assert_eq!(
             *seen.lock(),
             [format!(

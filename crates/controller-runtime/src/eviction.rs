@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// The outcome of a request for an eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum EvictionOutcome {
     /// The pod ends.
     Accepted,
     /// It is gone, or another pod has its name.
@@ -27,8 +27,8 @@ pub async fn evict(
     pod: &Key,
     uid: &str,
     grace: Option<i64>,
-) -> kube::Result<Outcome> {
-    send(client, request(pod, uid, None, grace)).await
+) -> kube::Result<EvictionOutcome> {
+    send_request(client, eviction_request(pod, uid, None, grace)).await
 }
 
 /// The same, unless the pod has another version by now.
@@ -37,22 +37,22 @@ pub async fn evict_version(
     pod: &Key,
     uid: &str,
     version: &str,
-) -> kube::Result<Outcome> {
-    send(client, request(pod, uid, Some(version), None)).await
+) -> kube::Result<EvictionOutcome> {
+    send_request(client, eviction_request(pod, uid, Some(version), None)).await
 }
 
-async fn send(
+async fn send_request(
     client: &Client,
     request: http::Result<http::Request<Vec<u8>>>,
-) -> kube::Result<Outcome> {
-    outcome(
+) -> kube::Result<EvictionOutcome> {
+    outcome_of_answer(
         client
             .request::<Status>(request.map_err(kube::Error::HttpError)?)
             .await,
     )
 }
 
-fn request(
+fn eviction_request(
     pod: &Key,
     uid: &str,
     version: Option<&str>,
@@ -80,21 +80,21 @@ fn request(
         .body(eviction.to_string().into_bytes())
 }
 
-fn outcome(answer: kube::Result<Status>) -> kube::Result<Outcome> {
+fn outcome_of_answer(answer: kube::Result<Status>) -> kube::Result<EvictionOutcome> {
     match answer {
-        Ok(_) => Ok(Outcome::Accepted),
+        Ok(_) => Ok(EvictionOutcome::Accepted),
         Err(kube::Error::Api(status)) if status.code == 429 => {
-            Ok(Outcome::NotAllowed(refusal(&status)))
+            Ok(EvictionOutcome::NotAllowed(refusal_text(&status)))
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-            Ok(Outcome::Gone)
+            Ok(EvictionOutcome::Gone)
         }
         Err(error) => Err(error),
     }
 }
 
 /// The causes name the budget; the message only says that there is one.
-fn refusal(status: &Status) -> String {
+fn refusal_text(status: &Status) -> String {
     let causes = status
         .details
         .iter()
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn only_this_pod_is_evicted_and_with_the_grace_that_is_given() {
         let made = |grace| {
-            let request = request(&Key::new("demo", "web"), "u1", None, grace).unwrap();
+            let request = eviction_request(&Key::new("demo", "web"), "u1", None, grace).unwrap();
             assert_eq!(request.uri(), "/api/v1/namespaces/demo/pods/web/eviction");
             serde_json::from_slice::<Value>(request.body()).unwrap()
         };
@@ -129,7 +129,7 @@ mod tests {
             made(None)["deleteOptions"],
             json!({ "preconditions": { "uid": "u1" } })
         );
-        let of_version = request(&Key::new("demo", "web"), "u1", Some("7"), None).unwrap();
+        let of_version = eviction_request(&Key::new("demo", "web"), "u1", Some("7"), None).unwrap();
         let of_version: Value = serde_json::from_slice(of_version.body()).unwrap();
         assert_eq!(
             of_version["deleteOptions"]["preconditions"],
@@ -150,24 +150,27 @@ mod tests {
                 message: "budget".into(),
                 ..Status::default()
             };
-            outcome(Err(kube::Error::Api(status.boxed())))
+            outcome_of_answer(Err(kube::Error::Api(status.boxed())))
         };
         assert_eq!(
             refused(429, "TooManyRequests").unwrap(),
-            Outcome::NotAllowed("budget".into())
+            EvictionOutcome::NotAllowed("budget".into())
         );
         assert_eq!(
             (
                 refused(404, "NotFound").unwrap(),
                 refused(409, "Conflict").unwrap()
             ),
-            (Outcome::Gone, Outcome::Gone)
+            (EvictionOutcome::Gone, EvictionOutcome::Gone)
         );
         assert!(
             refused(500, "InternalError").is_err(),
             "more than one budget guards the pod, or the API server has trouble"
         );
-        assert_eq!(outcome(Ok(Status::default())).unwrap(), Outcome::Accepted);
+        assert_eq!(
+            outcome_of_answer(Ok(Status::default())).unwrap(),
+            EvictionOutcome::Accepted
+        );
     }
 
     #[test]
@@ -177,8 +180,8 @@ mod tests {
         let status: Status = serde_json::from_value(status).unwrap();
         let named = "The disruption budget web needs 1 healthy pods and has 1 currently";
         assert_eq!(
-            outcome(Err(kube::Error::Api(status.boxed()))).unwrap(),
-            Outcome::NotAllowed(named.into())
+            outcome_of_answer(Err(kube::Error::Api(status.boxed()))).unwrap(),
+            EvictionOutcome::NotAllowed(named.into())
         );
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::{
     cache::{log_failure, log_unreadable, small_pages},
     provider_limits::{LimitExceeded, MAX_VALUES, ProviderLimits, RETRY_DELAY},
-    unread::{Unread, unread},
+    unread::{UnparsedObject, unparsed_api},
 };
 
 /// A watch that is still open and silent this long after its timeout counts as broken.
@@ -38,7 +38,7 @@ const MAX_VERSION_LEN: usize = 64;
 
 /// An object of a provider, or the news that some are left out.
 #[derive(Debug)]
-pub enum Followed<K> {
+pub enum FollowedObject<K> {
     /// An object that exists, is new or has changed.
     Object(K),
     /// The provider has more than this cluster reads: what exists now is not shown, only what
@@ -48,19 +48,19 @@ pub enum Followed<K> {
 
 /// Follows the objects of a provider with these `limits`. A broken watch is restarted with growing
 /// delays. Reads no faster than its consumer.
-pub fn follow<K>(
+pub fn follow_objects<K>(
     api: Api<K>,
     config: watcher::Config,
     limits: Arc<ProviderLimits>,
-) -> impl Stream<Item = Followed<K>> + Send + Unpin + 'static
+) -> impl Stream<Item = FollowedObject<K>> + Send + Unpin + 'static
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let (url, api) = (api.resource_url().to_owned(), unread(api));
+    let (url, api) = (api.resource_url().to_owned(), unparsed_api(api));
     let everything = watcher(api.clone(), small_pages(config.clone()))
         .default_backoff()
         .boxed();
-    let source = Source::Everything(everything);
+    let source = FollowSource::Everything(everything);
     let follower = Follower {
         api,
         config,
@@ -78,55 +78,55 @@ where
 }
 
 struct Follower<K> {
-    api: Api<Unread<K>>,
+    api: Api<UnparsedObject<K>>,
     config: watcher::Config,
     limits: Arc<ProviderLimits>,
     url: String,
-    source: Source<K>,
+    source: FollowSource<K>,
     /// Consecutive errors.
     failures: u32,
     /// Time to wait before the next request.
     pause: Duration,
 }
 
-enum Source<K> {
-    Everything(BoxStream<'static, watcher::Result<watcher::Event<Unread<K>>>>),
-    Changes(Changes<K>),
+enum FollowSource<K> {
+    Everything(BoxStream<'static, watcher::Result<watcher::Event<UnparsedObject<K>>>>),
+    Changes(ChangesOnly<K>),
 }
 
 impl<K> Follower<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    async fn next(&mut self) -> Followed<K> {
+    async fn next(&mut self) -> FollowedObject<K> {
         loop {
             sleep(std::mem::take(&mut self.pause)).await;
             let shown = match &mut self.source {
-                Source::Everything(events) => match events.next().await {
+                FollowSource::Everything(events) => match events.next().await {
                     // It only announces a list request, so it does not prove that the watch works.
                     Some(Ok(watcher::Event::Init)) => continue,
                     // It never ends.
-                    event => event.map_or(Ok(None), |event| event.map(shown)),
+                    event => event.map_or(Ok(None), |event| event.map(existing_object)),
                 },
-                Source::Changes(changes) => changes.next(&self.api, &self.config).await,
+                FollowSource::Changes(changes) => changes.next(&self.api, &self.config).await,
             };
             if shown.is_ok() {
                 self.failures = 0;
             }
             match shown {
                 Ok(Some(object)) => {
-                    if let Some(object) = self.read(&object) {
-                        return Followed::Object(object);
+                    if let Some(object) = self.parse_object(&object) {
+                        return FollowedObject::Object(object);
                     }
                 }
                 Ok(None) => {
-                    if let Source::Changes(Changes { watch: None, .. }) = self.source {
+                    if let FollowSource::Changes(ChangesOnly { watch: None, .. }) = self.source {
                         self.pause = PAUSE;
                     }
                 }
                 Err(error) => {
-                    if let Some(limit) = self.failed(&error) {
-                        return Followed::Skipped(limit);
+                    if let Some(limit) = self.handle_error(&error) {
+                        return FollowedObject::Skipped(limit);
                     }
                 }
             }
@@ -134,13 +134,13 @@ where
     }
 
     /// Decides how to go on after an error. Returns the limit that the provider exceeded.
-    fn failed(&mut self, error: &watcher::Error) -> Option<LimitExceeded> {
+    fn handle_error(&mut self, error: &watcher::Error) -> Option<LimitExceeded> {
         self.failures += 1;
         let exceeded = exceeded_limit(error);
         let limit = exceeded.filter(is_too_much);
-        let only_changes = matches!(self.source, Source::Changes(_));
+        let only_changes = matches!(self.source, FollowSource::Changes(_));
         if limit.is_some() {
-            self.source = Source::Changes(Changes::default());
+            self.source = FollowSource::Changes(ChangesOnly::default());
         } else {
             log_failure(&self.url, error, self.failures);
         }
@@ -155,22 +155,27 @@ where
         limit
     }
 
-    fn read(&self, object: &Unread<K>) -> Option<K> {
-        if max_values(object.text()) > MAX_VALUES {
+    fn parse_object(&self, object: &UnparsedObject<K>) -> Option<K> {
+        if max_values(object.json_text()) > MAX_VALUES {
             self.limits
                 .skipped_events(LimitExceeded::Values, Instant::now());
             return None;
         }
         object
-            .read()
+            .parse_object()
             .inspect_err(|error| {
-                log_unreadable(&self.url, &Key::of(object), error, Some(&self.limits));
+                log_unreadable(
+                    &self.url,
+                    &Key::of_object(object),
+                    error,
+                    Some(&self.limits),
+                );
             })
             .ok()
     }
 }
 
-fn shown<K>(event: watcher::Event<K>) -> Option<K> {
+fn existing_object<K>(event: watcher::Event<K>) -> Option<K> {
     match event {
         watcher::Event::Apply(object) | watcher::Event::InitApply(object) => Some(object),
         watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
@@ -178,13 +183,13 @@ fn shown<K>(event: watcher::Event<K>) -> Option<K> {
 }
 
 /// The changes from the first look on. Only the version of the list is read, not what is in it.
-struct Changes<K> {
+struct ChangesOnly<K> {
     /// The version after which changes are shown; none before the first look.
     after: Option<String>,
-    watch: Option<BoxStream<'static, kube::Result<WatchEvent<Unread<K>>>>>,
+    watch: Option<BoxStream<'static, kube::Result<WatchEvent<UnparsedObject<K>>>>>,
 }
 
-impl<K> Default for Changes<K> {
+impl<K> Default for ChangesOnly<K> {
     fn default() -> Self {
         Self {
             after: None,
@@ -193,16 +198,16 @@ impl<K> Default for Changes<K> {
     }
 }
 
-impl<K> Changes<K>
+impl<K> ChangesOnly<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// The next object that changed, if there is one before the watch ends.
     async fn next(
         &mut self,
-        api: &Api<Unread<K>>,
+        api: &Api<UnparsedObject<K>>,
         config: &watcher::Config,
-    ) -> watcher::Result<Option<Unread<K>>> {
+    ) -> watcher::Result<Option<UnparsedObject<K>>> {
         let shown = self.next_or_error(api, config).await;
         if let Err(error) = &shown {
             self.watch = None;
@@ -215,9 +220,9 @@ where
 
     async fn next_or_error(
         &mut self,
-        api: &Api<Unread<K>>,
+        api: &Api<UnparsedObject<K>>,
         config: &watcher::Config,
-    ) -> watcher::Result<Option<Unread<K>>> {
+    ) -> watcher::Result<Option<UnparsedObject<K>>> {
         let after = match &self.after {
             Some(after) => after,
             None => self.after.insert(newest_version(api, config).await?),
@@ -241,15 +246,15 @@ where
         .flatten();
         match event.transpose().map_err(watcher::Error::WatchFailed)? {
             Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                self.advance(object.resource_version());
+                self.advance_to(object.resource_version());
                 Ok(Some(object))
             }
             Some(WatchEvent::Deleted(object)) => {
-                self.advance(object.resource_version());
+                self.advance_to(object.resource_version());
                 Ok(None)
             }
             Some(WatchEvent::Bookmark(bookmark)) => {
-                self.advance(Some(bookmark.metadata.resource_version));
+                self.advance_to(Some(bookmark.metadata.resource_version));
                 Ok(None)
             }
             Some(WatchEvent::Error(status)) => Err(watcher::Error::WatchError(status.boxed())),
@@ -261,9 +266,9 @@ where
     }
 }
 
-impl<K> Changes<K> {
+impl<K> ChangesOnly<K> {
     /// Goes on after this version, if it is one.
-    fn advance(&mut self, version: Option<String>) {
+    fn advance_to(&mut self, version: Option<String>) {
         if let Some(version) = version.filter(|version| is_version(version)) {
             self.after = Some(version);
         }
@@ -287,7 +292,7 @@ fn watch_params(config: &watcher::Config) -> WatchParams {
 
 /// The present version of a list, of which only one object is read.
 async fn newest_version<K>(
-    api: &Api<Unread<K>>,
+    api: &Api<UnparsedObject<K>>,
     config: &watcher::Config,
 ) -> watcher::Result<String>
 where

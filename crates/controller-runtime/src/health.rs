@@ -8,7 +8,7 @@ use std::{convert::Infallible, net::SocketAddr, time::Duration};
 use axum::Router;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use liqo_api::connection_limits::{Admission, ConnectionLimits, OpenConnections};
+use liqo_api::connection_limits::{ConnectionAdmission, ConnectionLimits, OpenConnections};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet},
@@ -23,7 +23,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The limits for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct HealthServerLimits {
     /// No connection is ever proven.
     pub connections: ConnectionLimits,
     /// Timeout of the head of a request.
@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub lifetime: Duration,
 }
 
-impl Default for Limits {
+impl Default for HealthServerLimits {
     fn default() -> Self {
         let connections = ConnectionLimits {
             connections: 128,
@@ -48,7 +48,11 @@ impl Default for Limits {
 }
 
 /// Serves until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, routes: Router, limits: Limits) {
+pub(crate) async fn serve_routes(
+    listener: TcpListener,
+    routes: Router,
+    limits: HealthServerLimits,
+) {
     let (mut tasks, mut open) = (JoinSet::new(), OpenConnections::new(limits.connections));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -58,15 +62,19 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, limits: Limits)
         while tasks.try_join_next().is_some() {}
         let routes = routes.clone();
         let task = tasks.spawn(async move {
-            _ = timeout(limits.lifetime, connection(stream, routes, limits.head)).await;
+            _ = timeout(
+                limits.lifetime,
+                serve_connection(stream, routes, limits.head),
+            )
+            .await;
         });
-        if let Some(ended) = add(&mut open, from, task) {
+        if let Some(ended) = add_connection(&mut open, from, task) {
             ended.abort();
         }
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, head: Duration) {
+async fn serve_connection(stream: TcpStream, routes: Router, head: Duration) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let routes = routes.clone();
         async move {
@@ -88,15 +96,15 @@ async fn connection(stream: TcpStream, routes: Router, head: Duration) {
 
 /// Adds a connection. Returns the one that has to end for it. Addresses count, not networks: pods
 /// of one network belong to many.
-fn add(
+fn add_connection(
     open: &mut OpenConnections<AbortHandle>,
     from: SocketAddr,
     task: AbortHandle,
 ) -> Option<AbortHandle> {
     open.retain(|task| !task.is_finished());
     match open.add(from.ip().to_canonical(), task, |_| false) {
-        Admission::Instead { ended, .. } => Some(ended),
-        Admission::Open(_) | Admission::Refused => None,
+        ConnectionAdmission::Instead { ended, .. } => Some(ended),
+        ConnectionAdmission::Open(_) | ConnectionAdmission::Refused => None,
     }
 }
 
@@ -107,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: HealthServerLimits = HealthServerLimits {
         connections: ConnectionLimits {
             connections: 4,
             unproven: 4,
@@ -117,11 +125,11 @@ mod tests {
         lifetime: Duration::from_mins(1),
     };
 
-    async fn server(limits: Limits) -> (SocketAddr, JoinSet<()>) {
+    async fn server(limits: HealthServerLimits) -> (SocketAddr, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(
+        tasks.spawn(serve_routes(
             listener,
             Router::new().route("/healthz", get(|| async { "ok" })),
             limits,
@@ -165,11 +173,11 @@ mod tests {
     #[tokio::test]
     async fn a_head_that_does_not_come_and_a_connection_that_stays_end() {
         for limits in [
-            Limits {
+            HealthServerLimits {
                 head: Duration::from_millis(50),
                 ..LIMITS
             },
-            Limits {
+            HealthServerLimits {
                 lifetime: Duration::from_millis(50),
                 ..LIMITS
             },
@@ -190,18 +198,19 @@ mod tests {
         let mut task = || tasks.spawn(std::future::pending::<()>());
         let from = |last: u8| SocketAddr::from(([192, 0, 2, last], 1000));
         let honest = task();
-        assert!(add(&mut open, from(1), honest.clone()).is_none());
+        assert!(add_connection(&mut open, from(1), honest.clone()).is_none());
         let first = task();
-        assert!(add(&mut open, from(2), first.clone()).is_none());
+        assert!(add_connection(&mut open, from(2), first.clone()).is_none());
         assert!(
-            add(&mut open, from(2), task()).is_none() && add(&mut open, from(2), task()).is_none()
+            add_connection(&mut open, from(2), task()).is_none()
+                && add_connection(&mut open, from(2), task()).is_none()
         );
-        add(&mut open, from(2), task()).unwrap().abort();
+        add_connection(&mut open, from(2), task()).unwrap().abort();
         while !first.is_finished() {
             tokio::task::yield_now().await;
         }
         assert_eq!(open.iter().count(), 4);
-        add(&mut open, from(3), task()).unwrap().abort();
+        add_connection(&mut open, from(3), task()).unwrap().abort();
         while !honest.is_finished() {
             tokio::task::yield_now().await;
         }

@@ -31,12 +31,12 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The times of one participant. A short lease lets others replace a dead holder soon, but a slow
 /// API server ends a holder soon, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct LeaseTiming {
     /// Whole seconds for which the lease is valid after a renewal.
     lease_seconds: u64,
 }
 
-impl Timing {
+impl LeaseTiming {
     /// For a single replica: a new pod replaces it, and nothing is won if it gives up early.
     pub const ALONE: Self = Self::of_lease(15);
     /// For several replicas: another one waits.
@@ -82,13 +82,13 @@ pub struct Election {
     api: Api<Lease>,
     name: String,
     identity: String,
-    timing: Timing,
+    timing: LeaseTiming,
     clock: Clock,
 }
 
 /// The lease as it was last seen.
 #[derive(Clone, Debug, Default)]
-struct Observed {
+struct ObservedLease {
     lease: Option<Lease>,
     changed_at: Option<Instant>,
     /// The silent holder whom our last write replaces, if it was stored: its answer may have been
@@ -102,7 +102,7 @@ struct Observed {
     is_our_write: bool,
 }
 
-impl Observed {
+impl ObservedLease {
     fn holder(&self) -> Option<&str> {
         self.lease
             .as_ref()?
@@ -123,7 +123,7 @@ impl Observed {
 }
 
 #[derive(Debug, PartialEq)]
-enum Decision {
+enum LeaseDecision {
     Create,
     TakeOrRenew,
     /// Read the lease again after this time.
@@ -132,7 +132,7 @@ enum Decision {
 
 /// The outcome of one step.
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum ElectionOutcome {
     /// The lease is ours, since before or from now on.
     Held {
         /// The holder that was silent for too long, and that we replaced.
@@ -144,26 +144,26 @@ enum Outcome {
 
 /// Takes a lease that is free, ours, or unchanged for its whole duration; waits otherwise, at most
 /// until that duration is over.
-fn decide(observed: &Observed, identity: &str, now: Instant) -> Decision {
+fn decide_on_lease(observed: &ObservedLease, identity: &str, now: Instant) -> LeaseDecision {
     let Some(lease) = &observed.lease else {
-        return Decision::Create;
+        return LeaseDecision::Create;
     };
     match observed.holder() {
-        None => return Decision::TakeOrRenew,
-        Some(holder) if holder == identity => return Decision::TakeOrRenew,
+        None => return LeaseDecision::TakeOrRenew,
+        Some(holder) if holder == identity => return LeaseDecision::TakeOrRenew,
         Some(_) => {}
     }
     let seconds = lease
         .spec
         .as_ref()
         .and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok());
-    let duration = seconds.map_or(Timing::ALONE.lease_duration(), Duration::from_secs);
+    let duration = seconds.map_or(LeaseTiming::ALONE.lease_duration(), Duration::from_secs);
     let silent_for = observed
         .changed_at
         .map_or(duration, |at| now.saturating_duration_since(at));
     match duration.checked_sub(silent_for) {
-        Some(left) if !left.is_zero() => Decision::Wait(left.min(POLL_PERIOD)),
-        _ => Decision::TakeOrRenew,
+        Some(left) if !left.is_zero() => LeaseDecision::Wait(left.min(POLL_PERIOD)),
+        _ => LeaseDecision::TakeOrRenew,
     }
 }
 
@@ -174,7 +174,7 @@ impl Election {
         namespace: &str,
         name: &str,
         identity: &str,
-        timing: Timing,
+        timing: LeaseTiming,
         clock: Clock,
     ) -> Self {
         Self {
@@ -188,12 +188,12 @@ impl Election {
 
     /// Waits until this process is the leader. Returns `None` after `stop`.
     pub async fn acquire(&self, stop: &CancellationToken) -> Option<Leadership<'_>> {
-        let mut observed = Observed::default();
+        let mut observed = ObservedLease::default();
         let mut announced = String::new();
         loop {
             let asked_at = Instant::now();
-            let wait = match self.step(&mut observed).await {
-                Ok(Outcome::Held { replaced }) => {
+            let wait = match self.run_step(&mut observed).await {
+                Ok(ElectionOutcome::Held { replaced }) => {
                     return Some(Leadership {
                         election: self,
                         observed,
@@ -201,7 +201,7 @@ impl Election {
                         replaced,
                     });
                 }
-                Ok(Outcome::Waits(wait)) => {
+                Ok(ElectionOutcome::Waits(wait)) => {
                     let holder = observed.holder().unwrap_or_default();
                     if holder != announced {
                         tracing::info!(holder, "waiting for leadership");
@@ -224,45 +224,45 @@ impl Election {
 
     /// Reads, decides and writes once. A holder that renews only writes: the API server refuses
     /// that if somebody else wrote meanwhile.
-    async fn step(&self, observed: &mut Observed) -> kube::Result<Outcome> {
+    async fn run_step(&self, observed: &mut ObservedLease) -> kube::Result<ElectionOutcome> {
         if !std::mem::take(&mut observed.is_our_write) {
-            self.read(observed).await?;
+            self.read_lease(observed).await?;
         }
         let replaced = match observed.holder() {
             Some(holder) if holder == self.identity => observed.replacing.clone(),
             other => other.map(str::to_owned),
         };
-        let written = match decide(observed, &self.identity, Instant::now()) {
-            Decision::Wait(wait) => return Ok(Outcome::Waits(wait)),
-            Decision::Create => self.write(None).await,
-            Decision::TakeOrRenew => {
+        let written = match decide_on_lease(observed, &self.identity, Instant::now()) {
+            LeaseDecision::Wait(wait) => return Ok(ElectionOutcome::Waits(wait)),
+            LeaseDecision::Create => self.write_lease(None).await,
+            LeaseDecision::TakeOrRenew => {
                 observed.replacing.clone_from(&replaced);
-                self.write(observed.lease.as_ref()).await
+                self.write_lease(observed.lease.as_ref()).await
             }
         };
         match written {
             Ok(lease) => {
                 let (lease, changed_at) = (Some(lease), Some(Instant::now()));
                 let former_renewal = observed.former_renewal;
-                *observed = Observed {
+                *observed = ObservedLease {
                     lease,
                     changed_at,
                     replacing: None,
                     former_renewal,
                     is_our_write: true,
                 };
-                Ok(Outcome::Held { replaced })
+                Ok(ElectionOutcome::Held { replaced })
             }
             // Somebody else was faster: see who holds it now, and try again in the next round.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
-                self.read(observed).await?;
-                Ok(Outcome::Waits(POLL_PERIOD))
+                self.read_lease(observed).await?;
+                Ok(ElectionOutcome::Waits(POLL_PERIOD))
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn read(&self, observed: &mut Observed) -> kube::Result<()> {
+    async fn read_lease(&self, observed: &mut ObservedLease) -> kube::Result<()> {
         let limit = self.timing.request_timeout();
         let current = tokio::time::timeout(limit, self.api.get_opt(&self.name))
             .await
@@ -280,7 +280,7 @@ impl Election {
         Ok(())
     }
 
-    async fn write(&self, before: Option<&Lease>) -> kube::Result<Lease> {
+    async fn write_lease(&self, before: Option<&Lease>) -> kube::Result<Lease> {
         let old = before
             .and_then(|lease| lease.spec.clone())
             .unwrap_or_default();
@@ -346,7 +346,7 @@ fn timed_out(_: tokio::time::error::Elapsed) -> kube::Error {
 /// This process leads. It must call [`Leadership::renew`] and end all its work when that returns.
 pub struct Leadership<'a> {
     election: &'a Election,
-    observed: Observed,
+    observed: ObservedLease,
     /// The time at which the last renewal was requested: others may have seen it long before its
     /// answer arrived.
     renewed_at: Instant,
@@ -356,7 +356,7 @@ pub struct Leadership<'a> {
 impl Leadership<'_> {
     /// The former holder, if it did not give up the lease but was silent for too long: it is dead,
     /// or cut off.
-    pub fn replaced(&self) -> Option<&str> {
+    pub fn replaced_holder(&self) -> Option<&str> {
         self.replaced.as_deref()
     }
 
@@ -383,12 +383,12 @@ impl Leadership<'_> {
                 .saturating_sub(self.renewed_at.elapsed())
                 .min(timing.request_timeout());
             wait = RETRY_DELAY;
-            match tokio::time::timeout(left, self.election.step(&mut self.observed)).await {
-                Ok(Ok(Outcome::Held { .. })) => {
+            match tokio::time::timeout(left, self.election.run_step(&mut self.observed)).await {
+                Ok(Ok(ElectionOutcome::Held { .. })) => {
                     self.renewed_at = asked_at;
                     wait = timing.renew_period();
                 }
-                Ok(Ok(Outcome::Waits(_)))
+                Ok(Ok(ElectionOutcome::Waits(_)))
                     if self
                         .observed
                         .holder()
@@ -398,7 +398,7 @@ impl Leadership<'_> {
                 }
                 // For example a lease that somebody deleted, or a renewal whose answer was lost,
                 // and which was stored after the lease was read again.
-                Ok(Ok(Outcome::Waits(_))) => {
+                Ok(Ok(ElectionOutcome::Waits(_))) => {
                     tracing::warn!("lease not renewed: it changed meanwhile, trying again");
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, trying again"),

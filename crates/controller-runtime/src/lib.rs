@@ -81,6 +81,6 @@ pub use clock::Clock;
 pub use context::Context;
 pub use liqo_api::Key;
 pub use network::{Network, Tcp};
-pub use peers::{Health, PeerConnection, Peers};
+pub use peers::{ConnectionHealth, PeerConnection, Peers};
 pub use provider_limits::ProviderLimits;
-pub use queue::{Next, Queue};
+pub use queue::{Queue, Requeue};

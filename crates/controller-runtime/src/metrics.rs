@@ -34,7 +34,7 @@ pub fn register<M: Metric + Clone>(name: &str, help: &str, metric: M) -> M {
 pub fn render() -> String {
     let mut text = String::new();
     let mut process = Registry::default();
-    process.register_collector(Box::new(Process));
+    process.register_collector(Box::new(ProcessCpuTime));
     // Writing into a String cannot fail.
     let _ = encode_registry(&mut text, &registry().lock())
         .and_then(|()| encode_registry(&mut text, &process))
@@ -44,9 +44,9 @@ pub fn render() -> String {
 
 /// The CPU time of the process, under its usual name.
 #[derive(Debug)]
-struct Process;
+struct ProcessCpuTime;
 
-impl Collector for Process {
+impl Collector for ProcessCpuTime {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let Some(seconds) = std::fs::read_to_string("/proc/self/stat")
             .ok()
@@ -75,11 +75,11 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
 }
 
 type ByController = [(&'static str, &'static str); 1];
-type ByOutcome = [(&'static str, &'static str); 2];
+type ReconcilesByOutcome = [(&'static str, &'static str); 2];
 
 /// Counts one reconcile.
-pub(crate) fn reconciled(controller: &'static str, succeeded: bool, took: Duration) {
-    static COUNTS: OnceLock<Family<ByOutcome, Counter>> = OnceLock::new();
+pub(crate) fn count_reconcile(controller: &'static str, succeeded: bool, took: Duration) {
+    static COUNTS: OnceLock<Family<ReconcilesByOutcome, Counter>> = OnceLock::new();
     static SECONDS: OnceLock<Family<ByController, Counter<f64, std::sync::atomic::AtomicU64>>> =
         OnceLock::new();
     let counts =
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_controllers_do_shows_in_the_metrics() {
-        reconciled("test-controller", false, Duration::from_millis(500));
+        count_reconcile("test-controller", false, Duration::from_millis(500));
         let text = render();
         assert!(
             text.contains(

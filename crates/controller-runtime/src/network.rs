@@ -23,14 +23,14 @@ use tokio::{
 use tower::Service;
 
 /// Bytes in both directions.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait NetworkStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> NetworkStream for T {}
 
-pub type BoxStream = Box<dyn Stream>;
+pub type BoxNetworkStream = Box<dyn NetworkStream>;
 
 /// Whether an address that a name resolves to may be called.
-pub type Allowed = fn(IpAddr) -> bool;
+pub type AddressFilter = fn(IpAddr) -> bool;
 
 /// Connects a process to others, and others to it.
 pub trait Network: Debug + Send + Sync {
@@ -40,8 +40,8 @@ pub trait Network: Debug + Send + Sync {
         &self,
         host: &str,
         port: u16,
-        allowed: Allowed,
-    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>>;
+        allowed: AddressFilter,
+    ) -> BoxFuture<'static, io::Result<(BoxNetworkStream, SocketAddr)>>;
 
     fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
 }
@@ -49,7 +49,7 @@ pub trait Network: Debug + Send + Sync {
 /// Accepts the connections to one address.
 pub trait Listener: Send + Sync {
     /// Returns the next connection, and who opened it.
-    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxStream, SocketAddr)>>;
+    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxNetworkStream, SocketAddr)>>;
 }
 
 /// The network of this machine.
@@ -67,8 +67,8 @@ impl Network for Tcp {
         &self,
         host: &str,
         port: u16,
-        allowed: Allowed,
-    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+        allowed: AddressFilter,
+    ) -> BoxFuture<'static, io::Result<(BoxNetworkStream, SocketAddr)>> {
         let host = if host.contains(':') {
             format!("[{host}]")
         } else {
@@ -83,7 +83,7 @@ impl Network for Tcp {
             let address =
                 address.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             // It tries the addresses of both families side by side.
-            let mut connector = HttpConnector::new_with_resolver(Resolver {
+            let mut connector = HttpConnector::new_with_resolver(FilteredResolver {
                 inner: GaiResolver::new(),
                 allowed,
             });
@@ -91,10 +91,10 @@ impl Network for Tcp {
             let stream = connector
                 .call(address)
                 .await
-                .map_err(|error| cause(&error))?
+                .map_err(|error| connect_error(&error))?
                 .into_inner();
             let peer = stream.peer_addr()?;
-            Ok((Box::new(stream) as BoxStream, peer))
+            Ok((Box::new(stream) as BoxNetworkStream, peer))
         })
     }
 
@@ -106,17 +106,17 @@ impl Network for Tcp {
 }
 
 impl Listener for TcpListener {
-    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxStream, SocketAddr)>> {
+    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxNetworkStream, SocketAddr)>> {
         Box::pin(async move {
             let (stream, from) = self.accept().await?;
-            Ok((Box::new(stream) as BoxStream, from))
+            Ok((Box::new(stream) as BoxNetworkStream, from))
         })
     }
 }
 
 /// The reason why the machine could not connect: the connector's own error only says that it could
 /// not.
-fn cause(error: &(dyn Error + 'static)) -> io::Error {
+fn connect_error(error: &(dyn Error + 'static)) -> io::Error {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<io::Error>() {
@@ -129,12 +129,12 @@ fn cause(error: &(dyn Error + 'static)) -> io::Error {
 
 /// Resolves names to the addresses that may be called.
 #[derive(Clone)]
-struct Resolver {
+struct FilteredResolver {
     inner: GaiResolver,
-    allowed: Allowed,
+    allowed: AddressFilter,
 }
 
-impl Service<Name> for Resolver {
+impl Service<Name> for FilteredResolver {
     type Response = vec::IntoIter<SocketAddr>;
     type Error = io::Error;
     type Future = BoxFuture<'static, io::Result<Self::Response>>;
@@ -153,7 +153,7 @@ impl Service<Name> for Resolver {
 /// The addresses of `host` that may be called; an error if there are only others.
 fn only_allowed(
     host: &str,
-    allowed: Allowed,
+    allowed: AddressFilter,
     found: impl Iterator<Item = SocketAddr>,
 ) -> io::Result<vec::IntoIter<SocketAddr>> {
     let (usable, refused): (Vec<SocketAddr>, Vec<SocketAddr>) =

@@ -23,7 +23,7 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether a peer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum ConnectionHealth {
     /// Its API server answers and its manager renews its lease.
     Reachable,
     /// The time is that of the local monotonic clock.
@@ -42,7 +42,7 @@ pub struct PeerConnection {
     /// Our namespace at the peer.
     pub tenant_namespace: String,
     pub protocol_version: u32,
-    pub health: watch::Receiver<Health>,
+    pub health: watch::Receiver<ConnectionHealth>,
     /// Limits of what it may make this process read and keep.
     pub limits: Arc<ProviderLimits>,
     /// Cancelled when this connection must not be used any more.
@@ -51,7 +51,7 @@ pub struct PeerConnection {
 
 impl PeerConnection {
     pub fn is_reachable(&self) -> bool {
-        matches!(*self.health.borrow(), Health::Reachable)
+        matches!(*self.health.borrow(), ConnectionHealth::Reachable)
     }
 }
 
@@ -73,7 +73,7 @@ impl Default for Peers {
 
 impl Peers {
     /// Limits for a new session with a provider.
-    pub fn limits(&self, id: &ClusterId) -> Arc<ProviderLimits> {
+    pub fn limits_of(&self, id: &ClusterId) -> Arc<ProviderLimits> {
         Arc::new(ProviderLimits::new(id.clone(), self.total.clone()))
     }
 

@@ -4,16 +4,21 @@ use std::sync::Arc;
 
 use liqo_api::{
     PeeringPolicy,
-    policies::{PolicyPeer, of_peer},
+    policies::{PolicyPeer, policies_of_peer},
 };
 
 use crate::Cache;
 
-pub fn effective(policies: &Cache<PeeringPolicy>, peer: &PolicyPeer) -> Option<Arc<PeeringPolicy>> {
+pub fn effective_policy(
+    policies: &Cache<PeeringPolicy>,
+    peer: &PolicyPeer,
+) -> Option<Arc<PeeringPolicy>> {
     let all: Vec<_> = policies
         .all()
         .into_iter()
         .map(|(_, policy)| policy)
         .collect();
-    of_peer(&all, peer).first().map(|policy| Arc::clone(policy))
+    policies_of_peer(&all, peer)
+        .first()
+        .map(|policy| Arc::clone(policy))
 }

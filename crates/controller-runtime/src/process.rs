@@ -59,7 +59,7 @@ pub enum LogFormat {
 
 /// Runs a program: `work` gets a token that SIGTERM or SIGINT cancels. Serves `/healthz`, `/readyz`
 /// and `/metrics` at `health_address` until then, and logs the error if one of them fails.
-pub async fn run<E, F>(
+pub async fn run_program<E, F>(
     format: LogFormat,
     health_address: SocketAddr,
     readiness: Readiness,
@@ -71,7 +71,7 @@ where
 {
     start_logging(format);
     let running = async {
-        let stop = start()?;
+        let stop = install_tls_and_signals()?;
         let serving = serve_health(health_address, readiness, stop.clone());
         // Whoever still asks for health does not keep a process whose work is done.
         match select(pin!(work(stop.clone())), pin!(serving)).await {
@@ -88,7 +88,7 @@ where
 }
 
 /// Installs the TLS provider. Returns a token that SIGTERM or SIGINT cancels.
-fn start() -> Result<CancellationToken, ProcessError> {
+fn install_tls_and_signals() -> Result<CancellationToken, ProcessError> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| ProcessError::SecondTlsProvider)?;
@@ -144,7 +144,7 @@ fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
 /// A client for the API server, with the pod's service account or a kubeconfig. It makes each
 /// request once: queues and loops try again what failed, and what a program needs to start is tried
 /// by [`at_start`](crate::start::at_start).
-pub async fn client() -> Result<Client, ProcessError> {
+pub async fn api_client() -> Result<Client, ProcessError> {
     Ok(Client::try_from(without_retries(Config::infer().await?))?)
 }
 
@@ -165,11 +165,11 @@ impl Readiness {
         Self(Arc::new(Mutex::new(Err(reason.to_owned()))))
     }
 
-    pub fn ready(&self, text: String) {
+    pub fn set_ready(&self, text: String) {
         *self.0.lock() = Ok(text);
     }
 
-    pub fn not_ready(&self, reason: String) {
+    pub fn set_not_ready(&self, reason: String) {
         *self.0.lock() = Err(reason);
     }
 
@@ -208,7 +208,11 @@ async fn serve_health(
         .await
         .map_err(|source| ProcessError::Listen { address, source })?;
     _ = stop
-        .run_until_cancelled(health::serve(listener, routes, health::Limits::default()))
+        .run_until_cancelled(health::serve_routes(
+            listener,
+            routes,
+            health::HealthServerLimits::default(),
+        ))
         .await;
     Ok(())
 }
@@ -254,9 +258,9 @@ mod tests {
             readiness.answer(),
             (StatusCode::SERVICE_UNAVAILABLE, "not yet".to_owned())
         );
-        readiness.ready("fine".to_owned());
+        readiness.set_ready("fine".to_owned());
         assert_eq!(readiness.answer(), (StatusCode::OK, "fine".to_owned()));
-        readiness.not_ready("no device".to_owned());
+        readiness.set_not_ready("no device".to_owned());
         assert_eq!(
             readiness.answer(),
             (StatusCode::SERVICE_UNAVAILABLE, "no device".to_owned())

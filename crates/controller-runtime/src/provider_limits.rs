@@ -105,13 +105,13 @@ impl LimitExceeded {
 
 /// Number and size of the kept objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct KeptAmount {
     pub objects: usize,
     /// Estimated memory.
     pub bytes: usize,
 }
 
-impl Amount {
+impl KeptAmount {
     fn replaced(self, old: Self, new: Self) -> Self {
         Self {
             objects: self.objects.saturating_sub(old.objects) + new.objects,
@@ -129,7 +129,12 @@ impl Amount {
 
 /// Decides whether a provider that keeps `kept` may keep `new` instead of `old`, while all
 /// providers keep `total` bytes. Less than before is always allowed.
-fn check(kept: Amount, total: usize, old: Amount, new: Amount) -> Result<(), LimitExceeded> {
+fn check_limits(
+    kept: KeptAmount,
+    total: usize,
+    old: KeptAmount,
+    new: KeptAmount,
+) -> Result<(), LimitExceeded> {
     let next = kept.replaced(old, new);
     if new.objects > old.objects && next.objects > MAX_OBJECTS {
         return Err(LimitExceeded::Objects);
@@ -151,13 +156,13 @@ fn check(kept: Amount, total: usize, old: Amount, new: Amount) -> Result<(), Lim
 /// The rate at which a provider may send. It remembers until when the bytes that arrived already
 /// are paid for.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct TransferRate {
     paid_until: Instant,
 }
 
-impl Pace {
+impl TransferRate {
     /// Counts bytes that arrived. Returns how long to wait before reading more.
-    fn count(&mut self, bytes: usize, now: Instant) -> Duration {
+    fn count_bytes(&mut self, bytes: usize, now: Instant) -> Duration {
         let micros = u64::try_from(bytes)
             .unwrap_or(u64::MAX)
             .saturating_mul(1_000_000)
@@ -175,7 +180,7 @@ impl Pace {
 pub struct TotalBytes(Arc<Mutex<usize>>);
 
 #[derive(Debug, Default)]
-struct Shown {
+struct ExceededLimits {
     /// The first exceeded limit, and when one was exceeded last.
     exceeded: Option<(LimitExceeded, Instant)>,
     logged: Option<Instant>,
@@ -189,10 +194,10 @@ pub struct ProviderLimits {
     pub pages: Arc<Semaphore>,
     /// Pages so far of each list that is being read. The key is the request, so only we add keys.
     page_counts: Mutex<HashMap<String, usize>>,
-    pace: Mutex<Pace>,
-    kept: Mutex<Amount>,
+    pace: Mutex<TransferRate>,
+    kept: Mutex<KeptAmount>,
     total: TotalBytes,
-    shown: Mutex<Shown>,
+    shown: Mutex<ExceededLimits>,
 }
 
 impl ProviderLimits {
@@ -202,7 +207,7 @@ impl ProviderLimits {
             provider,
             pages: Arc::new(Semaphore::new(1)),
             page_counts: Mutex::default(),
-            pace: Mutex::new(Pace {
+            pace: Mutex::new(TransferRate {
                 paid_until: now.checked_sub(BURST).unwrap_or(now),
             }),
             kept: Mutex::default(),
@@ -212,8 +217,8 @@ impl ProviderLimits {
     }
 
     /// Counts bytes of lists and watches. Returns how long to wait before reading more.
-    pub fn pace(&self, bytes: usize) -> Duration {
-        self.pace.lock().count(bytes, Instant::now())
+    pub fn count_bytes(&self, bytes: usize) -> Duration {
+        self.pace.lock().count_bytes(bytes, Instant::now())
     }
 
     /// Counts a page of a list; `first` if the request does not continue a list.
@@ -229,12 +234,12 @@ impl ProviderLimits {
     }
 
     /// The amount that the watches of this provider keep now.
-    pub fn kept(&self) -> Amount {
+    pub fn kept_amount(&self) -> KeptAmount {
         *self.kept.lock()
     }
 
     /// Records that the provider exceeded a limit.
-    pub fn exceeded(&self, limit: LimitExceeded, now: Instant) {
+    pub fn record_exceeded(&self, limit: LimitExceeded, now: Instant) {
         count_exceeded(limit.label());
         let mut shown = self.shown.lock();
         let first = shown
@@ -283,10 +288,10 @@ impl ProviderLimits {
         due
     }
 
-    fn exchange(&self, old: Amount, new: Amount) -> Result<(), LimitExceeded> {
+    fn exchange_amounts(&self, old: KeptAmount, new: KeptAmount) -> Result<(), LimitExceeded> {
         let mut kept = self.kept.lock();
         let mut total = self.total.0.lock();
-        check(*kept, *total, old, new)?;
+        check_limits(*kept, *total, old, new)?;
         *kept = kept.replaced(old, new);
         *total = total.saturating_sub(old.bytes) + new.bytes;
         Ok(())
@@ -306,10 +311,10 @@ pub(crate) struct Allowance<R> {
     pub limits: Arc<ProviderLimits>,
     /// Estimates the memory of a reduced object in bytes.
     len: fn(&R) -> usize,
-    current: Amount,
+    current: KeptAmount,
     /// During a list: what the list contains so far.
-    listing: Option<Amount>,
-    charged: Amount,
+    listing: Option<KeptAmount>,
+    charged: KeptAmount,
 }
 
 impl<R> Allowance<R> {
@@ -317,14 +322,14 @@ impl<R> Allowance<R> {
         Self {
             limits,
             len,
-            current: Amount::default(),
+            current: KeptAmount::default(),
             listing: None,
-            charged: Amount::default(),
+            charged: KeptAmount::default(),
         }
     }
 
     pub fn begin_list(&mut self) {
-        self.listing = Some(Amount::default());
+        self.listing = Some(KeptAmount::default());
     }
 
     /// The list replaces what was kept so far.
@@ -340,14 +345,14 @@ impl<R> Allowance<R> {
 
     /// Replaces an object by another one, in the list if there is one. Changes nothing if a limit
     /// would be exceeded.
-    pub fn replace(
+    pub fn replace_object(
         &mut self,
         key: &Key,
         old: Option<&R>,
         new: Option<&R>,
     ) -> Result<(), LimitExceeded> {
         let amount = |object: Option<&R>| {
-            object.map_or(Amount::default(), |object| Amount {
+            object.map_or(KeptAmount::default(), |object| KeptAmount {
                 objects: 1,
                 bytes: OBJECT_OVERHEAD + key.namespace.len() + key.name.len() + (self.len)(object),
             })
@@ -359,7 +364,7 @@ impl<R> Allowance<R> {
             None => current = current.replaced(old, new),
         }
         let wanted = current.max(listing.unwrap_or_default());
-        self.limits.exchange(self.charged, wanted)?;
+        self.limits.exchange_amounts(self.charged, wanted)?;
         (self.current, self.listing, self.charged) = (current, listing, wanted);
         Ok(())
     }
@@ -367,7 +372,7 @@ impl<R> Allowance<R> {
     fn shrink(&mut self) {
         let wanted = self.current.max(self.listing.unwrap_or_default());
         // Not more than what is charged already, so it cannot fail.
-        if self.limits.exchange(self.charged, wanted).is_ok() {
+        if self.limits.exchange_amounts(self.charged, wanted).is_ok() {
             self.charged = wanted;
         }
     }
@@ -375,7 +380,9 @@ impl<R> Allowance<R> {
 
 impl<R> Drop for Allowance<R> {
     fn drop(&mut self) {
-        let _ = self.limits.exchange(self.charged, Amount::default());
+        let _ = self
+            .limits
+            .exchange_amounts(self.charged, KeptAmount::default());
     }
 }
 
@@ -390,39 +397,42 @@ mod tests {
         ))
     }
 
-    fn amount(objects: usize, bytes: usize) -> Amount {
-        Amount { objects, bytes }
+    fn amount(objects: usize, bytes: usize) -> KeptAmount {
+        KeptAmount { objects, bytes }
     }
 
     #[test]
     fn a_provider_keeps_so_many_objects_and_bytes_and_may_always_keep_less() {
-        let none = Amount::default();
-        assert_eq!(check(none, 0, none, amount(MAX_OBJECTS, MAX_BYTES)), Ok(()));
+        let none = KeptAmount::default();
+        assert_eq!(
+            check_limits(none, 0, none, amount(MAX_OBJECTS, MAX_BYTES)),
+            Ok(())
+        );
         let full = amount(MAX_OBJECTS, MAX_BYTES);
         assert_eq!(
-            check(full, MAX_BYTES, none, amount(1, 0)),
+            check_limits(full, MAX_BYTES, none, amount(1, 0)),
             Err(LimitExceeded::Objects)
         );
         assert_eq!(
-            check(amount(1, MAX_BYTES), MAX_BYTES, none, amount(1, 1)),
+            check_limits(amount(1, MAX_BYTES), MAX_BYTES, none, amount(1, 1)),
             Err(LimitExceeded::Bytes)
         );
         let above = amount(MAX_OBJECTS + 9, MAX_BYTES + 9);
         assert_eq!(
-            check(above, MAX_TOTAL_BYTES + 9, amount(5, 100), amount(4, 99)),
+            check_limits(above, MAX_TOTAL_BYTES + 9, amount(5, 100), amount(4, 99)),
             Ok(())
         );
     }
 
     #[test]
     fn providers_that_use_up_the_total_leave_the_others_their_share() {
-        let none = Amount::default();
+        let none = KeptAmount::default();
         assert_eq!(
-            check(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES)),
+            check_limits(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES)),
             Ok(())
         );
         assert_eq!(
-            check(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES + 1)),
+            check_limits(none, MAX_TOTAL_BYTES, none, amount(1, GUARANTEED_BYTES + 1)),
             Err(LimitExceeded::TotalBytes)
         );
     }
@@ -435,28 +445,31 @@ mod tests {
         let mut other = Allowance::<usize>::new(limits.clone(), |len| *len);
         let key = Key::new("t", "a");
         let len = MAX_BYTES / 2;
-        one.replace(&key, None, Some(&len)).unwrap();
+        one.replace_object(&key, None, Some(&len)).unwrap();
         assert_eq!(
-            other.replace(&key, None, Some(&len)),
+            other.replace_object(&key, None, Some(&len)),
             Err(LimitExceeded::Bytes),
             "the watches of a provider share its limits"
         );
         // A list that shows the same again costs nothing more; a longer one does.
         one.begin_list();
-        one.replace(&key, None, Some(&len)).unwrap();
-        assert_eq!(limits.kept().objects, 1);
+        one.replace_object(&key, None, Some(&len)).unwrap();
+        assert_eq!(limits.kept_amount().objects, 1);
         assert_eq!(
-            one.replace(&Key::new("t", "b"), None, Some(&len)),
+            one.replace_object(&Key::new("t", "b"), None, Some(&len)),
             Err(LimitExceeded::Bytes)
         );
         one.abort_list();
-        assert_eq!(limits.kept().objects, 1);
+        assert_eq!(limits.kept_amount().objects, 1);
         one.begin_list();
         one.end_list();
-        assert_eq!(limits.kept(), Amount::default());
-        other.replace(&key, None, Some(&len)).unwrap();
+        assert_eq!(limits.kept_amount(), KeptAmount::default());
+        other.replace_object(&key, None, Some(&len)).unwrap();
         drop((one, other));
-        assert_eq!((limits.kept(), *total.0.lock()), (Amount::default(), 0));
+        assert_eq!(
+            (limits.kept_amount(), *total.0.lock()),
+            (KeptAmount::default(), 0)
+        );
     }
 
     #[tokio::test]
@@ -473,12 +486,18 @@ mod tests {
     #[tokio::test]
     async fn a_provider_sends_fast_for_a_moment_and_then_at_its_rate() {
         let now = Instant::now();
-        let mut pace = Pace { paid_until: now };
+        let mut pace = TransferRate { paid_until: now };
         let later = now + Duration::from_hours(1);
-        assert_eq!(pace.count(BYTES_PER_SECOND * 16, later), Duration::ZERO);
-        assert_eq!(pace.count(BYTES_PER_SECOND, later), Duration::from_secs(1));
         assert_eq!(
-            pace.count(BYTES_PER_SECOND, later + Duration::from_secs(1)),
+            pace.count_bytes(BYTES_PER_SECOND * 16, later),
+            Duration::ZERO
+        );
+        assert_eq!(
+            pace.count_bytes(BYTES_PER_SECOND, later),
+            Duration::from_secs(1)
+        );
+        assert_eq!(
+            pace.count_bytes(BYTES_PER_SECOND, later + Duration::from_secs(1)),
             Duration::from_secs(1)
         );
     }
@@ -488,9 +507,9 @@ mod tests {
         let limits = limits(1, &TotalBytes::default());
         let now = Instant::now();
         assert_eq!(limits.exceeded_lately(now), None);
-        limits.exceeded(LimitExceeded::Pages, now);
+        limits.record_exceeded(LimitExceeded::Pages, now);
         let again = now + RETRY_DELAY * 2;
-        limits.exceeded(LimitExceeded::Objects, again);
+        limits.record_exceeded(LimitExceeded::Objects, again);
         let shown = |after: Duration| limits.exceeded_lately(again + after);
         assert_eq!(
             shown(SHOWN_FOR / 2),

@@ -19,12 +19,17 @@ use crate::writes::unless_gone;
 ///
 /// This does not use server-side apply, which turns a map without its last key into null; the
 /// schema refuses that (Kubernetes 1.34).
-pub async fn put<K>(api: &Api<K>, manager: &str, object: &K, exists: bool) -> kube::Result<()>
+pub async fn create_or_replace<K>(
+    api: &Api<K>,
+    manager: &str,
+    object: &K,
+    exists: bool,
+) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
     let first = if exists {
-        replace(api, manager, object).await
+        replace_spec(api, manager, object).await
     } else {
         create(api, manager, object).await
     };
@@ -33,14 +38,14 @@ where
             create(api, manager, object).await
         }
         Err(kube::Error::Api(status)) if !exists && status.is_already_exists() => {
-            replace(api, manager, object).await
+            replace_spec(api, manager, object).await
         }
         other => other,
     }
 }
 
 /// Replaces the status of an object. Does nothing if the object is gone.
-pub async fn put_status<K>(
+pub async fn replace_status<K>(
     api: &Api<K>,
     manager: &str,
     name: &str,
@@ -80,7 +85,7 @@ where
     api.create(&params, object).await.map(drop)
 }
 
-async fn replace<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<()>
+async fn replace_spec<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
@@ -105,7 +110,11 @@ where
 }
 
 /// Adds the labels of an object that Liqo created for a peer: `owner_label` gets the peer's ID.
-pub fn marked<K: Resource>(mut object: K, owner_label: &str, id: &liqo_api::ClusterId) -> K {
+pub fn with_peer_labels<K: Resource>(
+    mut object: K,
+    owner_label: &str,
+    id: &liqo_api::ClusterId,
+) -> K {
     let labels = object.meta_mut().labels.get_or_insert_default();
     labels.insert(liqo_api::labels::MANAGED.to_owned(), "true".to_owned());
     labels.insert(owner_label.to_owned(), id.to_string());

@@ -27,7 +27,7 @@ const MAX_BACKOFF_AFTER_CHANGE: Duration = Duration::from_secs(1);
 
 /// The trigger of the next reconcile of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Requeue {
     OnChange,
     /// On a change, or after this time at the latest.
     After(Duration),
@@ -35,7 +35,7 @@ pub enum Next {
 
 /// A queue of keys. Clones share the same queue.
 pub struct Queue<K> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<SharedQueue<K>>,
 }
 
 impl<K> Clone for Queue<K> {
@@ -52,12 +52,12 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Default for Queue<K> {
     }
 }
 
-struct Shared<K> {
-    state: Mutex<State<K>>,
+struct SharedQueue<K> {
+    state: Mutex<QueueState<K>>,
     changed: Notify,
 }
 
-struct State<K> {
+struct QueueState<K> {
     ready: Lanes<K>,
     waiting: HashSet<K>,
     running: HashSet<K>,
@@ -74,7 +74,7 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
 
     /// A queue in which keys of different lanes, such as tenants, take turns.
     pub fn fair(lane_of: fn(&K) -> String) -> Self {
-        let state = State {
+        let state = QueueState {
             ready: Lanes::new(lane_of),
             waiting: HashSet::new(),
             running: HashSet::new(),
@@ -84,14 +84,14 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
             failures: HashMap::new(),
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedQueue {
                 state: Mutex::new(state),
                 changed: Notify::new(),
             }),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<K>> {
+    fn state(&self) -> MutexGuard<'_, QueueState<K>> {
         self.shared.state.lock()
     }
 
@@ -127,7 +127,7 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
         reconcile: F,
     ) where
         F: Fn(K) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Next, E>> + Send + 'static,
+        Fut: Future<Output = Result<Requeue, E>> + Send + 'static,
         E: std::error::Error + Send + 'static,
     {
         let reconcile = Arc::new(reconcile);
@@ -135,20 +135,20 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
         loop {
             while tasks.try_join_next().is_some() {}
             let (key, next_due) = if tasks.len() < concurrency {
-                self.state().take(Instant::now())
+                self.state().take_ready(Instant::now())
             } else {
                 (None, None)
             };
             if let Some(key) = key {
                 let (queue, reconcile) = (self.clone(), reconcile.clone());
                 tasks.spawn(async move {
-                    let mut guard = Running {
+                    let mut guard = RunningKey {
                         queue: &queue,
                         key: Some(key.clone()),
                     };
                     let started = Instant::now();
                     let outcome = reconcile(key.clone()).await;
-                    crate::metrics::reconciled(what, outcome.is_ok(), started.elapsed());
+                    crate::metrics::count_reconcile(what, outcome.is_ok(), started.elapsed());
                     guard.key = None;
                     queue.finish(what, key, outcome);
                 });
@@ -165,7 +165,12 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
         tasks.shutdown().await;
     }
 
-    fn finish<E: std::error::Error>(&self, what: &'static str, key: K, outcome: Result<Next, E>) {
+    fn finish<E: std::error::Error>(
+        &self,
+        what: &'static str,
+        key: K,
+        outcome: Result<Requeue, E>,
+    ) {
         let mut state = self.state();
         state.running.remove(&key);
         let changed_meanwhile = state.again.remove(&key);
@@ -174,7 +179,7 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
                 state.failures.remove(&key);
                 if changed_meanwhile {
                     state.add(key);
-                } else if let Next::After(delay) = next {
+                } else if let Requeue::After(delay) = next {
                     state.add_at(key, Instant::now() + delay);
                 }
             }
@@ -221,12 +226,12 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Puts the key back if its task was aborted or panicked.
-struct Running<'a, K: Clone + Eq + Hash + Ord + Debug + Send + 'static> {
+struct RunningKey<'a, K: Clone + Eq + Hash + Ord + Debug + Send + 'static> {
     queue: &'a Queue<K>,
     key: Option<K>,
 }
 
-impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Drop for Running<'_, K> {
+impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Drop for RunningKey<'_, K> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             let mut state = self.queue.state();
@@ -237,7 +242,7 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Drop for Running<'_, K
     }
 }
 
-impl<K: Clone + Eq + Hash + Ord> State<K> {
+impl<K: Clone + Eq + Hash + Ord> QueueState<K> {
     fn add(&mut self, key: K) {
         if let Some(at) = self.due.remove(&key) {
             self.delayed.remove(&(at, key.clone()));
@@ -264,7 +269,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
     }
 
     /// Takes the next ready key; if there is none, returns when the next delayed one is due.
-    fn take(&mut self, now: Instant) -> (Option<K>, Option<Instant>) {
+    fn take_ready(&mut self, now: Instant) -> (Option<K>, Option<Instant>) {
         while let Some((at, _)) = self.delayed.first() {
             if *at > now {
                 break;
@@ -299,9 +304,9 @@ mod tests {
 
     use super::*;
 
-    fn drain(state: &mut State<u32>, now: Instant) -> Vec<u32> {
+    fn drain(state: &mut QueueState<u32>, now: Instant) -> Vec<u32> {
         let mut keys = Vec::new();
-        while let (Some(key), _) = state.take(now) {
+        while let (Some(key), _) = state.take_ready(now) {
             state.running.remove(&key);
             keys.push(key);
         }
@@ -325,7 +330,7 @@ mod tests {
         queue.state().add_at(1, now + Duration::from_secs(5));
         queue.state().add_at(1, now + Duration::from_secs(20));
         assert_eq!(
-            queue.state().take(now),
+            queue.state().take_ready(now),
             (None, Some(now + Duration::from_secs(5)))
         );
         assert_eq!(drain(&mut queue.state(), now + Duration::from_secs(5)), [1]);
@@ -342,11 +347,11 @@ mod tests {
     fn a_key_that_changes_while_it_is_handled_is_handled_again_but_not_at_the_same_time() {
         let queue = Queue::new();
         queue.add(1);
-        assert_eq!(queue.state().take(Instant::now()).0, Some(1));
+        assert_eq!(queue.state().take_ready(Instant::now()).0, Some(1));
         queue.add(1);
-        assert_eq!(queue.state().take(Instant::now()).0, None);
-        queue.finish("test", 1, Ok::<_, Infallible>(Next::OnChange));
-        assert_eq!(queue.state().take(Instant::now()).0, Some(1));
+        assert_eq!(queue.state().take_ready(Instant::now()).0, None);
+        queue.finish("test", 1, Ok::<_, Infallible>(Requeue::OnChange));
+        assert_eq!(queue.state().take_ready(Instant::now()).0, Some(1));
     }
 
     #[test]
@@ -355,13 +360,13 @@ mod tests {
         for changes in [false, true] {
             for _ in 0..12 {
                 queue.add(1);
-                assert_eq!(queue.state().take(Instant::now()).0, Some(1));
+                assert_eq!(queue.state().take_ready(Instant::now()).0, Some(1));
                 if changes {
                     queue.add(1);
                 }
                 queue.finish("test", 1, Err(std::io::Error::other("not yet")));
             }
-            let (_, due) = queue.state().take(Instant::now());
+            let (_, due) = queue.state().take_ready(Instant::now());
             assert_eq!(
                 due.unwrap() > Instant::now() + Duration::from_secs(2),
                 !changes
@@ -382,7 +387,7 @@ mod tests {
                     return Err(std::io::Error::other("not yet"));
                 }
                 done.cancel();
-                Ok(Next::OnChange)
+                Ok(Requeue::OnChange)
             }
         };
         queue.run("test", 2, stop, handle).await;

@@ -11,15 +11,15 @@ const START_RETRY: Duration = Duration::from_secs(1);
 
 /// Does a step that a program needs to start. If it fails, it is tried again for a while, because
 /// the API server may be overloaded, or starting itself.
-pub async fn at_start<T, E, F>(step: impl FnMut() -> F) -> Result<T, E>
+pub async fn retry_at_start<T, E, F>(step: impl FnMut() -> F) -> Result<T, E>
 where
     E: fmt::Display,
     F: Future<Output = Result<T, E>>,
 {
-    attempt(step, START_RETRY).await
+    retry_step(step, START_RETRY).await
 }
 
-async fn attempt<T, E, F>(mut step: impl FnMut() -> F, delay: Duration) -> Result<T, E>
+async fn retry_step<T, E, F>(mut step: impl FnMut() -> F, delay: Duration) -> Result<T, E>
 where
     E: fmt::Display,
     F: Future<Output = Result<T, E>>,
@@ -50,7 +50,7 @@ mod tests {
                     Err("overloaded")
                 })
             };
-            assert_eq!(attempt(step, Duration::ZERO).await, outcome);
+            assert_eq!(retry_step(step, Duration::ZERO).await, outcome);
             assert!(attempts <= START_ATTEMPTS);
         }
     }

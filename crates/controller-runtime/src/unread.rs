@@ -37,33 +37,33 @@ pub(crate) fn is_written_by_peers(url: &str) -> bool {
 }
 
 /// The same API, for unparsed objects.
-pub fn unread<K: Resource>(api: Api<K>) -> Api<Unread<K>> {
+pub fn unparsed_api<K: Resource>(api: Api<K>) -> Api<UnparsedObject<K>> {
     let url = api.resource_url().to_owned();
     Api::all_with(api.into_client(), &url)
 }
 
 /// An object of which only name, namespace, version, finalizers and time of deletion are parsed.
-pub struct Unread<K> {
+pub struct UnparsedObject<K> {
     metadata: ObjectMeta,
     text: Box<RawValue>,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Unread<K> {
+impl<K> UnparsedObject<K> {
     /// The object as JSON text.
-    pub fn text(&self) -> &str {
+    pub fn json_text(&self) -> &str {
         self.text.get()
     }
 }
 
-impl<K: DeserializeOwned> Unread<K> {
+impl<K: DeserializeOwned> UnparsedObject<K> {
     /// Parses the whole object.
-    pub fn read(&self) -> serde_json::Result<K> {
+    pub fn parse_object(&self) -> serde_json::Result<K> {
         serde_json::from_str(self.text.get())
     }
 }
 
-impl<K> Clone for Unread<K> {
+impl<K> Clone for UnparsedObject<K> {
     fn clone(&self) -> Self {
         Self {
             metadata: self.metadata.clone(),
@@ -73,7 +73,7 @@ impl<K> Clone for Unread<K> {
     }
 }
 
-impl<K> fmt::Debug for Unread<K> {
+impl<K> fmt::Debug for UnparsedObject<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unread")
             .field("name", &self.metadata.name)
@@ -81,7 +81,7 @@ impl<K> fmt::Debug for Unread<K> {
     }
 }
 
-impl<'de, K> Deserialize<'de> for Unread<K> {
+impl<'de, K> Deserialize<'de> for UnparsedObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Not all metadata, because the fields under `managedFields` are nested as deeply as the
         // object.
@@ -117,7 +117,7 @@ impl<'de, K> Deserialize<'de> for Unread<K> {
 }
 
 /// Only the URL of the kind is known.
-impl<K: Resource> Resource for Unread<K> {
+impl<K: Resource> Resource for UnparsedObject<K> {
     type DynamicType = String;
     type Scope = K::Scope;
 
@@ -182,14 +182,14 @@ mod tests {
             serde_json::from_str::<ObjectList<ShadowPod>>(&list).is_err(),
             "the whole list can be read: nothing is shown"
         );
-        let list: ObjectList<Unread<ShadowPod>> = serde_json::from_str(&list).unwrap();
+        let list: ObjectList<UnparsedObject<ShadowPod>> = serde_json::from_str(&list).unwrap();
         let read: Vec<(&str, bool)> = list
             .items
             .iter()
             .map(|object| {
                 (
                     object.meta().name.as_deref().unwrap(),
-                    object.read().is_ok(),
+                    object.parse_object().is_ok(),
                 )
             })
             .collect();
@@ -200,12 +200,12 @@ mod tests {
     fn an_object_that_cannot_be_read_interrupts_no_watch() {
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, shadow_pod("bad", 500));
         let Ok(WatchEvent::Added(object)) =
-            serde_json::from_str::<WatchEvent<Unread<ShadowPod>>>(&event)
+            serde_json::from_str::<WatchEvent<UnparsedObject<ShadowPod>>>(&event)
         else {
             panic!("not an event");
         };
         assert_eq!(object.meta().name.as_deref(), Some("bad"));
-        assert!(object.read().is_err());
+        assert!(object.parse_object().is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::{
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::Notify;
 
-struct Shared<T> {
+struct SharedValue<T> {
     value: RwLock<T>,
     version: AtomicU64,
     changed: Notify,
@@ -23,11 +23,11 @@ struct Shared<T> {
 }
 
 /// Changes the value. When it is dropped, the value stays as it is.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<SharedValue<T>>);
 
 /// Sees the latest value.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedValue<T>>,
     /// The version that this receiver saw last.
     seen: u64,
 }
@@ -38,7 +38,7 @@ pub struct Receiver<T> {
 pub struct Closed;
 
 pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
-    let sender = Sender(Arc::new(Shared {
+    let sender = Sender(Arc::new(SharedValue {
         value: RwLock::new(value),
         version: AtomicU64::new(0),
         changed: Notify::new(),

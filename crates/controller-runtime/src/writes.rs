@@ -42,7 +42,7 @@ pub enum RequestError {
     Peer(#[from] StepError<PeerError>),
 }
 
-pub trait Step<T, E: std::error::Error + 'static> {
+pub trait StepContext<T, E: std::error::Error + 'static> {
     /// Adds to the error what the request was for. A key without a name means all objects of its
     /// namespace.
     fn step(
@@ -53,7 +53,7 @@ pub trait Step<T, E: std::error::Error + 'static> {
     ) -> Result<T, StepError<E>>;
 }
 
-impl<T, E: std::error::Error + 'static> Step<T, E> for Result<T, E> {
+impl<T, E: std::error::Error + 'static> StepContext<T, E> for Result<T, E> {
     fn step(
         self,
         verb: &'static str,
@@ -62,13 +62,13 @@ impl<T, E: std::error::Error + 'static> Step<T, E> for Result<T, E> {
     ) -> Result<T, StepError<E>> {
         self.map_err(|source| StepError {
             verb,
-            object: object(&kind.into(), &key.into()),
+            object: object_text(&kind.into(), &key.into()),
             source,
         })
     }
 }
 
-fn object(kind: &str, key: &Key) -> String {
+fn object_text(kind: &str, key: &Key) -> String {
     match (key.namespace.as_str(), key.name.as_str()) {
         ("", "") => kind.to_owned(),
         (namespace, "") => format!("{kind} in namespace {namespace}"),
@@ -103,18 +103,18 @@ impl ApiError for PeerError {
 
 /// Returns `None` if the object does not exist.
 pub fn unless_gone<T, E: ApiError>(answer: Result<T, E>) -> Result<Option<T>, E> {
-    unless(answer, Status::is_not_found)
+    none_if(answer, Status::is_not_found)
 }
 
 /// Returns `None` if the object does not exist, or has another UID or version than the request
 /// named. A watch reports that change.
 pub fn unless_changed<T, E: ApiError>(answer: Result<T, E>) -> Result<Option<T>, E> {
-    unless(answer, |status| {
+    none_if(answer, |status| {
         status.is_not_found() || status.is_conflict()
     })
 }
 
-fn unless<T, E: ApiError>(
+fn none_if<T, E: ApiError>(
     answer: Result<T, E>,
     is_nothing: impl Fn(&Status) -> bool,
 ) -> Result<Option<T>, E> {
@@ -144,7 +144,7 @@ where
 }
 
 /// Parameters that delete only the object with this UID.
-pub fn only(uid: impl Into<String>) -> DeleteParams {
+pub fn only_with_uid(uid: impl Into<String>) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions {
         uid: Some(uid.into()),
         resource_version: None,

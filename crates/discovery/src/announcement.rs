@@ -6,7 +6,7 @@ use std::{cmp::Reverse, net::IpAddr};
 use liqo_api::{ClusterId, valid_cluster_name};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Data, Record};
+use crate::message::{DnsRecord, DnsRecordData};
 
 /// The service that clusters announce, and browse for.
 pub const SERVICE: &str = "_liqo_auth._tcp";
@@ -33,7 +33,7 @@ pub struct Announcement {
 
 /// Reason why the records of an instance do not describe a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum AnnouncementFault {
     #[error("it has no SRV record")]
     NoServer,
     #[error("it has no TXT record")]
@@ -59,13 +59,16 @@ pub fn service_in(domain: &str) -> String {
 }
 
 /// Reads what the records say about an instance of the service.
-pub fn describe(instance: &str, records: &[Record]) -> Result<Announcement, Fault> {
+pub fn parse_announcement(
+    instance: &str,
+    records: &[DnsRecord],
+) -> Result<Announcement, AnnouncementFault> {
     let of_instance = || records.iter().filter(|record| record.name == instance);
     let text = of_instance().find_map(|record| match &record.data {
-        Data::Txt(pairs) => Some(pairs),
+        DnsRecordData::Txt(pairs) => Some(pairs),
         _ => None,
     });
-    let text = text.ok_or(Fault::NoText)?;
+    let text = text.ok_or(AnnouncementFault::NoText)?;
     // The first of several equal keys counts (RFC 6763, section 6.4).
     let value = |key: &str| {
         text.iter()
@@ -74,29 +77,31 @@ pub fn describe(instance: &str, records: &[Record]) -> Result<Announcement, Faul
     };
     let cluster_id = value("id")
         .and_then(|id| id.parse().ok())
-        .ok_or(Fault::NoId)?;
+        .ok_or(AnnouncementFault::NoId)?;
     let cluster_name = value("name")
         .filter(|name| valid_cluster_name(name))
-        .ok_or(Fault::NoName)?
+        .ok_or(AnnouncementFault::NoName)?
         .to_owned();
     let protocol = match value("versions") {
         None => [1, 1],
-        Some(text) => {
-            versions(text).ok_or_else(|| Fault::BadVersions(text.chars().take(20).collect()))?
-        }
+        Some(text) => parse_versions(text)
+            .ok_or_else(|| AnnouncementFault::BadVersions(text.chars().take(20).collect()))?,
     };
-    let servers = servers(instance, records);
+    let servers = servers_of_instance(instance, records);
     if servers.is_empty() {
-        return Err(Fault::NoServer);
+        return Err(AnnouncementFault::NoServer);
     }
     let mut auth_urls = Vec::new();
-    for url in servers.iter().flat_map(|server| urls(server, records)) {
+    for url in servers
+        .iter()
+        .flat_map(|server| urls_of_server(server, records))
+    {
         if auth_urls.len() < MAX_URLS && !auth_urls.contains(&url) {
             auth_urls.push(url);
         }
     }
     if auth_urls.is_empty() {
-        Err(Fault::NoAddress)
+        Err(AnnouncementFault::NoAddress)
     } else {
         Ok(Announcement {
             cluster_id,
@@ -108,7 +113,7 @@ pub fn describe(instance: &str, records: &[Record]) -> Result<Announcement, Faul
 }
 
 /// Reads `first-last`.
-fn versions(text: &str) -> Option<[u32; 2]> {
+fn parse_versions(text: &str) -> Option<[u32; 2]> {
     let (first, last) = text.split_once('-')?;
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last).then_some([first, last])
@@ -116,7 +121,7 @@ fn versions(text: &str) -> Option<[u32; 2]> {
 
 /// A host and a port of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct InstanceServer {
     pub host: String,
     pub port: u16,
 }
@@ -124,13 +129,13 @@ pub struct Server {
 /// The servers of an instance. Those of the lowest priority number come first; among equals, those
 /// of more weight (RFC 2782 would choose by chance, but then the address of a peering would change
 /// by chance).
-pub fn servers(instance: &str, records: &[Record]) -> Vec<Server> {
+pub fn servers_of_instance(instance: &str, records: &[DnsRecord]) -> Vec<InstanceServer> {
     let mut found: Vec<_> = records
         .iter()
         .filter(|record| record.name == instance)
         .filter_map(|record| match &record.data {
             // The root as target says that the service does not exist there.
-            Data::Srv {
+            DnsRecordData::Srv {
                 priority,
                 weight,
                 port,
@@ -138,7 +143,7 @@ pub fn servers(instance: &str, records: &[Record]) -> Vec<Server> {
             } if *port > 0 && !target.is_empty() => Some((
                 *priority,
                 Reverse(*weight),
-                Server {
+                InstanceServer {
                     host: target.clone(),
                     port: *port,
                 },
@@ -163,11 +168,11 @@ pub fn servers(instance: &str, records: &[Record]) -> Vec<Server> {
 }
 
 /// The name at the end of the aliases of a host, as far as they are known.
-pub fn last_alias(host: &str, records: &[Record]) -> String {
+pub fn last_alias(host: &str, records: &[DnsRecord]) -> String {
     let mut name = host.to_owned();
     for _ in 0..MAX_ALIASES {
         let alias = records.iter().find_map(|record| match &record.data {
-            Data::Alias(target) if record.name == name => Some(target),
+            DnsRecordData::Alias(target) if record.name == name => Some(target),
             _ => None,
         });
         match alias {
@@ -179,12 +184,12 @@ pub fn last_alias(host: &str, records: &[Record]) -> String {
 }
 
 /// The addresses of a host.
-pub fn addresses(host: &str, records: &[Record]) -> Vec<IpAddr> {
+pub fn addresses_of_host(host: &str, records: &[DnsRecord]) -> Vec<IpAddr> {
     let name = last_alias(host, records);
     let of_name = records.iter().filter(|record| record.name == name);
     let mut found: Vec<IpAddr> = of_name
         .filter_map(|record| match record.data {
-            Data::Address(address) => Some(address.to_canonical()),
+            DnsRecordData::Address(address) => Some(address.to_canonical()),
             _ => None,
         })
         .collect();
@@ -194,9 +199,9 @@ pub fn addresses(host: &str, records: &[Record]) -> Vec<IpAddr> {
     found
 }
 
-fn urls(server: &Server, records: &[Record]) -> Vec<String> {
+fn urls_of_server(server: &InstanceServer, records: &[DnsRecord]) -> Vec<String> {
     let port = server.port;
-    let found = addresses(&server.host, records);
+    let found = addresses_of_host(&server.host, records);
     if found.is_empty() {
         // A name that other clusters resolve themselves. Names of the local network mean nothing to
         // them.
@@ -255,25 +260,25 @@ pub(crate) mod tests {
         ClusterId::of_public_key(&[number; 32])
     }
 
-    pub(crate) fn record(name: &str, data: Data) -> Record {
-        Record {
+    pub(crate) fn record(name: &str, data: DnsRecordData) -> DnsRecord {
+        DnsRecord {
             name: name.to_owned(),
             ttl: 120,
             data,
         }
     }
 
-    pub(crate) fn txt(pairs: &[(&str, &str)]) -> Record {
+    pub(crate) fn txt(pairs: &[(&str, &str)]) -> DnsRecord {
         let pairs = pairs
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        record(INSTANCE, Data::Txt(pairs.collect()))
+        record(INSTANCE, DnsRecordData::Txt(pairs.collect()))
     }
 
-    pub(crate) fn srv(priority: u16, weight: u16, port: u16, target: &str) -> Record {
+    pub(crate) fn srv(priority: u16, weight: u16, port: u16, target: &str) -> DnsRecord {
         record(
             INSTANCE,
-            Data::Srv {
+            DnsRecordData::Srv {
                 priority,
                 weight,
                 port,
@@ -282,11 +287,11 @@ pub(crate) mod tests {
         )
     }
 
-    pub(crate) fn address(name: &str, address: &str) -> Record {
-        record(name, Data::Address(address.parse().unwrap()))
+    pub(crate) fn address(name: &str, address: &str) -> DnsRecord {
+        record(name, DnsRecordData::Address(address.parse().unwrap()))
     }
 
-    fn good_txt() -> Record {
+    fn good_txt() -> DnsRecord {
         txt(&[
             ("id", id(1).as_str()),
             ("name", "milan"),
@@ -302,7 +307,7 @@ pub(crate) mod tests {
             srv(0, 0, 30443, "a.example.org"),
             address("a.example.org", "203.0.113.5"),
         ];
-        let found = describe(INSTANCE, &records).unwrap();
+        let found = parse_announcement(INSTANCE, &records).unwrap();
         assert_eq!(
             (
                 found.cluster_id,
@@ -324,7 +329,7 @@ pub(crate) mod tests {
             address("a.example.org", "2001:db8::1"),
             address("a.example.org", "203.0.113.5"),
         ];
-        let urls = describe(INSTANCE, &records).unwrap().auth_urls;
+        let urls = parse_announcement(INSTANCE, &records).unwrap().auth_urls;
         assert_eq!(
             urls,
             [
@@ -338,7 +343,7 @@ pub(crate) mod tests {
 
     #[test]
     fn aliases_are_followed_and_end() {
-        let alias = |from: &str, to: &str| record(from, Data::Alias(to.to_owned()));
+        let alias = |from: &str, to: &str| record(from, DnsRecordData::Alias(to.to_owned()));
         let mut records = vec![
             good_txt(),
             srv(0, 0, 443, "a.example.org"),
@@ -347,12 +352,12 @@ pub(crate) mod tests {
             address("c.example.org", "203.0.113.5"),
         ];
         assert_eq!(
-            describe(INSTANCE, &records).unwrap().auth_urls,
+            parse_announcement(INSTANCE, &records).unwrap().auth_urls,
             ["https://203.0.113.5:443"]
         );
         records[3] = alias("b.example.org", "a.example.org");
         assert_eq!(
-            describe(INSTANCE, &records).unwrap().auth_urls,
+            parse_announcement(INSTANCE, &records).unwrap().auth_urls,
             ["https://a.example.org:443"],
             "a circle has no address"
         );
@@ -360,36 +365,49 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let with = |txt: Record, srv: Record| {
-            describe(INSTANCE, &[txt, srv, address("a.local", "203.0.113.5")]).unwrap_err()
+        let with = |txt: DnsRecord, srv: DnsRecord| {
+            parse_announcement(INSTANCE, &[txt, srv, address("a.local", "203.0.113.5")])
+                .unwrap_err()
         };
         let server = || srv(0, 0, 443, "a.local");
-        assert_eq!(with(txt(&[("name", "milan")]), server()), Fault::NoId);
+        assert_eq!(
+            with(txt(&[("name", "milan")]), server()),
+            AnnouncementFault::NoId
+        );
         assert_eq!(
             with(txt(&[("id", "milan"), ("name", "milan")]), server()),
-            Fault::NoId
+            AnnouncementFault::NoId
         );
         assert_eq!(
             with(txt(&[("id", id(1).as_str()), ("name", "../etc")]), server()),
-            Fault::NoName
+            AnnouncementFault::NoName
         );
         assert_eq!(
             with(
                 txt(&[("id", id(1).as_str()), ("name", id(2).as_str())]),
                 server()
             ),
-            Fault::NoName
+            AnnouncementFault::NoName
         );
         let bad = txt(&[
             ("id", id(1).as_str()),
             ("name", "milan"),
             ("versions", "2-1"),
         ]);
-        assert_eq!(with(bad, server()), Fault::BadVersions("2-1".into()));
+        assert_eq!(
+            with(bad, server()),
+            AnnouncementFault::BadVersions("2-1".into())
+        );
         for (port, host) in [(0, "a.local"), (443, "")] {
-            assert_eq!(with(good_txt(), srv(0, 0, port, host)), Fault::NoServer);
+            assert_eq!(
+                with(good_txt(), srv(0, 0, port, host)),
+                AnnouncementFault::NoServer
+            );
         }
-        assert_eq!(describe(INSTANCE, &[server()]), Err(Fault::NoText));
+        assert_eq!(
+            parse_announcement(INSTANCE, &[server()]),
+            Err(AnnouncementFault::NoText)
+        );
     }
 
     #[test]
@@ -411,7 +429,11 @@ pub(crate) mod tests {
                 srv(0, 0, 443, "a.local"),
                 address("a.local", bad),
             ];
-            assert_eq!(describe(INSTANCE, &records), Err(Fault::NoAddress), "{bad}");
+            assert_eq!(
+                parse_announcement(INSTANCE, &records),
+                Err(AnnouncementFault::NoAddress),
+                "{bad}"
+            );
         }
         for bad in [
             "localhost",
@@ -424,8 +446,8 @@ pub(crate) mod tests {
             r"a\.example.org",
         ] {
             assert_eq!(
-                describe(INSTANCE, &[good_txt(), srv(0, 0, 443, bad)]),
-                Err(Fault::NoAddress),
+                parse_announcement(INSTANCE, &[good_txt(), srv(0, 0, 443, bad)]),
+                Err(AnnouncementFault::NoAddress),
                 "{bad}"
             );
         }

@@ -12,8 +12,11 @@ use std::{
 use liqo_api::ClusterId;
 
 use crate::{
-    announcement::{Announcement, Fault, addresses, describe, last_alias, servers, service_in},
-    message::{Data, Kind, Message, Outcome, Question, Record},
+    announcement::{
+        Announcement, AnnouncementFault, addresses_of_host, last_alias, parse_announcement,
+        servers_of_instance, service_in,
+    },
+    message::{DnsMessage, DnsQuestion, DnsRecord, DnsRecordData, DnsRecordType, DnsResponseCode},
 };
 
 /// Maximum number of instances of a domain that count.
@@ -34,7 +37,7 @@ pub enum LookupFault {
     #[error("the DNS server did not answer {0}")]
     Unanswered(String),
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] AnnouncementFault),
 }
 
 /// One instance of a domain, with what its records say.
@@ -59,9 +62,9 @@ impl Instance {
 #[derive(Clone, Debug)]
 pub struct DomainLookup {
     service: String,
-    asked: BTreeSet<Question>,
+    asked: BTreeSet<DnsQuestion>,
     unanswered: BTreeSet<String>,
-    records: Vec<Record>,
+    records: Vec<DnsRecord>,
 }
 
 impl DomainLookup {
@@ -75,29 +78,33 @@ impl DomainLookup {
     }
 
     /// The next questions; empty if everything that can be known is known.
-    pub fn questions(&mut self) -> Vec<Question> {
-        let mut wanted = vec![Question {
+    pub fn next_questions(&mut self) -> Vec<DnsQuestion> {
+        let mut wanted = vec![DnsQuestion {
             name: self.service.clone(),
-            kind: Kind::Ptr,
+            kind: DnsRecordType::Ptr,
         }];
         for instance in self.instances() {
             let name = last_alias(&instance, &self.records);
-            wanted.extend([Kind::Srv, Kind::Txt].map(|kind| Question {
-                name: name.clone(),
-                kind,
-            }));
-            for server in servers(&name, &self.records) {
+            wanted.extend(
+                [DnsRecordType::Srv, DnsRecordType::Txt].map(|kind| DnsQuestion {
+                    name: name.clone(),
+                    kind,
+                }),
+            );
+            for server in servers_of_instance(&name, &self.records) {
                 let host = last_alias(&server.host, &self.records);
-                if addresses(&host, &self.records).is_empty() {
-                    wanted.extend([Kind::A, Kind::Aaaa].map(|kind| Question {
-                        name: host.clone(),
-                        kind,
+                if addresses_of_host(&host, &self.records).is_empty() {
+                    wanted.extend([DnsRecordType::A, DnsRecordType::Aaaa].map(|kind| {
+                        DnsQuestion {
+                            name: host.clone(),
+                            kind,
+                        }
                     }));
                 }
             }
         }
         let left = MAX_QUESTIONS.saturating_sub(self.asked.len());
-        let new: BTreeSet<Question> = wanted
+        let new: BTreeSet<DnsQuestion> = wanted
             .into_iter()
             .filter(|question| !self.asked.contains(question))
             .take(left)
@@ -107,9 +114,9 @@ impl DomainLookup {
     }
 
     /// Adds the answer to a question. `None`: there was none.
-    pub fn answered(&mut self, question: &Question, answer: Option<&Message>) {
+    pub fn record_answer(&mut self, question: &DnsQuestion, answer: Option<&DnsMessage>) {
         match answer {
-            Some(message) if message.outcome != Outcome::Failed => {
+            Some(message) if message.outcome != DnsResponseCode::Failed => {
                 let room = MAX_STORED.saturating_sub(self.records.len());
                 for record in message.records.iter().take(room) {
                     if !self.records.contains(record) {
@@ -127,7 +134,7 @@ impl DomainLookup {
             .iter()
             .filter(|record| record.name == self.service);
         let targets = of_service.filter_map(|record| match &record.data {
-            Data::Ptr(target) => Some(target.clone()),
+            DnsRecordData::Ptr(target) => Some(target.clone()),
             _ => None,
         });
         targets
@@ -150,13 +157,13 @@ impl DomainLookup {
                 .trim_end_matches('.')
                 .to_owned();
             let target = last_alias(&instance, &self.records);
-            let hosts = servers(&target, &self.records)
+            let hosts = servers_of_instance(&target, &self.records)
                 .into_iter()
                 .map(|server| last_alias(&server.host, &self.records));
             let silent = { hosts }.find(|host| {
-                self.unanswered.contains(host) && addresses(host, &self.records).is_empty()
+                self.unanswered.contains(host) && addresses_of_host(host, &self.records).is_empty()
             });
-            let found = match describe(&target, &self.records) {
+            let found = match parse_announcement(&target, &self.records) {
                 // Without its addresses, its URLs would change for a while.
                 Ok(_) if silent.is_some() => {
                     Err(LookupFault::Unanswered(silent.unwrap_or_default()))
@@ -224,39 +231,39 @@ mod tests {
 
     /// A server with these records: it answers with those of the asked name and type, and with
     /// aliases.
-    fn look_up(zone: &[Record], broken: &[&str]) -> DomainLookup {
+    fn look_up(zone: &[DnsRecord], broken: &[&str]) -> DomainLookup {
         let mut lookup = DomainLookup::new("Example.org.");
         for round in 0.. {
-            let questions = lookup.questions();
+            let questions = lookup.next_questions();
             if questions.is_empty() {
                 break;
             }
             assert!(round < 20, "it never ends");
             for question in questions {
-                let fits = |record: &&Record| {
+                let fits = |record: &&DnsRecord| {
                     record.name == question.name
                         && match record.data {
-                            Data::Ptr(_) => question.kind == Kind::Ptr,
-                            Data::Srv { .. } => question.kind == Kind::Srv,
-                            Data::Txt(_) => question.kind == Kind::Txt,
-                            Data::Address(address) => {
+                            DnsRecordData::Ptr(_) => question.kind == DnsRecordType::Ptr,
+                            DnsRecordData::Srv { .. } => question.kind == DnsRecordType::Srv,
+                            DnsRecordData::Txt(_) => question.kind == DnsRecordType::Txt,
+                            DnsRecordData::Address(address) => {
                                 question.kind
                                     == if address.is_ipv4() {
-                                        Kind::A
+                                        DnsRecordType::A
                                     } else {
-                                        Kind::Aaaa
+                                        DnsRecordType::Aaaa
                                     }
                             }
-                            Data::Alias(_) => true,
+                            DnsRecordData::Alias(_) => true,
                         }
                 };
                 let records: Vec<_> = zone.iter().filter(fits).cloned().collect();
                 let outcome = if records.is_empty() {
-                    Outcome::NoSuchName
+                    DnsResponseCode::NoSuchName
                 } else {
-                    Outcome::Ok
+                    DnsResponseCode::Ok
                 };
-                let message = Message {
+                let message = DnsMessage {
                     id: 0,
                     is_response: true,
                     is_truncated: false,
@@ -265,7 +272,7 @@ mod tests {
                     records,
                 };
                 let fails = broken.contains(&question.name.as_str());
-                lookup.answered(&question, (!fails).then_some(&message));
+                lookup.record_answer(&question, (!fails).then_some(&message));
             }
         }
         lookup
@@ -275,26 +282,26 @@ mod tests {
         format!("{name}.{SERVICE_NAME}")
     }
 
-    fn cluster(name: &str, number: u8, ttl: u32) -> Vec<Record> {
+    fn cluster(name: &str, number: u8, ttl: u32) -> Vec<DnsRecord> {
         let txt = [("id", id(number).to_string()), ("name", name.to_owned())]
             .map(|(key, value)| (key.to_owned(), value));
-        let server = Data::Srv {
+        let server = DnsRecordData::Srv {
             priority: 0,
             weight: 0,
             port: 30443,
             target: format!("{name}.example.org"),
         };
-        let with_ttl = |mut one: Record| {
+        let with_ttl = |mut one: DnsRecord| {
             one.ttl = ttl;
             one
         };
         vec![
-            with_ttl(record(SERVICE_NAME, Data::Ptr(instance(name)))),
-            with_ttl(record(&instance(name), Data::Txt(txt.into()))),
+            with_ttl(record(SERVICE_NAME, DnsRecordData::Ptr(instance(name)))),
+            with_ttl(record(&instance(name), DnsRecordData::Txt(txt.into()))),
             with_ttl(record(&instance(name), server)),
             with_ttl(record(
                 &format!("{name}.example.org"),
-                Data::Address([203, 0, 113, number].into()),
+                DnsRecordData::Address([203, 0, 113, number].into()),
             )),
         ]
     }
@@ -337,7 +344,7 @@ mod tests {
     fn a_broken_entry_leaves_the_others_alone() {
         let mut zone = [cluster("milan", 1, 300), cluster("turin", 2, 300)].concat();
         zone.remove(5);
-        zone.push(record(SERVICE_NAME, Data::Ptr(instance("rome"))));
+        zone.push(record(SERVICE_NAME, DnsRecordData::Ptr(instance("rome"))));
         let lookup = look_up(&zone, &[&instance("rome")]);
         assert_eq!(
             found(&lookup),
@@ -347,7 +354,10 @@ mod tests {
                     "rome".into(),
                     Err(LookupFault::Unanswered(instance("rome")))
                 ),
-                ("turin".into(), Err(LookupFault::Fault(Fault::NoText))),
+                (
+                    "turin".into(),
+                    Err(LookupFault::Fault(AnnouncementFault::NoText))
+                ),
             ]
         );
         assert_eq!(lookup.ask_again_after(), RETRY);
@@ -377,9 +387,12 @@ mod tests {
         zone[3].name = "c.example.net".into();
         zone.push(record(
             "milan.example.org",
-            Data::Alias("b.example.net".into()),
+            DnsRecordData::Alias("b.example.net".into()),
         ));
-        zone.push(record("b.example.net", Data::Alias("c.example.net".into())));
+        zone.push(record(
+            "b.example.net",
+            DnsRecordData::Alias("c.example.net".into()),
+        ));
         assert_eq!(
             found(&look_up(&zone, &[])),
             [("milan".into(), Ok("https://203.0.113.1:30443".into()))]
@@ -401,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_zone_of_any_size_costs_a_bounded_number_of_questions() {
-        let zone: Vec<Record> = (0..=255)
+        let zone: Vec<DnsRecord> = (0..=255)
             .flat_map(|number| cluster(&format!("c{number}"), number, 300))
             .collect();
         let lookup = look_up(&zone, &[]);

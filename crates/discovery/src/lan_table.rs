@@ -13,8 +13,8 @@ use std::{
 use liqo_api::ClusterId;
 
 use crate::{
-    announcement::{Announcement, MAX_URLS, describe, service_in},
-    message::{Data, Message},
+    announcement::{Announcement, MAX_URLS, parse_announcement, service_in},
+    message::{DnsMessage, DnsRecordData},
 };
 
 /// The domain of multicast DNS.
@@ -36,7 +36,7 @@ const MAX_PER_MESSAGE: usize = 4;
 
 /// Content of a message about one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum LanNotice {
     /// It is there, for so many seconds.
     Present(Announcement, u32),
     /// It said goodbye, or somebody in its name.
@@ -45,7 +45,7 @@ pub enum Heard {
 
 /// Reads what a message says. It must contain everything about a cluster: nothing is stored to be
 /// completed by a later message.
-pub fn heard(message: &Message) -> Vec<Heard> {
+pub fn read_notices(message: &DnsMessage) -> Vec<LanNotice> {
     if !message.is_response {
         return Vec::new();
     }
@@ -55,7 +55,7 @@ pub fn heard(message: &Message) -> Vec<Heard> {
         .iter()
         .filter(|record| record.name == service)
         .filter_map(|record| match &record.data {
-            Data::Ptr(instance) => Some((instance, record.ttl)),
+            DnsRecordData::Ptr(instance) => Some((instance, record.ttl)),
             _ => None,
         });
     let read = |(instance, ttl): (&String, u32)| {
@@ -64,18 +64,18 @@ pub fn heard(message: &Message) -> Vec<Heard> {
                 .split('.')
                 .next()
                 .and_then(|label| label.parse().ok());
-            return label.map(Heard::Gone);
+            return label.map(LanNotice::Gone);
         }
-        describe(instance, &message.records)
+        parse_announcement(instance, &message.records)
             .ok()
-            .map(|announcement| Heard::Present(announcement, ttl))
+            .map(|announcement| LanNotice::Present(announcement, ttl))
     };
     instances.take(MAX_PER_MESSAGE).filter_map(read).collect()
 }
 
 /// Reason why an announcement does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ignored {
+pub enum IgnoredReason {
     /// It is our own.
     Own,
     /// The sender, the cluster or the table has as many entries as it may have.
@@ -83,7 +83,7 @@ pub enum Ignored {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct LanEntry {
     announcement: Announcement,
     expires: Instant,
 }
@@ -92,7 +92,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub struct LanTable {
     own: ClusterId,
-    entries: BTreeMap<(ClusterId, IpAddr), Entry>,
+    entries: BTreeMap<(ClusterId, IpAddr), LanEntry>,
 }
 
 impl LanTable {
@@ -104,29 +104,34 @@ impl LanTable {
     }
 
     /// Records what `sender` said.
-    pub fn hear(&mut self, sender: IpAddr, heard: Heard, now: Instant) -> Result<(), Ignored> {
+    pub fn record_notice(
+        &mut self,
+        sender: IpAddr,
+        heard: LanNotice,
+        now: Instant,
+    ) -> Result<(), IgnoredReason> {
         self.expire(now);
         match heard {
             // Not at once: another node of the cluster, or the cluster itself if it did not say
             // that, announces it again (RFC 6762, section 10.1).
-            Heard::Gone(id) => {
+            LanNotice::Gone(id) => {
                 if let Some(entry) = self.entries.get_mut(&(id, sender)) {
                     entry.expires = entry.expires.min(now + MIN_TTL);
                 }
                 Ok(())
             }
-            Heard::Present(announcement, _) if announcement.cluster_id == self.own => {
-                Err(Ignored::Own)
+            LanNotice::Present(announcement, _) if announcement.cluster_id == self.own => {
+                Err(IgnoredReason::Own)
             }
-            Heard::Present(announcement, ttl) => {
+            LanNotice::Present(announcement, ttl) => {
                 let key = (announcement.cluster_id.clone(), sender);
                 if !self.entries.contains_key(&key) && self.is_full_for(&key) {
-                    return Err(Ignored::Full);
+                    return Err(IgnoredReason::Full);
                 }
                 let ttl = Duration::from_secs(ttl.into()).clamp(MIN_TTL, MAX_TTL);
                 self.entries.insert(
                     key,
-                    Entry {
+                    LanEntry {
                         announcement,
                         expires: now + ttl,
                     },
@@ -203,14 +208,14 @@ mod tests {
     use super::*;
     use crate::announcement::tests::id;
 
-    fn present(number: u8, url: &str, ttl: u32) -> Heard {
+    fn present(number: u8, url: &str, ttl: u32) -> LanNotice {
         let announcement = Announcement {
             cluster_id: id(number),
             cluster_name: format!("c{number}"),
             auth_urls: vec![url.to_owned()],
             protocol: [1, 1],
         };
-        Heard::Present(announcement, ttl)
+        LanNotice::Present(announcement, ttl)
     }
 
     fn sender(number: u8) -> IpAddr {
@@ -225,13 +230,15 @@ mod tests {
     fn a_cluster_is_seen_until_it_says_goodbye_or_expires() {
         let (mut table, start) = (LanTable::new(id(0)), Instant::now());
         table
-            .hear(sender(1), present(1, "https://203.0.113.1:1", 120), start)
+            .record_notice(sender(1), present(1, "https://203.0.113.1:1", 120), start)
             .unwrap();
         table
-            .hear(sender(2), present(2, "https://203.0.113.2:1", 120), start)
+            .record_notice(sender(2), present(2, "https://203.0.113.2:1", 120), start)
             .unwrap();
         assert_eq!(table.clusters().len(), 2);
-        table.hear(sender(1), Heard::Gone(id(1)), start).unwrap();
+        table
+            .record_notice(sender(1), LanNotice::Gone(id(1)), start)
+            .unwrap();
         assert_eq!(table.clusters().len(), 2, "it may contradict");
         table.expire(start + MIN_TTL);
         assert_eq!(
@@ -251,12 +258,12 @@ mod tests {
     fn a_cluster_does_not_see_itself() {
         let mut table = LanTable::new(id(0));
         assert_eq!(
-            table.hear(
+            table.record_notice(
                 sender(1),
                 present(0, "https://203.0.113.1:1", 120),
                 Instant::now()
             ),
-            Err(Ignored::Own)
+            Err(IgnoredReason::Own)
         );
     }
 
@@ -264,7 +271,9 @@ mod tests {
     fn a_new_address_replaces_the_one_before() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
         for url in ["https://203.0.113.1:1", "https://203.0.113.9:1"] {
-            table.hear(sender(1), present(1, url, 120), now).unwrap();
+            table
+                .record_notice(sender(1), present(1, url, 120), now)
+                .unwrap();
         }
         assert_eq!(table.clusters()[0].auth_urls, ["https://203.0.113.9:1"]);
     }
@@ -273,16 +282,18 @@ mod tests {
     fn nobody_ends_or_replaces_the_entry_of_another_sender() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
         table
-            .hear(sender(5), present(1, "https://203.0.113.5:1", 120), now)
+            .record_notice(sender(5), present(1, "https://203.0.113.5:1", 120), now)
             .unwrap();
-        table.hear(sender(6), Heard::Gone(id(1)), now).unwrap();
+        table
+            .record_notice(sender(6), LanNotice::Gone(id(1)), now)
+            .unwrap();
         let mut lie = present(1, "https://203.0.113.6:1", 120);
-        if let Heard::Present(announcement, _) = &mut lie {
+        if let LanNotice::Present(announcement, _) = &mut lie {
             announcement
                 .auth_urls
                 .extend((0..MAX_URLS).map(|port| format!("https://203.0.113.6:{}", port + 2)));
         }
-        table.hear(sender(4), lie, now).unwrap();
+        table.record_notice(sender(4), lie, now).unwrap();
         let urls = &table.clusters()[0].auth_urls;
         assert!(
             urls.len() == MAX_URLS && urls[..2].contains(&"https://203.0.113.5:1".to_owned()),
@@ -294,7 +305,7 @@ mod tests {
     fn no_sender_fills_the_table() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
         for number in 1..=100 {
-            let _ = table.hear(
+            let _ = table.record_notice(
                 sender(1),
                 present(number, "https://203.0.113.1:1", 120),
                 now,
@@ -302,11 +313,11 @@ mod tests {
         }
         assert_eq!(table.len(), MAX_ENTRIES_PER_SENDER);
         table
-            .hear(sender(2), present(200, "https://203.0.113.2:1", 120), now)
+            .record_notice(sender(2), present(200, "https://203.0.113.2:1", 120), now)
             .unwrap();
         // Its own entries stay current.
         table
-            .hear(sender(1), present(1, "https://203.0.113.1:2", 120), now)
+            .record_notice(sender(1), present(1, "https://203.0.113.1:2", 120), now)
             .unwrap();
     }
 
@@ -314,16 +325,16 @@ mod tests {
     fn those_who_were_there_first_stay() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
         table
-            .hear(sender(1), present(250, "https://203.0.113.1:1", 120), now)
+            .record_notice(sender(1), present(250, "https://203.0.113.1:1", 120), now)
             .unwrap();
         for number in 1..=200_u8 {
-            let _ = table.hear(
+            let _ = table.record_notice(
                 sender(2 + number / 3),
                 present(number, "https://203.0.113.2:1", 120),
                 now,
             );
             // Those who announce the same cluster from other addresses.
-            let _ = table.hear(
+            let _ = table.record_notice(
                 sender(2 + number),
                 present(250, &format!("https://203.0.113.3:{number}"), 120),
                 now,
@@ -346,14 +357,14 @@ mod tests {
     fn lifetimes_have_bounds() {
         let (mut table, now) = (LanTable::new(id(0)), Instant::now());
         table
-            .hear(
+            .record_notice(
                 sender(1),
                 present(1, "https://203.0.113.1:1", u32::MAX),
                 now,
             )
             .unwrap();
         table
-            .hear(sender(2), present(2, "https://203.0.113.1:1", 1), now)
+            .record_notice(sender(2), present(2, "https://203.0.113.1:1", 1), now)
             .unwrap();
         assert_eq!(table.next_expiry(), Some(now + MIN_TTL));
         table.expire(now + MIN_TTL);
@@ -370,8 +381,8 @@ mod tests {
             let (mut table, mut now) = (LanTable::new(id(0)), Instant::now());
             for (from, number, port, ttl, later, goodbye) in history {
                 now += seconds(later / 39);
-                let what = if goodbye { Heard::Gone(id(number)) } else { present(number, &format!("https://203.0.113.1:{port}"), ttl) };
-                let _ = table.hear(sender(from), what, now);
+                let what = if goodbye { LanNotice::Gone(id(number)) } else { present(number, &format!("https://203.0.113.1:{port}"), ttl) };
+                let _ = table.record_notice(sender(from), what, now);
                 prop_assert!(table.len() <= MAX_ENTRIES);
                 let clusters = table.clusters();
                 prop_assert!(clusters.len() <= MAX_CLUSTERS);

@@ -25,7 +25,7 @@ pub struct FoundCluster {
 }
 
 /// The clusters that the status of a `SearchDomain` lists.
-pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
+pub fn listed_announcements(domain: &SearchDomain) -> Vec<Announcement> {
     let entries = domain.status.iter().flat_map(|status| &status.clusters);
     let complete = entries.filter_map(|entry| {
         let protocol = <[u32; 2]>::try_from(entry.protocol.as_slice()).ok()?;
@@ -42,7 +42,7 @@ pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
 
 /// Merges what was found on the local network and in each `SearchDomain`. This cluster itself is
 /// left out.
-pub fn merge(
+pub fn merge_announcements(
     own: &ClusterId,
     lan: &[Announcement],
     domains: &BTreeMap<String, Vec<Announcement>>,
@@ -106,7 +106,7 @@ fn add_urls<'a, I: Iterator<Item = &'a Announcement>>(
 /// A cluster that discovery finds now, as `liqoctl discover` reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Discovered {
+pub struct DiscoveryListEntry {
     #[serde(flatten)]
     pub announcement: Announcement,
     /// `LAN`, and the names of `SearchDomain`s.
@@ -118,7 +118,7 @@ pub struct Discovered {
 
 /// Results of calls to the announced URLs of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedUrls {
     /// URLs at which the cluster proved its ID.
     pub proved: BTreeSet<String>,
     /// URLs at which it did not, with the reason.
@@ -128,7 +128,7 @@ pub struct Verified {
 /// The facts about a `ForeignCluster` that count here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
-pub struct Known {
+pub struct KnownForeignCluster {
     /// A person made it: it does not have Liqo's label.
     pub by_person: bool,
     /// The way in its label, if it is not `Manual`.
@@ -141,8 +141,8 @@ pub struct Known {
     pub deleting: bool,
 }
 
-impl Known {
-    pub fn of(record: &ForeignCluster) -> Self {
+impl KnownForeignCluster {
+    pub fn from_foreign_cluster(record: &ForeignCluster) -> Self {
         let label = |key: &str| {
             record
                 .metadata
@@ -183,7 +183,7 @@ impl Known {
 
 /// Next change of a `ForeignCluster`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ForeignClusterChange {
     Nothing,
     Create {
         way: Discovery,
@@ -199,35 +199,35 @@ pub enum Change {
 
 /// Decides about one cluster. `created` is the number of `ForeignCluster`s that discovery created
 /// so far.
-pub fn decide(
+pub fn decide_change(
     found: Option<&FoundCluster>,
-    known: Option<&Known>,
-    verified: &Verified,
+    known: Option<&KnownForeignCluster>,
+    verified: &VerifiedUrls,
     created: usize,
-) -> Change {
+) -> ForeignClusterChange {
     match (found, known) {
-        (_, Some(known)) if known.by_person || known.deleting => Change::Nothing,
+        (_, Some(known)) if known.by_person || known.deleting => ForeignClusterChange::Nothing,
         // A person gave it the URL, by which it may be reached in another way on purpose. Or a
         // consumer came by itself: that somebody announces it does not change the policy for it.
         (_, Some(known))
             if known.way.is_none() && (known.auth_url.is_some() || known.is_peered) =>
         {
-            Change::Nothing
+            ForeignClusterChange::Nothing
         }
         (None, Some(known)) if known.way.is_some() && !known.is_peered && !known.is_decided => {
-            Change::Delete
+            ForeignClusterChange::Delete
         }
-        (None, _) => Change::Nothing,
+        (None, _) => ForeignClusterChange::Nothing,
         (Some(found), None) => match (first_proved(found, verified), found.ways.first()) {
-            (Some(auth_url), Some(way)) if created < MAX_CREATED => Change::Create {
+            (Some(auth_url), Some(way)) if created < MAX_CREATED => ForeignClusterChange::Create {
                 way: *way,
                 auth_url,
             },
-            _ => Change::Nothing,
+            _ => ForeignClusterChange::Nothing,
         },
         (Some(found), Some(known)) => {
             let Some(proved) = first_proved(found, verified) else {
-                return Change::Nothing;
+                return ForeignClusterChange::Nothing;
             };
             let current = known.auth_url.as_ref();
             // An address that is still announced stays until the cluster answers only at another
@@ -241,15 +241,15 @@ pub fn decide(
                 !known.is_peered && known.way.is_none_or(|way| !found.ways.contains(&way));
             let way = found.ways.first().copied().filter(|_| is_stale);
             if auth_url.is_none() && way.is_none() {
-                Change::Nothing
+                ForeignClusterChange::Nothing
             } else {
-                Change::Update { way, auth_url }
+                ForeignClusterChange::Update { way, auth_url }
             }
         }
     }
 }
 
-fn first_proved(found: &FoundCluster, verified: &Verified) -> Option<String> {
+fn first_proved(found: &FoundCluster, verified: &VerifiedUrls) -> Option<String> {
     found
         .announcement
         .auth_urls
@@ -260,10 +260,10 @@ fn first_proved(found: &FoundCluster, verified: &Verified) -> Option<String> {
 
 /// Reason why a cluster that was found has no `ForeignCluster`. `None`: it has one, or will have
 /// one in a moment.
-pub fn problem(
+pub fn reason_not_created(
     found: &FoundCluster,
-    known: Option<&Known>,
-    verified: &Verified,
+    known: Option<&KnownForeignCluster>,
+    verified: &VerifiedUrls,
     created: usize,
 ) -> Option<String> {
     if known.is_some()
@@ -312,16 +312,16 @@ mod tests {
         }
     }
 
-    fn proved(urls: &[&str]) -> Verified {
-        Verified {
+    fn proved(urls: &[&str]) -> VerifiedUrls {
+        VerifiedUrls {
             proved: urls.iter().map(ToString::to_string).collect(),
-            ..Verified::default()
+            ..VerifiedUrls::default()
         }
     }
 
     /// As discovery makes it.
-    fn made() -> Known {
-        Known {
+    fn made() -> KnownForeignCluster {
+        KnownForeignCluster {
             by_person: false,
             way: Some(Discovery::LAN),
             auth_url: Some(HERE.into()),
@@ -337,7 +337,7 @@ mod tests {
             "example".to_owned(),
             vec![announcement(1, &[THERE]), announcement(0, &[HERE])],
         )]);
-        let merged = merge(&id(0), &[announcement(1, &[HERE])], &domains);
+        let merged = merge_announcements(&id(0), &[announcement(1, &[HERE])], &domains);
         assert_eq!(merged.len(), 1, "a cluster does not find itself");
         let milan = &merged[&id(1)];
         assert_eq!(milan.announcement.auth_urls, [HERE, THERE]);
@@ -363,7 +363,7 @@ mod tests {
             with_urls(urls(9)),
             announcement(1, &[THERE]),
         ];
-        let merged = merge(
+        let merged = merge_announcements(
             &id(0),
             &[with_urls(urls(7))],
             &BTreeMap::from([("example".to_owned(), entries)]),
@@ -373,28 +373,34 @@ mod tests {
             milan.announcement.auth_urls.len() == 2 * MAX_URLS
                 && milan.announcement.auth_urls.contains(&THERE.to_owned())
         );
-        let create = Change::Create {
+        let create = ForeignClusterChange::Create {
             way: Discovery::LAN,
             auth_url: THERE.into(),
         };
-        assert_eq!(decide(Some(milan), None, &proved(&[THERE]), 0), create);
+        assert_eq!(
+            decide_change(Some(milan), None, &proved(&[THERE]), 0),
+            create
+        );
     }
 
     #[test]
     fn only_a_cluster_that_proved_its_id_gets_an_object() {
         let milan = found(&[Discovery::LAN], &[HERE, THERE]);
         assert_eq!(
-            decide(Some(&milan), None, &Verified::default(), 0),
-            Change::Nothing
+            decide_change(Some(&milan), None, &VerifiedUrls::default(), 0),
+            ForeignClusterChange::Nothing
         );
-        let create = Change::Create {
+        let create = ForeignClusterChange::Create {
             way: Discovery::LAN,
             auth_url: THERE.into(),
         };
-        assert_eq!(decide(Some(&milan), None, &proved(&[THERE]), 0), create);
         assert_eq!(
-            decide(Some(&milan), None, &proved(&[THERE]), MAX_CREATED),
-            Change::Nothing
+            decide_change(Some(&milan), None, &proved(&[THERE]), 0),
+            create
+        );
+        assert_eq!(
+            decide_change(Some(&milan), None, &proved(&[THERE]), MAX_CREATED),
+            ForeignClusterChange::Nothing
         );
     }
 
@@ -402,43 +408,46 @@ mod tests {
     fn an_address_changes_only_to_one_that_is_proved() {
         let moved = found(&[Discovery::LAN], &[THERE]);
         assert_eq!(
-            decide(Some(&moved), Some(&made()), &Verified::default(), 1),
-            Change::Nothing
+            decide_change(Some(&moved), Some(&made()), &VerifiedUrls::default(), 1),
+            ForeignClusterChange::Nothing
         );
-        let update = Change::Update {
+        let update = ForeignClusterChange::Update {
             way: None,
             auth_url: Some(THERE.into()),
         };
         assert_eq!(
-            decide(Some(&moved), Some(&made()), &proved(&[THERE]), 1),
+            decide_change(Some(&moved), Some(&made()), &proved(&[THERE]), 1),
             update
         );
         // It does not change while the current one is announced, too, unless only the other one
         // answers.
         let both = found(&[Discovery::LAN], &[THERE, HERE]);
         assert_eq!(
-            decide(Some(&both), Some(&made()), &proved(&[THERE, HERE]), 1),
-            Change::Nothing
+            decide_change(Some(&both), Some(&made()), &proved(&[THERE, HERE]), 1),
+            ForeignClusterChange::Nothing
         );
         let mut verified = proved(&[THERE]);
         verified.failed.insert(HERE.into(), "no answer".into());
-        assert_eq!(decide(Some(&both), Some(&made()), &verified, 1), update);
+        assert_eq!(
+            decide_change(Some(&both), Some(&made()), &verified, 1),
+            update
+        );
     }
 
     #[test]
     fn the_object_of_a_consumer_gets_its_address_and_the_label_only_without_a_peering() {
-        let came = Known {
+        let came = KnownForeignCluster {
             way: None,
             auth_url: None,
             is_peered: false,
             ..made()
         };
-        let update = Change::Update {
+        let update = ForeignClusterChange::Update {
             way: Some(Discovery::DNS),
             auth_url: Some(HERE.into()),
         };
         assert_eq!(
-            decide(
+            decide_change(
                 Some(&found(&[Discovery::DNS], &[HERE])),
                 Some(&came),
                 &proved(&[HERE]),
@@ -446,31 +455,31 @@ mod tests {
             ),
             update
         );
-        let borrows = Known {
+        let borrows = KnownForeignCluster {
             is_peered: true,
             ..came.clone()
         };
         assert_eq!(
-            decide(
+            decide_change(
                 Some(&found(&[Discovery::DNS], &[HERE])),
                 Some(&borrows),
                 &proved(&[HERE]),
                 0
             ),
-            Change::Nothing
+            ForeignClusterChange::Nothing
         );
-        let with_url = Known {
+        let with_url = KnownForeignCluster {
             auth_url: Some(THERE.into()),
             ..came
         };
         assert_eq!(
-            decide(
+            decide_change(
                 Some(&found(&[Discovery::DNS], &[HERE])),
                 Some(&with_url),
                 &proved(&[HERE]),
                 0
             ),
-            Change::Nothing
+            ForeignClusterChange::Nothing
         );
     }
 
@@ -478,68 +487,70 @@ mod tests {
     fn the_label_stays_while_the_cluster_is_found_that_way() {
         let both = found(&[Discovery::DNS, Discovery::LAN], &[HERE]);
         assert_eq!(
-            decide(Some(&both), Some(&made()), &proved(&[HERE]), 1),
-            Change::Nothing
+            decide_change(Some(&both), Some(&made()), &proved(&[HERE]), 1),
+            ForeignClusterChange::Nothing
         );
         let dns = found(&[Discovery::DNS], &[HERE]);
-        let update = Change::Update {
+        let update = ForeignClusterChange::Update {
             way: Some(Discovery::DNS),
             auth_url: None,
         };
         assert_eq!(
-            decide(Some(&dns), Some(&made()), &proved(&[HERE]), 1),
+            decide_change(Some(&dns), Some(&made()), &proved(&[HERE]), 1),
             update
         );
-        let peered = Known {
+        let peered = KnownForeignCluster {
             is_peered: true,
             ..made()
         };
         assert_eq!(
-            decide(Some(&dns), Some(&peered), &proved(&[HERE]), 1),
-            Change::Nothing,
+            decide_change(Some(&dns), Some(&peered), &proved(&[HERE]), 1),
+            ForeignClusterChange::Nothing,
             "another policy might apply"
         );
     }
 
     #[test]
     fn what_nobody_sees_goes_unless_it_is_peered_or_a_person_has_a_part_in_it() {
-        let gone = |known: Known| decide(None, Some(&known), &Verified::default(), 1);
-        assert_eq!(gone(made()), Change::Delete);
+        let gone = |known: KnownForeignCluster| {
+            decide_change(None, Some(&known), &VerifiedUrls::default(), 1)
+        };
+        assert_eq!(gone(made()), ForeignClusterChange::Delete);
         assert_eq!(
-            gone(Known {
+            gone(KnownForeignCluster {
                 is_peered: true,
                 ..made()
             }),
-            Change::Nothing
+            ForeignClusterChange::Nothing
         );
         assert_eq!(
-            gone(Known {
+            gone(KnownForeignCluster {
                 is_decided: true,
                 ..made()
             }),
-            Change::Nothing
+            ForeignClusterChange::Nothing
         );
         assert_eq!(
-            gone(Known {
+            gone(KnownForeignCluster {
                 by_person: true,
                 ..made()
             }),
-            Change::Nothing
+            ForeignClusterChange::Nothing
         );
         assert_eq!(
-            gone(Known {
+            gone(KnownForeignCluster {
                 way: None,
                 ..made()
             }),
-            Change::Nothing,
+            ForeignClusterChange::Nothing,
             "it belongs to a consumer that came"
         );
         assert_eq!(
-            gone(Known {
+            gone(KnownForeignCluster {
                 deleting: true,
                 ..made()
             }),
-            Change::Nothing
+            ForeignClusterChange::Nothing
         );
     }
 
@@ -547,16 +558,22 @@ mod tests {
     fn the_problem_is_that_of_the_first_url() {
         let (milan, mut verified) = (
             found(&[Discovery::LAN], &[HERE, THERE]),
-            Verified::default(),
+            VerifiedUrls::default(),
         );
-        assert_eq!(problem(&milan, None, &verified, 0), None);
+        assert_eq!(reason_not_created(&milan, None, &verified, 0), None);
         for (url, text) in [(THERE, "there"), (HERE, "here")] {
             verified.failed.insert(url.into(), text.into());
         }
-        assert_eq!(problem(&milan, None, &verified, 0).as_deref(), Some("here"));
-        assert_eq!(problem(&milan, Some(&made()), &verified, 0), None);
+        assert_eq!(
+            reason_not_created(&milan, None, &verified, 0).as_deref(),
+            Some("here")
+        );
+        assert_eq!(
+            reason_not_created(&milan, Some(&made()), &verified, 0),
+            None
+        );
         assert!(
-            problem(&milan, None, &proved(&[HERE]), MAX_CREATED)
+            reason_not_created(&milan, None, &proved(&[HERE]), MAX_CREATED)
                 .unwrap()
                 .contains("delete some")
         );
@@ -574,11 +591,20 @@ mod tests {
         };
         let ours = json!({ labels::MANAGED: "true", labels::DISCOVERED_BY: "LAN" });
         assert_eq!(
-            Known::of(&record(json!({ "authURL": HERE }), ours.clone())),
+            KnownForeignCluster::from_foreign_cluster(&record(
+                json!({ "authURL": HERE }),
+                ours.clone()
+            )),
             made()
         );
-        assert!(Known::of(&record(json!({ "outgoingPeering": "No" }), ours)).is_decided);
-        assert!(Known::of(&record(json!({}), json!({}))).by_person);
+        assert!(
+            KnownForeignCluster::from_foreign_cluster(&record(
+                json!({ "outgoingPeering": "No" }),
+                ours
+            ))
+            .is_decided
+        );
+        assert!(KnownForeignCluster::from_foreign_cluster(&record(json!({}), json!({}))).by_person);
     }
 
     proptest! {
@@ -590,22 +616,22 @@ mod tests {
             flags in any::<[bool; 6]>(),
         ) {
             let [by_person, with_way, is_peered, is_decided, deleting, is_known] = flags;
-            let known = Known {
+            let known = KnownForeignCluster {
                 by_person, is_peered, is_decided, deleting,
                 way: with_way.then_some(Discovery::LAN), ..made()
             };
             let found = (!ways.is_empty()).then(|| found(&ways, &urls));
             let verified = proved(&good);
-            let change = decide(found.as_ref(), is_known.then_some(&known), &verified, 0);
+            let change = decide_change(found.as_ref(), is_known.then_some(&known), &verified, 0);
             if is_known && (by_person || deleting) {
-                prop_assert_eq!(&change, &Change::Nothing);
+                prop_assert_eq!(&change, &ForeignClusterChange::Nothing);
             }
             match change {
-                Change::Create { auth_url, .. } | Change::Update { auth_url: Some(auth_url), .. } => {
+                ForeignClusterChange::Create { auth_url, .. } | ForeignClusterChange::Update { auth_url: Some(auth_url), .. } => {
                     prop_assert!(verified.proved.contains(&auth_url));
                 }
-                Change::Delete => prop_assert!(found.is_none() && with_way && !is_peered && !is_decided),
-                Change::Nothing | Change::Update { auth_url: None, .. } => {}
+                ForeignClusterChange::Delete => prop_assert!(found.is_none() && with_way && !is_peered && !is_decided),
+                ForeignClusterChange::Nothing | ForeignClusterChange::Update { auth_url: None, .. } => {}
             }
         }
     }

@@ -17,24 +17,24 @@ const HEADER_LEN: usize = 12;
 /// The message is too long, promises too many records, or cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed DNS message")]
-pub struct Malformed;
+pub struct MalformedDnsMessage;
 
 /// A message. Names are in lower case, without the dot at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct DnsMessage {
     pub id: u16,
     pub is_response: bool,
     /// The rest of the answer comes only over TCP.
     pub is_truncated: bool,
-    pub outcome: Outcome,
-    pub questions: Vec<Question>,
+    pub outcome: DnsResponseCode,
+    pub questions: Vec<DnsQuestion>,
     /// The records of the answer and the additional ones.
-    pub records: Vec<Record>,
+    pub records: Vec<DnsRecord>,
 }
 
 /// Result that a server reports for a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DnsResponseCode {
     Ok,
     /// The name does not exist.
     NoSuchName,
@@ -44,14 +44,14 @@ pub enum Outcome {
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Question {
+pub struct DnsQuestion {
     pub name: String,
-    pub kind: Kind,
+    pub kind: DnsRecordType,
 }
 
 /// The types of records that service discovery asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum DnsRecordType {
     Ptr,
     Srv,
     Txt,
@@ -64,16 +64,16 @@ pub enum Kind {
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct DnsRecord {
     pub name: String,
     /// Time to live in seconds.
     pub ttl: u32,
-    pub data: Data,
+    pub data: DnsRecordData,
 }
 
 /// The data of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Data {
+pub enum DnsRecordData {
     Ptr(String),
     Srv {
         priority: u16,
@@ -89,63 +89,63 @@ pub enum Data {
 }
 
 /// Reads a message of at most `max_len` bytes.
-pub fn read(bytes: &[u8], max_len: usize) -> Result<Message, Malformed> {
+pub fn parse_message(bytes: &[u8], max_len: usize) -> Result<DnsMessage, MalformedDnsMessage> {
     let header = bytes
         .get(..HEADER_LEN)
         .filter(|_| bytes.len() <= max_len)
-        .ok_or(Malformed)?;
-    let (counts, _) = header.get(4..).ok_or(Malformed)?.as_chunks();
+        .ok_or(MalformedDnsMessage)?;
+    let (counts, _) = header.get(4..).ok_or(MalformedDnsMessage)?.as_chunks();
     let promised: usize = counts
         .iter()
         .map(|count| usize::from(u16::from_be_bytes(*count)))
         .sum();
     if promised > MAX_RECORDS {
-        return Err(Malformed);
+        return Err(MalformedDnsMessage);
     }
-    let packet = Packet::parse(bytes).map_err(|_| Malformed)?;
+    let packet = Packet::parse(bytes).map_err(|_| MalformedDnsMessage)?;
     let records = packet.answers.iter().chain(&packet.additional_records);
-    Ok(Message {
+    Ok(DnsMessage {
         id: packet.id(),
         is_response: packet.has_flags(PacketFlag::RESPONSE),
         is_truncated: packet.has_flags(PacketFlag::TRUNCATION),
         outcome: match packet.rcode() {
-            RCODE::NoError => Outcome::Ok,
-            RCODE::NameError => Outcome::NoSuchName,
-            _ => Outcome::Failed,
+            RCODE::NoError => DnsResponseCode::Ok,
+            RCODE::NameError => DnsResponseCode::NoSuchName,
+            _ => DnsResponseCode::Failed,
         },
         questions: packet
             .questions
             .iter()
-            .map(|one| Question {
-                name: text(&one.qname),
-                kind: kind(one.qtype),
+            .map(|one| DnsQuestion {
+                name: name_text(&one.qname),
+                kind: record_type(one.qtype),
             })
             .collect(),
         records: records
             .filter(|record| record.class == CLASS::IN)
-            .filter_map(record)
+            .filter_map(parse_record)
             .collect(),
     })
 }
 
-fn text(name: &simple_dns::Name<'_>) -> String {
+fn name_text(name: &simple_dns::Name<'_>) -> String {
     name.to_string().trim_end_matches('.').to_ascii_lowercase()
 }
 
-fn kind(kind: QTYPE) -> Kind {
+fn record_type(kind: QTYPE) -> DnsRecordType {
     match kind {
-        QTYPE::ANY => Kind::Any,
-        QTYPE::TYPE(TYPE::PTR) => Kind::Ptr,
-        QTYPE::TYPE(TYPE::SRV) => Kind::Srv,
-        QTYPE::TYPE(TYPE::TXT) => Kind::Txt,
-        QTYPE::TYPE(TYPE::A) => Kind::A,
-        QTYPE::TYPE(TYPE::AAAA) => Kind::Aaaa,
-        _ => Kind::Other,
+        QTYPE::ANY => DnsRecordType::Any,
+        QTYPE::TYPE(TYPE::PTR) => DnsRecordType::Ptr,
+        QTYPE::TYPE(TYPE::SRV) => DnsRecordType::Srv,
+        QTYPE::TYPE(TYPE::TXT) => DnsRecordType::Txt,
+        QTYPE::TYPE(TYPE::A) => DnsRecordType::A,
+        QTYPE::TYPE(TYPE::AAAA) => DnsRecordType::Aaaa,
+        _ => DnsRecordType::Other,
     }
 }
 
-impl Kind {
-    fn wire(self) -> QTYPE {
+impl DnsRecordType {
+    fn wire_type(self) -> QTYPE {
         match self {
             Self::Ptr => TYPE::PTR.into(),
             Self::Srv => TYPE::SRV.into(),
@@ -157,17 +157,17 @@ impl Kind {
     }
 }
 
-fn record(record: &simple_dns::ResourceRecord<'_>) -> Option<Record> {
+fn parse_record(record: &simple_dns::ResourceRecord<'_>) -> Option<DnsRecord> {
     let data = match &record.rdata {
-        RData::PTR(target) => Data::Ptr(text(&target.0)),
-        RData::CNAME(target) => Data::Alias(text(&target.0)),
-        RData::SRV(srv) => Data::Srv {
+        RData::PTR(target) => DnsRecordData::Ptr(name_text(&target.0)),
+        RData::CNAME(target) => DnsRecordData::Alias(name_text(&target.0)),
+        RData::SRV(srv) => DnsRecordData::Srv {
             priority: srv.priority,
             weight: srv.weight,
             port: srv.port,
-            target: text(&srv.target),
+            target: name_text(&srv.target),
         },
-        RData::TXT(txt) => Data::Txt(
+        RData::TXT(txt) => DnsRecordData::Txt(
             txt.iter_raw()
                 .filter_map(|(key, value)| {
                     let value = std::str::from_utf8(value.unwrap_or_default()).ok()?;
@@ -178,19 +178,19 @@ fn record(record: &simple_dns::ResourceRecord<'_>) -> Option<Record> {
                 })
                 .collect(),
         ),
-        RData::A(address) => Data::Address(IpAddr::V4(address.address.into())),
-        RData::AAAA(address) => Data::Address(IpAddr::V6(address.address.into())),
+        RData::A(address) => DnsRecordData::Address(IpAddr::V4(address.address.into())),
+        RData::AAAA(address) => DnsRecordData::Address(IpAddr::V6(address.address.into())),
         _ => return None,
     };
-    Some(Record {
-        name: text(&record.name),
+    Some(DnsRecord {
+        name: name_text(&record.name),
         ttl: record.ttl,
         data,
     })
 }
 
 /// The bytes of a question. `None` if its name is not one.
-pub fn question(id: u16, question: &Question, wants_recursion: bool) -> Option<Vec<u8>> {
+pub fn encode_question(id: u16, question: &DnsQuestion, wants_recursion: bool) -> Option<Vec<u8>> {
     let mut packet = Packet::new_query(id);
     if wants_recursion {
         packet.set_flags(PacketFlag::RECURSION_DESIRED);
@@ -198,7 +198,7 @@ pub fn question(id: u16, question: &Question, wants_recursion: bool) -> Option<V
     let name = simple_dns::Name::new(&question.name).ok()?;
     packet.questions.push(simple_dns::Question::new(
         name,
-        question.kind.wire(),
+        question.kind.wire_type(),
         QCLASS::CLASS(CLASS::IN),
         false,
     ));
@@ -206,7 +206,7 @@ pub fn question(id: u16, question: &Question, wants_recursion: bool) -> Option<V
 }
 
 /// Whether this answers the question that was sent with this ID.
-pub fn is_answer(message: &Message, id: u16, asked: &Question) -> bool {
+pub fn is_answer(message: &DnsMessage, id: u16, asked: &DnsQuestion) -> bool {
     message.is_response
         && message.id == id
         && matches!(message.questions.as_slice(), [one] if one == asked)
@@ -218,17 +218,17 @@ mod tests {
 
     use super::*;
 
-    fn asked() -> Question {
-        Question {
+    fn asked() -> DnsQuestion {
+        DnsQuestion {
             name: "_liqo_auth._tcp.example.org".into(),
-            kind: Kind::Ptr,
+            kind: DnsRecordType::Ptr,
         }
     }
 
     #[test]
     fn a_question_is_read_as_it_was_written() {
-        let bytes = question(7, &asked(), true).unwrap();
-        let message = read(&bytes, MAX_UDP_LEN).unwrap();
+        let bytes = encode_question(7, &asked(), true).unwrap();
+        let message = parse_message(&bytes, MAX_UDP_LEN).unwrap();
         assert_eq!(
             (message.id, message.is_response, message.questions),
             (7, false, vec![asked()])
@@ -237,20 +237,20 @@ mod tests {
 
     #[test]
     fn only_the_answer_to_the_same_question_counts() {
-        let mut bytes = question(7, &asked(), true).unwrap();
+        let mut bytes = encode_question(7, &asked(), true).unwrap();
         assert!(
-            !is_answer(&read(&bytes, MAX_UDP_LEN).unwrap(), 7, &asked()),
+            !is_answer(&parse_message(&bytes, MAX_UDP_LEN).unwrap(), 7, &asked()),
             "a question is no answer"
         );
         bytes[2] |= 0x80;
-        let answer = read(&bytes, MAX_UDP_LEN).unwrap();
+        let answer = parse_message(&bytes, MAX_UDP_LEN).unwrap();
         assert!(is_answer(&answer, 7, &asked()));
         assert!(!is_answer(&answer, 8, &asked()));
         assert!(!is_answer(
             &answer,
             7,
-            &Question {
-                kind: Kind::Srv,
+            &DnsQuestion {
+                kind: DnsRecordType::Srv,
                 ..asked()
             }
         ));
@@ -260,22 +260,28 @@ mod tests {
     fn a_header_that_promises_many_records_is_refused_before_memory_is_reserved() {
         let mut header = [0; HEADER_LEN];
         header[4..].fill(0xff);
-        assert_eq!(read(&header, MAX_UDP_LEN), Err(Malformed));
-        assert_eq!(read(&[0; MAX_UDP_LEN + 1], MAX_UDP_LEN), Err(Malformed));
-        assert_eq!(read(&[], MAX_UDP_LEN), Err(Malformed));
+        assert_eq!(
+            parse_message(&header, MAX_UDP_LEN),
+            Err(MalformedDnsMessage)
+        );
+        assert_eq!(
+            parse_message(&[0; MAX_UDP_LEN + 1], MAX_UDP_LEN),
+            Err(MalformedDnsMessage)
+        );
+        assert_eq!(parse_message(&[], MAX_UDP_LEN), Err(MalformedDnsMessage));
     }
 
     #[test]
     fn a_name_that_points_to_itself_is_refused() {
         let mut bytes = vec![0, 0, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 0];
         bytes.extend_from_slice(&[0xc0, 12, 0, 12, 0, 1, 0, 0, 0, 9, 0, 2, 0xc0, 12]);
-        assert_eq!(read(&bytes, MAX_UDP_LEN), Err(Malformed));
+        assert_eq!(parse_message(&bytes, MAX_UDP_LEN), Err(MalformedDnsMessage));
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-            let _ = read(&bytes, MAX_UDP_LEN);
+            let _ = parse_message(&bytes, MAX_UDP_LEN);
         }
 
         #[test]
@@ -285,7 +291,7 @@ mod tests {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
-            if let Ok(message) = read(&bytes, MAX_UDP_LEN) {
+            if let Ok(message) = parse_message(&bytes, MAX_UDP_LEN) {
                 prop_assert!(message.records.len() <= MAX_RECORDS);
             }
         }

@@ -13,19 +13,19 @@ const MAX_BURST: u32 = 10;
 
 /// The pace of writes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
-    last: Option<Write>,
+pub struct WritePace {
+    last: Option<LastWrite>,
 }
 
 /// The last write.
 #[derive(Clone, Copy, Debug)]
-struct Write {
+struct LastWrite {
     at: Instant,
     /// All writes so far would take until then, one in each interval.
     paid_until: Instant,
 }
 
-impl Pace {
+impl WritePace {
     /// Earliest time of the next write. `None`: at once.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let last = self.last?;
@@ -37,9 +37,9 @@ impl Pace {
     }
 
     /// Records a write.
-    pub fn wrote(&mut self, now: Instant) {
+    pub fn record_write(&mut self, now: Instant) {
         let paid_until = self.last.map_or(now, |last| last.paid_until.max(now)) + INTERVAL;
-        self.last = Some(Write {
+        self.last = Some(LastWrite {
             at: now,
             paid_until,
         });
@@ -52,11 +52,11 @@ mod tests {
 
     #[test]
     fn the_first_change_is_written_at_once_and_many_changes_rarely() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (WritePace::default(), Instant::now());
         let (mut now, mut writes) = (start, 0);
         while now < start + Duration::from_mins(10) {
             if pace.next(now).is_none() {
-                pace.wrote(now);
+                pace.record_write(now);
                 writes += 1;
             }
             now += Duration::from_millis(100);
@@ -66,19 +66,19 @@ mod tests {
             "{writes} writes in ten minutes"
         );
         let quiet = now + INTERVAL * MAX_BURST;
-        pace.wrote(quiet);
+        pace.record_write(quiet);
         assert_eq!(pace.next(quiet), Some(quiet + MIN_DELAY));
     }
 
     #[test]
     fn somebody_who_changes_something_every_quarter_of_a_minute_does_not_wait() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (WritePace::default(), Instant::now());
         for change in 0..4 {
             // A cluster is found, and shortly after it does not answer.
             for delay in [0, 3] {
                 let now = start + Duration::from_secs(change * 15 + delay);
                 assert_eq!(pace.next(now), None, "change {change}");
-                pace.wrote(now);
+                pace.record_write(now);
             }
         }
     }

@@ -11,7 +11,7 @@ use simple_dns::{
 use crate::{
     announcement::service_in,
     lan_table::LAN_DOMAIN,
-    message::{Data, Kind, Message},
+    message::{DnsMessage, DnsRecordData, DnsRecordType},
 };
 
 /// Time to live of our records in seconds. They are announced again in a quarter of it.
@@ -60,34 +60,38 @@ impl OwnAnnouncement {
 
     /// The name of the instance. It contains the ID, which no other cluster has, so names need not
     /// be negotiated.
-    fn instance(&self) -> String {
+    fn instance_name(&self) -> String {
         format!("{}.{}", self.cluster_id, service_in(LAN_DOMAIN))
     }
 
     /// Whether a message asks for what this cluster announces, and does not know it yet.
-    pub fn is_asked(&self, message: &Message) -> bool {
+    pub fn is_asked(&self, message: &DnsMessage) -> bool {
         if message.is_response {
             return false;
         }
-        let (service, instance) = (service_in(LAN_DOMAIN), self.instance());
+        let (service, instance) = (service_in(LAN_DOMAIN), self.instance_name());
         let asks = message.questions.iter().any(|question| {
-            (question.name == service && matches!(question.kind, Kind::Ptr | Kind::Any))
+            (question.name == service
+                && matches!(question.kind, DnsRecordType::Ptr | DnsRecordType::Any))
                 || (question.name == instance
-                    && matches!(question.kind, Kind::Srv | Kind::Txt | Kind::Any))
+                    && matches!(
+                        question.kind,
+                        DnsRecordType::Srv | DnsRecordType::Txt | DnsRecordType::Any
+                    ))
         });
         // Known answers are not repeated (RFC 6762, section 7.1).
         let knows = message.records.iter().any(|record| {
             record.name == service
                 && record.ttl >= TTL / 2
-                && record.data == Data::Ptr(instance.clone())
+                && record.data == DnsRecordData::Ptr(instance.clone())
         });
         asks && !knows
     }
 
     /// The bytes of the answer: everything about this cluster in one message. With `ttl` 0 it is
     /// the goodbye.
-    pub fn answer(&self, ttl: u32) -> Option<Vec<u8>> {
-        let (service, instance) = (service_in(LAN_DOMAIN), self.instance());
+    pub fn encode_answer(&self, ttl: u32) -> Option<Vec<u8>> {
+        let (service, instance) = (service_in(LAN_DOMAIN), self.instance_name());
         let address: Option<IpAddr> = self.host.parse().ok();
         let host = if address.is_some() {
             format!("{}.{LAN_DOMAIN}", self.cluster_id)
@@ -143,12 +147,12 @@ impl OwnAnnouncement {
 }
 
 /// The bytes of the question for all clusters on the local network.
-pub fn browse() -> Option<Vec<u8>> {
-    let question = crate::message::Question {
+pub fn encode_browse_question() -> Option<Vec<u8>> {
+    let question = crate::message::DnsQuestion {
         name: service_in(LAN_DOMAIN),
-        kind: Kind::Ptr,
+        kind: DnsRecordType::Ptr,
     };
-    crate::message::question(0, &question, false)
+    crate::message::encode_question(0, &question, false)
 }
 
 #[cfg(test)]
@@ -156,8 +160,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         announcement::tests::id,
-        lan_table::{Heard, heard},
-        message::{MAX_UDP_LEN, Record, read},
+        lan_table::{LanNotice, read_notices},
+        message::{DnsRecord, MAX_UDP_LEN, parse_message},
     };
 
     pub(crate) fn own(url: &str) -> OwnAnnouncement {
@@ -165,7 +169,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn answer() -> Vec<u8> {
-        own("https://203.0.113.5:30443").answer(TTL).unwrap()
+        own("https://203.0.113.5:30443").encode_answer(TTL).unwrap()
     }
 
     #[test]
@@ -175,11 +179,11 @@ pub(crate) mod tests {
             ("https://[2001:db8::5]:30443", "https://[2001:db8::5]:30443"),
             ("https://rome.example.org/", "https://rome.example.org:443"),
         ] {
-            let bytes = own(url).answer(TTL).unwrap();
+            let bytes = own(url).encode_answer(TTL).unwrap();
             assert!(bytes.len() < 500, "{} bytes", bytes.len());
-            let message = read(&bytes, MAX_UDP_LEN).unwrap();
-            let all = heard(&message);
-            let [Heard::Present(found, TTL)] = all.as_slice() else {
+            let message = parse_message(&bytes, MAX_UDP_LEN).unwrap();
+            let all = read_notices(&message);
+            let [LanNotice::Present(found, TTL)] = all.as_slice() else {
                 panic!("{all:?}")
             };
             assert_eq!(
@@ -196,29 +200,29 @@ pub(crate) mod tests {
 
     #[test]
     fn the_goodbye_names_the_cluster() {
-        let bytes = own("https://203.0.113.5:30443").answer(0).unwrap();
+        let bytes = own("https://203.0.113.5:30443").encode_answer(0).unwrap();
         assert_eq!(
-            heard(&read(&bytes, MAX_UDP_LEN).unwrap()),
-            [Heard::Gone(id(1))]
+            read_notices(&parse_message(&bytes, MAX_UDP_LEN).unwrap()),
+            [LanNotice::Gone(id(1))]
         );
     }
 
     #[test]
     fn only_questions_for_the_service_are_answered_and_only_if_the_answer_is_news() {
         let own = own("https://203.0.113.5:30443");
-        let mut asked = read(&browse().unwrap(), MAX_UDP_LEN).unwrap();
+        let mut asked = parse_message(&encode_browse_question().unwrap(), MAX_UDP_LEN).unwrap();
         assert!(own.is_asked(&asked));
-        asked.records.push(Record {
+        asked.records.push(DnsRecord {
             name: service_in(LAN_DOMAIN),
             ttl: TTL,
-            data: Data::Ptr(own.instance()),
+            data: DnsRecordData::Ptr(own.instance_name()),
         });
         assert!(!own.is_asked(&asked), "the sender knows it");
         asked.records[0].ttl = TTL / 2 - 1;
         assert!(own.is_asked(&asked), "the sender will forget it soon");
         asked.questions[0].name = "_ipp._tcp.local".into();
         assert!(!own.is_asked(&asked));
-        assert!(!own.is_asked(&read(&answer(), MAX_UDP_LEN).unwrap()));
+        assert!(!own.is_asked(&parse_message(&answer(), MAX_UDP_LEN).unwrap()));
     }
 
     #[test]

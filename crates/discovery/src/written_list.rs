@@ -27,7 +27,7 @@ impl WrittenList {
     }
 
     /// Nothing is known about the stored list: another process may write it.
-    pub fn forget(&mut self) {
+    pub fn forget_stored(&mut self) {
         self.stored = None;
     }
 }
@@ -45,7 +45,7 @@ mod tests {
         assert!(list.is_due("[]", start + CHECK_INTERVAL));
         list.is_stored("[]".to_owned(), start + CHECK_INTERVAL);
         assert!(!list.is_due("[]", start + CHECK_INTERVAL));
-        list.forget();
+        list.forget_stored();
         assert!(list.is_due("[]", start));
     }
 }

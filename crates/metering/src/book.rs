@@ -8,22 +8,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Seconds;
-use crate::entry::Entry;
+use crate::entry::UsageEntry;
 use crate::period::Period;
-use crate::usage::fill;
+use crate::usage::fill_chunk;
 
 /// A chunk with so many lines does not grow any more.
 const CLOSED_FROM: usize = 256;
 
 /// The chunks of all periods of one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Book {
-    pages: BTreeMap<(String, Period), Page>,
+pub struct ChunkBook {
+    pages: BTreeMap<(String, Period), PeriodChunks>,
 }
 
 /// The chunks of one period.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Page {
+struct PeriodChunks {
     /// The number of the next chunk.
     next: u32,
     /// The chunk that grows, which this process created.
@@ -49,20 +49,20 @@ pub struct ChunkWrite {
     pub is_new: bool,
 }
 
-impl Book {
+impl ChunkBook {
     /// Records a chunk that exists.
-    pub fn found(&mut self, contract: &str, period: Period, chunk: u32, chunks: Option<u32>) {
+    pub fn note_chunk(&mut self, contract: &str, period: Period, chunk: u32, chunks: Option<u32>) {
         let page = self.pages.entry((contract.to_owned(), period)).or_default();
         page.next = page.next.max(chunk.saturating_add(1));
         page.is_complete |= chunks.is_some();
     }
 
     /// Adds entries to a period. Returns what to write; nothing if the period is complete.
-    pub fn append(
+    pub fn append_entries(
         &mut self,
         contract: &str,
         period: Period,
-        mut entries: Vec<Entry>,
+        mut entries: Vec<UsageEntry>,
     ) -> Vec<ChunkWrite> {
         let page = self.pages.entry((contract.to_owned(), period)).or_default();
         let mut writes = Vec::new();
@@ -70,7 +70,7 @@ impl Book {
             let is_new = page.open.is_none();
             let (chunk, mut text) = page.open.take().unwrap_or_else(|| page.new_chunk());
             let before = entries.len();
-            entries = fill(&mut text, entries);
+            entries = fill_chunk(&mut text, entries);
             if entries.len() < before {
                 let (contract, entries) = (contract.to_owned(), text.clone());
                 writes.push(ChunkWrite {
@@ -94,13 +94,13 @@ impl Book {
 
     /// No more entries will follow. Returns what to write; nothing if the period is complete, or
     /// has no entries at all.
-    pub fn complete(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
+    pub fn complete_period(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
         let has_entries = self
             .pages
             .get(&(contract.to_owned(), period))
             .is_some_and(|page| page.next > 0);
         if has_entries {
-            self.close(contract, period)
+            self.close_period(contract, period)
         } else {
             None
         }
@@ -108,7 +108,7 @@ impl Book {
 
     /// The same, and a period without entries gets an empty record: it tells others that this side
     /// has counted nothing until its end.
-    pub fn close(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
+    pub fn close_period(&mut self, contract: &str, period: Period) -> Option<ChunkWrite> {
         let page = self.pages.entry((contract.to_owned(), period)).or_default();
         if std::mem::replace(&mut page.is_complete, true) {
             return None;
@@ -163,7 +163,7 @@ impl Book {
     }
 
     /// The end of the last complete period of any contract.
-    pub fn settled(&self) -> Option<Seconds> {
+    pub fn settled_until(&self) -> Option<Seconds> {
         self.pages
             .iter()
             .filter(|(_, page)| page.is_complete)
@@ -173,7 +173,7 @@ impl Book {
 
     /// The periods of a contract that are over since `grace` seconds and not complete: those with
     /// entries, and those since `first`, at most the latest 500.
-    pub fn due(
+    pub fn due_periods(
         &self,
         contract: &str,
         seconds: u32,
@@ -204,7 +204,7 @@ impl Book {
     }
 }
 
-impl Page {
+impl PeriodChunks {
     fn new_chunk(&mut self) -> (u32, String) {
         let chunk = self.next;
         self.next += 1;
@@ -217,9 +217,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::usage::Usage;
+    use crate::usage::UsageEntries;
 
-    fn entries(names: std::ops::Range<usize>) -> Vec<Entry> {
+    fn entries(names: std::ops::Range<usize>) -> Vec<UsageEntry> {
         names
             .map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap())
             .collect()
@@ -234,50 +234,50 @@ mod tests {
 
     #[test]
     fn a_chunk_grows_until_it_has_enough_lines() {
-        let (mut book, period) = (Book::default(), Period::at(0, 60));
+        let (mut book, period) = (ChunkBook::default(), Period::at(0, 60));
         assert_eq!(
-            numbers(&book.append("c", period, entries(0..10))),
+            numbers(&book.append_entries("c", period, entries(0..10))),
             [(0, 10, true)]
         );
         assert_eq!(
-            numbers(&book.append("c", period, entries(10..300))),
+            numbers(&book.append_entries("c", period, entries(10..300))),
             [(0, 300, false)]
         );
         assert_eq!(
-            numbers(&book.append("c", period, entries(300..301))),
+            numbers(&book.append_entries("c", period, entries(300..301))),
             [(1, 1, true)]
         );
         assert_eq!(
-            numbers(&book.append("c", period, entries(301..2500))),
+            numbers(&book.append_entries("c", period, entries(301..2500))),
             [(1, 2000, false), (2, 200, true)]
         );
-        let last = book.complete("c", period).unwrap();
+        let last = book.complete_period("c", period).unwrap();
         assert_eq!((last.chunk, last.chunks, last.is_new), (2, Some(3), false));
         assert_eq!(
             (
-                book.complete("c", period),
-                book.append("c", period, entries(0..1))
+                book.complete_period("c", period),
+                book.append_entries("c", period, entries(0..1))
             ),
             (None, Vec::new())
         );
-        assert_eq!(book.settled(), Some(60));
+        assert_eq!(book.settled_until(), Some(60));
     }
 
     #[test]
     fn a_process_that_starts_again_begins_another_chunk() {
-        let (mut book, period) = (Book::default(), Period::at(0, 60));
-        book.found("c", period, 3, None);
-        let mut writes = book.append("c", period, entries(0..1));
+        let (mut book, period) = (ChunkBook::default(), Period::at(0, 60));
+        book.note_chunk("c", period, 3, None);
+        let mut writes = book.append_entries("c", period, entries(0..1));
         assert_eq!(numbers(&writes), [(4, 1, true)]);
         book.renumber(&mut writes);
         assert_eq!(numbers(&writes), [(5, 1, true)]);
         assert_eq!(
-            numbers(&book.append("c", period, entries(1..2))),
+            numbers(&book.append_entries("c", period, entries(1..2))),
             [(5, 2, false)]
         );
-        let mut other = Book::default();
-        other.found("c", period, 3, None);
-        let last = other.complete("c", period).unwrap();
+        let mut other = ChunkBook::default();
+        other.note_chunk("c", period, 3, None);
+        let last = other.complete_period("c", period).unwrap();
         assert_eq!(
             (last.chunk, last.chunks, last.is_new, last.entries.as_str()),
             (4, Some(5), true, "")
@@ -286,10 +286,10 @@ mod tests {
 
     #[test]
     fn later_writes_of_a_chunk_follow_it_to_its_new_number() {
-        let (mut book, period) = (Book::default(), Period::at(0, 60));
-        let mut writes = book.append("c", period, entries(0..1));
-        writes.extend(book.append("other", period, entries(0..1)));
-        writes.extend(book.complete("c", period));
+        let (mut book, period) = (ChunkBook::default(), Period::at(0, 60));
+        let mut writes = book.append_entries("c", period, entries(0..1));
+        writes.extend(book.append_entries("other", period, entries(0..1)));
+        writes.extend(book.complete_period("c", period));
         book.renumber(&mut writes);
         assert_eq!(
             numbers(&writes),
@@ -301,25 +301,25 @@ mod tests {
 
     #[test]
     fn the_chunk_that_grows_keeps_its_number_if_that_of_a_closed_one_is_taken() {
-        let (mut book, period) = (Book::default(), Period::at(0, 60));
-        let mut writes = book.append("c", period, entries(0..CLOSED_FROM));
-        writes.extend(book.append("c", period, entries(CLOSED_FROM..CLOSED_FROM + 1)));
+        let (mut book, period) = (ChunkBook::default(), Period::at(0, 60));
+        let mut writes = book.append_entries("c", period, entries(0..CLOSED_FROM));
+        writes.extend(book.append_entries("c", period, entries(CLOSED_FROM..CLOSED_FROM + 1)));
         book.renumber(&mut writes);
         assert_eq!(numbers(&writes), [(2, CLOSED_FROM, true), (1, 1, true)]);
         assert_eq!(
-            numbers(&book.append("c", period, entries(0..1))),
+            numbers(&book.append_entries("c", period, entries(0..1))),
             [(1, 2, false)]
         );
-        assert_eq!(book.complete("c", period).unwrap().chunks, Some(3));
+        assert_eq!(book.complete_period("c", period).unwrap().chunks, Some(3));
     }
 
     #[test]
     fn periods_are_due_when_they_are_over_and_were_not_completed() {
-        let mut book = Book::default();
-        book.found("c", Period::at(0, 60), 0, Some(1));
-        book.found("c", Period::at(60, 60), 0, None);
+        let mut book = ChunkBook::default();
+        book.note_chunk("c", Period::at(0, 60), 0, Some(1));
+        book.note_chunk("c", Period::at(60, 60), 0, None);
         let due = |first, now| {
-            book.due("c", 60, first, now, 30)
+            book.due_periods("c", 60, first, now, 30)
                 .iter()
                 .map(|period| period.start)
                 .collect::<Vec<_>>()
@@ -327,18 +327,21 @@ mod tests {
         assert_eq!(due(0, 209), [60]);
         assert_eq!(due(0, 210), [60, 120]);
         assert_eq!(due(200, 210), [60]);
-        assert!(book.due("other", 60, 150, 170, 30).is_empty());
+        assert!(book.due_periods("other", 60, 150, 170, 30).is_empty());
     }
 
     #[test]
     fn a_period_without_entries_needs_no_record() {
-        assert_eq!(Book::default().complete("c", Period::at(0, 60)), None);
+        assert_eq!(
+            ChunkBook::default().complete_period("c", Period::at(0, 60)),
+            None
+        );
     }
 
     #[test]
     fn a_side_that_counted_nothing_can_say_so_once() {
-        let (mut book, period) = (Book::default(), Period::at(0, 60));
-        let empty = book.close("c", period).unwrap();
+        let (mut book, period) = (ChunkBook::default(), Period::at(0, 60));
+        let empty = book.close_period("c", period).unwrap();
         assert_eq!(
             (
                 empty.chunk,
@@ -350,9 +353,9 @@ mod tests {
         );
         assert_eq!(
             (
-                book.close("c", period),
-                book.append("c", period, entries(0..1)),
-                book.settled()
+                book.close_period("c", period),
+                book.append_entries("c", period, entries(0..1)),
+                book.settled_until()
             ),
             (None, Vec::new(), Some(60))
         );
@@ -364,23 +367,23 @@ mod tests {
 
         #[test]
         fn no_entry_is_lost_however_they_arrive(sizes in prop::collection::vec(0..500_usize, 1..6), crashes in prop::collection::vec(any::<bool>(), 8)) {
-            let (mut book, period) = (Book::default(), Period::at(0, 60));
+            let (mut book, period) = (ChunkBook::default(), Period::at(0, 60));
             let mut stored: BTreeMap<u32, String> = BTreeMap::new();
             let mut from = 0;
             for (size, crash) in sizes.into_iter().zip(crashes) {
-                for write in book.append("c", period, entries(from..from + size)) {
+                for write in book.append_entries("c", period, entries(from..from + size)) {
                     prop_assert_eq!(write.is_new, !stored.contains_key(&write.chunk));
                     stored.insert(write.chunk, write.entries);
                 }
                 from += size;
                 if crash {
-                    book = Book::default();
+                    book = ChunkBook::default();
                     for chunk in stored.keys() {
-                        book.found("c", period, *chunk, None);
+                        book.note_chunk("c", period, *chunk, None);
                     }
                 }
             }
-            let all = Usage::read(&stored.values().cloned().collect::<String>()).unwrap();
+            let all = UsageEntries::parse(&stored.values().cloned().collect::<String>()).unwrap();
             prop_assert_eq!(all.len(), from);
             prop_assert!(stored.values().all(|text| text.lines().count() <= crate::usage::MAX_LINES));
         }

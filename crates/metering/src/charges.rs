@@ -19,7 +19,9 @@ use std::str::FromStr;
 use liqo_quantity::ResourceList;
 
 use crate::Seconds;
-use crate::entry::{Entry, EntryError, Time, amounts_text, normalized, read_amounts};
+use crate::entry::{
+    EntryError, EntryTime, UsageEntry, amounts_text, normalized_amounts, read_amounts,
+};
 
 /// Maximum number of charges of one pod, which limits the length of the text. From then on the pod
 /// is charged the largest amounts that it had since, and no resize begins another charge.
@@ -29,11 +31,11 @@ pub const MAX_CHARGES_LEN: usize = 16 * 1024;
 
 /// The charges of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Charges(Vec<Charge>);
+pub struct Charges(Vec<TimedCharge>);
 
 /// Equal amounts between two times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Charge {
+struct TimedCharge {
     from: Seconds,
     /// `None` while it is open.
     until: Option<Seconds>,
@@ -68,22 +70,24 @@ impl Charges {
     /// Whether these may be the charges of a pod that had `before` earlier: a provider never
     /// changes when it began to charge a pod.
     pub fn continues(&self, before: &Self) -> bool {
-        before.from().is_none_or(|from| self.from() == Some(from))
+        before
+            .charged_from()
+            .is_none_or(|from| self.charged_from() == Some(from))
     }
 
     /// Begin of the first charge of the pod.
-    pub fn from(&self) -> Option<Seconds> {
+    pub fn charged_from(&self) -> Option<Seconds> {
         self.0.first().map(|first| first.from)
     }
 
     /// The charges after the pod was seen at the time `now`.
     #[must_use]
-    pub fn seen(&self, pod: &SeenPod<'_>, now: Seconds) -> Self {
+    pub fn after_seen(&self, pod: &SeenPod<'_>, now: Seconds) -> Self {
         let mut charges = self.clone();
         let ended = pod.ended.map(|ended| ended.max(pod.settled).min(now));
-        let amounts = normalized(pod.amounts);
+        let amounts = normalized_amounts(pod.amounts);
         let Some(last) = charges.0.last_mut() else {
-            charges.0.push(Charge {
+            charges.0.push(TimedCharge {
                 from: pod.created,
                 until: ended.map(|ended| ended.max(pod.created)),
                 amounts,
@@ -92,9 +96,9 @@ impl Charges {
         };
         match (last.until, ended) {
             (None, Some(ended)) => last.until = Some(ended.max(last.from)),
-            (None, None) if last.amounts != amounts => charges.resize(amounts, now),
+            (None, None) if last.amounts != amounts => charges.resize_last(amounts, now),
             // It was created again: its predecessor vanished.
-            (Some(until), None) => charges.begin(pod.created.max(until), amounts),
+            (Some(until), None) => charges.begin_charge(pod.created.max(until), amounts),
             (None, None) | (Some(_), Some(_)) => {}
         }
         charges
@@ -106,7 +110,7 @@ impl Charges {
     /// watched, and this pause began then. So the pod may have gone at any time since, and is
     /// charged only until then. A pod that was created later did not go in the pause.
     #[must_use]
-    pub fn gone(&self, now: Seconds, unwatched_since: Option<Seconds>) -> Self {
+    pub fn after_gone(&self, now: Seconds, unwatched_since: Option<Seconds>) -> Self {
         let mut charges = self.clone();
         if let Some(last) = charges.0.last_mut().filter(|last| last.until.is_none()) {
             let shown = unwatched_since
@@ -117,18 +121,18 @@ impl Charges {
         charges
     }
 
-    fn resize(&mut self, amounts: ResourceList, now: Seconds) {
+    fn resize_last(&mut self, amounts: ResourceList, now: Seconds) {
         let is_full = self.0.len() >= MAX_CHARGES;
         let Some(last) = self.0.last_mut() else {
             return;
         };
         if is_full {
-            last.amounts = normalized(&last.amounts.max(&amounts));
+            last.amounts = normalized_amounts(&last.amounts.max(&amounts));
         } else if now <= last.from {
             last.amounts = amounts;
         } else {
             last.until = Some(now);
-            self.0.push(Charge {
+            self.0.push(TimedCharge {
                 from: now,
                 until: None,
                 amounts,
@@ -136,23 +140,23 @@ impl Charges {
         }
     }
 
-    fn begin(&mut self, from: Seconds, amounts: ResourceList) {
+    fn begin_charge(&mut self, from: Seconds, amounts: ResourceList) {
         if self.0.len() < MAX_CHARGES {
-            self.0.push(Charge {
+            self.0.push(TimedCharge {
                 from,
                 until: None,
                 amounts,
             });
         } else if let Some(last) = self.0.last_mut() {
-            last.amounts = normalized(&last.amounts.max(&amounts));
+            last.amounts = normalized_amounts(&last.amounts.max(&amounts));
             last.until = None;
         }
     }
 
     /// The entries of the pod. An open charge counts until `now`.
-    pub fn entries(&self, uid: &str, pool: &str, now: Seconds) -> Vec<Entry> {
-        let entry = |charge: &Charge| {
-            Entry::exact(
+    pub fn entries(&self, uid: &str, pool: &str, now: Seconds) -> Vec<UsageEntry> {
+        let entry = |charge: &TimedCharge| {
+            UsageEntry::exact(
                 uid,
                 pool,
                 charge.from,
@@ -172,20 +176,20 @@ impl Charges {
         pool: &str,
         end: Seconds,
         most: &ResourceList,
-    ) -> Vec<Entry> {
-        let entry = |charge: &Charge| {
+    ) -> Vec<UsageEntry> {
+        let entry = |charge: &TimedCharge| {
             let (until, amounts) = match charge.until {
-                Some(until) => (Time::exact(until), charge.amounts.clone()),
+                Some(until) => (EntryTime::exact(until), charge.amounts.clone()),
                 None => (
-                    Time::estimate(end.max(charge.from)),
-                    normalized(&charge.amounts.max(most)),
+                    EntryTime::estimate(end.max(charge.from)),
+                    normalized_amounts(&charge.amounts.max(most)),
                 ),
             };
             let (uid, pool) = (uid.to_owned(), pool.to_owned());
-            Entry {
+            UsageEntry {
                 uid,
                 pool,
-                from: Time::exact(charge.from),
+                from: EntryTime::exact(charge.from),
                 until,
                 amounts,
                 namespace: String::new(),
@@ -210,7 +214,7 @@ impl fmt::Display for Charges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (
             at,
-            Charge {
+            TimedCharge {
                 from,
                 until,
                 amounts,
@@ -239,7 +243,7 @@ impl FromStr for Charges {
             let (times, amounts) = part.split_once(' ').ok_or(EntryError::Fields)?;
             let (from, until) = times.split_once('-').ok_or(EntryError::Fields)?;
             let exact = |text: &str| {
-                text.parse::<Time>()
+                text.parse::<EntryTime>()
                     .ok()
                     .filter(|time| !time.is_estimate)
                     .map(|time| time.at)
@@ -258,7 +262,7 @@ impl FromStr for Charges {
             {
                 return Err(EntryError::Order);
             }
-            charges.0.push(Charge {
+            charges.0.push(TimedCharge {
                 from,
                 until,
                 amounts: read_amounts(amounts)?,
@@ -296,7 +300,7 @@ mod tests {
         charges
             .parse::<Charges>()
             .unwrap()
-            .seen(&pod(created, ended, &amounts), now)
+            .after_seen(&pod(created, ended, &amounts), now)
             .to_string()
     }
 
@@ -350,7 +354,7 @@ mod tests {
         let vanished = "100- cpu=1"
             .parse::<Charges>()
             .unwrap()
-            .gone(150, None)
+            .after_gone(150, None)
             .to_string();
         assert_eq!(vanished, "100-150 cpu=1");
         assert_eq!(
@@ -370,7 +374,7 @@ mod tests {
             charges
                 .parse::<Charges>()
                 .unwrap()
-                .gone(950, since)
+                .after_gone(950, since)
                 .to_string()
         };
         assert_eq!(gone("100- cpu=1", None), "100-950 cpu=1");
@@ -393,7 +397,7 @@ mod tests {
         let mut charges = Charges::default();
         for second in 0..1000 {
             let amounts = list(&format!("cpu={}", 1 + second % 7));
-            charges = charges.seen(&pod(0, None, &amounts), second);
+            charges = charges.after_seen(&pod(0, None, &amounts), second);
         }
         assert_eq!(charges.0.len(), MAX_CHARGES);
         assert!(
@@ -436,10 +440,10 @@ mod tests {
             created in 0..1000_i64, ended in prop::option::of(0..1000_i64), cpu in 1..5_i64, now in 1000..2000_i64, later in 0..500_i64
         ) {
             let amounts = list(&format!("cpu={cpu}"));
-            let once = Charges::default().seen(&pod(created, ended, &amounts), now);
-            prop_assert_eq!(&once.seen(&pod(created, ended, &amounts), now + later), &once);
-            let gone = once.gone(now, None);
-            prop_assert_eq!(&gone.gone(now + later, None), &gone);
+            let once = Charges::default().after_seen(&pod(created, ended, &amounts), now);
+            prop_assert_eq!(&once.after_seen(&pod(created, ended, &amounts), now + later), &once);
+            let gone = once.after_gone(now, None);
+            prop_assert_eq!(&gone.after_gone(now + later, None), &gone);
             prop_assert_eq!(gone.to_string().parse::<Charges>(), Ok(gone));
         }
 
@@ -448,8 +452,8 @@ mod tests {
             text in mutated_text(Just("100-150 cpu=1; 150-160 cpu=2; 200- cpu=1".to_owned()))
         ) {
             if let Ok(charges) = text.parse::<Charges>() {
-                let usage: crate::Usage = charges.entries("u", "p", 10_000_000).into_iter().collect();
-                prop_assert_eq!(usage.overlap(), 0);
+                let usage: crate::UsageEntries = charges.entries("u", "p", 10_000_000).into_iter().collect();
+                prop_assert_eq!(usage.overlap_seconds(), 0);
             }
         }
     }

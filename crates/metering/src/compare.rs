@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use liqo_api::{Dispute, DisputedPod, MAX_DISPUTED_PODS};
 
 use crate::Seconds;
-use crate::entry::{Entry, Time};
+use crate::entry::{EntryTime, UsageEntry};
 use crate::observation::CLOCKS_OF_A_CLUSTER;
 use crate::period::MIN_PERIOD_SECONDS;
-use crate::usage::Usage;
+use crate::usage::UsageEntries;
 
 /// Default of how many seconds the clocks of both sides may differ.
 pub const CLOCK_TOLERANCE_SECONDS: Seconds = 300;
@@ -43,14 +43,14 @@ impl Default for Tolerance {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// The entries with which the consumer agrees, with the provider's times.
-    pub agreed: Usage,
+    pub agreed: UsageEntries,
     /// The pods with which it does not, sorted by UID.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<PodDifference>,
 }
 
 /// A pod that both sides count differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct PodDifference {
     /// UID of the local pod.
     pub uid: String,
     /// Seconds that the provider counts.
@@ -62,14 +62,18 @@ pub struct Difference {
 }
 
 /// Compares what the provider counts with what the consumer counts.
-pub fn compare(provider: &Usage, consumer: &Usage, tolerance: Tolerance) -> Comparison {
+pub fn compare_usage(
+    provider: &UsageEntries,
+    consumer: &UsageEntries,
+    tolerance: Tolerance,
+) -> Comparison {
     let mut comparison = Comparison::default();
     for uid in provider.pods() {
-        let theirs: Vec<&Entry> = provider.of(uid).collect();
-        let ours: Vec<&Entry> = consumer.of(uid).collect();
-        match difference(&theirs, &ours, tolerance) {
+        let theirs: Vec<&UsageEntry> = provider.of_pod(uid).collect();
+        let ours: Vec<&UsageEntry> = consumer.of_pod(uid).collect();
+        match entries_difference(&theirs, &ours, tolerance) {
             None => comparison.agreed.extend(theirs.into_iter().cloned()),
-            Some(message) => comparison.differences.push(Difference {
+            Some(message) => comparison.differences.push(PodDifference {
                 uid: uid.to_owned(),
                 provider: theirs.iter().map(|entry| entry.seconds()).sum(),
                 consumer: ours.iter().map(|entry| entry.seconds()).sum(),
@@ -83,7 +87,7 @@ pub fn compare(provider: &Usage, consumer: &Usage, tolerance: Tolerance) -> Comp
 impl Comparison {
     /// The list of pods that differ, as a receipt's status holds it. `None` if there are none.
     pub fn dispute(&self) -> Option<Dispute> {
-        let disputed = |difference: &Difference| DisputedPod {
+        let disputed = |difference: &PodDifference| DisputedPod {
             uid: difference.uid.clone(),
             provider_seconds: difference.provider,
             consumer_seconds: difference.consumer,
@@ -101,7 +105,11 @@ impl Comparison {
 }
 
 /// Describes a difference between the entries of one pod.
-fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
+fn entries_difference(
+    theirs: &[&UsageEntry],
+    ours: &[&UsageEntry],
+    tolerance: Tolerance,
+) -> Option<String> {
     if ours.is_empty() {
         return Some("the consumer knows no such pod in this period".to_owned());
     }
@@ -120,21 +128,25 @@ fn difference(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Optio
     }
     theirs
         .iter()
-        .find_map(|entry| uncovered(entry, ours, tolerance))
-        .or_else(|| stretched(theirs, ours, tolerance))
+        .find_map(|entry| uncovered_entry(entry, ours, tolerance))
+        .or_else(|| longer_than_estimated(theirs, ours, tolerance))
 }
 
 /// Returns a message if the pod ran longer than we saw, and all of our entries are estimates.
 /// Clocks that differ move both ends of a pod. Only where the boundary of a period cuts one of
 /// them, the other one moves alone.
-fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
+fn longer_than_estimated(
+    theirs: &[&UsageEntry],
+    ours: &[&UsageEntry],
+    tolerance: Tolerance,
+) -> Option<String> {
     if !ours
         .iter()
         .all(|own| own.from.is_estimate && own.until.is_estimate)
     {
         return None;
     }
-    let span = |entries: &[&Entry]| {
+    let span = |entries: &[&UsageEntry]| {
         let first = entries.iter().map(|entry| entry.from.at).min()?;
         Some((first, entries.iter().map(|entry| entry.until.at).max()?))
     };
@@ -152,25 +164,31 @@ fn stretched(theirs: &[&Entry], ours: &[&Entry], tolerance: Tolerance) -> Option
 }
 
 /// Returns a message if none of our entries covers this one.
-fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<String> {
+fn uncovered_entry(
+    entry: &UsageEntry,
+    ours: &[&UsageEntry],
+    tolerance: Tolerance,
+) -> Option<String> {
     // An estimated end of a pod whose begin is the provider's is by the provider's clock.
-    let within = |own: &Entry, time: Time| {
+    let within = |own: &UsageEntry, time: EntryTime| {
         if time.is_estimate && own.from.is_estimate {
             tolerance.clocks
         } else {
             tolerance.exact
         }
     };
-    let begins = |own: &Entry| own.from.at.saturating_sub(within(own, own.from)) <= entry.from.at;
-    let ends = |own: &Entry| entry.until.at <= own.until.at.saturating_add(within(own, own.until));
-    let pools: Vec<&&Entry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
+    let begins =
+        |own: &UsageEntry| own.from.at.saturating_sub(within(own, own.from)) <= entry.from.at;
+    let ends =
+        |own: &UsageEntry| entry.until.at <= own.until.at.saturating_add(within(own, own.until));
+    let pools: Vec<&&UsageEntry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
     if pools.is_empty() {
         return Some(format!(
             "the provider charges pool {:.63}, and the pod ran in another one",
             entry.pool
         ));
     }
-    let same: Vec<&&Entry> = pools
+    let same: Vec<&&UsageEntry> = pools
         .into_iter()
         .filter(|own| is_charged(own, entry))
         .collect();
@@ -210,7 +228,7 @@ fn uncovered(entry: &Entry, ours: &[&Entry], tolerance: Tolerance) -> Option<Str
 
 /// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod
 /// may be charged.
-fn is_charged(own: &Entry, entry: &Entry) -> bool {
+fn is_charged(own: &UsageEntry, entry: &UsageEntry) -> bool {
     if own.from.is_estimate || own.until.is_estimate {
         entry.amounts.fits_in(&own.amounts).is_ok()
     } else {
@@ -223,8 +241,8 @@ mod tests {
     use super::*;
 
     fn differences(provider: &str, consumer: &str) -> Vec<String> {
-        let read = |text: &str| Usage::read(&text.replace("; ", "\n")).unwrap();
-        let comparison = compare(&read(provider), &read(consumer), Tolerance::default());
+        let read = |text: &str| UsageEntries::parse(&text.replace("; ", "\n")).unwrap();
+        let comparison = compare_usage(&read(provider), &read(consumer), Tolerance::default());
         let agreed = comparison.agreed.pods().len();
         assert_eq!(
             agreed + comparison.differences.len(),
@@ -307,15 +325,15 @@ mod tests {
 
     #[test]
     fn a_dispute_names_a_hundred_pods_and_says_how_many_there_are() {
-        let provider: Usage = (0..250)
+        let provider: UsageEntries = (0..250)
             .map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap())
             .collect();
-        let dispute = compare(&provider, &Usage::default(), Tolerance::default())
+        let dispute = compare_usage(&provider, &UsageEntries::default(), Tolerance::default())
             .dispute()
             .unwrap();
         assert_eq!((dispute.number, dispute.pods.len()), (250, 100));
         assert_eq!(
-            compare(&provider, &provider, Tolerance::default()).dispute(),
+            compare_usage(&provider, &provider, Tolerance::default()).dispute(),
             None
         );
     }

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use liqo_quantity::{Format, Quantity, ResourceList};
+use liqo_quantity::{Notation, Quantity, ResourceList};
 
 use crate::Seconds;
 
@@ -25,16 +25,16 @@ const MAX_TIME: Seconds = 253_402_300_799;
 
 /// The charge for one pod between two times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct UsageEntry {
     /// UID of the local pod, which is the name of its shadow pod.
     pub uid: String,
     /// The pool that it used.
     pub pool: String,
     /// First second that counts.
-    pub from: Time,
+    pub from: EntryTime,
     /// First second that does not count any more. It equals `from` only if one of them is an
     /// estimate: then the pod may have been there, by the other side's clock.
-    pub until: Time,
+    pub until: EntryTime,
     /// The charged amounts, without zeros.
     pub amounts: ResourceList,
     /// Namespace of the local pod; empty if it is not known. A provider does not write it.
@@ -43,7 +43,7 @@ pub struct Entry {
 
 /// A time in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time {
+pub struct EntryTime {
     /// Seconds since 1970.
     pub at: Seconds,
     /// Whether it is the writer's own clock, because it does not know the provider's time.
@@ -75,7 +75,7 @@ pub enum EntryError {
     Amounts,
 }
 
-impl Time {
+impl EntryTime {
     /// A time that the provider states.
     pub const fn exact(at: Seconds) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Time {
     }
 }
 
-impl Entry {
+impl UsageEntry {
     /// An entry between two facts. `None` if it has no second.
     pub fn exact(
         uid: &str,
@@ -102,8 +102,8 @@ impl Entry {
         until: Seconds,
         amounts: &ResourceList,
     ) -> Option<Self> {
-        let (from, until) = (Time::exact(from), Time::exact(until));
-        let (uid, pool, amounts) = (uid.to_owned(), pool.to_owned(), normalized(amounts));
+        let (from, until) = (EntryTime::exact(from), EntryTime::exact(until));
+        let (uid, pool, amounts) = (uid.to_owned(), pool.to_owned(), normalized_amounts(amounts));
         Self {
             uid,
             pool,
@@ -133,7 +133,7 @@ impl Entry {
 }
 
 /// The amounts without zeros, each in powers of ten, so that equal amounts have equal text.
-pub fn normalized(amounts: &ResourceList) -> ResourceList {
+pub fn normalized_amounts(amounts: &ResourceList) -> ResourceList {
     let mut normal = ResourceList::new();
     for (name, amount) in amounts
         .iter()
@@ -141,7 +141,7 @@ pub fn normalized(amounts: &ResourceList) -> ResourceList {
     {
         normal.insert(
             name,
-            Quantity::from_nanos(amount.nanos(), Format::DecimalSi),
+            Quantity::from_nanos(amount.nanos(), Notation::DecimalSi),
         );
     }
     normal
@@ -175,8 +175,8 @@ pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
     }
     // Only the canonical text is accepted, so that a text has one reading and a reading has one
     // text.
-    if amounts_text(&normalized(&amounts)) == text {
-        Ok(normalized(&amounts))
+    if amounts_text(&normalized_amounts(&amounts)) == text {
+        Ok(normalized_amounts(&amounts))
     } else {
         Err(EntryError::Amounts)
     }
@@ -188,13 +188,13 @@ pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.bytes().all(known)
 }
 
-impl fmt::Display for Time {
+impl fmt::Display for EntryTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.is_estimate { "~" } else { "" }, self.at)
     }
 }
 
-impl FromStr for Time {
+impl FromStr for EntryTime {
     type Err = EntryError;
 
     fn from_str(text: &str) -> Result<Self, EntryError> {
@@ -214,7 +214,7 @@ impl FromStr for Time {
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for UsageEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             uid,
@@ -233,7 +233,7 @@ impl fmt::Display for Entry {
     }
 }
 
-impl FromStr for Entry {
+impl FromStr for UsageEntry {
     type Err = EntryError;
 
     fn from_str(line: &str) -> Result<Self, EntryError> {
@@ -288,8 +288,9 @@ pub(crate) mod tests {
 
     #[test]
     fn equal_amounts_have_equal_text_whatever_their_notation() {
-        let one = Entry::exact("u", "p", 10, 20, &list("memory=1Gi,cpu=0.5,nothing=0")).unwrap();
-        let other = Entry::exact("u", "p", 10, 20, &list("cpu=500m,memory=1024Mi")).unwrap();
+        let one =
+            UsageEntry::exact("u", "p", 10, 20, &list("memory=1Gi,cpu=0.5,nothing=0")).unwrap();
+        let other = UsageEntry::exact("u", "p", 10, 20, &list("cpu=500m,memory=1024Mi")).unwrap();
         assert_eq!(one.to_string(), "u p 10 20 cpu=500m,memory=1073741824");
         assert_eq!(one.to_string(), other.to_string());
         assert_eq!(one.seconds(), 10);
@@ -297,9 +298,15 @@ pub(crate) mod tests {
 
     #[test]
     fn an_entry_without_a_second_is_none_unless_it_is_an_estimate() {
-        assert_eq!(Entry::exact("u", "p", 10, 10, &list("cpu=1")), None);
-        assert_eq!("u p 10 10 cpu=1".parse::<Entry>(), Err(EntryError::Order));
-        assert_eq!("u p 10 ~10 cpu=1".parse::<Entry>().unwrap().seconds(), 0);
+        assert_eq!(UsageEntry::exact("u", "p", 10, 10, &list("cpu=1")), None);
+        assert_eq!(
+            "u p 10 10 cpu=1".parse::<UsageEntry>(),
+            Err(EntryError::Order)
+        );
+        assert_eq!(
+            "u p 10 ~10 cpu=1".parse::<UsageEntry>().unwrap().seconds(),
+            0
+        );
     }
 
     #[test]
@@ -321,22 +328,22 @@ pub(crate) mod tests {
             ("u p 1 2 cpu=-1", EntryError::Amounts),
             ("u p 1 2 cpu=1,cpu=1", EntryError::Amounts),
         ] {
-            assert_eq!(line.parse::<Entry>(), Err(error), "{line}");
+            assert_eq!(line.parse::<UsageEntry>(), Err(error), "{line}");
         }
-        assert!("u p 1 2 -".parse::<Entry>().is_ok());
+        assert!("u p 1 2 -".parse::<UsageEntry>().is_ok());
     }
 
     #[test]
     fn a_consumer_adds_the_namespace_of_the_pod() {
-        let entry: Entry = "u p 1 2 cpu=1 demo".parse().unwrap();
+        let entry: UsageEntry = "u p 1 2 cpu=1 demo".parse().unwrap();
         assert_eq!(
             (entry.namespace.as_str(), entry.to_string().as_str()),
             ("demo", "u p 1 2 cpu=1 demo")
         );
-        assert_eq!("u p 1 2 cpu=1".parse::<Entry>().unwrap().namespace, "");
+        assert_eq!("u p 1 2 cpu=1".parse::<UsageEntry>().unwrap().namespace, "");
     }
 
-    pub(crate) fn entries() -> impl Strategy<Value = Entry> {
+    pub(crate) fn entries() -> impl Strategy<Value = UsageEntry> {
         let amounts =
             prop::collection::btree_map("[a-c]/[a-z]{1,3}|cpu|memory", 1..1_000_000_i64, 0..4);
         let namespaces = prop::sample::select(vec!["", "demo", "shop"]);
@@ -360,14 +367,14 @@ pub(crate) mod tests {
                     seconds,
                     amounts,
                     namespace,
-                )| Entry {
+                )| UsageEntry {
                     uid,
                     pool,
-                    from: Time {
+                    from: EntryTime {
                         at: from,
                         is_estimate: estimated_from,
                     },
-                    until: Time {
+                    until: EntryTime {
                         at: from + seconds,
                         is_estimate: estimated_until,
                     },
@@ -383,12 +390,12 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn an_entry_is_read_as_it_was_written(entry in entries()) {
-            prop_assert_eq!(entry.to_string().parse::<Entry>(), Ok(entry));
+            prop_assert_eq!(entry.to_string().parse::<UsageEntry>(), Ok(entry));
         }
 
         #[test]
         fn a_mutated_line_is_refused_or_is_its_own_canonical_text(line in mutated_text(entries().prop_map(|entry| entry.to_string()))) {
-            if let Ok(entry) = line.parse::<Entry>() {
+            if let Ok(entry) = line.parse::<UsageEntry>() {
                 prop_assert_eq!(entry.to_string(), line);
             }
         }

@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use liqo_api::Claimed;
 use proptest::prelude::*;
 
-use crate::entry::Entry;
+use crate::entry::UsageEntry;
 use crate::entry::tests::list;
 use crate::observation::parts_with_witnesses;
-use crate::{Charges, Observation, Period, Seconds, SeenPod, Tolerance, Usage, compare};
+use crate::{
+    Charges, ConsumerObservation, Period, Seconds, SeenPod, Tolerance, UsageEntries, compare_usage,
+};
 
 const PERIOD: u32 = 600;
 /// Both sides complete a period so much later.
@@ -195,11 +197,11 @@ impl Objects {
             // This process may have seen it a moment ago.
             return self
                 .charges
-                .gone(at, unwatched_since.filter(|_| self.shown < now));
+                .after_gone(at, unwatched_since.filter(|_| self.shown < now));
         }
         let amounts = list(if self.resized { "cpu=2" } else { "cpu=1" });
         let settled = if self.end_is_settled { 0 } else { settled };
-        self.charges.seen(
+        self.charges.after_seen(
             &SeenPod {
                 created,
                 ended: self.ended(story, now),
@@ -224,12 +226,12 @@ impl Objects {
 /// The records of one side.
 #[derive(Clone, Debug, Default)]
 struct Records {
-    by_period: BTreeMap<Period, Usage>,
+    by_period: BTreeMap<Period, UsageEntries>,
     complete: BTreeSet<Period>,
 }
 
 impl Records {
-    fn store(&mut self, parts: impl IntoIterator<Item = (Period, Entry)>) {
+    fn store(&mut self, parts: impl IntoIterator<Item = (Period, UsageEntry)>) {
         for (period, part) in parts {
             if !self.complete.contains(&period) {
                 self.by_period.entry(period).or_default().add(part);
@@ -386,13 +388,13 @@ impl World {
         gone: Option<Seconds>,
         clock: Seconds,
         skew: Seconds,
-    ) -> Vec<Entry> {
+    ) -> Vec<UsageEntry> {
         let asked = [list("cpu=1"), list("cpu=2")];
         let (uid, sent) = (format!("u{n}"), story.sent + skew);
         // The shadow pod says when it was deleted.
         let charged_until = (clock >= story.due()).then(|| story.due());
         let charges = &pod.seen_by_consumer;
-        Observation {
+        ConsumerObservation {
             uid: &uid,
             namespace: "demo",
             pool: "p",
@@ -447,11 +449,11 @@ impl World {
     }
 
     fn differences(&self) -> Vec<String> {
-        let none = Usage::default();
+        let none = UsageEntries::default();
         let mut found = Vec::new();
         for (period, theirs) in &self.provider.by_period {
             let ours = self.consumer.by_period.get(period).unwrap_or(&none);
-            let comparison = compare(
+            let comparison = compare_usage(
                 theirs,
                 ours,
                 Tolerance {
@@ -479,8 +481,8 @@ impl World {
         self.provider
             .by_period
             .values()
-            .flat_map(|usage| usage.of(uid))
-            .map(Entry::seconds)
+            .flat_map(|usage| usage.of_pod(uid))
+            .map(UsageEntry::seconds)
             .sum()
     }
 }
@@ -494,10 +496,10 @@ proptest! {
         prop_assert!(world.pods.iter().all(|pod| pod.released && pod.consumer_done));
         let found = world.differences();
         prop_assert!(found.is_empty(), "{found:?}");
-        let all: Usage = world.provider.by_period.values().flat_map(|usage| usage.entries().cloned()).collect();
-        prop_assert_eq!(all.overlap(), 0);
+        let all: UsageEntries = world.provider.by_period.values().flat_map(|usage| usage.entries().cloned()).collect();
+        prop_assert_eq!(all.overlap_seconds(), 0);
         for (n, pod) in world.pods.iter().enumerate().filter(|(_, pod)| !pod.stored_once) {
-            let exact: Seconds = pod.closed.entries("u", "p", END + 3000).iter().map(Entry::seconds).sum();
+            let exact: Seconds = pod.closed.entries("u", "p", END + 3000).iter().map(UsageEntry::seconds).sum();
             let counted = world.seconds_of(&format!("u{n}"));
             prop_assert_eq!(counted, exact, "no second is lost or counted twice");
             let (there, shown) = pod.former;
@@ -513,7 +515,7 @@ proptest! {
         let world = World::play(history);
         for usage in world.provider.by_period.values() {
             let mut again = usage.clone();
-            let mut entries: Vec<Entry> = usage.entries().cloned().collect();
+            let mut entries: Vec<UsageEntry> = usage.entries().cloned().collect();
             entries.reverse();
             again.extend(entries);
             prop_assert_eq!(&again, usage);
@@ -523,11 +525,11 @@ proptest! {
     #[test]
     fn a_provider_that_counts_too_much_is_found_by_name(history in histories(), victim in any::<prop::sample::Index>(), lie in 0..3_u8) {
         let mut world = World::play(history);
-        let all: Vec<(Period, Entry)> =
+        let all: Vec<(Period, UsageEntry)> =
             world.provider.by_period.iter().flat_map(|(period, usage)| usage.entries().map(|entry| (*period, entry.clone()))).collect();
         prop_assume!(!all.is_empty());
         let (period, mut entry) = victim.get(&all).clone();
-        let mut others: Usage = world.provider.by_period[&period].entries().filter(|one| *one != &entry).cloned().collect();
+        let mut others: UsageEntries = world.provider.by_period[&period].entries().filter(|one| *one != &entry).cloned().collect();
         match lie {
             0 => entry.amounts = list("cpu=3"),
             1 => entry.uid = "invented".to_owned(),

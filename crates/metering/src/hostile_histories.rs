@@ -11,12 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use liqo_api::Claimed;
 use proptest::prelude::*;
 
-use crate::entry::Entry;
+use crate::entry::UsageEntry;
 use crate::entry::tests::list;
 use crate::observation::parts_with_witnesses;
 use crate::voucher::may_have_run_on;
 use crate::{
-    Charges, Observation, Period, Seconds, SeenPod, Tolerance, Usage, Voucher, VoucherKey, compare,
+    Charges, ConsumerObservation, Period, Seconds, SeenPod, Tolerance, UsageEntries, Voucher,
+    VoucherKey, compare_usage,
 };
 
 const PERIOD: u32 = 600;
@@ -177,13 +178,13 @@ fn voucher(n: usize, sent: Seconds) -> Option<String> {
         sent,
         amounts: vec![list("cpu=1")],
     };
-    key().write("provider", &uid(n), &voucher)
+    key().write_voucher("provider", &uid(n), &voucher)
 }
 
 /// The consumer's process and records.
 #[derive(Default)]
 struct Consumer {
-    records: BTreeMap<Period, Usage>,
+    records: BTreeMap<Period, UsageEntries>,
     complete: BTreeSet<Period>,
     /// Charges of each pod that this process saw: lost at a restart.
     seen: BTreeMap<usize, Charges>,
@@ -198,7 +199,7 @@ impl Consumer {
             .unwrap_or_default()
     }
 
-    fn store(&mut self, entries: &[Entry]) {
+    fn store(&mut self, entries: &[UsageEntry]) {
         for (period, part) in entries
             .iter()
             .flat_map(|entry| parts_with_witnesses(entry, PERIOD, CLOCKS))
@@ -216,7 +217,7 @@ impl Consumer {
         gone: Option<Seconds>,
         now: Seconds,
         skew: Seconds,
-    ) -> Vec<Entry> {
+    ) -> Vec<UsageEntry> {
         let shown = pod.charges(now, skew);
         let seen = self.seen.entry(n).or_default();
         if shown.continues(seen) {
@@ -224,7 +225,7 @@ impl Consumer {
         }
         let asked = [list("cpu=1")];
         let (uid, sent, charges) = (uid(n), pod.at, &*seen);
-        Observation {
+        ConsumerObservation {
             uid: &uid,
             namespace: "demo",
             pool: "p",
@@ -245,18 +246,18 @@ impl Consumer {
         charges: &Charges,
         gone: Option<Seconds>,
         now: Seconds,
-    ) -> Vec<Entry> {
+    ) -> Vec<UsageEntry> {
         let texts: Vec<(Period, String)> = self
             .records
             .iter()
-            .map(|(period, usage)| (*period, usage.text()))
+            .map(|(period, usage)| (*period, usage.canonical_text()))
             .collect();
         let Some(Voucher {
             namespace,
             pool,
             sent,
             amounts,
-        }) = key().read("provider", uid, Claimed::new(voucher))
+        }) = key().read_voucher("provider", uid, Claimed::new(voucher))
         else {
             return Vec::new();
         };
@@ -269,7 +270,7 @@ impl Consumer {
             return Vec::new();
         }
         let (namespace, pool, asked) = (&namespace, &pool, &amounts);
-        Observation {
+        ConsumerObservation {
             uid,
             namespace,
             pool,
@@ -349,7 +350,7 @@ impl Consumer {
 }
 
 /// Usage that the provider puts into its records.
-fn claimed(history: &History) -> BTreeMap<Period, Usage> {
+fn claimed(history: &History) -> BTreeMap<Period, UsageEntries> {
     let mut entries = Vec::new();
     for (n, pod) in history.pods.iter().enumerate() {
         let (mut from, until) = pod.said(history.skew);
@@ -360,7 +361,7 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
         });
         if let Lie::Moves(later) = pod.lie {
             // It counts the earlier begin in the first period, and the later end in the others.
-            entries.extend(Entry::exact(
+            entries.extend(UsageEntry::exact(
                 &uid(n),
                 "p",
                 from.max(0),
@@ -370,7 +371,7 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
             from = until;
         }
         if let Lie::Again(later) = pod.lie {
-            entries.extend(Entry::exact(
+            entries.extend(UsageEntry::exact(
                 &uid(n),
                 "p",
                 (until + later).max(0),
@@ -378,10 +379,16 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
                 &amounts,
             ));
         }
-        entries.extend(Entry::exact(&uid(n), "p", from.max(0), until, &amounts));
+        entries.extend(UsageEntry::exact(
+            &uid(n),
+            "p",
+            from.max(0),
+            until,
+            &amounts,
+        ));
     }
     for (n, (from, _)) in history.invented.iter().enumerate() {
-        entries.extend(Entry::exact(
+        entries.extend(UsageEntry::exact(
             &format!("invented{n}"),
             "p",
             *from,
@@ -389,7 +396,7 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
             &list("cpu=1"),
         ));
     }
-    let mut usage: BTreeMap<Period, Usage> = BTreeMap::new();
+    let mut usage: BTreeMap<Period, UsageEntries> = BTreeMap::new();
     for (period, part) in entries
         .iter()
         .flat_map(|entry| Period::parts(entry, PERIOD))
@@ -401,16 +408,16 @@ fn claimed(history: &History) -> BTreeMap<Period, Usage> {
 
 /// Usage that the consumer signs, by pod: seconds, and the largest amount. The provider may leave
 /// out the pods that are disputed.
-fn signed(history: &History) -> BTreeMap<String, (Seconds, Usage)> {
+fn signed(history: &History) -> BTreeMap<String, (Seconds, UsageEntries)> {
     let mut consumer = Consumer::default();
     for (now, restarts) in &history.looks {
         consumer.looks(history, *now, *restarts);
     }
-    let mut signed: BTreeMap<String, (Seconds, Usage)> = BTreeMap::new();
+    let mut signed: BTreeMap<String, (Seconds, UsageEntries)> = BTreeMap::new();
     for (period, theirs) in claimed(history) {
-        let none = Usage::default();
+        let none = UsageEntries::default();
         let ours = consumer.records.get(&period).unwrap_or(&none);
-        for entry in compare(
+        for entry in compare_usage(
             &theirs,
             ours,
             Tolerance {
@@ -462,12 +469,12 @@ struct RemotePod {
 struct Provider {
     shadow: Option<ShadowPod>,
     pod: Option<RemotePod>,
-    records: BTreeMap<Period, Usage>,
+    records: BTreeMap<Period, UsageEntries>,
     complete: BTreeSet<Period>,
     /// shadow pods that are gone, until their entries are stored.
     left: Vec<ShadowPod>,
     /// By the UID of the shadow pod.
-    pending: BTreeMap<usize, Vec<Entry>>,
+    pending: BTreeMap<usize, Vec<UsageEntry>>,
     ends: BTreeMap<usize, Seconds>,
     stored: BTreeSet<usize>,
     created: usize,
@@ -527,7 +534,7 @@ impl Provider {
         match &self.pod {
             Some(pod) => {
                 let amounts = list("cpu=1");
-                shadow.charges.seen(
+                shadow.charges.after_seen(
                     &SeenPod {
                         created: pod.created.max(since),
                         ended: None,
@@ -537,7 +544,7 @@ impl Provider {
                     now,
                 )
             }
-            None => shadow.charges.gone(now, None),
+            None => shadow.charges.after_gone(now, None),
         }
     }
 
@@ -551,7 +558,7 @@ impl Provider {
         false
     }
 
-    fn write(&mut self, entries: &[Entry]) {
+    fn write(&mut self, entries: &[UsageEntry]) {
         for (period, part) in entries
             .iter()
             .flat_map(|entry| Period::parts(entry, PERIOD))
@@ -576,7 +583,7 @@ impl Provider {
                         continue;
                     }
                     let entries = self.charges(shadow, now).entries("u", "p", now);
-                    let parts: Vec<Entry> = entries
+                    let parts: Vec<UsageEntry> = entries
                         .iter()
                         .filter_map(|entry| period.part_of(entry))
                         .collect();
@@ -658,8 +665,8 @@ proptest! {
                 looks_at = now + gaps.next().unwrap_or(1);
             }
         }
-        let counted: Seconds = provider.records.values().flat_map(Usage::entries).map(Entry::seconds).sum();
-        let overlap: Seconds = provider.records.values().map(Usage::overlap).sum();
+        let counted: Seconds = provider.records.values().flat_map(UsageEntries::entries).map(UsageEntry::seconds).sum();
+        let overlap: Seconds = provider.records.values().map(UsageEntries::overlap_seconds).sum();
         let longest = 41 * i64::try_from(provider.created + 1).unwrap();
         prop_assert_eq!(overlap, 0);
         prop_assert!(counted >= provider.wanted, "{} of {}", counted, provider.wanted);
@@ -673,8 +680,8 @@ proptest! {
     #[test]
     fn a_consumer_signs_for_no_invented_pod_and_for_no_larger_amount(history in histories()) {
         for (uid, (_, usage)) in &signed(&history) {
-            prop_assert!(!uid.starts_with("invented"), "{} {}", uid, usage.text());
-            prop_assert!(usage.entries().all(|entry| entry.amounts == list("cpu=1")), "{}", usage.text());
+            prop_assert!(!uid.starts_with("invented"), "{} {}", uid, usage.canonical_text());
+            prop_assert!(usage.entries().all(|entry| entry.amounts == list("cpu=1")), "{}", usage.canonical_text());
         }
     }
 

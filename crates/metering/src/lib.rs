@@ -65,13 +65,13 @@ mod histories;
 #[cfg(test)]
 mod hostile_histories;
 
-pub use book::{Book, ChunkWrite};
+pub use book::{ChunkBook, ChunkWrite};
 pub use charges::{Charges, SeenPod};
-pub use compare::{Comparison, Difference, Tolerance, compare};
-pub use entry::{Entry, EntryError};
-pub use observation::Observation;
+pub use compare::{Comparison, PodDifference, Tolerance, compare_usage};
+pub use entry::{EntryError, UsageEntry};
+pub use observation::ConsumerObservation;
 pub use period::Period;
-pub use usage::Usage;
+pub use usage::UsageEntries;
 pub use voucher::{Voucher, VoucherKey};
 
 /// Seconds since 1970 in UTC. Whole seconds, as Kubernetes writes times.

@@ -11,7 +11,7 @@ use liqo_quantity::ResourceList;
 
 use crate::Seconds;
 use crate::charges::Charges;
-use crate::entry::{Entry, Time, is_name, normalized};
+use crate::entry::{EntryTime, UsageEntry, is_name, normalized_amounts};
 use crate::period::Period;
 
 /// Maximum difference in seconds between the clocks within one cluster: API server, nodes and
@@ -20,7 +20,7 @@ pub const CLOCKS_OF_A_CLUSTER: Seconds = 5;
 
 /// One pod that the consumer sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Observation<'a> {
+pub struct ConsumerObservation<'a> {
     /// UID of the local pod.
     pub uid: &'a str,
     /// Namespace of the local pod.
@@ -44,10 +44,10 @@ pub struct Observation<'a> {
 /// The entry of a pod that is gone and was never charged. It has no second. Without it, a provider
 /// could create its shadow pod again and charge it: see
 /// [`may_have_run_on`](crate::voucher::may_have_run_on).
-pub fn never_charged(uid: &str, pool: &str, now: Seconds) -> Option<Entry> {
+pub fn never_charged(uid: &str, pool: &str, now: Seconds) -> Option<UsageEntry> {
     let (uid, pool, namespace) = (uid.to_owned(), pool.to_owned(), String::new());
-    let (from, until) = (Time::exact(now), Time::estimate(now));
-    Entry {
+    let (from, until) = (EntryTime::exact(now), EntryTime::estimate(now));
+    UsageEntry {
         uid,
         pool,
         from,
@@ -58,11 +58,11 @@ pub fn never_charged(uid: &str, pool: &str, now: Seconds) -> Option<Entry> {
     .if_valid()
 }
 
-impl Observation<'_> {
+impl ConsumerObservation<'_> {
     /// The consumer's own entries at the time `now`, by its own clock. `clocks`: how many seconds
     /// the clocks of both sides may differ. Nothing for a pod that the provider never charged, as
     /// far as was seen, and that is not gone.
-    pub fn entries(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
+    pub fn entries(&self, now: Seconds, clocks: Seconds) -> Vec<UsageEntry> {
         let mut entries = self.entries_of_any_namespace(now, clocks);
         // The provider's copy may have said anything.
         let namespace = if is_name(self.namespace) {
@@ -73,7 +73,10 @@ impl Observation<'_> {
         for entry in &mut entries {
             namespace.clone_into(&mut entry.namespace);
         }
-        let mut entries: Vec<Entry> = entries.into_iter().filter_map(Entry::if_valid).collect();
+        let mut entries: Vec<UsageEntry> = entries
+            .into_iter()
+            .filter_map(UsageEntry::if_valid)
+            .collect();
         // A pod that ended in the second in which it began, or by the provider's clock before it
         // was sent, is known to have ended, too.
         if self.gone.is_some()
@@ -86,7 +89,7 @@ impl Observation<'_> {
         entries
     }
 
-    fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<Entry> {
+    fn entries_of_any_namespace(&self, now: Seconds, clocks: Seconds) -> Vec<UsageEntry> {
         let seen = self.gone.unwrap_or(now);
         let (charges, charged_until) =
             (*self.charges.unverified(), *self.charged_until.unverified());
@@ -109,7 +112,7 @@ impl Observation<'_> {
             {
                 // The begin is the provider's, as far as possible: by its clock the pod ended then
                 // at the latest.
-                vec![self.own_entry(Time::exact(from.min(end)), end, &most)]
+                vec![self.own_entry(EntryTime::exact(from.min(end)), end, &most)]
             } else if is_gone {
                 charges.estimated_entries(self.uid, self.pool, end, &most)
             } else {
@@ -121,18 +124,18 @@ impl Observation<'_> {
         // Both by our clock: by that of the provider its charges may end as much later as the
         // clocks differ.
         let until = charged_until.map_or(seen, |end| end.saturating_add(clocks).min(seen));
-        vec![self.own_entry(Time::estimate(self.sent.min(until)), until, &most)]
+        vec![self.own_entry(EntryTime::estimate(self.sent.min(until)), until, &most)]
     }
 
     /// The entry that this cluster counts by itself, for the most that the pod may be charged.
-    fn own_entry(&self, from: Time, until: Seconds, most: &ResourceList) -> Entry {
+    fn own_entry(&self, from: EntryTime, until: Seconds, most: &ResourceList) -> UsageEntry {
         let (uid, pool, namespace) = (self.uid.to_owned(), self.pool.to_owned(), String::new());
-        Entry {
+        UsageEntry {
             uid,
             pool,
             from,
-            until: Time::estimate(until),
-            amounts: normalized(most),
+            until: EntryTime::estimate(until),
+            amounts: normalized_amounts(most),
             namespace,
         }
     }
@@ -149,22 +152,28 @@ impl Observation<'_> {
     }
 
     fn may_be_charged(&self, amounts: &ResourceList) -> bool {
-        self.asked.iter().any(|asked| normalized(asked) == *amounts)
+        self.asked
+            .iter()
+            .any(|asked| normalized_amounts(asked) == *amounts)
     }
 }
 
 /// The parts of the consumer's entries with their periods. An estimate close to a boundary also
 /// leaves an entry without a second at the other side of it: by the provider's clock the pod may
 /// have been there. The end of an entry whose begin is the provider's is by its clock.
-pub fn parts_with_witnesses(entry: &Entry, seconds: u32, clocks: Seconds) -> Vec<(Period, Entry)> {
+pub fn parts_with_witnesses(
+    entry: &UsageEntry,
+    seconds: u32,
+    clocks: Seconds,
+) -> Vec<(Period, UsageEntry)> {
     let mut parts = Period::parts(entry, seconds);
     let (first, last) = (
         Period::at(entry.from.at, seconds),
         Period::at(entry.until.at.saturating_sub(1).max(entry.from.at), seconds),
     );
-    let witness = |at: Seconds| Entry {
-        from: Time::estimate(at),
-        until: Time::estimate(at),
+    let witness = |at: Seconds| UsageEntry {
+        from: EntryTime::estimate(at),
+        until: EntryTime::estimate(at),
         ..entry.clone()
     };
     if entry.from.is_estimate && entry.from.at.saturating_sub(clocks) < first.start {
@@ -186,7 +195,7 @@ mod tests {
 
     fn entries(charges: &str, gone: Option<Seconds>, asked: &[ResourceList]) -> Vec<String> {
         let charges = charges.parse().unwrap();
-        let observation = Observation {
+        let observation = ConsumerObservation {
             uid: "u",
             namespace: "",
             pool: "p",
@@ -272,7 +281,7 @@ mod tests {
         let asked = [list("cpu=1")];
         let entries = |charges: &str, gone: Option<Seconds>| {
             let charges = charges.parse().unwrap();
-            let observation = Observation {
+            let observation = ConsumerObservation {
                 uid: "u",
                 namespace: "",
                 pool: "p",
@@ -314,7 +323,7 @@ mod tests {
         for charges in ["1003- cpu=1", "600- cpu=1", ""] {
             let charges = charges.parse().unwrap();
             let asked = [list("cpu=1")];
-            let observation = Observation {
+            let observation = ConsumerObservation {
                 uid: "u",
                 namespace: "demo",
                 pool: "p",

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::Seconds;
-use crate::entry::{Entry, Time};
+use crate::entry::{EntryTime, UsageEntry};
 
 /// Default length of a period: an hour.
 pub const DEFAULT_PERIOD_SECONDS: u32 = 3600;
@@ -76,18 +76,18 @@ impl Period {
     }
 
     /// The part of an entry that is in the period. What was estimated stays so.
-    pub fn part_of(self, entry: &Entry) -> Option<Entry> {
-        let from = Time {
+    pub fn part_of(self, entry: &UsageEntry) -> Option<UsageEntry> {
+        let from = EntryTime {
             at: entry.from.at.max(self.start),
             ..entry.from
         };
-        let until = Time {
+        let until = EntryTime {
             at: entry.until.at.min(self.end()),
             ..entry.until
         };
         let is_inside = from.at < self.end() && until.at >= self.start;
         is_inside
-            .then(|| Entry {
+            .then(|| UsageEntry {
                 from,
                 until,
                 ..entry.clone()
@@ -97,7 +97,7 @@ impl Period {
 
     /// All parts of an entry, each with its period; of an entry over more than [`MAX_PARTS`]
     /// periods, the last ones.
-    pub fn parts(entry: &Entry, seconds: u32) -> Vec<(Self, Entry)> {
+    pub fn parts(entry: &UsageEntry, seconds: u32) -> Vec<(Self, UsageEntry)> {
         let oldest = entry
             .until
             .at
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_runs_over_a_boundary_is_cut_there() {
-        let entry = Entry::exact("u", "p", 50, 130, &list("cpu=1")).unwrap();
+        let entry = UsageEntry::exact("u", "p", 50, 130, &list("cpu=1")).unwrap();
         let parts: Vec<String> = Period::parts(&entry, 60)
             .iter()
             .map(|(_, part)| part.to_string())
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_estimate_stays_one() {
-        let entry: Entry = "u p ~50 ~70 cpu=1".parse().unwrap();
+        let entry: UsageEntry = "u p ~50 ~70 cpu=1".parse().unwrap();
         let parts: Vec<String> = Period::parts(&entry, 60)
             .iter()
             .map(|(_, part)| part.to_string())
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn an_entry_over_all_time_has_few_parts() {
         let parts = Period::parts(
-            &Entry::exact("u", "p", 0, 1_767_225_600, &list("cpu=1")).unwrap(),
+            &UsageEntry::exact("u", "p", 0, 1_767_225_600, &list("cpu=1")).unwrap(),
             60,
         );
         assert_eq!(

@@ -16,19 +16,19 @@ use liqo_api::{
     Money, PriceList, ReceiptLine, ReceiptPool, ReceiptStatement, ReceiptVersion, Time,
     UsagePeriod,
 };
-use liqo_quantity::{AmountSeconds, cost, priced_unit};
+use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
 
 use crate::Seconds;
-use crate::entry::Entry;
+use crate::entry::UsageEntry;
 use crate::period::Period;
-use crate::usage::Usage;
+use crate::usage::UsageEntries;
 
 /// Maximum length of a statement as JSON, in bytes: what fits into a signed document.
 pub const MAX_STATEMENT_LEN: usize = 32 * 1024;
 
 /// A version of the contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct ContractVersion {
     /// Its number.
     pub version: u32,
     /// SHA-256 of its terms, in hexadecimal.
@@ -41,7 +41,7 @@ pub struct Version {
 
 /// The contract that a receipt is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contract {
+pub struct ReceiptContract {
     /// Its ID.
     pub id: String,
     /// The cluster that lends.
@@ -49,7 +49,7 @@ pub struct Contract {
     /// The cluster that borrows.
     pub consumer: ClusterId,
     /// Its versions, in the order of time.
-    pub versions: Vec<Version>,
+    pub versions: Vec<ContractVersion>,
     /// The first second in which it does not apply any more, if it has ended.
     pub end: Option<Seconds>,
 }
@@ -61,11 +61,11 @@ pub struct Contract {
 )]
 pub struct TooManyCurrencies(pub usize);
 
-impl Contract {
+impl ReceiptContract {
     /// Reads the readable copy of a contract, which its consumer stores as it was signed. `None` if
     /// it was never in force.
-    pub fn of(spec: &ContractSpec) -> Option<Self> {
-        let earlier = spec.earlier.iter().map(|earlier| Version {
+    pub fn of_spec(spec: &ContractSpec) -> Option<Self> {
+        let earlier = spec.earlier.iter().map(|earlier| ContractVersion {
             version: earlier.version,
             digest: earlier.digest.clone(),
             from: earlier.since.0.as_second(),
@@ -78,13 +78,13 @@ impl Contract {
             .in_force_since
             .as_ref()
             .map(|since| since.0.as_second());
-        let current = since.map(|from| Version {
+        let current = since.map(|from| ContractVersion {
             version,
             digest,
             from,
             prices,
         });
-        let mut versions: Vec<Version> = earlier.chain(current).collect();
+        let mut versions: Vec<ContractVersion> = earlier.chain(current).collect();
         versions.sort_by_key(|version| (version.from, version.version));
         versions.first()?;
         let terms = &spec.terms;
@@ -104,7 +104,7 @@ impl Contract {
 
     /// The versions that apply in a period, each with its first second and the first second after
     /// it, within the period.
-    pub(crate) fn spans(&self, period: Period) -> Vec<(&Version, Seconds, Seconds)> {
+    pub(crate) fn spans(&self, period: Period) -> Vec<(&ContractVersion, Seconds, Seconds)> {
         let end = self.end.unwrap_or(Seconds::MAX).min(period.end());
         let nexts = self
             .versions
@@ -122,7 +122,7 @@ impl Contract {
 
     /// The part of an entry that the contract is about: nothing is charged before it began, nor
     /// after it ended.
-    pub fn part_of(&self, entry: &Entry) -> Option<Entry> {
+    pub fn part_of(&self, entry: &UsageEntry) -> Option<UsageEntry> {
         let start = self.versions.first()?.from;
         let mut part = entry.clone();
         part.from.at = part.from.at.max(start);
@@ -135,7 +135,7 @@ impl Contract {
     pub fn receipt(
         &self,
         period: Period,
-        usage: &Usage,
+        usage: &UsageEntries,
     ) -> Result<ReceiptStatement, TooManyCurrencies> {
         let spans = self.spans(period);
         let mut sums: BTreeMap<(String, u32), BTreeMap<String, AmountSeconds>> = BTreeMap::new();
@@ -156,13 +156,14 @@ impl Contract {
                     .entry((entry.pool.clone(), version.version))
                     .or_default();
                 for (name, amount) in &entry.amounts {
-                    *sum.entry(name.to_owned()).or_default() += AmountSeconds::of(amount, seconds);
+                    *sum.entry(name.to_owned()).or_default() +=
+                        AmountSeconds::from_amount(amount, seconds);
                 }
             }
         }
         let pools: Vec<ReceiptPool> = sums
             .into_iter()
-            .map(|((pool, version), sums)| self.pool(pool, version, sums))
+            .map(|((pool, version), sums)| self.priced_pool(pool, version, sums))
             .collect();
         let versions = spans.iter().map(|(version, ..)| ReceiptVersion {
             version: version.version,
@@ -174,7 +175,7 @@ impl Contract {
             consumer: self.consumer.clone(),
             period: api_period(period),
             versions: versions.collect(),
-            totals: totals(&pools),
+            totals: totals_by_currency(&pools),
             pools,
             is_summary: false,
             pods: u64::try_from(pods.len()).unwrap_or(u64::MAX),
@@ -184,7 +185,7 @@ impl Contract {
         let currencies = statement.totals.len();
         if currencies > MAX_RECEIPT_CURRENCIES {
             Err(TooManyCurrencies(currencies))
-        } else if fits(&statement) {
+        } else if fits_document(&statement) {
             Ok(statement)
         } else {
             Ok(ReceiptStatement {
@@ -195,7 +196,7 @@ impl Contract {
         }
     }
 
-    fn pool(
+    fn priced_pool(
         &self,
         pool: String,
         number: u32,
@@ -208,7 +209,7 @@ impl Contract {
         let prices = version.and_then(|version| version.prices.get(&pool));
         let resources = sums.into_iter().map(|(name, amount_seconds)| {
             let rate = prices.and_then(|prices| prices.rates.get(&name));
-            let cost = rate.map(|rate| cost(rate, priced_unit(&name), amount_seconds));
+            let cost = rate.map(|rate| cost_of_use(rate, priced_unit(&name), amount_seconds));
             (
                 name,
                 ReceiptLine {
@@ -228,7 +229,7 @@ impl Contract {
 }
 
 /// Whether a statement with its lines can be signed and stored.
-fn fits(statement: &ReceiptStatement) -> bool {
+fn fits_document(statement: &ReceiptStatement) -> bool {
     statement.pools.len() <= MAX_RECEIPT_POOLS
         && statement
             .pools
@@ -238,7 +239,7 @@ fn fits(statement: &ReceiptStatement) -> bool {
 }
 
 /// The sum of all costs, by currency.
-pub fn totals(pools: &[ReceiptPool]) -> BTreeMap<String, Money> {
+pub fn totals_by_currency(pools: &[ReceiptPool]) -> BTreeMap<String, Money> {
     let mut totals: BTreeMap<String, Money> = BTreeMap::new();
     for pool in pools {
         let Some(currency) = &pool.currency else {
@@ -252,13 +253,13 @@ pub fn totals(pools: &[ReceiptPool]) -> BTreeMap<String, Money> {
 
 /// Returns a message if a statement contradicts itself: whoever computes a line or a total again
 /// gets another value.
-pub fn contradiction(statement: &ReceiptStatement) -> Option<String> {
+pub fn statement_contradiction(statement: &ReceiptStatement) -> Option<String> {
     for pool in &statement.pools {
         for (name, line) in &pool.resources {
             if line.cost
                 != line
                     .rate
-                    .map(|rate| cost(rate, priced_unit(name), line.amount_seconds))
+                    .map(|rate| cost_of_use(rate, priced_unit(name), line.amount_seconds))
             {
                 return Some(format!(
                     "the cost of {name:.100} in pool {:.100} is not its rate times its amount",
@@ -269,7 +270,7 @@ pub fn contradiction(statement: &ReceiptStatement) -> Option<String> {
     }
     // Whoever has no entries takes the totals of a summary as they are.
     let is_summary = statement.is_summary && statement.pools.is_empty();
-    (!is_summary && statement.totals != totals(&statement.pools))
+    (!is_summary && statement.totals != totals_by_currency(&statement.pools))
         .then(|| "the totals are not the sums of the costs".to_owned())
 }
 
@@ -351,18 +352,18 @@ mod tests {
         )])
     }
 
-    fn contract(versions: &[(Seconds, &str)]) -> Contract {
+    fn contract(versions: &[(Seconds, &str)]) -> ReceiptContract {
         let versions = versions
             .iter()
             .zip(1..)
-            .map(|((from, cpu), version)| Version {
+            .map(|((from, cpu), version)| ContractVersion {
                 version,
                 digest: format!("d{version}"),
                 from: *from,
                 prices: prices(cpu),
             });
         let id = |byte: u8| ClusterId::of_public_key(&[byte; 32]);
-        Contract {
+        ReceiptContract {
             id: "c".to_owned(),
             provider: id(1),
             consumer: id(2),
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_core_for_an_hour_costs_its_rate() {
-        let usage = Usage::read("u p 0 3600 cpu=1,memory=1073741824,pods=1\n").unwrap();
+        let usage = UsageEntries::parse("u p 0 3600 cpu=1,memory=1073741824,pods=1\n").unwrap();
         let receipt = contract(&[(0, "0.04")])
             .receipt(Period::at(0, 3600), &usage)
             .unwrap();
@@ -386,12 +387,12 @@ mod tests {
             (receipt.pods, receipt.entries, receipt.digest.as_str()),
             (1, 1, usage.digest().as_str())
         );
-        assert_eq!(contradiction(&receipt), None);
+        assert_eq!(statement_contradiction(&receipt), None);
     }
 
     #[test]
     fn each_version_has_its_own_lines_and_nothing_is_charged_before_the_first_or_after_the_end() {
-        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let usage = UsageEntries::parse("u p 0 3600 cpu=1\n").unwrap();
         let mut contract = contract(&[(600, "0.04"), (1800, "0.08")]);
         contract.end = Some(3000);
         let receipt = contract.receipt(Period::at(0, 3600), &usage).unwrap();
@@ -415,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_receipt_of_10_000_pods_is_small() {
-        let usage: Usage = (0..10_000)
+        let usage: UsageEntries = (0..10_000)
             .map(|n| {
                 format!("u{n} p{} 0 3600 cpu=1,memory=5,pods=1", n % 10)
                     .parse()
@@ -431,7 +432,7 @@ mod tests {
 
     /// A contract that changed as often as one can, with prices for 16 pools with 8 resources each,
     /// each price list in one of so many currencies; and pods that used all of that all the time.
-    fn largest(currencies: usize) -> (Contract, Usage) {
+    fn largest(currencies: usize) -> (ReceiptContract, UsageEntries) {
         let resources: Vec<String> = (0..8)
             .map(|n| format!("{}.example.com/resource-{n:02}", "x".repeat(40)))
             .collect();
@@ -452,7 +453,7 @@ mod tests {
                 u32::try_from(number).unwrap() + 1,
                 i64::try_from(number).unwrap() * 50,
             );
-            contract.versions.push(Version {
+            contract.versions.push(ContractVersion {
                 version,
                 digest: "d".repeat(64),
                 from,
@@ -477,7 +478,9 @@ mod tests {
         let (contract, usage) = largest(MAX_RECEIPT_CURRENCIES);
         let receipt = contract.receipt(Period::at(0, 3600), &usage).unwrap();
         assert!(
-            receipt.is_summary && receipt.pools.is_empty() && contradiction(&receipt).is_none()
+            receipt.is_summary
+                && receipt.pools.is_empty()
+                && statement_contradiction(&receipt).is_none()
         );
         assert_eq!(
             (receipt.versions.len(), receipt.totals.len()),
@@ -489,7 +492,7 @@ mod tests {
             "{length}: even longer numbers fit"
         );
 
-        let costs = contract.costs(Period::at(0, 3600), &usage, &(0..3600));
+        let costs = contract.period_costs(Period::at(0, 3600), &usage, &(0..3600));
         assert!(
             receipt
                 .totals
@@ -506,7 +509,7 @@ mod tests {
     #[test]
     fn lines_that_no_schema_takes_make_a_summary() {
         let contract = contract(&[(0, "0.04")]);
-        let is_summary = |usage: Usage| {
+        let is_summary = |usage: UsageEntries| {
             contract
                 .receipt(Period::at(0, 3600), &usage)
                 .unwrap()
@@ -515,7 +518,7 @@ mod tests {
         let pools = |number: usize| {
             (0..number)
                 .map(|n| format!("u{n} p{n} 0 3600 -").parse().unwrap())
-                .collect::<Usage>()
+                .collect::<UsageEntries>()
         };
         assert!(
             !is_summary(pools(MAX_RECEIPT_POOLS)),
@@ -524,7 +527,7 @@ mod tests {
         let resources = |number: usize| {
             (0..number)
                 .map(|n| format!("u{n} p 0 3600 r{n}=1").parse().unwrap())
-                .collect::<Usage>()
+                .collect::<UsageEntries>()
         };
         assert!(
             !is_summary(resources(MAX_RECEIPT_RESOURCES))
@@ -533,14 +536,14 @@ mod tests {
         let used = |number: usize| {
             (0..number)
                 .map(|n| format!("u{n} p{n} 0 3600 r=1").parse().unwrap())
-                .collect::<Usage>()
+                .collect::<UsageEntries>()
         };
         assert!(!is_summary(used(300)) && is_summary(used(MAX_RECEIPT_POOLS + 1)));
     }
 
     #[test]
     fn only_a_summary_has_totals_without_lines() {
-        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let usage = UsageEntries::parse("u p 0 3600 cpu=1\n").unwrap();
         let full = contract(&[(0, "0.04")])
             .receipt(Period::at(0, 3600), &usage)
             .unwrap();
@@ -549,7 +552,7 @@ mod tests {
             is_summary: true,
             ..full.clone()
         };
-        assert_eq!(contradiction(&summary), None);
+        assert_eq!(statement_contradiction(&summary), None);
         assert!(
             statement_difference(&full, &summary)
                 .unwrap()
@@ -557,14 +560,14 @@ mod tests {
             "the consumer expects the lines"
         );
         assert!(
-            contradiction(&ReceiptStatement {
+            statement_contradiction(&ReceiptStatement {
                 is_summary: false,
                 ..summary.clone()
             })
             .is_some()
         );
         assert!(
-            contradiction(&ReceiptStatement {
+            statement_contradiction(&ReceiptStatement {
                 pools: full.pools,
                 totals: BTreeMap::new(),
                 ..summary
@@ -575,13 +578,13 @@ mod tests {
 
     #[test]
     fn a_changed_amount_or_total_is_a_contradiction() {
-        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let usage = UsageEntries::parse("u p 0 3600 cpu=1\n").unwrap();
         let receipt = contract(&[(0, "0.04")])
             .receipt(Period::at(0, 3600), &usage)
             .unwrap();
         let mut other = receipt.clone();
         other.totals.insert("EUR".to_owned(), "5".parse().unwrap());
-        assert!(contradiction(&other).unwrap().contains("totals"));
+        assert!(statement_contradiction(&other).unwrap().contains("totals"));
         assert!(
             statement_difference(&receipt, &other)
                 .unwrap()
@@ -589,7 +592,7 @@ mod tests {
         );
         let mut other = receipt.clone();
         other.pools[0].resources.get_mut("cpu").unwrap().cost = Some("5".parse().unwrap());
-        assert!(contradiction(&other).unwrap().contains("cpu"));
+        assert!(statement_contradiction(&other).unwrap().contains("cpu"));
         assert_eq!(statement_difference(&receipt, &receipt.clone()), None);
     }
 
@@ -612,12 +615,12 @@ mod tests {
             let lines = pods.iter().zip(0..).map(|((from, seconds, millis), n)| {
                 format!("u{n} p {from} {} cpu={millis}", from + seconds).replace(&format!("cpu={millis}"), &amount(*millis))
             });
-            let usage: Usage = lines.map(|line| line.parse().unwrap()).collect();
+            let usage: UsageEntries = lines.map(|line| line.parse().unwrap()).collect();
             let receipt = contract(&[(0, "0.04"), (boundary, "0.08")]).receipt(Period::at(0, 3600), &usage).unwrap();
             let sum: u128 = receipt.pools.iter().map(|pool| pool.resources["cpu"].amount_seconds.nanos()).sum();
             let expected: i128 = pods.iter().map(|(_, seconds, millis)| i128::from(*seconds) * i128::from(*millis) * 1_000_000).sum();
             prop_assert_eq!(i128::try_from(sum).unwrap(), expected);
-            prop_assert_eq!(contradiction(&receipt), None);
+            prop_assert_eq!(statement_contradiction(&receipt), None);
         }
     }
 

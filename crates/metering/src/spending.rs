@@ -20,14 +20,14 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use liqo_api::{BudgetPeriod, Money, PriceList, annotations};
-use liqo_quantity::{AmountSeconds, ResourceList, cost, per_hour, priced_unit};
+use liqo_quantity::{AmountSeconds, ResourceList, cost_of_use, per_hour, priced_unit};
 use serde::{Deserialize, Serialize};
 
 use crate::Seconds;
-use crate::entry::Entry;
+use crate::entry::UsageEntry;
 use crate::period::Period;
-use crate::receipt::{Contract, Version};
-use crate::usage::Usage;
+use crate::receipt::{ContractVersion, ReceiptContract};
+use crate::usage::UsageEntries;
 
 /// Maximum length in bytes as JSON of the costs with a namespace, for a day or a month. Those that
 /// cost least are added up without it. With the others of all currencies, the annotation is far
@@ -61,9 +61,9 @@ pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
 /// costs count for no namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Costs(BTreeMap<String, BTreeMap<String, Money>>);
+pub struct CostsByNamespace(BTreeMap<String, BTreeMap<String, Money>>);
 
-impl Costs {
+impl CostsByNamespace {
     /// Adds a cost. Nothing changes if it is zero.
     pub fn add(&mut self, currency: &str, namespace: &str, cost: Money) {
         if !cost.is_zero() {
@@ -77,7 +77,7 @@ impl Costs {
     }
 
     /// Adds what an entry costs at these prices, as far as it is in a span of time.
-    pub fn add_entry(&mut self, prices: &PriceList, entry: &Entry, span: &Range<Seconds>) {
+    pub fn add_entry(&mut self, prices: &PriceList, entry: &UsageEntry, span: &Range<Seconds>) {
         let seconds = entry
             .until
             .at
@@ -88,10 +88,10 @@ impl Costs {
         };
         for (resource, amount) in &entry.amounts {
             if let Some(rate) = prices.rates.get(resource) {
-                let cost = cost(
+                let cost = cost_of_use(
                     rate,
                     priced_unit(resource),
-                    AmountSeconds::of(amount, seconds),
+                    AmountSeconds::from_amount(amount, seconds),
                 );
                 self.add(&prices.currency, &entry.namespace, cost);
             }
@@ -124,7 +124,7 @@ impl Costs {
     }
 
     /// The costs of a namespace in a currency.
-    pub fn of(&self, currency: &str, namespace: &str) -> Money {
+    pub fn of_namespace(&self, currency: &str, namespace: &str) -> Money {
         self.0
             .get(currency)
             .and_then(|all| all.get(namespace))
@@ -164,42 +164,47 @@ impl Costs {
 
 /// The costs of the complete periods of a contract until some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settled {
+pub struct SettledCosts {
     /// The first second that is not settled.
     pub until: Seconds,
     /// Those of the day of the last settled second.
-    day: Costs,
+    day: CostsByNamespace,
     /// Those of the month of the last settled second.
-    month: Costs,
+    month: CostsByNamespace,
     /// Costs of contracts whose copies are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    former: Option<Box<Settled>>,
+    former: Option<Box<SettledCosts>>,
     /// UIDs of these copies, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     taken_over: Vec<String>,
 }
 
-impl Settled {
+impl SettledCosts {
     /// Reads [`annotations::SPENT`] of a contract; nothing is settled without it.
-    pub fn of(annotations: Option<&BTreeMap<String, String>>) -> Self {
+    pub fn from_annotations(annotations: Option<&BTreeMap<String, String>>) -> Self {
         annotations
             .and_then(|all| serde_json::from_str(all.get(annotations::SPENT)?).ok())
             .unwrap_or_default()
     }
 
     /// The text of the annotation.
-    pub fn text(&self) -> String {
+    pub fn annotation_text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Adds the costs of a complete period, which must not be settled yet. `usage` are all its
     /// entries.
     #[must_use]
-    pub fn with(&self, contract: &Contract, period: Period, usage: &Usage) -> Self {
+    pub fn with_period(
+        &self,
+        contract: &ReceiptContract,
+        period: Period,
+        usage: &UsageEntries,
+    ) -> Self {
         let costs = |kind: BudgetPeriod| {
             let span = span_of(kind, period.end() - 1);
             let costs = self.in_span(kind, &span).cloned().unwrap_or_default();
-            costs.bounded_with(&contract.costs(period, usage, &span))
+            costs.bounded_with(&contract.period_costs(period, usage, &span))
         };
         Self {
             until: period.end(),
@@ -228,7 +233,7 @@ impl Settled {
         let costs = |kind: BudgetPeriod| {
             let span = span_of(kind, until - 1);
             let all = sources.iter().filter_map(|one| one.in_span(kind, &span));
-            all.fold(Costs::default(), Costs::bounded_with)
+            all.fold(CostsByNamespace::default(), CostsByNamespace::bounded_with)
         };
         let former = Self {
             until,
@@ -256,7 +261,7 @@ impl Settled {
     }
 
     /// The settled costs of this day or month. `None` if all that is settled was before.
-    fn in_span(&self, kind: BudgetPeriod, span: &Range<Seconds>) -> Option<&Costs> {
+    fn in_span(&self, kind: BudgetPeriod, span: &Range<Seconds>) -> Option<&CostsByNamespace> {
         let costs = match kind {
             BudgetPeriod::Day => &self.day,
             BudgetPeriod::Month => &self.month,
@@ -265,9 +270,14 @@ impl Settled {
     }
 }
 
-impl Contract {
+impl ReceiptContract {
     /// Costs of the entries of a period, by namespace, as far as they are in a span of time.
-    pub fn costs(&self, period: Period, usage: &Usage, span: &Range<Seconds>) -> Costs {
+    pub fn period_costs(
+        &self,
+        period: Period,
+        usage: &UsageEntries,
+        span: &Range<Seconds>,
+    ) -> CostsByNamespace {
         let mut sums: BTreeMap<(&str, &str, u32, &str), AmountSeconds> = BTreeMap::new();
         let spans = self.spans(period);
         for entry in usage.entries() {
@@ -289,11 +299,11 @@ impl Contract {
                         version.version,
                         resource,
                     );
-                    *sums.entry(key).or_default() += AmountSeconds::of(amount, seconds);
+                    *sums.entry(key).or_default() += AmountSeconds::from_amount(amount, seconds);
                 }
             }
         }
-        let mut costs = Costs::default();
+        let mut costs = CostsByNamespace::default();
         for ((namespace, pool, number, resource), used) in sums {
             let version = self
                 .versions
@@ -305,7 +315,7 @@ impl Contract {
                 costs.add(
                     &prices.currency,
                     namespace,
-                    cost(rate, priced_unit(resource), used),
+                    cost_of_use(rate, priced_unit(resource), used),
                 );
             }
         }
@@ -313,7 +323,7 @@ impl Contract {
     }
 
     /// The version that applies at a time.
-    pub fn version_at(&self, time: Seconds) -> Option<&Version> {
+    pub fn version_at(&self, time: Seconds) -> Option<&ContractVersion> {
         let applies = self.end.is_none_or(|end| time < end);
         self.versions
             .iter()
@@ -337,22 +347,22 @@ impl Contract {
 
 /// The known costs of one contract.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Account {
+pub struct ContractAccount {
     /// The contract, from the consumer's copy.
-    pub contract: Contract,
+    pub contract: ReceiptContract,
     period_seconds: u32,
-    settled: Settled,
+    settled: SettledCosts,
     /// The end of the last complete period: pods that still run are in the records until then.
     complete: Seconds,
     /// The entries of periods that are not settled.
-    open: BTreeMap<Period, Usage>,
+    open: BTreeMap<Period, UsageEntries>,
     /// Cost of the pods that run now, for one hour.
-    per_hour: Costs,
+    per_hour: CostsByNamespace,
 }
 
-impl Account {
+impl ContractAccount {
     /// An account without records.
-    pub fn new(contract: Contract, period_seconds: u32, settled: Settled) -> Self {
+    pub fn new(contract: ReceiptContract, period_seconds: u32, settled: SettledCosts) -> Self {
         let complete = settled.until;
         Self {
             contract,
@@ -360,7 +370,7 @@ impl Account {
             settled,
             complete,
             open: BTreeMap::new(),
-            per_hour: Costs::default(),
+            per_hour: CostsByNamespace::default(),
         }
     }
 
@@ -379,7 +389,7 @@ impl Account {
     }
 
     /// Adds the entries of a pod that still runs, after all records.
-    pub fn add_running(&mut self, entries: &[Entry]) {
+    pub fn add_running(&mut self, entries: &[UsageEntry]) {
         for entry in entries
             .iter()
             .filter_map(|entry| self.contract.part_of(entry))
@@ -405,7 +415,7 @@ impl Account {
     }
 
     /// Costs of the present day or month.
-    pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> Costs {
+    pub fn spent(&self, kind: BudgetPeriod, now: Seconds) -> CostsByNamespace {
         let span = span_of(kind, now);
         let mut costs = self
             .settled
@@ -421,13 +431,13 @@ impl Account {
             costs.add_all(former);
         }
         for (period, usage) in &self.open {
-            costs.add_all(&self.contract.costs(*period, usage, &span));
+            costs.add_all(&self.contract.period_costs(*period, usage, &span));
         }
         costs
     }
 
     /// Cost of the pods that run now, for one hour.
-    pub fn per_hour(&self) -> &Costs {
+    pub fn per_hour(&self) -> &CostsByNamespace {
         &self.per_hour
     }
 }

@@ -12,7 +12,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::Seconds;
-use crate::entry::{Entry, EntryError, amounts_text};
+use crate::entry::{EntryError, UsageEntry, amounts_text};
 
 /// Maximum number of lines in one object.
 pub const MAX_LINES: usize = 2000;
@@ -21,16 +21,16 @@ pub const MAX_TEXT_LEN: usize = 256 * 1024;
 
 /// The entries of one period, or of any other set of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    entries: BTreeMap<(String, Seconds), Entry>,
+pub struct UsageEntries {
+    entries: BTreeMap<(String, Seconds), UsageEntry>,
 }
 
-impl Usage {
+impl UsageEntries {
     /// Adds an entry. Returns whether that changed anything.
-    pub fn add(&mut self, entry: Entry) -> bool {
+    pub fn add(&mut self, entry: UsageEntry) -> bool {
         let key = (entry.uid.clone(), entry.from.at);
         match self.entries.get(&key) {
-            Some(known) if rank(known) <= rank(&entry) => false,
+            Some(known) if entry_rank(known) <= entry_rank(&entry) => false,
             _ => {
                 self.entries.insert(key, entry);
                 true
@@ -39,7 +39,7 @@ impl Usage {
     }
 
     /// Reads the lines of a text. Stops at the first line that is no entry.
-    pub fn read(text: &str) -> Result<Self, EntryError> {
+    pub fn parse(text: &str) -> Result<Self, EntryError> {
         let mut usage = Self::default();
         for line in text.lines() {
             usage.add(line.parse()?);
@@ -48,18 +48,18 @@ impl Usage {
     }
 
     /// Whether there is an entry for this pod and start.
-    pub fn contains(&self, entry: &Entry) -> bool {
+    pub fn contains(&self, entry: &UsageEntry) -> bool {
         self.entries
             .contains_key(&(entry.uid.clone(), entry.from.at))
     }
 
     /// The entries, sorted by pod and start.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub fn entries(&self) -> impl Iterator<Item = &UsageEntry> {
         self.entries.values()
     }
 
     /// The entries of one pod, sorted by start.
-    pub fn of(&self, uid: &str) -> impl Iterator<Item = &Entry> {
+    pub fn of_pod(&self, uid: &str) -> impl Iterator<Item = &UsageEntry> {
         let first = (uid.to_owned(), Seconds::MIN);
         self.entries
             .range(first..)
@@ -85,17 +85,17 @@ impl Usage {
     }
 
     /// The canonical text: a line for each entry, sorted by UID and start, each with a line feed.
-    pub fn text(&self) -> String {
+    pub fn canonical_text(&self) -> String {
         text_of(self.entries())
     }
 
     /// SHA-256 of the canonical text, in lower-case hexadecimal.
     pub fn digest(&self) -> String {
-        sha256(self.text().as_bytes())
+        sha256(self.canonical_text().as_bytes())
     }
 
     /// The seconds of all entries that count twice, because a pod's entries overlap.
-    pub fn overlap(&self) -> Seconds {
+    pub fn overlap_seconds(&self) -> Seconds {
         let neighbours = self.entries.values().zip(self.entries.values().skip(1));
         let same_pod = neighbours.filter(|(one, next)| one.uid == next.uid);
         same_pod
@@ -104,8 +104,8 @@ impl Usage {
     }
 }
 
-impl FromIterator<Entry> for Usage {
-    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+impl FromIterator<UsageEntry> for UsageEntries {
+    fn from_iter<I: IntoIterator<Item = UsageEntry>>(entries: I) -> Self {
         let mut usage = Self::default();
         entries.into_iter().for_each(|entry| {
             usage.add(entry);
@@ -114,8 +114,8 @@ impl FromIterator<Entry> for Usage {
     }
 }
 
-impl Extend<Entry> for Usage {
-    fn extend<I: IntoIterator<Item = Entry>>(&mut self, entries: I) {
+impl Extend<UsageEntry> for UsageEntries {
+    fn extend<I: IntoIterator<Item = UsageEntry>>(&mut self, entries: I) {
         entries.into_iter().for_each(|entry| {
             self.add(entry);
         });
@@ -123,7 +123,7 @@ impl Extend<Entry> for Usage {
 }
 
 /// The entry with the lower rank counts. A fact comes before an estimate.
-fn rank(entry: &Entry) -> (bool, bool, Seconds, bool, &str, String) {
+fn entry_rank(entry: &UsageEntry) -> (bool, bool, Seconds, bool, &str, String) {
     let is_empty = entry.until.at <= entry.from.at;
     (
         is_empty,
@@ -141,7 +141,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 }
 
 /// The text of entries, a line for each.
-pub fn text_of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
+pub fn text_of<'a>(entries: impl IntoIterator<Item = &'a UsageEntry>) -> String {
     entries.into_iter().fold(String::new(), |mut text, entry| {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{entry}");
@@ -150,7 +150,7 @@ pub fn text_of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
 }
 
 /// Adds entries to the text of a chunk, as far as they fit, and returns the rest.
-pub fn fill(text: &mut String, entries: Vec<Entry>) -> Vec<Entry> {
+pub fn fill_chunk(text: &mut String, entries: Vec<UsageEntry>) -> Vec<UsageEntry> {
     let mut lines = text.lines().count();
     let mut rest = entries.into_iter();
     while let Some(entry) = rest.next() {
@@ -178,8 +178,8 @@ mod tests {
             lines
                 .iter()
                 .map(|line| line.parse().unwrap())
-                .collect::<Usage>()
-                .text()
+                .collect::<UsageEntries>()
+                .canonical_text()
         };
         assert_eq!(merged(["u p 1 9 -", "u p 1 5 -"]), "u p 1 5 -\n");
         assert_eq!(merged(["u p 1 ~4 -", "u p 1 5 -"]), "u p 1 5 -\n");
@@ -189,24 +189,29 @@ mod tests {
     #[test]
     fn entries_that_overlap_are_seen() {
         assert_eq!(
-            Usage::read("u p 1 9 -\nu p 7 10 -\nv p 1 9 -\n")
+            UsageEntries::parse("u p 1 9 -\nu p 7 10 -\nv p 1 9 -\n")
                 .unwrap()
-                .overlap(),
+                .overlap_seconds(),
             2
         );
-        assert_eq!(Usage::read("u p 1 7 -\nu p 7 10 -\n").unwrap().overlap(), 0);
+        assert_eq!(
+            UsageEntries::parse("u p 1 7 -\nu p 7 10 -\n")
+                .unwrap()
+                .overlap_seconds(),
+            0
+        );
     }
 
     #[test]
     fn a_chunk_takes_a_bounded_number_of_lines() {
-        let all: Vec<Entry> = (0..2500)
+        let all: Vec<UsageEntry> = (0..2500)
             .map(|n| format!("u{n} p 1 9 cpu=1").parse().unwrap())
             .collect();
         let (mut first, mut second) = (String::new(), String::new());
-        let rest = fill(&mut first, all);
+        let rest = fill_chunk(&mut first, all);
         assert_eq!((first.lines().count(), rest.len()), (2000, 500));
-        assert!(fill(&mut second, rest).is_empty());
-        let long: Vec<Entry> = (0..200)
+        assert!(fill_chunk(&mut second, rest).is_empty());
+        let long: Vec<UsageEntry> = (0..200)
             .map(|n| {
                 format!("{}{n} {} 1 9 -", "u".repeat(200), "p".repeat(60))
                     .parse()
@@ -214,21 +219,21 @@ mod tests {
             })
             .collect();
         let mut text = "x".repeat(MAX_TEXT_LEN - 1000);
-        assert_eq!(fill(&mut text, long).len(), 197);
+        assert_eq!(fill_chunk(&mut text, long).len(), 197);
         assert!(text.len() <= MAX_TEXT_LEN);
     }
 
     proptest! {
         #[test]
         fn order_and_repetition_change_nothing(all in prop::collection::vec(entries(), 0..20), again in prop::collection::vec(any::<prop::sample::Index>(), 0..20)) {
-            let once: Usage = all.iter().cloned().collect();
-            let mut other: Usage = all.iter().rev().cloned().collect();
+            let once: UsageEntries = all.iter().cloned().collect();
+            let mut other: UsageEntries = all.iter().rev().cloned().collect();
             if !all.is_empty() {
                 other.extend(again.iter().map(|index| index.get(&all).clone()));
             }
             prop_assert_eq!(&once, &other);
             prop_assert_eq!(once.digest(), other.digest());
-            prop_assert_eq!(Usage::read(&once.text()), Ok(once));
+            prop_assert_eq!(UsageEntries::parse(&once.canonical_text()), Ok(once));
         }
     }
 }

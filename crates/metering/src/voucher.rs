@@ -19,7 +19,7 @@ use liqo_quantity::ResourceList;
 use ring::hmac::{HMAC_SHA256, Key, sign, verify};
 
 use crate::Seconds;
-use crate::entry::{Entry, amounts_text, is_name, normalized, read_amounts};
+use crate::entry::{UsageEntry, amounts_text, is_name, normalized_amounts, read_amounts};
 use crate::period::Period;
 
 /// Maximum length in bytes. A provider allows 8 KiB for all annotations of a shadow pod.
@@ -52,7 +52,7 @@ pub fn may_have_run_on<'a>(
             line.strip_prefix(uid)
                 .is_some_and(|rest| rest.starts_with(' '))
         });
-        for entry in lines.filter_map(|line| line.parse::<Entry>().ok()) {
+        for entry in lines.filter_map(|line| line.parse::<UsageEntry>().ok()) {
             if period.start >= settled {
                 return false;
             }
@@ -84,12 +84,12 @@ impl VoucherKey {
 
     /// The text of a voucher for the pod with this UID at this provider. `None` if it would be too
     /// long.
-    pub fn write(&self, provider: &str, uid: &str, voucher: &Voucher) -> Option<String> {
+    pub fn write_voucher(&self, provider: &str, uid: &str, voucher: &Voucher) -> Option<String> {
         let mut amounts: Vec<String> = Vec::new();
         for one in voucher
             .amounts
             .iter()
-            .map(|one| amounts_text(&normalized(one)))
+            .map(|one| amounts_text(&normalized_amounts(one)))
         {
             amounts.retain(|known| *known != one);
             amounts.push(one);
@@ -101,19 +101,19 @@ impl VoucherKey {
             "{} {} {} {amounts}",
             voucher.sent, voucher.namespace, voucher.pool
         );
-        let code =
-            HEXLOWER.encode(sign(&self.0, message(provider, uid, &text).as_bytes()).as_ref());
+        let code = HEXLOWER
+            .encode(sign(&self.0, signed_message(provider, uid, &text).as_bytes()).as_ref());
         let voucher = format!("{text} {code}");
         (voucher.len() <= MAX_VOUCHER_LEN
             && self
-                .read(provider, uid, Claimed::new(Some(&voucher)))
+                .read_voucher(provider, uid, Claimed::new(Some(&voucher)))
                 .is_some())
         .then_some(voucher)
     }
 
     /// Reads a voucher that a provider shows. `None` if this cluster did not write it for this pod
     /// and this provider.
-    pub fn read(
+    pub fn read_voucher(
         &self,
         provider: &str,
         uid: &str,
@@ -125,7 +125,12 @@ impl VoucherKey {
         }
         let (text, code) = voucher.rsplit_once(' ')?;
         let code = HEXLOWER.decode(code.as_bytes()).ok()?;
-        verify(&self.0, message(provider, uid, text).as_bytes(), &code).ok()?;
+        verify(
+            &self.0,
+            signed_message(provider, uid, text).as_bytes(),
+            &code,
+        )
+        .ok()?;
         let [sent, namespace, pool, amounts] =
             text.split(' ').collect::<Vec<_>>().try_into().ok()?;
         let amounts = amounts
@@ -153,7 +158,7 @@ fn name(text: &str) -> Option<String> {
 }
 
 /// Neither a provider nor a UID contains a line feed.
-fn message(provider: &str, uid: &str, text: &str) -> String {
+fn signed_message(provider: &str, uid: &str, text: &str) -> String {
     format!("{provider}\n{uid}\n{text}")
 }
 
@@ -185,7 +190,7 @@ mod tests {
 
     fn written() -> String {
         key()
-            .write(
+            .write_voucher(
                 "milan",
                 "u",
                 &voucher(&["cpu=1,memory=1073741824,pods=1", "cpu=2"]),
@@ -200,22 +205,22 @@ mod tests {
             text.starts_with("1767225600 demo default cpu=1,memory=1073741824,pods=1;cpu=2 "),
             "{text}"
         );
-        let read = key().read("milan", "u", shown(&text)).unwrap();
+        let read = key().read_voucher("milan", "u", shown(&text)).unwrap();
         assert_eq!(
             (read.sent, read.amounts.len(), read.namespace.as_str()),
             (1_767_225_600, 2, "demo")
         );
         assert_eq!(
-            VoucherKey::derive(b"another key").read("milan", "u", shown(&text)),
+            VoucherKey::derive(b"another key").read_voucher("milan", "u", shown(&text)),
             None
         );
         assert_eq!(
-            key().read("milan", "v", shown(&text)),
+            key().read_voucher("milan", "v", shown(&text)),
             None,
             "for another pod"
         );
         assert_eq!(
-            key().read("genoa", "u", shown(&text)),
+            key().read_voucher("genoa", "u", shown(&text)),
             None,
             "for another provider"
         );
@@ -226,14 +231,14 @@ mod tests {
     fn only_the_latest_amounts_of_a_pod_that_is_resized_all_the_time_are_kept() {
         let amounts: Vec<String> = (0..100).map(|n| format!("cpu={}", 1 + n % 40)).collect();
         let all: Vec<&str> = amounts.iter().map(String::as_str).collect();
-        let text = key().write("milan", "u", &voucher(&all)).unwrap();
-        let read = key().read("milan", "u", shown(&text)).unwrap();
+        let text = key().write_voucher("milan", "u", &voucher(&all)).unwrap();
+        let read = key().read_voucher("milan", "u", shown(&text)).unwrap();
         assert_eq!(
             (read.amounts.len(), read.amounts.last()),
             (MAX_AMOUNTS, Some(&list("cpu=20")))
         );
         assert_eq!(
-            key().write(
+            key().write_voucher(
                 "milan",
                 "u",
                 &Voucher {
@@ -274,7 +279,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_voucher_with_a_changed_byte_is_refused(text in mutated_text(Just(written()))) {
-            prop_assert_eq!(key().read("milan", "u", shown(&text)).is_some(), text == written());
+            prop_assert_eq!(key().read_voucher("milan", "u", shown(&text)).is_some(), text == written());
         }
     }
 }

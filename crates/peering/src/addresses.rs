@@ -21,13 +21,13 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Context, Key, conditions, watch,
-    writes::{Step as _, StepError},
+    writes::{StepContext as _, StepError},
 };
 use liqo_signing::ClusterIdentity;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{FIELD_MANAGER, auth::client::only_local, protocol::ApiServer};
+use crate::{FIELD_MANAGER, auth::client::only_local, protocol::GrantedApiServer};
 
 /// Name of the `ConfigMap` with the API server's CA, which Kubernetes creates in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
@@ -40,16 +40,16 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// The addresses by which other clusters reach this one. If one is not known, the text says what to
 /// do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct AnnouncedAddresses {
     /// URL of the auth endpoint.
     pub auth_url: Result<String, String>,
     /// URL and CA of the API server.
-    pub api_server: Result<ApiServer, String>,
+    pub api_server: Result<GrantedApiServer, String>,
 }
 
 /// The objects that addresses can be derived from.
 #[derive(Clone, Debug, Default)]
-pub struct ClusterEnvironment {
+pub struct AddressSources {
     /// Service `liqo-auth`.
     pub auth_service: Option<Service>,
     /// Nodes of the control plane, else some others.
@@ -61,17 +61,20 @@ pub struct ClusterEnvironment {
 }
 
 /// Finds the addresses to give out.
-pub fn find(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Addresses {
-    Addresses {
+pub fn find_addresses(
+    spec: &ClusterConfigSpec,
+    environment: &AddressSources,
+) -> AnnouncedAddresses {
+    AnnouncedAddresses {
         auth_url: auth_url(spec, environment),
         api_server: api_server(spec, environment),
     }
 }
 
-fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Result<String, String> {
+fn auth_url(spec: &ClusterConfigSpec, environment: &AddressSources) -> Result<String, String> {
     let flag = "authentication.address";
     if let Some(url) = &spec.authentication.address {
-        return usable(url, flag);
+        return checked_url(url, flag);
     }
     let unset = |why: &str| {
         Err(format!(
@@ -98,7 +101,7 @@ fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Resul
         ingress.and_then(|ingress| ingress.ip.as_ref().or(ingress.hostname.as_ref())),
         port,
     ) {
-        return Ok(https(host, port.port));
+        return Ok(https_url(host, port.port));
     }
     let Some(node_port) = port.and_then(|port| port.node_port) else {
         return unset(&format!(
@@ -106,15 +109,15 @@ fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Resul
         ));
     };
     match internal_ip(&environment.nodes) {
-        Some(host) => Ok(https(&host, node_port)),
+        Some(host) => Ok(https_url(&host, node_port)),
         None => unset("no node has an InternalIP that other machines can reach"),
     }
 }
 
 fn api_server(
     spec: &ClusterConfigSpec,
-    environment: &ClusterEnvironment,
-) -> Result<ApiServer, String> {
+    environment: &AddressSources,
+) -> Result<GrantedApiServer, String> {
     let info = environment
         .cluster_info
         .as_ref()
@@ -128,20 +131,20 @@ fn api_server(
         .map(|info| info.ca.clone())
         .filter(|ca| !ca.is_empty());
     let found = match (published, root_ca) {
-        (Some(published), Some(root_ca)) => Some(both(published, &root_ca)),
+        (Some(published), Some(root_ca)) => Some(join_certificates(published, &root_ca)),
         (published, root_ca) => published.or(root_ca),
     };
     let Some(ca) = spec.api_server.ca.clone().or(found) else {
         return Err("the CA of the API server was not found: set it with `liqoctl install --set apiServer.ca=...`".to_owned());
     };
     if let Some(url) = &spec.api_server.address {
-        return Ok(ApiServer {
-            url: usable(url, "apiServer.address")?,
+        return Ok(GrantedApiServer {
+            url: checked_url(url, "apiServer.address")?,
             ca,
         });
     }
-    if let Some(url) = info.and_then(|info| usable(&info.url, "apiServer.address").ok()) {
-        return Ok(ApiServer { url, ca });
+    if let Some(url) = info.and_then(|info| checked_url(&info.url, "apiServer.address").ok()) {
+        return Ok(GrantedApiServer { url, ca });
     }
     let control_plane: Vec<Node> = environment
         .nodes
@@ -150,14 +153,14 @@ fn api_server(
         .cloned()
         .collect();
     match internal_ip(&control_plane) {
-        Some(host) => Ok(ApiServer { url: https(&host, 6443), ca }),
+        Some(host) => Ok(GrantedApiServer { url: https_url(&host, 6443), ca }),
         None => Err("the address of the API server was not found: set it with `liqoctl install --set apiServer.address=https://HOST:PORT`".to_owned()),
     }
 }
 
 /// The published CA certificates, and then those that the cluster's own pods verify with, each
 /// once. While a cluster gets a new CA, one of the two is often older than the other.
-fn both(published: String, root_ca: &str) -> String {
+fn join_certificates(published: String, root_ca: &str) -> String {
     let mut all = published;
     for certificate in root_ca
         .split_inclusive("-----END CERTIFICATE-----")
@@ -171,7 +174,7 @@ fn both(published: String, root_ca: &str) -> String {
 }
 
 /// Checks a URL that other clusters will get.
-fn usable(url: &str, flag: &str) -> Result<String, String> {
+fn checked_url(url: &str, flag: &str) -> Result<String, String> {
     let host = url
         .parse::<Uri>()
         .ok()
@@ -194,7 +197,7 @@ pub fn is_local(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(only_local)
 }
 
-fn https(host: &str, port: i32) -> String {
+fn https_url(host: &str, port: i32) -> String {
     if host.contains(':') {
         format!("https://[{host}]:{port}")
     } else {
@@ -253,7 +256,7 @@ struct PublishedServer {
 }
 
 /// The API server as kubeadm and others publish it, in the form of a kubeconfig.
-fn read_cluster_info(map: &ConfigMap) -> Option<ApiServer> {
+fn read_cluster_info(map: &ConfigMap) -> Option<GrantedApiServer> {
     let text = map.data.as_ref()?.get("kubeconfig")?;
     let config: PublishedKubeconfig = serde_saphyr::from_str(text).ok()?;
     let server = config.clusters.into_iter().next()?.cluster;
@@ -262,22 +265,22 @@ fn read_cluster_info(map: &ConfigMap) -> Option<ApiServer> {
         .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .unwrap_or_default();
-    Some(ApiServer {
+    Some(GrantedApiServer {
         url: server.server,
         ca,
     })
 }
 
 /// Keeps the addresses and the status of the `ClusterConfig` current until `context.stop`.
-pub async fn run(
+pub async fn keep_addresses_current(
     context: Context,
     identity: Arc<ClusterIdentity>,
-    found: watch::Sender<Option<Addresses>>,
+    found: watch::Sender<Option<AnnouncedAddresses>>,
 ) {
     let mut config = context.config.clone();
     loop {
         let current = config.borrow_and_update().clone();
-        let delay = match update(&context, &identity, &current, &found).await {
+        let delay = match update_addresses(&context, &identity, &current, &found).await {
             Ok(true) => REFRESH_INTERVAL,
             Ok(false) => RETRY_DELAY,
             Err(error) => {
@@ -294,13 +297,13 @@ pub async fn run(
     }
 }
 
-async fn update(
+async fn update_addresses(
     context: &Context,
     identity: &ClusterIdentity,
     config: &ClusterConfig,
-    found: &watch::Sender<Option<Addresses>>,
+    found: &watch::Sender<Option<AnnouncedAddresses>>,
 ) -> Result<bool, StepError> {
-    let addresses = find(
+    let addresses = find_addresses(
         &config.spec,
         &read_environment(context, &config.spec).await?,
     );
@@ -317,9 +320,9 @@ async fn update(
 async fn read_environment(
     context: &Context,
     spec: &ClusterConfigSpec,
-) -> Result<ClusterEnvironment, StepError> {
+) -> Result<AddressSources, StepError> {
     let client = &context.client;
-    let mut environment = ClusterEnvironment::default();
+    let mut environment = AddressSources::default();
     if spec.authentication.address.is_none() {
         let services: Api<Service> = Api::namespaced(client.clone(), &context.namespace);
         environment.auth_service = services.get_opt(AUTH_SERVICE).await.step(
@@ -370,7 +373,7 @@ async fn write_status(
     context: &Context,
     identity: &ClusterIdentity,
     config: &ClusterConfig,
-    addresses: &Addresses,
+    addresses: &AnnouncedAddresses,
 ) -> Result<(), StepError> {
     let api: Api<ClusterConfig> = Api::all(context.client.clone());
     let old = config.status.clone().unwrap_or_default();
@@ -396,16 +399,29 @@ async fn write_status(
                 &Patch::Merge(json!({ "status": status })),
             )
             .await;
-        written.step("write the status of", "ClusterConfig", Key::of(config))?;
+        written.step(
+            "write the status of",
+            "ClusterConfig",
+            Key::of_object(config),
+        )?;
     }
-    let written =
-        conditions::apply_to_config(context, config, FIELD_MANAGER, &[condition(addresses)]).await;
+    let written = conditions::apply_to_config(
+        context,
+        config,
+        FIELD_MANAGER,
+        &[addresses_condition(addresses)],
+    )
+    .await;
     written
-        .step("write the conditions of", "ClusterConfig", Key::of(config))
+        .step(
+            "write the conditions of",
+            "ClusterConfig",
+            Key::of_object(config),
+        )
         .map(drop)
 }
 
-fn condition(addresses: &Addresses) -> DesiredCondition {
+fn addresses_condition(addresses: &AnnouncedAddresses) -> DesiredCondition {
     match (&addresses.auth_url, &addresses.api_server) {
         (Ok(auth), Ok(server)) => DesiredCondition::yes(
             ADDRESSES_KNOWN,
@@ -445,8 +461,8 @@ mod tests {
         }))
     }
 
-    fn environment() -> ClusterEnvironment {
-        ClusterEnvironment {
+    fn environment() -> AddressSources {
+        AddressSources {
             auth_service: Some(json(
                 json!({"spec": {"ports": [{"port": 443, "nodePort": 30443}]}}),
             )),
@@ -469,11 +485,11 @@ mod tests {
         spec.authentication.address = Some("https://auth.example/".into());
         spec.api_server.address = Some("https://api.example:6443".into());
         spec.api_server.ca = Some("mine".into());
-        let found = find(&spec, &environment());
+        let found = find_addresses(&spec, &environment());
         assert_eq!(found.auth_url.unwrap(), "https://auth.example");
         assert_eq!(
             found.api_server.unwrap(),
-            ApiServer {
+            GrantedApiServer {
                 url: "https://api.example:6443".into(),
                 ca: "mine".into()
             }
@@ -484,15 +500,15 @@ mod tests {
     fn a_node_port_is_reached_at_a_control_plane_node_if_there_is_one() {
         let spec = ClusterConfigSpec::default();
         assert_eq!(
-            find(&spec, &environment()).auth_url.unwrap(),
+            find_addresses(&spec, &environment()).auth_url.unwrap(),
             "https://10.0.0.3:30443"
         );
-        let environment = ClusterEnvironment {
+        let environment = AddressSources {
             nodes: vec![node("z", "10.0.0.9", false), node("b", "10.0.0.2", false)],
             ..environment()
         };
         assert_eq!(
-            find(&spec, &environment).auth_url.unwrap(),
+            find_addresses(&spec, &environment).auth_url.unwrap(),
             "https://10.0.0.2:30443"
         );
     }
@@ -503,12 +519,12 @@ mod tests {
             "spec": {"ports": [{"port": 443, "nodePort": 30443}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}},
         });
-        let environment = ClusterEnvironment {
+        let environment = AddressSources {
             auth_service: Some(json(service)),
             ..environment()
         };
         assert_eq!(
-            find(&ClusterConfigSpec::default(), &environment)
+            find_addresses(&ClusterConfigSpec::default(), &environment)
                 .auth_url
                 .unwrap(),
             "https://203.0.113.9:443"
@@ -518,27 +534,27 @@ mod tests {
     #[test]
     fn the_api_server_is_taken_from_cluster_info_else_from_the_control_plane() {
         let spec = ClusterConfigSpec::default();
-        let server = find(&spec, &environment()).api_server.unwrap();
+        let server = find_addresses(&spec, &environment()).api_server.unwrap();
         assert_eq!(
             server,
-            ApiServer {
+            GrantedApiServer {
                 url: "https://10.0.0.3:6443".into(),
                 ca: "root".into()
             }
         );
-        let published = ClusterEnvironment {
+        let published = AddressSources {
             cluster_info: Some(info("https://203.0.113.5:6443")),
             ..environment()
         };
-        let server = find(&spec, &published).api_server.unwrap();
+        let server = find_addresses(&spec, &published).api_server.unwrap();
         assert_eq!(server.url, "https://203.0.113.5:6443");
         // A published address that only the machine itself can reach helps nobody.
-        let local = ClusterEnvironment {
+        let local = AddressSources {
             cluster_info: Some(info("https://127.0.0.1:6443")),
             ..environment()
         };
         assert_eq!(
-            find(&spec, &local).api_server.unwrap().url,
+            find_addresses(&spec, &local).api_server.unwrap().url,
             "https://10.0.0.3:6443"
         );
     }
@@ -547,12 +563,12 @@ mod tests {
     fn consumers_get_the_published_ca_and_that_of_the_clusters_own_pods() {
         let ca = |root_ca: &str| {
             let root_ca = Some(json(json!({"data": {"ca.crt": root_ca}})));
-            let environment = ClusterEnvironment {
+            let environment = AddressSources {
                 cluster_info: Some(info("https://203.0.113.5:6443")),
                 root_ca,
                 ..environment()
             };
-            find(&ClusterConfigSpec::default(), &environment)
+            find_addresses(&ClusterConfigSpec::default(), &environment)
                 .api_server
                 .unwrap()
                 .ca
@@ -581,7 +597,7 @@ mod tests {
         ] {
             spec.authentication.address = Some(url.into());
             spec.api_server.address = Some(url.into());
-            let found = find(&spec, &environment());
+            let found = find_addresses(&spec, &environment());
             assert!(
                 found
                     .auth_url
@@ -601,11 +617,8 @@ mod tests {
 
     #[test]
     fn where_nothing_is_found_the_text_says_what_to_set() {
-        let found = find(
-            &ClusterConfigSpec::default(),
-            &ClusterEnvironment::default(),
-        );
-        let wanted = condition(&found);
+        let found = find_addresses(&ClusterConfigSpec::default(), &AddressSources::default());
+        let wanted = addresses_condition(&found);
         assert_eq!(
             (wanted.status, wanted.reason.as_str()),
             (Some(false), "AuthenticationAddress")

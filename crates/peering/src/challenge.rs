@@ -47,7 +47,7 @@ pub enum ChallengeError {
 
 /// A challenge that is ours, has not expired and is unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Genuine {
+pub struct GenuineChallenge {
     // The time comes first, so that spent challenges are ordered by age.
     issued: Duration,
     nonce: [u8; NONCE_LEN],
@@ -58,7 +58,7 @@ pub struct Genuine {
 pub struct Challenges {
     key: hmac::Key,
     random: SystemRandom,
-    spent: Mutex<BTreeSet<Genuine>>,
+    spent: Mutex<BTreeSet<GenuineChallenge>>,
 }
 
 impl Challenges {
@@ -89,7 +89,11 @@ impl Challenges {
     }
 
     /// Checks that a challenge is ours, has not expired and is unused. This does not spend it.
-    pub fn check(&self, challenge: &str, now: Duration) -> Result<Genuine, ChallengeError> {
+    pub fn check(
+        &self,
+        challenge: &str,
+        now: Duration,
+    ) -> Result<GenuineChallenge, ChallengeError> {
         let bytes = BASE64URL_NOPAD
             .decode(challenge.as_bytes())
             .map_err(|_| ChallengeError::Unknown)?;
@@ -100,7 +104,7 @@ impl Challenges {
         let (time, nonce) = signed.split_at(TIME_LEN);
         let time = time.try_into().map_err(|_| ChallengeError::Unknown)?;
         let nonce = nonce.try_into().map_err(|_| ChallengeError::Unknown)?;
-        let genuine = Genuine {
+        let genuine = GenuineChallenge {
             issued: Duration::from_millis(u64::from_be_bytes(time)),
             nonce,
         };
@@ -114,10 +118,10 @@ impl Challenges {
     }
 
     /// Uses up a challenge: exactly one of several callers with the same challenge succeeds.
-    pub fn spend(&self, genuine: Genuine, now: Duration) -> Result<(), ChallengeError> {
+    pub fn spend(&self, genuine: GenuineChallenge, now: Duration) -> Result<(), ChallengeError> {
         let mut spent = self.spent();
         // Expired challenges are refused anyway, so forget them.
-        let oldest = Genuine {
+        let oldest = GenuineChallenge {
             issued: now.saturating_sub(LIFETIME),
             nonce: [0; NONCE_LEN],
         };
@@ -135,7 +139,7 @@ impl Challenges {
         Ok(())
     }
 
-    fn spent(&self) -> MutexGuard<'_, BTreeSet<Genuine>> {
+    fn spent(&self) -> MutexGuard<'_, BTreeSet<GenuineChallenge>> {
         self.spent.lock()
     }
 }
@@ -209,7 +213,7 @@ mod tests {
         let genuine = |n: usize| {
             let mut nonce = [0; NONCE_LEN];
             nonce[..8].copy_from_slice(&n.to_be_bytes());
-            Genuine {
+            GenuineChallenge {
                 issued: START,
                 nonce,
             }
@@ -221,7 +225,7 @@ mod tests {
             challenges.spend(genuine(MAX_SPENT), START),
             Err(ChallengeError::Busy)
         );
-        let fresh = Genuine {
+        let fresh = GenuineChallenge {
             issued: later(31),
             nonce: [1; NONCE_LEN],
         };

@@ -21,7 +21,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use crate::{
     addresses::is_local,
     auth::client::only_local,
-    protocol::{ApiServer, Grant, SecretText},
+    protocol::{AccessGrant, GrantedApiServer, SecretText},
 };
 
 /// Name of the Secret, in the provider namespace.
@@ -49,7 +49,7 @@ const PROVIDER_NAME: &str = "provider-name";
 
 /// The data for the renewal of a credential at the provider's API server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Renewal {
+pub struct TokenRenewal {
     /// The namespace of our account there.
     pub namespace: String,
     pub account: String,
@@ -59,7 +59,7 @@ pub struct Renewal {
 /// The part of a `ServiceAccount`'s token that says which account it is for, and to which Secret it
 /// is bound.
 #[derive(Deserialize)]
-struct Claims {
+struct TokenClaims {
     #[serde(rename = "kubernetes.io")]
     kubernetes: KubernetesClaims,
 }
@@ -67,7 +67,7 @@ struct Claims {
 /// The part of a token that says how long it lives, in seconds since 1970 by the clock of the API
 /// server that issued it.
 #[derive(Deserialize)]
-struct Validity {
+struct TokenValidity {
     iat: i64,
     exp: i64,
 }
@@ -75,12 +75,12 @@ struct Validity {
 #[derive(Deserialize)]
 struct KubernetesClaims {
     namespace: String,
-    serviceaccount: Named,
-    secret: Named,
+    serviceaccount: NamedClaim,
+    secret: NamedClaim,
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct NamedClaim {
     name: String,
     uid: String,
 }
@@ -88,7 +88,7 @@ struct Named {
 /// A grant with its times, by the clock of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    pub api_server: ApiServer,
+    pub api_server: GrantedApiServer,
     /// A bearer token.
     pub token: SecretText,
     pub issued_at: Timestamp,
@@ -122,8 +122,8 @@ pub enum CredentialError {
 
 impl Credential {
     /// Makes a credential from a grant that was received at `now`.
-    pub fn granted(grant: Grant, now: Timestamp) -> Self {
-        let life = life_of(
+    pub fn from_grant(grant: AccessGrant, now: Timestamp) -> Self {
+        let life = token_lifetime(
             &grant.token.0,
             i64::try_from(grant.expiration_seconds).unwrap_or(i64::MAX),
         );
@@ -146,7 +146,7 @@ impl Credential {
                 .and_then(|bytes| String::from_utf8(bytes.0.clone()).ok())
         };
         Some(Self {
-            api_server: ApiServer {
+            api_server: GrantedApiServer {
                 url: text(SERVER)?,
                 ca: text(CA)?,
             },
@@ -194,7 +194,7 @@ impl Credential {
     /// Time from `now` until it should be renewed: at 60% of its life, at once if it has expired.
     /// It is never younger than new, so a clock that was set back changes little.
     pub fn renew_in(&self, now: Timestamp) -> Duration {
-        let whole = self.life().saturating_mul(3) / 5;
+        let whole = self.lifetime_seconds().saturating_mul(3) / 5;
         let due = self.issued_at.as_second().saturating_add(whole);
         Duration::from_secs(
             u64::try_from(due.saturating_sub(now.as_second()).min(whole)).unwrap_or(0),
@@ -202,7 +202,7 @@ impl Credential {
     }
 
     /// In seconds.
-    fn life(&self) -> i64 {
+    fn lifetime_seconds(&self) -> i64 {
         self.expires_at
             .as_second()
             .saturating_sub(self.issued_at.as_second())
@@ -212,7 +212,7 @@ impl Credential {
     /// node may have stored it: if its clock was ahead of this one, the credential is older than it
     /// looks.
     #[must_use]
-    pub fn by_another_clock(self) -> Self {
+    pub fn with_clock_margin(self) -> Self {
         let earlier = |time: Timestamp| {
             Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE))
                 .unwrap_or(Timestamp::UNIX_EPOCH)
@@ -226,20 +226,20 @@ impl Credential {
 
     /// The data to renew it at the provider's API server for its own lifetime; none if its token
     /// does not say what it is bound to.
-    pub fn renewal(&self) -> Option<Renewal> {
-        Self::renewal_of(&self.token.0, self.life())
+    pub fn renewal(&self) -> Option<TokenRenewal> {
+        Self::renewal_of(&self.token.0, self.lifetime_seconds())
     }
 
     /// The same for a token and a lifetime in seconds.
-    pub(crate) fn renewal_of(token: &str, life: i64) -> Option<Renewal> {
-        let Claims {
+    pub(crate) fn renewal_of(token: &str, life: i64) -> Option<TokenRenewal> {
+        let TokenClaims {
             kubernetes:
                 KubernetesClaims {
                     namespace,
                     serviceaccount,
                     secret,
                 },
-        } = claims(token)?;
+        } = read_claims(token)?;
         // The provider wrote the token, and these become a path.
         if ![&namespace, &serviceaccount.name]
             .into_iter()
@@ -263,7 +263,7 @@ impl Credential {
             spec,
             status: None,
         };
-        Some(Renewal {
+        Some(TokenRenewal {
             namespace,
             account: serviceaccount.name,
             request,
@@ -272,12 +272,12 @@ impl Credential {
 
     /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is
     /// no token in it.
-    pub fn renewed(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
+    pub fn with_renewed_token(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
         let token = answer
             .status
             .map(|status| status.token)
             .filter(|token| !token.is_empty())?;
-        let life = life_of(&token, answer.spec.expiration_seconds.unwrap_or(MIN_LIFE));
+        let life = token_lifetime(&token, answer.spec.expiration_seconds.unwrap_or(MIN_LIFE));
         let expires_at = Timestamp::from_second(now.as_second().saturating_add(life)).ok()?;
         Some(Self {
             token: SecretText(token),
@@ -342,10 +342,10 @@ impl Credential {
     }
 }
 
-impl Renewal {
+impl TokenRenewal {
     /// The same for the shortest lifetime, which every provider allows; none if this is it. The
     /// provider may allow less than it did when it granted the credential.
-    pub fn for_shortest(mut self) -> Option<Self> {
+    pub fn with_shortest_lifetime(mut self) -> Option<Self> {
         let before = self.request.spec.expiration_seconds.replace(MIN_LIFE);
         (before != Some(MIN_LIFE)).then_some(self)
     }
@@ -353,14 +353,14 @@ impl Renewal {
 
 /// Lifetime of a token in seconds: as the token says, and at most `said`. The API server may issue
 /// it for a shorter time than was asked for.
-fn life_of(token: &str, said: i64) -> i64 {
-    let validity =
-        claims::<Validity>(token).and_then(|validity| validity.exp.checked_sub(validity.iat));
+fn token_lifetime(token: &str, said: i64) -> i64 {
+    let validity = read_claims::<TokenValidity>(token)
+        .and_then(|validity| validity.exp.checked_sub(validity.iat));
     validity.unwrap_or(said).min(said).clamp(0, MAX_LIFE)
 }
 
 /// Reads the claims of a token. Nothing here checks its signature.
-fn claims<C: DeserializeOwned>(token: &str) -> Option<C> {
+fn read_claims<C: DeserializeOwned>(token: &str) -> Option<C> {
     let payload = BASE64URL_NOPAD
         .decode(token.split('.').nth(1)?.as_bytes())
         .ok()?;
@@ -401,7 +401,7 @@ fn is_object_name(text: &str) -> bool {
 }
 
 /// The credential in a Secret that is not being deleted.
-pub fn stored(secret: Option<Secret>) -> Option<Credential> {
+pub fn stored_credential(secret: Option<Secret>) -> Option<Credential> {
     secret
         .filter(|secret| secret.metadata.deletion_timestamp.is_none())
         .as_ref()
@@ -422,16 +422,16 @@ mod tests {
         "2026-06-01T12:00:00Z".parse().unwrap()
     }
 
-    fn a_grant() -> Grant {
+    fn a_grant() -> AccessGrant {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let ca = rcgen::CertificateParams::new(vec!["ca".to_owned()])
             .unwrap()
             .self_signed(&key)
             .unwrap()
             .pem();
-        Grant {
+        AccessGrant {
             tenant_namespace: "liqo-tenant-x".into(),
-            api_server: ApiServer {
+            api_server: GrantedApiServer {
                 url: "https://203.0.113.5:6443".into(),
                 ca,
             },
@@ -443,7 +443,7 @@ mod tests {
     }
 
     fn credential() -> Credential {
-        Credential::granted(a_grant(), now())
+        Credential::from_grant(a_grant(), now())
     }
 
     #[test]
@@ -469,12 +469,12 @@ mod tests {
         let mut grant = credential();
         grant.expires_at = Timestamp::MAX;
         assert!(grant.renew_in(now()) > Duration::ZERO);
-        let granted = Grant {
+        let granted = AccessGrant {
             expiration_seconds: u64::MAX,
             ..a_grant()
         };
         assert_eq!(
-            Credential::granted(granted, now()).renew_in(now()),
+            Credential::from_grant(granted, now()).renew_in(now()),
             Duration::from_mins(24 * 60 * 3 / 5)
         );
         grant = credential();
@@ -491,7 +491,7 @@ mod tests {
             CredentialError::TenantNamespace
         );
         let at = |url: &str| Credential {
-            api_server: ApiServer {
+            api_server: GrantedApiServer {
                 url: url.into(),
                 ca: good.api_server.ca.clone(),
             },
@@ -605,14 +605,14 @@ mod tests {
     #[test]
     fn a_credential_is_renewed_for_its_own_lifetime_within_the_limits() {
         for (life, asked) in [(3600, 3600), (7200, 7200), (86_400, 86_400), (60, 600)] {
-            let grant = Grant {
+            let grant = AccessGrant {
                 token: token_for("liqo"),
                 expiration_seconds: life,
                 ..a_grant()
             };
-            let renewal = Credential::granted(grant, now()).renewal().unwrap();
+            let renewal = Credential::from_grant(grant, now()).renewal().unwrap();
             assert_eq!(renewal.request.spec.expiration_seconds, Some(asked));
-            let shortest = renewal.for_shortest();
+            let shortest = renewal.with_shortest_lifetime();
             assert_eq!(
                 shortest.map(|renewal| renewal.request.spec.expiration_seconds),
                 (asked != 600).then_some(Some(600))
@@ -622,13 +622,13 @@ mod tests {
 
     #[test]
     fn a_token_that_lives_shorter_than_was_asked_for_is_renewed_by_its_own_lifetime() {
-        let grant = Grant {
+        let grant = AccessGrant {
             token: token_of(1000, 0),
             expiration_seconds: 7200,
             ..a_grant()
         };
         assert_eq!(
-            Credential::granted(grant, now()).renew_in(now()),
+            Credential::from_grant(grant, now()).renew_in(now()),
             Duration::from_mins(10)
         );
         let answer = TokenRequest {
@@ -643,13 +643,16 @@ mod tests {
             ..TokenRequest::default()
         };
         assert_eq!(
-            credential().renewed(answer, now()).unwrap().renew_in(now()),
+            credential()
+                .with_renewed_token(answer, now())
+                .unwrap()
+                .renew_in(now()),
             Duration::from_mins(10)
         );
         // A token with absurd times does no harm.
         for (iat, exp) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (5, 1)] {
             let token = token_with(&serde_json::json!({ "iat": iat, "exp": exp }));
-            let credential = Credential::granted(Grant { token, ..a_grant() }, now());
+            let credential = Credential::from_grant(AccessGrant { token, ..a_grant() }, now());
             assert!(credential.renew_in(now()) <= Duration::from_mins(36));
         }
     }
@@ -669,13 +672,13 @@ mod tests {
             ..TokenRequest::default()
         };
         let later = "2026-06-01T12:50:00Z".parse().unwrap();
-        let renewed = credential.renewed(answer("new"), later).unwrap();
+        let renewed = credential.with_renewed_token(answer("new"), later).unwrap();
         assert_eq!(
             (renewed.token.0.as_str(), renewed.renew_in(later)),
             ("new", Duration::from_mins(24 * 60 * 3 / 5))
         );
         assert!(renewed.serves_same_clients(&credential));
-        assert_eq!(credential.renewed(answer(""), later), None);
+        assert_eq!(credential.with_renewed_token(answer(""), later), None);
     }
 
     #[test]
@@ -700,7 +703,7 @@ mod tests {
             mutated_text(Just(good.tenant_namespace.clone()))
         ];
         (url, ca, namespace).prop_map(move |(url, ca, tenant_namespace)| Credential {
-            api_server: ApiServer { url, ca },
+            api_server: GrantedApiServer { url, ca },
             tenant_namespace,
             ..good.clone()
         })
@@ -717,8 +720,8 @@ mod tests {
             age in 0..MAX_LIFE,
         ) {
             let expiration_seconds = u64::try_from(life).unwrap();
-            let grant = Grant { token: token_of(life, provider), expiration_seconds, ..a_grant() };
-            let issued = Credential::granted(grant, now());
+            let grant = AccessGrant { token: token_of(life, provider), expiration_seconds, ..a_grant() };
+            let issued = Credential::from_grant(grant, now());
             let at = |seconds: i64| Timestamp::from_second(now().as_second() + seconds).unwrap();
             // The process that got it renews it in time, whatever the provider's clock shows.
             prop_assert_eq!(issued.renew_in(at(0)), Duration::from_secs(expiration_seconds * 3 / 5));
@@ -727,7 +730,7 @@ mod tests {
             let age = age.min(life - 1);
             let seen = at(age + reader);
             prop_assert!(issued.may_be_usable(seen), "it still works, and counts as worthless");
-            let renewed_at = age + i64::try_from(issued.by_another_clock().renew_in(seen).as_secs()).unwrap();
+            let renewed_at = age + i64::try_from(issued.with_clock_margin().renew_in(seen).as_secs()).unwrap();
             prop_assert!(renewed_at <= age.max(life * 3 / 5), "renewed at the age of {} s of {}", renewed_at, life);
         }
 

@@ -20,7 +20,7 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The facts in the `ForeignCluster` of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
-pub struct Peer {
+pub struct PeerFacts {
     /// The user wants to borrow from it.
     pub wants_outgoing: bool,
     /// Whether the user wants to lend to it.
@@ -31,12 +31,12 @@ pub struct Peer {
     pub automatic: bool,
     /// The object has our finalizer.
     pub finalizer: bool,
-    pub waiting: Waiting,
+    pub waiting: ApprovalWait,
 }
 
 /// Whether a peer waits for approval to borrow from this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum ApprovalWait {
     No,
     /// Somebody has to decide within this time.
     For(Duration),
@@ -48,31 +48,31 @@ pub enum Waiting {
 
 /// Whether the peer of a record waits for approval, and for how much longer. A date that cannot be
 /// parsed has passed.
-pub fn waiting(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Waiting {
+pub fn approval_wait(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> ApprovalWait {
     let Some(since) = record
         .metadata
         .annotations
         .as_ref()
         .and_then(|all| all.get(annotations::PENDING_APPROVAL))
     else {
-        return Waiting::No;
+        return ApprovalWait::No;
     };
     if record.spec.incoming_peering != PeeringIntent::Auto {
-        return Waiting::Decided;
+        return ApprovalWait::Decided;
     }
     // A clock that was set back does not extend the time.
     let waited = since
         .parse::<Timestamp>()
         .map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
     match waited.ok().and_then(|waited| expiry.checked_sub(waited)) {
-        Some(left) if !left.is_zero() => Waiting::For(left),
-        _ => Waiting::Over,
+        Some(left) if !left.is_zero() => ApprovalWait::For(left),
+        _ => ApprovalWait::Over,
     }
 }
 
 /// One of the two namespaces of a peer in this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NamespaceState {
+pub enum PeerNamespaceState {
     Absent,
     Present,
     /// Liqo is removing its contents.
@@ -83,18 +83,18 @@ pub enum NamespaceState {
 
 /// This cluster's objects for one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct PeerSnapshot {
     /// Its `ForeignCluster`.
-    pub peer: Option<Peer>,
-    pub provider_namespace: NamespaceState,
-    pub tenant_namespace: NamespaceState,
+    pub peer: Option<PeerFacts>,
+    pub provider_namespace: PeerNamespaceState,
+    pub tenant_namespace: PeerNamespaceState,
     /// As a consumer, it has been silent for longer than the configured expiry.
     pub consumer_expired: bool,
 }
 
 /// The action for a peer as our provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outgoing {
+pub enum OutgoingAction {
     Nothing,
     /// Ensure that its namespace and session exist.
     Run,
@@ -106,7 +106,7 @@ pub enum Outgoing {
 
 /// The action for a peer as our consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Incoming {
+pub enum IncomingAction {
     /// There is no tenancy: remove what an earlier one left.
     Nothing,
     /// Ensure that all parts of the tenancy exist.
@@ -119,7 +119,7 @@ pub enum Incoming {
 
 /// The action for the `ForeignCluster` itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum RecordAction {
     Keep,
     /// Add our finalizer.
     Hold,
@@ -135,70 +135,77 @@ pub enum Record {
 
 /// The actions for one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    pub outgoing: Outgoing,
-    pub incoming: Incoming,
-    pub record: Record,
+pub struct PeerPlan {
+    pub outgoing: OutgoingAction,
+    pub incoming: IncomingAction,
+    pub record: RecordAction,
 }
 
-pub fn plan(snapshot: Snapshot) -> Plan {
+pub fn plan(snapshot: PeerSnapshot) -> PeerPlan {
     let outgoing = match (wants_outgoing(snapshot), snapshot.provider_namespace) {
-        (true, NamespaceState::Absent | NamespaceState::Present | NamespaceState::Ending) => {
-            Outgoing::Run
+        (
+            true,
+            PeerNamespaceState::Absent | PeerNamespaceState::Present | PeerNamespaceState::Ending,
+        ) => OutgoingAction::Run,
+        (false, PeerNamespaceState::Absent) => OutgoingAction::Nothing,
+        (false, PeerNamespaceState::Present | PeerNamespaceState::Ending) => {
+            OutgoingAction::TearDown
         }
-        (false, NamespaceState::Absent) => Outgoing::Nothing,
-        (false, NamespaceState::Present | NamespaceState::Ending) => Outgoing::TearDown,
-        (_, NamespaceState::Terminating) => Outgoing::AwaitGone,
+        (_, PeerNamespaceState::Terminating) => OutgoingAction::AwaitGone,
     };
     let unwanted = snapshot.consumer_expired
         || snapshot
             .peer
             .is_some_and(|peer| peer.deleting || peer.incoming == PeeringIntent::No);
     let incoming = match snapshot.tenant_namespace {
-        NamespaceState::Absent => Incoming::Nothing,
-        NamespaceState::Present if !unwanted => Incoming::Serve,
-        NamespaceState::Present | NamespaceState::Ending => Incoming::End,
-        NamespaceState::Terminating => Incoming::AwaitGone,
+        PeerNamespaceState::Absent => IncomingAction::Nothing,
+        PeerNamespaceState::Present if !unwanted => IncomingAction::Serve,
+        PeerNamespaceState::Present | PeerNamespaceState::Ending => IncomingAction::End,
+        PeerNamespaceState::Terminating => IncomingAction::AwaitGone,
     };
-    Plan {
+    PeerPlan {
         outgoing,
         incoming,
-        record: record(snapshot.peer, outgoing, incoming),
+        record: record_action(snapshot.peer, outgoing, incoming),
     }
 }
 
-fn wants_outgoing(snapshot: Snapshot) -> bool {
+fn wants_outgoing(snapshot: PeerSnapshot) -> bool {
     snapshot
         .peer
         .is_some_and(|peer| peer.wants_outgoing && !peer.deleting)
 }
 
-fn record(peer: Option<Peer>, outgoing: Outgoing, incoming: Incoming) -> Record {
-    let over = outgoing == Outgoing::Nothing && incoming == Incoming::Nothing;
+fn record_action(
+    peer: Option<PeerFacts>,
+    outgoing: OutgoingAction,
+    incoming: IncomingAction,
+) -> RecordAction {
+    let over = outgoing == OutgoingAction::Nothing && incoming == IncomingAction::Nothing;
     match peer {
-        None if incoming == Incoming::Serve => Record::Create,
-        Some(peer) if peer.waiting == Waiting::Over && !peer.deleting => Record::Forget,
+        None if incoming == IncomingAction::Serve => RecordAction::Create,
+        Some(peer) if peer.waiting == ApprovalWait::Over && !peer.deleting => RecordAction::Forget,
         // Keep a `No`, which keeps the consumer out, and a record that somebody has to decide on,
         // or decided on.
         Some(peer)
             if over
                 && peer.automatic
-                && peer.waiting == Waiting::No
+                && peer.waiting == ApprovalWait::No
                 && !peer.deleting
                 && !peer.wants_outgoing
                 && peer.incoming != PeeringIntent::No =>
         {
-            Record::Delete
+            RecordAction::Delete
         }
-        Some(peer) if over && peer.finalizer => Record::Release,
-        Some(peer) if !over && !peer.finalizer && !peer.deleting => Record::Hold,
-        None | Some(_) => Record::Keep,
+        Some(peer) if over && peer.finalizer => RecordAction::Release,
+        Some(peer) if !over && !peer.finalizer && !peer.deleting => RecordAction::Hold,
+        None | Some(_) => RecordAction::Keep,
     }
 }
 
 /// The last signs of life of a provider, by the local monotonic clock.
 #[derive(Clone, Debug)]
-pub struct Heartbeat {
+pub struct ProviderHeartbeat {
     /// The last time at which its API server answered a request of ours with success.
     pub answered: Option<Instant>,
     /// The version of its manager's lease that was last seen.
@@ -225,7 +232,7 @@ pub enum PeerHealth {
     ManagerSilent,
 }
 
-impl Heartbeat {
+impl ProviderHeartbeat {
     pub fn new(now: Instant) -> Self {
         Self {
             answered: None,
@@ -239,7 +246,7 @@ impl Heartbeat {
     /// Records that the API server answered with success, and with this version of the lease.
     pub fn answered_with(&mut self, lease: Option<String>, now: Instant) {
         self.answered = Some(now);
-        self.failed(false);
+        self.record_failure(false);
         if self.lease != lease {
             self.lease = lease;
             self.lease_changed = now;
@@ -247,7 +254,7 @@ impl Heartbeat {
     }
 
     /// Records that the API server did not answer, or with a certificate that cannot be verified.
-    pub fn failed(&mut self, invalid_certificate: bool) {
+    pub fn record_failure(&mut self, invalid_certificate: bool) {
         self.refused = false;
         self.invalid_certificate = invalid_certificate;
     }
@@ -301,7 +308,7 @@ impl ConsumerHeartbeat {
     }
 
     /// Records the current version of its lease.
-    pub fn observe(&mut self, lease: Option<String>, now: Instant) {
+    pub fn observe_lease(&mut self, lease: Option<String>, now: Instant) {
         if self.lease != lease {
             *self = Self {
                 lease,
@@ -327,28 +334,28 @@ impl ConsumerHeartbeat {
 
 #[cfg(test)]
 mod tests {
-    use liqo_controller_runtime::leader::Timing;
+    use liqo_controller_runtime::leader::LeaseTiming;
 
     use super::*;
     use crate::{objects, session, tenancy};
 
-    const PEER: Peer = Peer {
+    const PEER: PeerFacts = PeerFacts {
         wants_outgoing: false,
         incoming: PeeringIntent::Auto,
         deleting: false,
         automatic: false,
         finalizer: true,
-        waiting: Waiting::No,
+        waiting: ApprovalWait::No,
     };
-    const NOTHING: Snapshot = Snapshot {
+    const NOTHING: PeerSnapshot = PeerSnapshot {
         peer: Some(PEER),
-        provider_namespace: NamespaceState::Absent,
-        tenant_namespace: NamespaceState::Absent,
+        provider_namespace: PeerNamespaceState::Absent,
+        tenant_namespace: PeerNamespaceState::Absent,
         consumer_expired: false,
     };
 
-    fn with(peer: Peer) -> Snapshot {
-        Snapshot {
+    fn with(peer: PeerFacts) -> PeerSnapshot {
+        PeerSnapshot {
             peer: Some(peer),
             ..NOTHING
         }
@@ -356,173 +363,176 @@ mod tests {
 
     #[test]
     fn a_wanted_provider_gets_a_session_and_the_finalizer_first() {
-        let plan = plan(with(Peer {
+        let plan = plan(with(PeerFacts {
             wants_outgoing: true,
             finalizer: false,
             ..PEER
         }));
-        assert_eq!((plan.outgoing, plan.record), (Outgoing::Run, Record::Hold));
+        assert_eq!(
+            (plan.outgoing, plan.record),
+            (OutgoingAction::Run, RecordAction::Hold)
+        );
     }
 
     #[test]
     fn a_namespace_that_is_on_its_way_out_is_waited_for_before_a_new_session() {
-        let snapshot = Snapshot {
-            provider_namespace: NamespaceState::Terminating,
-            ..with(Peer {
+        let snapshot = PeerSnapshot {
+            provider_namespace: PeerNamespaceState::Terminating,
+            ..with(PeerFacts {
                 wants_outgoing: true,
                 ..PEER
             })
         };
-        assert_eq!(plan(snapshot).outgoing, Outgoing::AwaitGone);
+        assert_eq!(plan(snapshot).outgoing, OutgoingAction::AwaitGone);
     }
 
     #[test]
     fn unpeering_tears_down_and_releases_the_record_last() {
-        let deleting = Peer {
+        let deleting = PeerFacts {
             wants_outgoing: true,
             deleting: true,
             ..PEER
         };
-        for place in [NamespaceState::Present, NamespaceState::Terminating] {
-            let plan = plan(Snapshot {
+        for place in [PeerNamespaceState::Present, PeerNamespaceState::Terminating] {
+            let plan = plan(PeerSnapshot {
                 provider_namespace: place,
                 ..with(deleting)
             });
-            assert_ne!(plan.outgoing, Outgoing::Run);
-            assert_eq!(plan.record, Record::Keep, "{place:?}");
+            assert_ne!(plan.outgoing, OutgoingAction::Run);
+            assert_eq!(plan.record, RecordAction::Keep, "{place:?}");
         }
-        assert_eq!(plan(with(deleting)).record, Record::Release);
+        assert_eq!(plan(with(deleting)).record, RecordAction::Release);
     }
 
     #[test]
     fn without_a_record_what_is_left_of_a_provider_is_torn_down() {
-        let snapshot = Snapshot {
+        let snapshot = PeerSnapshot {
             peer: None,
-            provider_namespace: NamespaceState::Present,
+            provider_namespace: PeerNamespaceState::Present,
             ..NOTHING
         };
         assert_eq!(
             plan(snapshot),
-            Plan {
-                outgoing: Outgoing::TearDown,
-                incoming: Incoming::Nothing,
-                record: Record::Keep
+            PeerPlan {
+                outgoing: OutgoingAction::TearDown,
+                incoming: IncomingAction::Nothing,
+                record: RecordAction::Keep
             }
         );
     }
 
     #[test]
     fn a_tenancy_stands_until_somebody_ends_it() {
-        let tenant = |peer| Snapshot {
-            tenant_namespace: NamespaceState::Present,
+        let tenant = |peer| PeerSnapshot {
+            tenant_namespace: PeerNamespaceState::Present,
             ..with(peer)
         };
-        assert_eq!(plan(tenant(PEER)).incoming, Incoming::Serve);
+        assert_eq!(plan(tenant(PEER)).incoming, IncomingAction::Serve);
         assert_eq!(
-            plan(tenant(Peer {
+            plan(tenant(PeerFacts {
                 incoming: PeeringIntent::Yes,
                 ..PEER
             }))
             .incoming,
-            Incoming::Serve
+            IncomingAction::Serve
         );
         assert_eq!(
-            plan(tenant(Peer {
+            plan(tenant(PeerFacts {
                 incoming: PeeringIntent::No,
                 ..PEER
             }))
             .incoming,
-            Incoming::End
+            IncomingAction::End
         );
         assert_eq!(
-            plan(tenant(Peer {
+            plan(tenant(PeerFacts {
                 deleting: true,
                 ..PEER
             }))
             .incoming,
-            Incoming::End
+            IncomingAction::End
         );
         assert_eq!(
-            plan(Snapshot {
+            plan(PeerSnapshot {
                 consumer_expired: true,
                 ..tenant(PEER)
             })
             .incoming,
-            Incoming::End
+            IncomingAction::End
         );
         assert_eq!(
-            plan(Snapshot {
-                tenant_namespace: NamespaceState::Ending,
+            plan(PeerSnapshot {
+                tenant_namespace: PeerNamespaceState::Ending,
                 ..tenant(PEER)
             })
             .incoming,
-            Incoming::End
+            IncomingAction::End
         );
     }
 
     #[test]
     fn a_tenancy_without_a_record_gets_one() {
-        let snapshot = Snapshot {
+        let snapshot = PeerSnapshot {
             peer: None,
-            tenant_namespace: NamespaceState::Present,
+            tenant_namespace: PeerNamespaceState::Present,
             ..NOTHING
         };
-        assert_eq!(plan(snapshot).record, Record::Create);
+        assert_eq!(plan(snapshot).record, RecordAction::Create);
     }
 
     #[test]
     fn the_record_of_a_consumer_goes_with_it_if_it_came_with_it() {
-        let automatic = Peer {
+        let automatic = PeerFacts {
             automatic: true,
             ..PEER
         };
-        assert_eq!(plan(with(automatic)).record, Record::Delete);
+        assert_eq!(plan(with(automatic)).record, RecordAction::Delete);
         assert_eq!(
-            plan(Snapshot {
-                tenant_namespace: NamespaceState::Terminating,
+            plan(PeerSnapshot {
+                tenant_namespace: PeerNamespaceState::Terminating,
                 ..with(automatic)
             })
             .record,
-            Record::Keep
+            RecordAction::Keep
         );
         // Keep a record that the other direction needs, that keeps the consumer out, or that the
         // user created.
         assert_eq!(
-            plan(with(Peer {
+            plan(with(PeerFacts {
                 wants_outgoing: true,
                 ..automatic
             }))
             .record,
-            Record::Keep
+            RecordAction::Keep
         );
         assert_eq!(
-            plan(with(Peer {
+            plan(with(PeerFacts {
                 incoming: PeeringIntent::No,
                 finalizer: false,
                 ..automatic
             }))
             .record,
-            Record::Keep
+            RecordAction::Keep
         );
-        assert_eq!(plan(with(PEER)).record, Record::Release);
+        assert_eq!(plan(with(PEER)).record, RecordAction::Release);
     }
 
     #[test]
     fn the_two_directions_end_independently() {
-        let both = Snapshot {
-            provider_namespace: NamespaceState::Present,
-            tenant_namespace: NamespaceState::Present,
-            ..with(Peer {
+        let both = PeerSnapshot {
+            provider_namespace: PeerNamespaceState::Present,
+            tenant_namespace: PeerNamespaceState::Present,
+            ..with(PeerFacts {
                 wants_outgoing: false,
                 ..PEER
             })
         };
         assert_eq!(
             plan(both),
-            Plan {
-                outgoing: Outgoing::TearDown,
-                incoming: Incoming::Serve,
-                record: Record::Keep
+            PeerPlan {
+                outgoing: OutgoingAction::TearDown,
+                incoming: IncomingAction::Serve,
+                record: RecordAction::Keep
             }
         );
     }
@@ -530,7 +540,7 @@ mod tests {
     #[test]
     fn a_provider_that_does_not_answer_is_unreachable_within_ten_seconds() {
         let start = Instant::now();
-        let mut heartbeat = Heartbeat::new(start);
+        let mut heartbeat = ProviderHeartbeat::new(start);
         assert_eq!(heartbeat.health(start), PeerHealth::NoAnswer);
         heartbeat.answered_with(Some("1".into()), start);
         assert_eq!(
@@ -546,7 +556,7 @@ mod tests {
             heartbeat.health(start + Duration::from_secs(8)),
             PeerHealth::AccessDenied
         );
-        heartbeat.failed(true);
+        heartbeat.record_failure(true);
         assert_eq!(
             heartbeat.health(start + Duration::from_secs(8)),
             PeerHealth::InvalidCertificate
@@ -562,7 +572,7 @@ mod tests {
     fn a_replica_that_takes_over_does_so_before_the_peer_counts_its_cluster_as_gone() {
         // Until another replica leads, its controllers have started, and it has sent its first
         // heartbeat.
-        let takeover = Timing::WITH_STANDBY.takeover_limit() + Duration::from_secs(3);
+        let takeover = LeaseTiming::WITH_STANDBY.takeover_limit() + Duration::from_secs(3);
         assert!(
             session::HEARTBEAT_INTERVAL + takeover < CONSUMER_TIMEOUT,
             "the provider does not see a silent consumer"
@@ -578,7 +588,7 @@ mod tests {
     #[test]
     fn a_provider_whose_manager_is_gone_is_unreachable_although_its_api_server_answers() {
         let start = Instant::now();
-        let mut heartbeat = Heartbeat::new(start);
+        let mut heartbeat = ProviderHeartbeat::new(start);
         for second in 0..30 {
             heartbeat.answered_with(Some("1".into()), start + Duration::from_secs(second));
             assert_eq!(
@@ -604,12 +614,12 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut heartbeat = ConsumerHeartbeat::new(Some("1".into()), start);
         assert_eq!(heartbeat.health(expiry, at(5)), ConsumerHealth::Unknown);
-        heartbeat.observe(Some("2".into()), at(6));
+        heartbeat.observe_lease(Some("2".into()), at(6));
         assert_eq!(heartbeat.health(expiry, at(7)), ConsumerHealth::Reachable);
-        heartbeat.observe(Some("2".into()), at(26));
+        heartbeat.observe_lease(Some("2".into()), at(26));
         assert_eq!(heartbeat.health(expiry, at(26)), ConsumerHealth::Silent);
         assert_eq!(heartbeat.health(expiry, at(3606)), ConsumerHealth::Expired);
-        heartbeat.observe(Some("3".into()), at(3607));
+        heartbeat.observe_lease(Some("3".into()), at(3607));
         assert_eq!(
             heartbeat.health(expiry, at(3607)),
             ConsumerHealth::Reachable
@@ -620,20 +630,22 @@ mod tests {
     fn the_times_in_the_leases_of_a_peer_do_not_matter() {
         let start = Instant::now();
         let id = liqo_api::ClusterId::of_public_key(&[1; 32]);
-        let (mut provider, mut consumer) =
-            (Heartbeat::new(start), ConsumerHeartbeat::new(None, start));
+        let (mut provider, mut consumer) = (
+            ProviderHeartbeat::new(start),
+            ConsumerHeartbeat::new(None, start),
+        );
         // Its clock is five minutes behind or ahead, and jumps between.
         for (seconds, offset) in (0..240)
             .step_by(3)
             .zip([-300, 300, -299, 301].into_iter().cycle())
         {
             let now = start + Duration::from_secs(seconds.try_into().unwrap());
-            let lease = objects::renewal(
+            let lease = objects::lease_renewal(
                 &id,
                 Timestamp::from_second(1_800_000_000 + seconds + offset).unwrap(),
             );
             provider.answered_with(objects::lease_version(&lease), now);
-            consumer.observe(objects::lease_version(&lease), now);
+            consumer.observe_lease(objects::lease_version(&lease), now);
             assert_eq!(provider.health(now), PeerHealth::Reachable);
             assert_eq!(
                 consumer.health(Duration::from_mins(1), now),
@@ -644,57 +656,57 @@ mod tests {
 
     #[test]
     fn a_consumer_that_waits_for_approval_stays_known_for_as_long_as_it_may_wait() {
-        let automatic = Peer {
+        let automatic = PeerFacts {
             automatic: true,
             ..PEER
         };
-        let record = |peer: Peer| {
-            plan(Snapshot {
+        let record = |peer: PeerFacts| {
+            plan(PeerSnapshot {
                 peer: Some(peer),
                 ..NOTHING
             })
             .record
         };
-        assert_eq!(record(automatic), Record::Delete);
-        let waits = Waiting::For(Duration::from_secs(1));
+        assert_eq!(record(automatic), RecordAction::Delete);
+        let waits = ApprovalWait::For(Duration::from_secs(1));
         assert_ne!(
-            record(Peer {
+            record(PeerFacts {
                 waiting: waits,
                 ..automatic
             }),
-            Record::Delete
+            RecordAction::Delete
         );
         assert_ne!(
-            record(Peer {
-                waiting: Waiting::Decided,
+            record(PeerFacts {
+                waiting: ApprovalWait::Decided,
                 incoming: PeeringIntent::Yes,
                 ..automatic
             }),
-            Record::Delete
+            RecordAction::Delete
         );
         for peer in [
             automatic,
             PEER,
-            Peer {
+            PeerFacts {
                 wants_outgoing: true,
                 ..PEER
             },
         ] {
             assert_eq!(
-                record(Peer {
-                    waiting: Waiting::Over,
+                record(PeerFacts {
+                    waiting: ApprovalWait::Over,
                     ..peer
                 }),
-                Record::Forget
+                RecordAction::Forget
             );
         }
         assert_eq!(
-            record(Peer {
-                waiting: Waiting::Over,
+            record(PeerFacts {
+                waiting: ApprovalWait::Over,
                 deleting: true,
                 ..automatic
             }),
-            Record::Release
+            RecordAction::Release
         );
     }
 
@@ -709,16 +721,16 @@ mod tests {
                 since.map(|since| serde_json::json!({ annotations::PENDING_APPROVAL: since }));
             let spec = serde_json::json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "incomingPeering": incoming });
             let record = serde_json::json!({ "metadata": { "name": "rome", "annotations": annotations }, "spec": spec });
-            waiting(&serde_json::from_value(record).unwrap(), day, now)
+            approval_wait(&serde_json::from_value(record).unwrap(), day, now)
         };
-        assert_eq!(state(None, PeeringIntent::Auto), Waiting::No);
+        assert_eq!(state(None, PeeringIntent::Auto), ApprovalWait::No);
         assert_eq!(
             state(Some("2026-06-01T12:00:01Z"), PeeringIntent::Auto),
-            Waiting::For(Duration::from_secs(1))
+            ApprovalWait::For(Duration::from_secs(1))
         );
         assert_eq!(
             state(Some("2026-06-03T12:00:00Z"), PeeringIntent::Auto),
-            Waiting::For(day)
+            ApprovalWait::For(day)
         );
         for over in [
             "2026-06-01T12:00:00Z",
@@ -728,12 +740,12 @@ mod tests {
         ] {
             assert_eq!(
                 state(Some(over), PeeringIntent::Auto),
-                Waiting::Over,
+                ApprovalWait::Over,
                 "{over:?}"
             );
             assert_eq!(
                 state(Some(over), PeeringIntent::Yes),
-                Waiting::Decided,
+                ApprovalWait::Decided,
                 "{over:?}"
             );
         }

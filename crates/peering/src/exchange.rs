@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub type ExchangeError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends a request, and reads an answer of at most `max_len` bytes. The connection ends with it.
-pub async fn exchange(
+pub async fn exchange_http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Vec<u8>>,
     max_len: usize,

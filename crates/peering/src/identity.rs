@@ -11,7 +11,7 @@ use kube::{
     Api,
     api::{ObjectMeta, PostParams},
 };
-use liqo_signing::{ClusterIdentity, KeyError};
+use liqo_signing::{ClusterIdentity, IdentityKeyError};
 use liqo_tunnel_client::keys;
 
 /// Name of the Secret with the key, in the namespace that Liqo runs in.
@@ -24,7 +24,7 @@ pub const PRIVATE_KEY: &str = "private-key";
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error(transparent)]
-    Generate(KeyError),
+    Generate(IdentityKeyError),
     /// The Secret could not be read.
     #[error("cannot read Secret {IDENTITY_SECRET}, which contains this cluster's key: {0}")]
     Read(#[source] kube::Error),
@@ -44,7 +44,7 @@ pub enum IdentityError {
 /// Two processes may do this at the same time: the API server accepts one Secret, and the other
 /// process reads it.
 pub async fn load_or_create(secrets: &Api<Secret>) -> Result<ClusterIdentity, IdentityError> {
-    if let Some(identity) = load(secrets).await? {
+    if let Some(identity) = load_identity(secrets).await? {
         return Ok(identity);
     }
     let made = ClusterIdentity::generate().map_err(IdentityError::Generate)?;
@@ -67,7 +67,9 @@ pub async fn load_or_create(secrets: &Api<Secret>) -> Result<ClusterIdentity, Id
 }
 
 /// Reads the identity from its Secret; `None` if there is none.
-pub async fn load(secrets: &Api<Secret>) -> Result<Option<ClusterIdentity>, IdentityError> {
+pub async fn load_identity(
+    secrets: &Api<Secret>,
+) -> Result<Option<ClusterIdentity>, IdentityError> {
     let secret = secrets
         .get_opt(IDENTITY_SECRET)
         .await
@@ -104,8 +106,9 @@ fn to_secret(identity: &ClusterIdentity) -> Secret {
 
 /// A cluster's private key for sessions in a peer's tunnel.
 pub fn tunnel_key(identity: &ClusterIdentity) -> Option<[u8; 32]> {
-    let key = keys::of_seed(identity.seed()?);
-    (keys::of_cluster(identity.public_key()) == Some(keys::public(key))).then_some(key)
+    let key = keys::private_key_of_seed(identity.seed()?);
+    (keys::public_key_of_cluster(identity.public_key()) == Some(keys::public_key(key)))
+        .then_some(key)
 }
 
 #[cfg(test)]
@@ -124,8 +127,8 @@ mod tests {
     fn a_peer_knows_the_key_of_our_end_of_its_tunnel() {
         let made = ClusterIdentity::generate().unwrap();
         assert_eq!(
-            tunnel_key(&made).map(keys::public),
-            keys::of_cluster(made.public_key())
+            tunnel_key(&made).map(keys::public_key),
+            keys::public_key_of_cluster(made.public_key())
         );
     }
 

@@ -71,16 +71,16 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue, cache,
-    start::at_start,
+    start::retry_at_start,
     watch,
-    writes::{Step as _, StepError},
+    writes::{StepContext as _, StepError},
 };
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    auth::server::ServeError, discovery::Discoverer, lifecycle::Lifecycle,
+    auth::server::AuthServeError, discovery::Discoverer, lifecycle::Lifecycle,
     namespace::LiqoNamespace, objects::KIND_MAPPED, tenancy::Tenants,
 };
 
@@ -91,14 +91,14 @@ const MAX_CONCURRENT: usize = 32;
 
 /// Keeps what must outlive a peering. Gets the namespace of the peering, which is deleted as soon
 /// as that is done, and the name of the peer. Nothing runs under the peering any more.
-pub type Keep =
+pub type KeepHook =
     Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<(), BoxError>> + Send + Sync>;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reason why peering cannot run.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StartError {
     /// The port of the auth endpoint is taken.
     #[error("cannot listen on port {port} for the auth endpoint: {source}")]
     Listen {
@@ -107,7 +107,7 @@ pub enum Error {
         source: std::io::Error,
     },
     #[error(transparent)]
-    Serve(#[from] ServeError),
+    Serve(#[from] AuthServeError),
     /// The remains of earlier consumers could not be listed.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -118,12 +118,12 @@ pub async fn run(
     context: Context,
     identity: Arc<ClusterIdentity>,
     auth_port: u16,
-    keep: Keep,
-) -> Result<(), Error> {
+    keep: KeepHook,
+) -> Result<(), StartError> {
     let listener = context
         .listen(auth_port)
         .await
-        .map_err(|source| Error::Listen {
+        .map_err(|source| StartError::Listen {
             port: auth_port,
             source,
         })?;
@@ -143,7 +143,7 @@ pub async fn run(
     let policies = watch_policies(&context, records_changed.clone());
     let tokens = watch_tokens(&context);
     let (found, addresses) = watch::channel(None);
-    let known = tunnel_clients::Known {
+    let known = tunnel_clients::TunnelClientSources {
         namespaces: namespaces.clone(),
         records: foreign_clusters.clone(),
         changed: clients_changed,
@@ -165,15 +165,15 @@ pub async fn run(
         queue.clone(),
     ));
     // Wait for all initial lists: until then, absence proves nothing.
-    if !(foreign_clusters.synced().await
-        && namespaces.synced().await
-        && policies.synced().await
-        && tunnels.synced().await
-        && tokens.synced().await)
+    if !(foreign_clusters.wait_until_synced().await
+        && namespaces.wait_until_synced().await
+        && policies.wait_until_synced().await
+        && tunnels.wait_until_synced().await
+        && tokens.wait_until_synced().await)
     {
         return Ok(());
     }
-    for stray in at_start(|| tenants.strays()).await? {
+    for stray in retry_at_start(|| tenants.consumers_with_accounts()).await? {
         queue.add(stray);
     }
     let lifecycle = Arc::new(Lifecycle {
@@ -194,15 +194,15 @@ pub async fn run(
     let work = async {
         tokio::join!(
             queue.run("peering", MAX_CONCURRENT, context.stop.clone(), reconcile),
-            addresses::run(context.clone(), Arc::clone(&identity), found),
-            tenants.heartbeat(),
-            tunnel_clients::run(context.clone(), known),
+            addresses::keep_addresses_current(context.clone(), Arc::clone(&identity), found),
+            tenants.run_heartbeats(),
+            tunnel_clients::keep_list_current(context.clone(), known),
             Box::pin(discoverer.run()),
         );
         Ok(())
     };
     // If the auth endpoint fails, everything ends.
-    let serve = auth::server::serve(
+    let serve = auth::server::serve_endpoint(
         listener,
         &identity,
         Arc::clone(&tenants),
@@ -214,8 +214,8 @@ pub async fn run(
 }
 
 /// Lets what must outlive a peering be kept.
-pub(crate) async fn keep_of(
-    keep: &Keep,
+pub(crate) async fn run_keep_hook(
+    keep: &KeepHook,
     namespace: &str,
     peer: Option<String>,
 ) -> Result<(), StepError> {
@@ -239,7 +239,7 @@ fn watch_foreign_clusters(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        cache::whole,
+        cache::without_managed_fields,
         move |_, old, new| {
             for object in [old, new].into_iter().flatten() {
                 queue.add(object.spec.cluster_id.clone());
@@ -259,7 +259,7 @@ fn watch_policies(context: &Context, changed: Arc<Notify>) -> Cache<PeeringPolic
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        cache::whole,
+        cache::without_managed_fields,
         move |_, _, _| changed.notify_one(),
     )
 }
@@ -273,7 +273,7 @@ fn watch_tokens(context: &Context) -> Cache<Secret> {
         api,
         config,
         context.stop.clone(),
-        cache::whole,
+        cache::without_managed_fields,
         |_, _, _| (),
     )
 }
@@ -289,7 +289,7 @@ fn watch_namespaces(
         api,
         config,
         context.stop.clone(),
-        LiqoNamespace::of,
+        LiqoNamespace::from_namespace,
         move |_, old, new| {
             // No peering depends on a single mapped namespace. A tenancy that ends asks again and
             // again whether some are left.

@@ -22,25 +22,28 @@ use liqo_api::{
     VirtualNode, finalizers, labels, links, provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, Next, Queue, conditions, foreign_clusters,
+    Cache, Context, Key, Queue, Requeue, conditions, foreign_clusters,
     queue::error_chain,
-    writes::{Step as _, StepError, add_finalizer, remove_finalizer, unless_gone},
+    writes::{StepContext as _, StepError, add_finalizer, remove_finalizer, unless_gone},
 };
 use liqo_signing::ClusterIdentity;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::{
-    Keep,
+    KeepHook,
     credential::CREDENTIAL_SECRET,
     decide::{
-        ConsumerHealth, Incoming, NamespaceState, Outgoing, Peer, Plan, Record, Snapshot, Waiting,
-        plan,
+        ApprovalWait, ConsumerHealth, IncomingAction, OutgoingAction, PeerFacts,
+        PeerNamespaceState, PeerPlan, PeerSnapshot, RecordAction, plan,
     },
-    keep_of,
     namespace::LiqoNamespace,
     objects::{self, KIND_PROVIDER, KIND_TENANT},
-    session::{Purpose, Session, TunnelConnections, View, end_at_provider, gateways_to_call},
+    run_keep_hook,
+    session::{
+        ProviderSession, SessionPurpose, SessionView, TunnelConnections, end_at_provider,
+        gateways_to_call,
+    },
     tenancy::Tenants,
 };
 
@@ -59,48 +62,52 @@ pub struct Lifecycle {
     pub tenants: Arc<Tenants>,
     /// The peers to reconcile.
     pub queue: Queue<ClusterId>,
-    pub keep: Keep,
+    pub keep: KeepHook,
     /// The consumer's side: one session for each provider.
-    pub sessions: Mutex<HashMap<ClusterId, Session>>,
+    pub sessions: Mutex<HashMap<ClusterId, ProviderSession>>,
 }
 
 impl Lifecycle {
     /// Does the next step for one peer.
-    pub async fn reconcile(&self, id: ClusterId) -> Result<Next, StepError> {
+    pub async fn reconcile(&self, id: ClusterId) -> Result<Requeue, StepError> {
         let records = foreign_clusters::of_peer(&self.foreign_clusters, &id);
         let record = records.first();
         if id == *self.identity.id() {
             let text = "this is the ID of this cluster itself: delete this ForeignCluster, and peer with another cluster";
             return self
-                .reject(&records, IdentityVerifiedReason::OwnCluster, text)
+                .reject_records(&records, IdentityVerifiedReason::OwnCluster, text)
                 .await;
         }
-        self.reject(
+        self.reject_records(
             records.get(1..).unwrap_or_default(),
             IdentityVerifiedReason::Duplicate,
             "another ForeignCluster already has the same cluster ID",
         )
         .await?;
-        let snapshot = self.snapshot(&id, record.map(AsRef::as_ref));
+        let snapshot = self.take_snapshot(&id, record.map(AsRef::as_ref));
         let plan = plan(snapshot);
         tracing::debug!(peer = %id, ?plan, "reconciling a peer");
-        if plan.record == Record::Hold
+        if plan.record == RecordAction::Hold
             && let Some(record) = record
         {
             let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
             let added = add_finalizer(&api, record, finalizers::PEERING).await;
-            if !added.step("add the finalizer to", "ForeignCluster", Key::of(&**record))? {
+            if !added.step(
+                "add the finalizer to",
+                "ForeignCluster",
+                Key::of_object(&**record),
+            )? {
                 // It changed since it was read: the watch triggers another reconcile.
-                return Ok(Next::OnChange);
+                return Ok(Requeue::OnChange);
             }
         }
         // Neither direction waits for the other.
         let outgoing = self
-            .outgoing(&id, plan.outgoing, record.map(AsRef::as_ref))
+            .apply_outgoing(&id, plan.outgoing, record.map(AsRef::as_ref))
             .await;
-        let incoming = self.incoming(&id, plan.incoming).await;
+        let incoming = self.apply_incoming(&id, plan.incoming).await;
         if let Some(record) = record {
-            self.show(&id, record, snapshot, plan).await?;
+            self.write_status(&id, record, snapshot, plan).await?;
         }
         let (outgoing, incoming) = match (outgoing, incoming) {
             (Ok(outgoing), Ok(incoming)) => (outgoing, incoming),
@@ -113,24 +120,28 @@ impl Lifecycle {
         self.apply_record(&id, plan, record).await?;
         Ok(
             match (outgoing, incoming, snapshot.peer.map(|peer| peer.waiting)) {
-                (Next::OnChange, Next::OnChange, Some(Waiting::For(left))) => Next::After(left),
-                (Next::OnChange, incoming, _) => incoming,
+                (Requeue::OnChange, Requeue::OnChange, Some(ApprovalWait::For(left))) => {
+                    Requeue::After(left)
+                }
+                (Requeue::OnChange, incoming, _) => incoming,
                 (outgoing, ..) => outgoing,
             },
         )
     }
 
-    fn snapshot(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> Snapshot {
+    fn take_snapshot(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> PeerSnapshot {
         let state_of = |name: String, kind: &str| match self.namespaces.get(&Key::new("", name)) {
             Some(namespace) if namespace.kind == kind && namespace.terminating => {
-                NamespaceState::Terminating
+                PeerNamespaceState::Terminating
             }
-            Some(namespace) if namespace.kind == kind && namespace.ending => NamespaceState::Ending,
-            Some(namespace) if namespace.kind == kind => NamespaceState::Present,
-            _ => NamespaceState::Absent,
+            Some(namespace) if namespace.kind == kind && namespace.ending => {
+                PeerNamespaceState::Ending
+            }
+            Some(namespace) if namespace.kind == kind => PeerNamespaceState::Present,
+            _ => PeerNamespaceState::Absent,
         };
-        Snapshot {
-            peer: record.map(|record| Peer {
+        PeerSnapshot {
+            peer: record.map(|record| PeerFacts {
                 wants_outgoing: record.wants_outgoing(),
                 incoming: record.spec.incoming_peering,
                 deleting: record.metadata.deletion_timestamp.is_some(),
@@ -140,7 +151,7 @@ impl Lifecycle {
                     .get(labels::MANAGED)
                     .is_some_and(|value| value == "true")
                     && !record.labels().contains_key(labels::DISCOVERED_BY),
-                waiting: self.tenants.waiting(record),
+                waiting: self.tenants.approval_wait(record),
                 finalizer: record
                     .finalizers()
                     .iter()
@@ -152,33 +163,34 @@ impl Lifecycle {
         }
     }
 
-    async fn outgoing(
+    async fn apply_outgoing(
         &self,
         id: &ClusterId,
-        step: Outgoing,
+        step: OutgoingAction,
         record: Option<&ForeignCluster>,
-    ) -> Result<Next, StepError> {
+    ) -> Result<Requeue, StepError> {
         match (step, record) {
-            (Outgoing::Run, Some(record)) => {
+            (OutgoingAction::Run, Some(record)) => {
                 self.provider_namespace(id).await?;
                 self.run_session(record);
-                Ok(Next::OnChange)
+                Ok(Requeue::OnChange)
             }
-            (Outgoing::TearDown, _) => self.tear_down(id, record).await,
-            (Outgoing::Nothing | Outgoing::AwaitGone, _) | (Outgoing::Run, None) => {
+            (OutgoingAction::TearDown, _) => self.tear_down(id, record).await,
+            (OutgoingAction::Nothing | OutgoingAction::AwaitGone, _)
+            | (OutgoingAction::Run, None) => {
                 drop(self.end_session(id));
-                Ok(Next::OnChange)
+                Ok(Requeue::OnChange)
             }
         }
     }
 
     async fn provider_namespace(&self, id: &ClusterId) -> Result<(), StepError> {
         let client = &self.context.client;
-        let namespace = objects::provider(id);
+        let namespace = objects::namespace_of_provider(id);
         let name = namespace.name_any();
         let found = objects::ensure(&Api::<Namespace>::all(client.clone()), &namespace).await?;
         // The credential must not go into a namespace that somebody else created to get it.
-        if !LiqoNamespace::of(found)
+        if !LiqoNamespace::from_namespace(found)
             .is_some_and(|found| found.kind == KIND_PROVIDER && found.cluster == *id)
         {
             let source =
@@ -195,7 +207,7 @@ impl Lifecycle {
     }
 
     fn run_session(&self, record: &ForeignCluster) {
-        let purpose = Purpose {
+        let purpose = SessionPurpose {
             cluster_id: record.spec.cluster_id.clone(),
             cluster_name: record.display_name(),
             foreign_cluster: record.name_any(),
@@ -215,12 +227,12 @@ impl Lifecycle {
         let (id, queue) = (purpose.cluster_id.clone(), self.queue.clone());
         // Dropping the old session ends it and its connection.
         if let Some(old) = sessions.remove(&id) {
-            old.tunnel_connections().end();
+            old.tunnel_connections().end_all();
             self.context.peers.withdraw(&id);
         }
         sessions.insert(
             id,
-            Session::start(&self.context, &self.identity, purpose, &gateways, queue),
+            ProviderSession::start(&self.context, &self.identity, purpose, &gateways, queue),
         );
     }
 
@@ -250,7 +262,7 @@ impl Lifecycle {
         &self,
         id: &ClusterId,
         record: Option<&ForeignCluster>,
-    ) -> Result<Next, StepError> {
+    ) -> Result<Requeue, StepError> {
         let client = &self.context.client;
         let name = provider_namespace(id);
         let nodes: Api<VirtualNode> = Api::namespaced(client.clone(), &name);
@@ -269,13 +281,13 @@ impl Lifecycle {
                     .await;
                 deleted.step("delete", "VirtualNodes", Key::new(&name, ""))?;
             }
-            return Ok(Next::After(CLEANUP_POLL_INTERVAL));
+            return Ok(Requeue::After(CLEANUP_POLL_INTERVAL));
         }
-        keep_of(&self.keep, &name, record.map(ForeignCluster::display_name)).await?;
+        run_keep_hook(&self.keep, &name, record.map(ForeignCluster::display_name)).await?;
         let answered = self
             .sessions()
             .get(id)
-            .is_some_and(|session| session.view().answers());
+            .is_some_and(|session| session.view().is_answering());
         let tunnel_connections = self.end_session(id);
         if let (Some(tunnel_connections), Some(record)) = (&tunnel_connections, record) {
             tunnel_connections.set_gateways(&self.gateways(record));
@@ -312,26 +324,30 @@ impl Lifecycle {
         objects::delete(&secrets, CREDENTIAL_SECRET).await?;
         objects::delete(&Api::<Namespace>::all(client.clone()), &name).await?;
         tracing::info!(provider = %id, "ended the peering");
-        Ok(Next::OnChange)
+        Ok(Requeue::OnChange)
     }
 
-    async fn incoming(&self, id: &ClusterId, step: Incoming) -> Result<Next, StepError> {
+    async fn apply_incoming(
+        &self,
+        id: &ClusterId,
+        step: IncomingAction,
+    ) -> Result<Requeue, StepError> {
         match step {
-            Incoming::Serve => self.tenants.repair(id).await.map(|()| Next::OnChange),
-            Incoming::End => {
+            IncomingAction::Serve => self.tenants.repair(id).await.map(|()| Requeue::OnChange),
+            IncomingAction::End => {
                 let gone = self.tenants.end_step(id, &self.keep).await?;
                 Ok(if gone {
-                    Next::OnChange
+                    Requeue::OnChange
                 } else {
-                    Next::After(CLEANUP_POLL_INTERVAL)
+                    Requeue::After(CLEANUP_POLL_INTERVAL)
                 })
             }
-            Incoming::Nothing | Incoming::AwaitGone => {
-                let gone = self.tenants.sweep(id).await?;
+            IncomingAction::Nothing | IncomingAction::AwaitGone => {
+                let gone = self.tenants.remove_leftover_rights(id).await?;
                 Ok(if gone {
-                    Next::OnChange
+                    Requeue::OnChange
                 } else {
-                    Next::After(TERMINATING_POLL_INTERVAL)
+                    Requeue::After(TERMINATING_POLL_INTERVAL)
                 })
             }
         }
@@ -340,51 +356,51 @@ impl Lifecycle {
     async fn apply_record(
         &self,
         id: &ClusterId,
-        plan: Plan,
+        plan: PeerPlan,
         record: Option<&Arc<ForeignCluster>>,
     ) -> Result<(), StepError> {
         match (plan.record, record) {
-            (Record::Create, _) => {
+            (RecordAction::Create, _) => {
                 let namespace = self.namespaces.get(&Key::new("", tenant_namespace(id)));
                 let name = namespace
                     .and_then(|namespace| namespace.cluster_name.clone())
                     .unwrap_or_else(|| id.to_string());
-                self.tenants.record(id, &name).await
+                self.tenants.create_record(id, &name).await
             }
-            (Record::Release, Some(record)) => self.release(record).await,
-            (Record::Forget, Some(record)) => self.tenants.forget(record).await,
-            (Record::Delete, Some(record)) => self.tenants.delete_record(record).await,
+            (RecordAction::Release, Some(record)) => self.remove_our_finalizer(record).await,
+            (RecordAction::Forget, Some(record)) => self.tenants.clear_waiting_mark(record).await,
+            (RecordAction::Delete, Some(record)) => self.tenants.delete_record(record).await,
             _ => Ok(()),
         }
     }
 
     /// Removes our finalizer. If the record changed since it was read, the watch triggers another
     /// reconcile.
-    async fn release(&self, record: &ForeignCluster) -> Result<(), StepError> {
+    async fn remove_our_finalizer(&self, record: &ForeignCluster) -> Result<(), StepError> {
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         let removed = remove_finalizer(&api, record, finalizers::PEERING).await;
         removed.map(drop).step(
             "remove the finalizer from",
             "ForeignCluster",
-            Key::of(record),
+            Key::of_object(record),
         )
     }
 
     /// Writes conditions and status fields if they changed.
-    async fn show(
+    async fn write_status(
         &self,
         id: &ClusterId,
         record: &ForeignCluster,
-        snapshot: Snapshot,
-        plan: Plan,
+        snapshot: PeerSnapshot,
+        plan: PeerPlan,
     ) -> Result<(), StepError> {
-        let view = if plan.outgoing == Outgoing::Run {
-            self.sessions().get(id).map(Session::view)
+        let view = if plan.outgoing == OutgoingAction::Run {
+            self.sessions().get(id).map(ProviderSession::view)
         } else {
             None
         };
         let wanted = wanted_conditions(view.as_ref(), plan, snapshot, self.tenants.health(id), id);
-        let wanted = undecided_stay(wanted, record);
+        let wanted = keep_previous_true(wanted, record);
         let old = record.status.clone().unwrap_or_default();
         let new = wanted_status(&old, view.as_ref(), plan, id);
         if new != old {
@@ -401,7 +417,11 @@ impl Lifecycle {
                 )
                 .await;
             if unless_gone(written)
-                .step("write the status of", "ForeignCluster", Key::of(record))?
+                .step(
+                    "write the status of",
+                    "ForeignCluster",
+                    Key::of_object(record),
+                )?
                 .is_none()
             {
                 return Ok(());
@@ -416,19 +436,23 @@ impl Lifecycle {
         wanted: &[DesiredCondition],
     ) -> Result<(), StepError> {
         let written = conditions::apply_links(&self.context, record, owners::PEERING, wanted).await;
-        written.step("write the conditions of", "ForeignCluster", Key::of(record))
+        written.step(
+            "write the conditions of",
+            "ForeignCluster",
+            Key::of_object(record),
+        )
     }
 
     /// Writes why these records are not served. Their deletion does not wait for anything.
-    async fn reject(
+    async fn reject_records(
         &self,
         records: &[Arc<ForeignCluster>],
         reason: IdentityVerifiedReason,
         text: &str,
-    ) -> Result<Next, StepError> {
+    ) -> Result<Requeue, StepError> {
         for record in records {
             if record.metadata.deletion_timestamp.is_some() {
-                self.release(record).await?;
+                self.remove_our_finalizer(record).await?;
             }
             self.write_links(
                 record,
@@ -436,29 +460,29 @@ impl Lifecycle {
             )
             .await?;
         }
-        Ok(Next::OnChange)
+        Ok(Requeue::OnChange)
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<ClusterId, Session>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<ClusterId, ProviderSession>> {
         self.sessions.lock()
     }
 }
 
 fn wanted_conditions(
-    view: Option<&View>,
-    plan: Plan,
-    snapshot: Snapshot,
+    view: Option<&SessionView>,
+    plan: PeerPlan,
+    snapshot: PeerSnapshot,
     health: ConsumerHealth,
     id: &ClusterId,
 ) -> Vec<DesiredCondition> {
     let mut wanted = Vec::new();
     match (plan.outgoing, view) {
-        (Outgoing::Run, Some(view)) => wanted.extend([
+        (OutgoingAction::Run, Some(view)) => wanted.extend([
             view.identity.clone(),
             view.authenticated.clone(),
             view.reachable.clone(),
         ]),
-        (Outgoing::TearDown | Outgoing::AwaitGone, _) => {
+        (OutgoingAction::TearDown | OutgoingAction::AwaitGone, _) => {
             wanted.push(DesiredCondition::no(
                 links::AUTHENTICATED,
                 AuthenticatedReason::Ending,
@@ -468,7 +492,7 @@ fn wanted_conditions(
         _ => {}
     }
     match plan.incoming {
-        Incoming::Serve => {
+        IncomingAction::Serve => {
             let text = format!("it may use namespace {}", tenant_namespace(id));
             wanted.extend([
                 DesiredCondition::yes(
@@ -479,7 +503,7 @@ fn wanted_conditions(
                 consumer_reachable(health),
             ]);
         }
-        Incoming::End | Incoming::AwaitGone => {
+        IncomingAction::End | IncomingAction::AwaitGone => {
             let text = "this cluster is taking back what it lent";
             wanted.push(DesiredCondition::no(
                 links::CONSUMER_AUTHORIZED,
@@ -487,7 +511,7 @@ fn wanted_conditions(
                 text,
             ));
         }
-        Incoming::Nothing
+        IncomingAction::Nothing
             if snapshot
                 .peer
                 .is_some_and(|peer| peer.incoming == PeeringIntent::No) =>
@@ -498,10 +522,10 @@ fn wanted_conditions(
                 "spec.incomingPeering is No",
             ));
         }
-        Incoming::Nothing
+        IncomingAction::Nothing
             if snapshot
                 .peer
-                .is_some_and(|peer| matches!(peer.waiting, Waiting::For(_))) =>
+                .is_some_and(|peer| matches!(peer.waiting, ApprovalWait::For(_))) =>
         {
             let text = format!(
                 "it wants to borrow from this cluster, and somebody has to decide: `liqoctl approve {id}` or `liqoctl refuse {id}`"
@@ -512,14 +536,14 @@ fn wanted_conditions(
                 text,
             ));
         }
-        Incoming::Nothing => {}
+        IncomingAction::Nothing => {}
     }
     wanted
 }
 
 /// A restarted process knows nothing yet: keeps conditions that were True until this process has a
 /// result of its own.
-fn undecided_stay(
+fn keep_previous_true(
     mut wanted: Vec<DesiredCondition>,
     record: &ForeignCluster,
 ) -> Vec<DesiredCondition> {
@@ -563,13 +587,13 @@ fn consumer_reachable(health: ConsumerHealth) -> DesiredCondition {
 
 fn wanted_status(
     old: &ForeignClusterStatus,
-    view: Option<&View>,
-    plan: Plan,
+    view: Option<&SessionView>,
+    plan: PeerPlan,
     id: &ClusterId,
 ) -> ForeignClusterStatus {
     let granted = view.and_then(|view| view.granted.clone());
     // A new session knows nothing yet: keep the results of an earlier one.
-    let keep = plan.outgoing == Outgoing::Run && granted.is_none();
+    let keep = plan.outgoing == OutgoingAction::Run && granted.is_none();
     let (namespace, url, version) = match granted {
         Some(granted) => (
             Some(granted.tenant_namespace),
@@ -590,7 +614,7 @@ fn wanted_status(
         called_through: view
             .and_then(|view| view.gateway)
             .map(|gateway| gateway.to_string()),
-        tenant_namespace: (plan.incoming != Incoming::Nothing).then(|| tenant_namespace(id)),
+        tenant_namespace: (plan.incoming != IncomingAction::Nothing).then(|| tenant_namespace(id)),
         ..old.clone()
     }
 }
@@ -603,27 +627,27 @@ mod tests {
         ClusterId::of_public_key(&[1; 32])
     }
 
-    fn planned(outgoing: Outgoing, incoming: Incoming) -> Plan {
-        Plan {
+    fn planned(outgoing: OutgoingAction, incoming: IncomingAction) -> PeerPlan {
+        PeerPlan {
             outgoing,
             incoming,
-            record: Record::Keep,
+            record: RecordAction::Keep,
         }
     }
 
-    fn kinds(plan: Plan, incoming: PeeringIntent) -> Vec<(&'static str, Option<bool>)> {
-        let peer = Peer {
+    fn kinds(plan: PeerPlan, incoming: PeeringIntent) -> Vec<(&'static str, Option<bool>)> {
+        let peer = PeerFacts {
             wants_outgoing: false,
             incoming,
             deleting: false,
             automatic: false,
             finalizer: true,
-            waiting: Waiting::No,
+            waiting: ApprovalWait::No,
         };
-        let snapshot = Snapshot {
+        let snapshot = PeerSnapshot {
             peer: Some(peer),
-            provider_namespace: NamespaceState::Absent,
-            tenant_namespace: NamespaceState::Absent,
+            provider_namespace: PeerNamespaceState::Absent,
+            tenant_namespace: PeerNamespaceState::Absent,
             consumer_expired: false,
         };
         let wanted = wanted_conditions(None, plan, snapshot, ConsumerHealth::Reachable, &id());
@@ -635,7 +659,7 @@ mod tests {
 
     #[test]
     fn each_direction_shows_its_own_links_only() {
-        let serving = planned(Outgoing::Nothing, Incoming::Serve);
+        let serving = planned(OutgoingAction::Nothing, IncomingAction::Serve);
         assert_eq!(
             kinds(serving, PeeringIntent::Auto),
             [
@@ -645,21 +669,21 @@ mod tests {
         );
         assert_eq!(
             kinds(
-                planned(Outgoing::TearDown, Incoming::Nothing),
+                planned(OutgoingAction::TearDown, IncomingAction::Nothing),
                 PeeringIntent::Auto
             ),
             [(links::AUTHENTICATED, Some(false))]
         );
         assert_eq!(
             kinds(
-                planned(Outgoing::Nothing, Incoming::Nothing),
+                planned(OutgoingAction::Nothing, IncomingAction::Nothing),
                 PeeringIntent::Auto
             ),
             []
         );
         assert_eq!(
             kinds(
-                planned(Outgoing::Nothing, Incoming::Nothing),
+                planned(OutgoingAction::Nothing, IncomingAction::Nothing),
                 PeeringIntent::No
             ),
             [(links::CONSUMER_AUTHORIZED, Some(false))]
@@ -677,15 +701,15 @@ mod tests {
             "Waiting",
             "",
         )];
-        assert_eq!(undecided_stay(waiting.to_vec(), &record), waiting);
+        assert_eq!(keep_previous_true(waiting.to_vec(), &record), waiting);
         let conditions = |status: &str| json!({"conditions": [{"type": "PeerReachable", "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
         record.status = Some(serde_json::from_value(conditions("True")).unwrap());
         assert_eq!(
-            undecided_stay(waiting.to_vec(), &record),
+            keep_previous_true(waiting.to_vec(), &record),
             [DesiredCondition::yes(links::PEER_REACHABLE, "R", "m")]
         );
         record.status = Some(serde_json::from_value(conditions("False")).unwrap());
-        assert_eq!(undecided_stay(waiting.to_vec(), &record), waiting);
+        assert_eq!(keep_previous_true(waiting.to_vec(), &record), waiting);
     }
 
     #[test]
@@ -695,12 +719,12 @@ mod tests {
             protocol_version: Some(1),
             ..Default::default()
         };
-        let run = planned(Outgoing::Run, Incoming::Nothing);
+        let run = planned(OutgoingAction::Run, IncomingAction::Nothing);
         assert_eq!(wanted_status(&old, None, run, &id()), old);
         let over = wanted_status(
             &old,
             None,
-            planned(Outgoing::Nothing, Incoming::Nothing),
+            planned(OutgoingAction::Nothing, IncomingAction::Nothing),
             &id(),
         );
         assert_eq!(

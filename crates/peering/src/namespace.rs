@@ -27,7 +27,7 @@ pub struct LiqoNamespace {
 impl LiqoNamespace {
     /// Returns none if the namespace does not have Liqo's labels.
     #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
-    pub fn of(namespace: Namespace) -> Option<Self> {
+    pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
         let label = if kind == objects::KIND_PROVIDER {
             labels::PROVIDER_ID
@@ -57,19 +57,19 @@ impl LiqoNamespace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::server::Consumer;
+    use crate::auth::server::GrantedConsumer;
 
     #[test]
     fn a_namespace_is_known_by_its_labels_only() {
         let id = ClusterId::of_public_key(&[1; 32]);
-        let consumer = Consumer {
+        let consumer = GrantedConsumer {
             id: id.clone(),
             public_key: [1; 32],
             name: "rome".into(),
             protocol_version: 1,
         };
-        let made = objects::tenant(&consumer);
-        let known = LiqoNamespace::of(made.clone()).unwrap();
+        let made = objects::namespace_of_tenant(&consumer);
+        let known = LiqoNamespace::from_namespace(made.clone()).unwrap();
         assert_eq!(
             (
                 known.kind.as_str(),
@@ -79,13 +79,13 @@ mod tests {
             ("tenant", &id, Some("rome"))
         );
         assert!(!known.ending && !known.terminating);
-        let provider = LiqoNamespace::of(objects::provider(&id)).unwrap();
+        let provider = LiqoNamespace::from_namespace(objects::namespace_of_provider(&id)).unwrap();
         assert_eq!(
             (provider.kind.as_str(), &provider.cluster),
             ("provider", &id)
         );
         let mut strange = made;
         strange.metadata.labels = None;
-        assert_eq!(LiqoNamespace::of(strange), None);
+        assert_eq!(LiqoNamespace::from_namespace(strange), None);
     }
 }

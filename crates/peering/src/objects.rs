@@ -26,10 +26,12 @@ use liqo_api::{
     CONTROLLER_MANAGER, ClusterId, Key, annotations, consumer_service_account, labels, leases,
     provider_namespace, roles, tenant_namespace,
 };
-use liqo_controller_runtime::writes::{Step as _, StepError, create_missing, delete_if_present};
+use liqo_controller_runtime::writes::{
+    StepContext as _, StepError, create_missing, delete_if_present,
+};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::auth::server::Consumer;
+use crate::auth::server::GrantedConsumer;
 
 /// Name of the `RoleBinding` that gives the manager rights in a namespace that it created.
 const MANAGER_BINDING: &str = "liqo-manager";
@@ -118,8 +120,8 @@ fn key<K: Resource>(api: &Api<K>, name: &str) -> Key {
 }
 
 /// A consumer's namespace at the provider.
-pub fn tenant(consumer: &Consumer) -> Namespace {
-    let mut object = namespace(
+pub fn namespace_of_tenant(consumer: &GrantedConsumer) -> Namespace {
+    let mut object = labelled_namespace(
         tenant_namespace(&consumer.id),
         KIND_TENANT,
         labels::CONSUMER_ID,
@@ -136,8 +138,8 @@ pub fn tenant(consumer: &Consumer) -> Namespace {
 }
 
 /// The consumer's own namespace for one provider.
-pub fn provider(id: &ClusterId) -> Namespace {
-    namespace(
+pub fn namespace_of_provider(id: &ClusterId) -> Namespace {
+    labelled_namespace(
         provider_namespace(id),
         KIND_PROVIDER,
         labels::PROVIDER_ID,
@@ -145,8 +147,8 @@ pub fn provider(id: &ClusterId) -> Namespace {
     )
 }
 
-fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namespace {
-    let mut all = managed();
+fn labelled_namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namespace {
+    let mut all = managed_labels();
     all.insert(labels::NAMESPACE_KIND.to_owned(), kind.to_owned());
     all.insert(id_label.to_owned(), id.to_string());
     // Nobody has pods there.
@@ -166,7 +168,7 @@ fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namesp
 
 /// The manager's own rights in a namespace that it created.
 pub fn manager_binding(liqo_namespace: &str) -> RoleBinding {
-    binding(
+    account_binding(
         MANAGER_BINDING,
         ("ClusterRole", roles::OWN_NAMESPACE),
         CONTROLLER_MANAGER,
@@ -176,7 +178,7 @@ pub fn manager_binding(liqo_namespace: &str) -> RoleBinding {
 
 /// The consumer's rights in its tenant namespace.
 pub fn tenant_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBinding {
-    binding(
+    account_binding(
         roles::TENANT,
         ("ClusterRole", roles::TENANT),
         &consumer_service_account(consumer),
@@ -196,7 +198,7 @@ pub fn renewal_role(consumer: &ClusterId) -> Role {
         ..PolicyRule::default()
     };
     Role {
-        metadata: named(&name),
+        metadata: managed_metadata(&name),
         rules: Some(vec![rule]),
     }
 }
@@ -204,13 +206,18 @@ pub fn renewal_role(consumer: &ClusterId) -> Role {
 /// Gives that right to the consumer.
 pub fn renewal_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBinding {
     let name = consumer_service_account(consumer);
-    binding(&name, ("Role", &name), &name, liqo_namespace)
+    account_binding(&name, ("Role", &name), &name, liqo_namespace)
 }
 
 /// `role`: its kind and name.
-fn binding(name: &str, role: (&str, &str), account: &str, account_namespace: &str) -> RoleBinding {
+fn account_binding(
+    name: &str,
+    role: (&str, &str),
+    account: &str,
+    account_namespace: &str,
+) -> RoleBinding {
     RoleBinding {
-        metadata: named(name),
+        metadata: managed_metadata(name),
         role_ref: RoleRef {
             api_group: "rbac.authorization.k8s.io".into(),
             kind: role.0.into(),
@@ -226,8 +233,8 @@ fn binding(name: &str, role: (&str, &str), account: &str, account_namespace: &st
 }
 
 /// The account of a consumer. No pod mounts its token.
-pub fn account(consumer: &ClusterId) -> ServiceAccount {
-    let mut metadata = named(&consumer_service_account(consumer));
+pub fn consumer_account(consumer: &ClusterId) -> ServiceAccount {
+    let mut metadata = managed_metadata(&consumer_service_account(consumer));
     metadata
         .labels
         .get_or_insert_default()
@@ -241,7 +248,7 @@ pub fn account(consumer: &ClusterId) -> ServiceAccount {
 
 /// An empty Secret that a consumer's tokens are bound to: deleting it invalidates them.
 pub fn session_secret(consumer: &ClusterId) -> Secret {
-    let mut metadata = named(&consumer_service_account(consumer));
+    let mut metadata = managed_metadata(&consumer_service_account(consumer));
     metadata
         .labels
         .get_or_insert_default()
@@ -265,7 +272,7 @@ pub fn is_session_over(created: Option<&Time>, now: Timestamp) -> bool {
 /// these numbers, times the maximum sizes of [`record_text`](liqo_api::record_text), do. They
 /// suffice for 2,000 pods, each with a token of its own, while some are replaced. The provider
 /// makes contracts, but a consumer that spoils one by its answer gets another.
-pub fn quota() -> ResourceQuota {
+pub fn tenant_quota() -> ResourceQuota {
     let hard = [
         ("count/shadowpods.virtualkubelet.liqo.io", "2500"),
         ("count/reflectedobjects.virtualkubelet.liqo.io", "1500"),
@@ -280,7 +287,7 @@ pub fn quota() -> ResourceQuota {
         .map(|(name, number)| (name.to_owned(), Quantity(number.to_owned())))
         .collect();
     ResourceQuota {
-        metadata: named(QUOTA),
+        metadata: managed_metadata(QUOTA),
         spec: Some(ResourceQuotaSpec {
             hard: Some(hard),
             ..ResourceQuotaSpec::default()
@@ -318,14 +325,14 @@ pub fn first_count(quota: &ResourceQuota) -> Option<ResourceQuotaStatus> {
 }
 
 /// A lease that was never renewed.
-pub fn lease(name: &str) -> Lease {
+pub fn unrenewed_lease(name: &str) -> Lease {
     Lease {
-        metadata: named(name),
+        metadata: managed_metadata(name),
         spec: None,
     }
 }
 
-pub fn renewal(holder: &ClusterId, now: Timestamp) -> Lease {
+pub fn lease_renewal(holder: &ClusterId, now: Timestamp) -> Lease {
     let spec = LeaseSpec {
         holder_identity: Some(holder.to_string()),
         renew_time: Some(MicroTime(now)),
@@ -349,17 +356,20 @@ pub fn lease_version(lease: &Lease) -> Option<String> {
 
 /// The two leases of a tenant namespace.
 pub fn tenant_leases() -> [Lease; 2] {
-    [lease(leases::PROVIDER), lease(leases::CONSUMER)]
+    [
+        unrenewed_lease(leases::PROVIDER),
+        unrenewed_lease(leases::CONSUMER),
+    ]
 }
 
-fn managed() -> BTreeMap<String, String> {
+fn managed_labels() -> BTreeMap<String, String> {
     BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())])
 }
 
-fn named(name: &str) -> ObjectMeta {
+fn managed_metadata(name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
-        labels: Some(managed()),
+        labels: Some(managed_labels()),
         ..ObjectMeta::default()
     }
 }
@@ -372,13 +382,13 @@ mod tests {
 
     #[test]
     fn a_tenant_namespace_says_from_its_creation_whose_it_is() {
-        let consumer = Consumer {
+        let consumer = GrantedConsumer {
             id: ClusterId::of_public_key(&[1; 32]),
             public_key: [1; 32],
             name: "rome".into(),
             protocol_version: 1,
         };
-        let object = tenant(&consumer);
+        let object = namespace_of_tenant(&consumer);
         assert_eq!(object.labels()[labels::NAMESPACE_KIND], "tenant");
         assert_eq!(
             object.labels()[labels::CONSUMER_ID],
@@ -398,9 +408,12 @@ mod tests {
         assert_eq!(subject.namespace.as_deref(), Some("liqo"));
         assert_eq!(
             Some(subject.name.as_str()),
-            account(&id).metadata.name.as_deref()
+            consumer_account(&id).metadata.name.as_deref()
         );
-        assert_eq!(account(&id).automount_service_account_token, Some(false));
+        assert_eq!(
+            consumer_account(&id).automount_service_account_token,
+            Some(false)
+        );
     }
 
     #[test]
@@ -440,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_new_quota_counts_from_zero_and_an_old_one_is_left_alone() {
-        let mut object = quota();
+        let mut object = tenant_quota();
         let hard = object.spec.as_ref().unwrap().hard.clone().unwrap();
         let counted = BTreeMap::from([("count/secrets".to_owned(), Quantity("3".into()))]);
         object.status = Some(ResourceQuotaStatus {
@@ -460,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_tenant_fills_no_more_than_350_mib_and_may_run_2000_pods() {
-        let hard = quota().spec.unwrap().hard.unwrap();
+        let hard = tenant_quota().spec.unwrap().hard.unwrap();
         let number = |kind: &str| hard[&format!("count/{kind}")].0.parse::<usize>().unwrap();
         let (pods, secrets) = (
             number("shadowpods.virtualkubelet.liqo.io"),
@@ -476,9 +489,9 @@ mod tests {
     #[test]
     fn each_renewal_of_a_lease_shows() {
         let id = ClusterId::of_public_key(&[1; 32]);
-        let first = lease_version(&renewal(&id, Timestamp::UNIX_EPOCH));
-        let second = lease_version(&renewal(&id, Timestamp::from_microsecond(1).unwrap()));
+        let first = lease_version(&lease_renewal(&id, Timestamp::UNIX_EPOCH));
+        let second = lease_version(&lease_renewal(&id, Timestamp::from_microsecond(1).unwrap()));
         assert!(first.is_some() && first != second);
-        assert_eq!(lease_version(&lease("provider")), None);
+        assert_eq!(lease_version(&unrenewed_lease("provider")), None);
     }
 }

@@ -61,7 +61,10 @@ pub enum NoCommonVersion {
 }
 
 /// Chooses the protocol version: the lower of the two newest ones, if both sides support it.
-pub fn negotiate(consumer: ProtocolRange, provider: ProtocolRange) -> Result<u32, NoCommonVersion> {
+pub fn negotiate_version(
+    consumer: ProtocolRange,
+    provider: ProtocolRange,
+) -> Result<u32, NoCommonVersion> {
     if consumer.max < provider.min {
         Err(NoCommonVersion::UpgradeConsumer { consumer, provider })
     } else if provider.max < consumer.min || consumer.min > consumer.max {
@@ -129,7 +132,7 @@ pub struct PeeringRequest {
 
 /// A consumer's message that the peering has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndRequest {
+pub struct SignedEndRequest {
     /// From [`ChallengeAnswer`].
     pub challenge: String,
     /// The cluster ID of the provider that this is meant for.
@@ -144,20 +147,20 @@ pub struct EndRequest {
 #[serde(tag = "result")]
 pub enum PeeringAnswer {
     /// The consumer has access.
-    Granted(Box<Grant>),
+    Granted(Box<AccessGrant>),
     /// There is no peering any more.
     Ended {},
     /// Somebody has to approve the consumer first: try again later.
-    Pending(Refusal),
-    Denied(Refusal),
+    Pending(AccessRefusal),
+    Denied(AccessRefusal),
 }
 
 /// Everything that a consumer needs to use the provider's API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Grant {
+pub struct AccessGrant {
     pub tenant_namespace: String,
-    pub api_server: ApiServer,
+    pub api_server: GrantedApiServer,
     /// A bearer token for it.
     pub token: SecretText,
     /// Lifetime of the token from now on.
@@ -167,7 +170,7 @@ pub struct Grant {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ApiServer {
+pub struct GrantedApiServer {
     pub url: String,
     /// The CA certificates (PEM) that verify its own certificate.
     pub ca: String,
@@ -175,7 +178,7 @@ pub struct ApiServer {
 
 /// The reason why the provider does not grant a request, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct AccessRefusal {
     /// One word for programs, for example `TokenRequired`.
     pub reason: String,
     /// A sentence for people, with the next step.
@@ -203,20 +206,20 @@ mod tests {
 
     #[test]
     fn both_sides_speak_the_lower_of_the_newest_versions() {
-        assert_eq!(negotiate(range(1, 1), range(1, 2)), Ok(1));
-        assert_eq!(negotiate(range(1, 3), range(1, 2)), Ok(2));
-        assert_eq!(negotiate(range(2, 3), range(3, 4)), Ok(3));
-        assert_eq!(negotiate(range(2, 2), range(2, 2)), Ok(2));
+        assert_eq!(negotiate_version(range(1, 1), range(1, 2)), Ok(1));
+        assert_eq!(negotiate_version(range(1, 3), range(1, 2)), Ok(2));
+        assert_eq!(negotiate_version(range(2, 3), range(3, 4)), Ok(3));
+        assert_eq!(negotiate_version(range(2, 2), range(2, 2)), Ok(2));
     }
 
     #[test]
     fn without_a_common_version_the_older_side_is_told_to_upgrade() {
-        let error = negotiate(range(1, 1), range(2, 3)).unwrap_err();
+        let error = negotiate_version(range(1, 1), range(2, 3)).unwrap_err();
         assert!(
             error.to_string().ends_with("upgrade Liqo in the consumer"),
             "{error}"
         );
-        let error = negotiate(range(3, 4), range(1, 2)).unwrap_err();
+        let error = negotiate_version(range(3, 4), range(1, 2)).unwrap_err();
         assert!(
             error.to_string().ends_with("upgrade Liqo in the provider"),
             "{error}"
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_range_that_is_upside_down_matches_nothing() {
-        assert!(negotiate(range(3, 1), range(1, 5)).is_err());
+        assert!(negotiate_version(range(3, 1), range(1, 5)).is_err());
     }
 
     #[test]
@@ -258,9 +261,9 @@ mod tests {
 
     #[test]
     fn answers_have_the_documented_form() {
-        let granted = PeeringAnswer::Granted(Box::new(Grant {
+        let granted = PeeringAnswer::Granted(Box::new(AccessGrant {
             tenant_namespace: "t".into(),
-            api_server: ApiServer {
+            api_server: GrantedApiServer {
                 url: "https://10.0.0.1:6443".into(),
                 ca: "pem".into(),
             },
@@ -280,7 +283,7 @@ mod tests {
         );
         let denied =
             serde_json::json!({"result": "Denied", "reason": "TokenRequired", "message": "m"});
-        let refusal = Refusal {
+        let refusal = AccessRefusal {
             reason: "TokenRequired".into(),
             message: "m".into(),
         };

@@ -37,9 +37,9 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
-    unread::{Unread, unread},
+    unread::{UnparsedObject, unparsed_api},
     watch,
-    writes::{Step as _, StepError, unless_changed},
+    writes::{StepContext as _, StepError, unless_changed},
 };
 use liqo_signing::PublicKey;
 use parking_lot::{Mutex, MutexGuard};
@@ -47,18 +47,18 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    Keep,
-    addresses::Addresses,
+    KeepHook,
+    addresses::AnnouncedAddresses,
     auth::{
-        decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
-        server::{Consumer, Tenancies, TenancyError},
+        decide::{ApprovalQueue, KnownConsumer, TokenClaim, TokenVerdict, reasons},
+        server::{GrantedConsumer, Tenancies, TenancyError},
         tokens::{self, Tokens},
     },
-    decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
-    keep_of,
+    decide::{ApprovalWait, ConsumerHealth, ConsumerHeartbeat},
     namespace::LiqoNamespace,
     objects::{self, KIND_MAPPED},
-    protocol::{Grant, Refusal, SecretText},
+    protocol::{AccessGrant, AccessRefusal, SecretText},
+    run_keep_hook,
 };
 
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub struct Tenants {
     namespace: String,
     own: ClusterId,
     context: Context,
-    addresses: watch::Receiver<Option<Addresses>>,
+    addresses: watch::Receiver<Option<AnnouncedAddresses>>,
     foreign_clusters: Cache<ForeignCluster>,
     policies: Cache<PeeringPolicy>,
     namespaces: Cache<LiqoNamespace>,
@@ -94,7 +94,7 @@ impl Tenants {
     /// Adds a consumer's ID to `queue` when its health changes.
     pub fn new(
         context: &Context,
-        addresses: watch::Receiver<Option<Addresses>>,
+        addresses: watch::Receiver<Option<AnnouncedAddresses>>,
         foreign_clusters: Cache<ForeignCluster>,
         policies: Cache<PeeringPolicy>,
         namespaces: Cache<LiqoNamespace>,
@@ -138,7 +138,7 @@ impl Tenants {
 
     /// Does what is possible now to end a tenancy. Returns whether Kubernetes is deleting the
     /// namespace, or has deleted it.
-    pub async fn end_step(&self, consumer: &ClusterId, keep: &Keep) -> Result<bool, StepError> {
+    pub async fn end_step(&self, consumer: &ClusterId, keep: &KeepHook) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         let name = tenant_namespace(consumer);
         let consumer_name = match self.live_namespace(consumer).await? {
@@ -151,19 +151,19 @@ impl Tenants {
                 namespace.cluster_name
             }
         };
-        self.take_rights(consumer, true).await?;
+        self.revoke_rights(consumer, true).await?;
         // Needed to list the contents; an interrupted grant may not have created it.
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
         objects::ensure(&bindings, &objects::manager_binding(&self.namespace)).await?;
         let mapped = self.has_mapped_namespaces(consumer).await?;
         let left = self
-            .empty(&name, mapped || self.was_mapped_lately(consumer, mapped))
+            .empty_namespace(&name, mapped || self.was_mapped_lately(consumer, mapped))
             .await?;
         if left || mapped {
             return Ok(false);
         }
         self.unmapped.lock().remove(consumer);
-        keep_of(keep, &name, consumer_name).await?;
+        run_keep_hook(keep, &name, consumer_name).await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         objects::delete(&namespaces, &name).await?;
         tracing::info!(%consumer, "ended the tenancy");
@@ -173,7 +173,7 @@ impl Tenants {
     /// Removes the rights of a consumer whose tenant namespace Kubernetes is deleting, or has
     /// deleted. Somebody may have deleted it directly: then finalizers that the consumer wrote
     /// would hold it for ever. Returns whether it is gone.
-    pub async fn sweep(&self, consumer: &ClusterId) -> Result<bool, StepError> {
+    pub async fn remove_leftover_rights(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         self.consumer_heartbeats().remove(consumer);
         let found = self.live_namespace(consumer).await?;
@@ -183,7 +183,7 @@ impl Tenants {
         {
             return Ok(true);
         }
-        self.take_rights(consumer, false).await?;
+        self.revoke_rights(consumer, false).await?;
         if found.is_none() {
             return Ok(true);
         }
@@ -202,7 +202,7 @@ impl Tenants {
     }
 
     /// Consumers that have an account. Some may have no tenant namespace, if somebody deleted it.
-    pub async fn strays(&self) -> Result<Vec<ClusterId>, StepError> {
+    pub async fn consumers_with_accounts(&self) -> Result<Vec<ClusterId>, StepError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let list = accounts
             .list_metadata(&ListParams::default().labels(labels::CONSUMER_ID))
@@ -216,7 +216,7 @@ impl Tenants {
 
     /// Renews the provider's lease in every tenant namespace, and reads the consumer's, until
     /// `context.stop`.
-    pub async fn heartbeat(&self) {
+    pub async fn run_heartbeats(&self) {
         let mut heartbeats = tokio::time::interval(HEARTBEAT_INTERVAL);
         heartbeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -243,7 +243,7 @@ impl Tenants {
     async fn heartbeat_of(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let namespace = tenant_namespace(consumer);
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
-        let renewal = Patch::Merge(objects::renewal(&self.own, self.context.now()));
+        let renewal = Patch::Merge(objects::lease_renewal(&self.own, self.context.now()));
         let parameters = PatchParams::default();
         let (renewed, seen) = tokio::join!(
             api.patch(leases::PROVIDER, &parameters, &renewal),
@@ -270,7 +270,7 @@ impl Tenants {
                         ConsumerHealth::Unknown,
                     )
                 });
-        heartbeat.observe(lease, now);
+        heartbeat.observe_lease(lease, now);
         let current = heartbeat.health(expiry, now);
         let changed = *health != current;
         *health = current;
@@ -285,7 +285,10 @@ impl Tenants {
     /// needs: the account and both bindings. The bindings are made last, so the other parts were
     /// there once. [`Tenants::repair`] runs after each renewal of a credential, and makes again
     /// what somebody deleted since.
-    async fn session_with_rights(&self, consumer: &ClusterId) -> Result<Option<Secret>, StepError> {
+    async fn usable_session_secret(
+        &self,
+        consumer: &ClusterId,
+    ) -> Result<Option<Secret>, StepError> {
         let (client, own, name) = (
             self.client.clone(),
             &self.namespace,
@@ -326,7 +329,10 @@ impl Tenants {
             Api::<Secret>::namespaced(client.clone(), own),
             Api::<Role>::namespaced(client, own),
         );
-        let (manager, account) = (objects::manager_binding(own), objects::account(consumer));
+        let (manager, account) = (
+            objects::manager_binding(own),
+            objects::consumer_account(consumer),
+        );
         let (session, role) = (
             objects::session_secret(consumer),
             objects::renewal_role(consumer),
@@ -356,7 +362,7 @@ impl Tenants {
     async fn make_quota_and_leases(&self, namespace: &str) -> Result<(), StepError> {
         let quotas: Api<ResourceQuota> = Api::namespaced(self.client.clone(), namespace);
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
-        let (quota, [provider, consumer]) = (objects::quota(), objects::tenant_leases());
+        let (quota, [provider, consumer]) = (objects::tenant_quota(), objects::tenant_leases());
         let (quota, _, _) = tokio::try_join!(
             objects::ensure_in_new(&quotas, &quota),
             objects::ensure_in_new(&leases, &provider),
@@ -467,7 +473,7 @@ impl Tenants {
 
     /// Removes the rights first, which takes effect at once; then what the tokens are bound to,
     /// which may take 10 s.
-    async fn take_rights(
+    async fn revoke_rights(
         &self,
         consumer: &ClusterId,
         in_namespaces: bool,
@@ -504,7 +510,7 @@ impl Tenants {
     /// Starts to delete everything that the two clusters wrote there; other controllers clean up
     /// what they derived from it. Returns whether something is left that must be gone before the
     /// namespace is deleted, and with it our rights there.
-    async fn empty(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
+    async fn empty_namespace(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
         let mut left = false;
         for kind in kinds::all() {
             left |= self.clear(&kind, namespace, mapped).await?;
@@ -521,7 +527,7 @@ impl Tenants {
         namespace: &str,
         mapped: bool,
     ) -> Result<bool, StepError> {
-        let api = unread(Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(
+        let api = unparsed_api(Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(
             self.client.clone(),
             namespace,
             kind,
@@ -594,9 +600,11 @@ impl Tenants {
                 .get_opt(&name)
                 .await
                 .step("read", "Namespace", Key::new("", name))?;
-        Ok(found.and_then(LiqoNamespace::of).filter(|namespace| {
-            namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer
-        }))
+        Ok(found
+            .and_then(LiqoNamespace::from_namespace)
+            .filter(|namespace| {
+                namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer
+            }))
     }
 
     async fn lock(&self, consumer: &ClusterId) -> tokio::sync::OwnedMutexGuard<()> {
@@ -632,21 +640,25 @@ impl Tenancies for Tenants {
         self.admission_without_record(consumer).needs_no_token
     }
 
-    async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
+    async fn known_consumer(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+    ) -> Result<KnownConsumer, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace
             .as_ref()
             .is_some_and(|namespace| !namespace.terminating && !namespace.ending);
-        let records::Admission {
+        let records::AdmissionRequirements {
             by_hand,
             needs_no_token,
-        } = self.admission(consumer, approved).await?;
+        } = self.admission_requirements(consumer, approved).await?;
         let cached = self.find_record(consumer);
         let may_wait = !approved
             && (by_hand
                 || cached
                     .as_ref()
-                    .is_some_and(|record| self.waiting(record) != Waiting::No));
+                    .is_some_and(|record| self.approval_wait(record) != ApprovalWait::No));
         let record = if may_wait {
             self.live_record(consumer, name, cached).await?
         } else {
@@ -656,7 +668,7 @@ impl Tenancies for Tenants {
             .as_ref()
             .is_some_and(|record| record.metadata.deletion_timestamp.is_some());
         let noted_name = record.as_deref().and_then(records::noted_name);
-        Ok(Known {
+        Ok(KnownConsumer {
             approved,
             ending: leaving
                 || namespace
@@ -668,9 +680,9 @@ impl Tenancies for Tenants {
                 noted_name
             },
             waits: may_wait
-                && record
-                    .as_ref()
-                    .is_some_and(|record| matches!(self.waiting(record), Waiting::For(_))),
+                && record.as_ref().is_some_and(|record| {
+                    matches!(self.approval_wait(record), ApprovalWait::For(_))
+                }),
             incoming: record.map_or(PeeringIntent::Auto, |record| record.spec.incoming_peering),
             by_hand,
             needs_no_token,
@@ -692,17 +704,17 @@ impl Tenancies for Tenants {
         Ok(self.find_approval_queue(consumer, name).await?)
     }
 
-    async fn note(
+    async fn note_waiting(
         &self,
         consumer: &ClusterId,
         key: &PublicKey,
         name: &str,
     ) -> Result<(), TenancyError> {
         if self
-            .record_as(
+            .create_or_annotate(
                 consumer,
                 name,
-                Some(records::Noted {
+                Some(records::WaitingConsumer {
                     since: self.context.now(),
                     key: *key,
                 }),
@@ -721,7 +733,7 @@ impl Tenancies for Tenants {
     ) -> Result<TokenVerdict, TenancyError> {
         Ok(self
             .tokens
-            .judge(token, consumer, !self.is_known(consumer))
+            .judge_presented(token, consumer, !self.is_known(consumer))
             .await)
     }
 
@@ -731,28 +743,31 @@ impl Tenancies for Tenants {
         _consumer: &ClusterId,
     ) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::claim(&secrets, token).await?)
+        Ok(tokens::claim_for_consumer(&secrets, token).await?)
     }
 
     async fn discard_token(&self, token: &TokenClaim) -> Result<(), TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::discard(&secrets, token).await?)
+        Ok(tokens::delete_used_token(&secrets, token).await?)
     }
 
-    async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
+    async fn ensure_tenancy(
+        &self,
+        consumer: &GrantedConsumer,
+    ) -> Result<AccessGrant, TenancyError> {
         let api_server = self.addresses.borrow().as_ref().map_or_else(
             || Err("its manager has just started".to_owned()),
             |addresses| addresses.api_server.clone(),
         );
         let api_server = api_server.map_err(|problem| {
-            refused(
+            tenancy_refusal(
                 reasons::ADDRESS_UNKNOWN,
                 format!("the provider does not know the address of its API server: {problem}"),
             )
         })?;
         let alone = self.lock(&consumer.id).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let tenant = objects::tenant(consumer);
+        let tenant = objects::namespace_of_tenant(consumer);
         let (is_leaving, found, session) = tokio::try_join!(
             self.is_record_leaving(&consumer.id),
             async {
@@ -762,26 +777,26 @@ impl Tenancies for Tenants {
                     .await
                     .step("read", "Namespace", Key::new("", name))
             },
-            self.session_with_rights(&consumer.id),
+            self.usable_session_secret(&consumer.id),
         )?;
         if is_leaving {
-            return Err(still_ending());
+            return Err(still_ending_refusal());
         }
         let (namespace, session) = match found {
             Some(namespace) => (namespace, session),
             None => (objects::ensure(&namespaces, &tenant).await?, None),
         };
-        match LiqoNamespace::of(namespace) {
+        match LiqoNamespace::from_namespace(namespace) {
             Some(namespace)
                 if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id =>
             {
                 if namespace.ending || namespace.terminating {
-                    return Err(still_ending());
+                    return Err(still_ending_refusal());
                 }
             }
             _ => {
                 let name = tenant_namespace(&consumer.id);
-                return Err(refused(
+                return Err(tenancy_refusal(
                     reasons::NAMESPACE_TAKEN,
                     format!(
                         "namespace {name} exists in the provider, and Liqo did not create it: remove it"
@@ -793,11 +808,11 @@ impl Tenancies for Tenants {
             Some(session) => session,
             None => Box::pin(self.make_parts(&consumer.id)).await?,
         };
-        self.record(&consumer.id, &consumer.name).await?;
+        self.create_record(&consumer.id, &consumer.name).await?;
         let (token, expiration_seconds) = self.issue_token(&consumer.id, session).await?;
         drop(alone);
         self.queue.add(consumer.id.clone());
-        Ok(Grant {
+        Ok(AccessGrant {
             tenant_namespace: tenant_namespace(&consumer.id),
             api_server,
             token: SecretText(token),
@@ -807,7 +822,7 @@ impl Tenancies for Tenants {
         })
     }
 
-    async fn end(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
+    async fn end_tenancy(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
         let _alone = self.lock(consumer).await;
         if self
             .live_namespace(consumer)
@@ -815,7 +830,7 @@ impl Tenancies for Tenants {
             .is_some_and(|namespace| !namespace.terminating && !namespace.ending)
         {
             self.mark_ending(consumer).await?;
-            self.take_rights(consumer, true).await?;
+            self.revoke_rights(consumer, true).await?;
         }
         self.queue.add(consumer.clone());
         Ok(())
@@ -823,12 +838,16 @@ impl Tenancies for Tenants {
 }
 
 /// The metadata of an object of any kind.
-type Metadata = Unread<PartialObjectMeta<DynamicObject>>;
+type ObjectMetadata = UnparsedObject<PartialObjectMeta<DynamicObject>>;
 
 /// Deletes an object of an ending tenancy. If it is already being deleted, removes the finalizers
 /// that are not ours, and ours as well once there is no mapped namespace, because then they protect
 /// nothing.
-async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::Result<()> {
+async fn remove(
+    api: &Api<ObjectMetadata>,
+    object: &ObjectMetadata,
+    mapped: bool,
+) -> kube::Result<()> {
     let name = object.name_any();
     let done = if object.meta().deletion_timestamp.is_none() {
         api.delete(&name, &DeleteParams::default()).await.map(drop)
@@ -854,15 +873,15 @@ async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::R
     }
 }
 
-fn still_ending() -> TenancyError {
-    refused(
+fn still_ending_refusal() -> TenancyError {
+    tenancy_refusal(
         reasons::BUSY,
         "the previous peering is still being cleaned up: try again in some seconds",
     )
 }
 
-fn refused(reason: &str, message: impl Into<String>) -> TenancyError {
-    TenancyError::Refused(Refusal {
+fn tenancy_refusal(reason: &str, message: impl Into<String>) -> TenancyError {
+    TenancyError::Refused(AccessRefusal {
         reason: reason.to_owned(),
         message: message.into(),
     })

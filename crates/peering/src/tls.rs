@@ -52,7 +52,7 @@ const ED25519_SPKI_PREFIX: [u8; 12] = [
 
 /// Failure to create a TLS configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum TlsConfigError {
     #[error("cannot create a certificate with this cluster's key: {0}")]
     Certificate(#[from] rcgen::Error),
     /// The TLS library refused the key or the configuration.
@@ -62,8 +62,11 @@ pub enum TlsError {
 
 /// The TLS side of the auth endpoint: TLS 1.3 only, no session resumption, certificate bound to the
 /// cluster key.
-pub fn server_config(identity: &ClusterIdentity, clock: Clock) -> Result<ServerConfig, TlsError> {
-    let mut config = ServerConfig::builder_with_provider(provider())
+pub fn server_config(
+    identity: &ClusterIdentity,
+    clock: Clock,
+) -> Result<ServerConfig, TlsConfigError> {
+    let mut config = ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(RenewedCertificate::new(identity, clock)?));
@@ -74,8 +77,8 @@ pub fn server_config(identity: &ClusterIdentity, clock: Clock) -> Result<ServerC
 }
 
 /// The TLS side of a client that accepts only one cluster.
-pub fn client_config(expected: &ClusterId) -> Result<ClientConfig, TlsError> {
-    let mut config = ClientConfig::builder_with_provider(provider())
+pub fn client_config(expected: &ClusterId) -> Result<ClientConfig, TlsConfigError> {
+    let mut config = ClientConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(KeyVerifier {
@@ -89,7 +92,7 @@ pub fn client_config(expected: &ClusterId) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
-fn provider() -> Arc<CryptoProvider> {
+fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -103,7 +106,7 @@ struct RenewedCertificate {
 }
 
 impl RenewedCertificate {
-    fn new(identity: &ClusterIdentity, clock: Clock) -> Result<Self, TlsError> {
+    fn new(identity: &ClusterIdentity, clock: Clock) -> Result<Self, TlsConfigError> {
         let pkcs8 = PrivatePkcs8KeyDer::from(identity.pkcs8().to_vec());
         let signer = any_eddsa_type(&pkcs8)?;
         let now = clock.now().into();
@@ -118,7 +121,7 @@ impl RenewedCertificate {
         })
     }
 
-    fn at(&self, now: SystemTime) -> Arc<CertifiedKey> {
+    fn certificate_at(&self, now: SystemTime) -> Arc<CertifiedKey> {
         let mut current = self.current.lock();
         // A certificate from the future is old, too: the clock was set back.
         let old = now
@@ -147,7 +150,7 @@ impl RenewedCertificate {
 
 impl ResolvesServerCert for RenewedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.at(self.clock.now().into()))
+        Some(self.certificate_at(self.clock.now().into()))
     }
 }
 
@@ -316,7 +319,7 @@ mod tests {
     }
 
     fn fixed(certificate: CertificateDer<'static>, signer: Arc<dyn SigningKey>) -> ServerConfig {
-        ServerConfig::builder_with_provider(provider())
+        ServerConfig::builder_with_provider(crypto_provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .with_no_client_auth()
@@ -397,7 +400,7 @@ mod tests {
     async fn the_server_refuses_tls_1_2() {
         let milan = ClusterIdentity::generate().unwrap();
         let address = serve(server_config(&milan, Clock::system()).unwrap()).await;
-        let old = ClientConfig::builder_with_provider(provider())
+        let old = ClientConfig::builder_with_provider(crypto_provider())
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
             .dangerous()
@@ -415,7 +418,7 @@ mod tests {
     #[tokio::test]
     async fn the_client_refuses_tls_1_2() {
         let milan = ClusterIdentity::generate().unwrap();
-        let mut old = ServerConfig::builder_with_provider(provider())
+        let mut old = ServerConfig::builder_with_provider(crypto_provider())
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
             .with_no_client_auth()
@@ -451,10 +454,13 @@ mod tests {
         let milan = ClusterIdentity::generate().unwrap();
         let certificates = RenewedCertificate::new(&milan, Clock::system()).unwrap();
         let now = SystemTime::now();
-        let first = certificates.at(now).cert[0].clone();
-        assert_eq!(certificates.at(now + VALIDITY / 3).cert[0], first);
+        let first = certificates.certificate_at(now).cert[0].clone();
+        assert_eq!(
+            certificates.certificate_at(now + VALIDITY / 3).cert[0],
+            first
+        );
         let second = certificates
-            .at(now + VALIDITY / 2 + Duration::from_mins(1))
+            .certificate_at(now + VALIDITY / 2 + Duration::from_mins(1))
             .cert[0]
             .clone();
         assert_ne!(second, first);

@@ -24,7 +24,7 @@ use kube::{
 };
 use liqo_controller_runtime::{
     Network,
-    network::BoxStream,
+    network::BoxNetworkStream,
     provider_limits::{LimitExceeded, ProviderLimits},
 };
 use liqo_tunnel_client::{API_PORT, session::TunnelConnection};
@@ -32,12 +32,12 @@ use parking_lot::RwLock;
 use tokio::time::{timeout, timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use self::answers::{Answer, LimitedBody, admit, exceeded};
+use self::answers::{AnswerKind, LimitedBody, admit_answer, record_exceeded};
 use crate::credential::{CONNECT_TIMEOUT, is_no_server};
 
 /// The bearer token of a client. It can be replaced while the client is in use.
 #[derive(Clone, Default)]
-pub struct Token {
+pub struct BearerToken {
     header: Arc<RwLock<Option<HeaderValue>>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Token {
 #[error("the token that the provider issued cannot be sent in a header")]
 pub struct UnusableToken;
 
-impl Token {
+impl BearerToken {
     /// Uses this token from the next request on.
     pub fn set(&self, token: &str) -> Result<(), UnusableToken> {
         let mut header =
@@ -69,10 +69,10 @@ impl Token {
 /// resolved to earlier does not matter. With a `tunnel` every connection goes through the peer's
 /// tunnel. The address and the CA of `config` still say what the API server's certificate must
 /// prove. Each request is made once; whoever calls a peer tries again.
-pub fn client(
+pub fn peer_client(
     network: &Arc<dyn Network>,
     mut config: Config,
-    token: Token,
+    token: BearerToken,
     limits: Arc<ProviderLimits>,
     tunnel: Option<Arc<TunnelConnection>>,
 ) -> kube::Result<Client> {
@@ -80,9 +80,12 @@ pub fn client(
     let limit = tunnel
         .is_none()
         .then_some(config.connect_timeout.unwrap_or(CONNECT_TIMEOUT));
-    let way = tunnel.map_or_else(|| Way::Direct(Arc::clone(network)), Way::Tunnel);
+    let way = tunnel.map_or_else(
+        || ConnectorRoute::Direct(Arc::clone(network)),
+        ConnectorRoute::Tunnel,
+    );
     let connector = TimedConnector {
-        inner: config.rustls_https_connector_with_connector(Connector(way))?,
+        inner: config.rustls_https_connector_with_connector(ApiServerConnector(way))?,
         limit,
     };
     // Idle connections end by tokio's clock, not by another one.
@@ -99,16 +102,16 @@ pub fn client(
 
 /// Connects to the API server.
 #[derive(Clone)]
-struct Connector(Way);
+struct ApiServerConnector(ConnectorRoute);
 
 #[derive(Clone)]
-enum Way {
+enum ConnectorRoute {
     Direct(Arc<dyn Network>),
     /// The address is ignored.
     Tunnel(Arc<TunnelConnection>),
 }
 
-impl Service<http::Uri> for Connector {
+impl Service<http::Uri> for ApiServerConnector {
     type Response = PeerStream;
     type Error = io::Error;
     type Future = BoxFuture<'static, io::Result<PeerStream>>;
@@ -120,16 +123,16 @@ impl Service<http::Uri> for Connector {
     fn call(&mut self, uri: http::Uri) -> Self::Future {
         let way = self.0.clone();
         Box::pin(async move {
-            let stream: BoxStream = match way {
-                Way::Tunnel(tunnel) => Box::new(tunnel.connect(API_PORT).await?),
-                Way::Direct(network) => connect(&*network, &uri).await?,
+            let stream: BoxNetworkStream = match way {
+                ConnectorRoute::Tunnel(tunnel) => Box::new(tunnel.connect(API_PORT).await?),
+                ConnectorRoute::Direct(network) => connect_directly(&*network, &uri).await?,
             };
             Ok(PeerStream(TokioIo::new(stream)))
         })
     }
 }
 
-async fn connect(network: &dyn Network, uri: &http::Uri) -> io::Result<BoxStream> {
+async fn connect_directly(network: &dyn Network, uri: &http::Uri) -> io::Result<BoxNetworkStream> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let (stream, _) = network
         .connect(host, uri.port_u16().unwrap_or(443), |address| {
@@ -182,7 +185,7 @@ where
 }
 
 /// A connection to a peer's API server.
-struct PeerStream(TokioIo<BoxStream>);
+struct PeerStream(TokioIo<BoxNetworkStream>);
 
 impl Connection for PeerStream {
     fn connected(&self) -> Connected {
@@ -235,7 +238,7 @@ impl hyper::rt::Write for PeerStream {
 
 #[derive(Clone)]
 struct PeerLayer {
-    token: Token,
+    token: BearerToken,
     limits: Arc<ProviderLimits>,
 }
 
@@ -254,7 +257,7 @@ impl<S> Layer<S> for PeerLayer {
 #[derive(Clone)]
 struct PeerService<S> {
     inner: S,
-    token: Token,
+    token: BearerToken,
     limits: Arc<ProviderLimits>,
 }
 
@@ -277,19 +280,19 @@ where
             request.headers_mut().insert(AUTHORIZATION, header);
         }
         let (answer, uri, limits) = (
-            Answer::to(request.uri()),
+            AnswerKind::for_request(request.uri()),
             request.uri().clone(),
             self.limits.clone(),
         );
         // It sends nothing before it is polled.
         let called = self.inner.call(request);
         Box::pin(async move {
-            let page = admit(answer, &uri, &limits).await?;
+            let page = admit_answer(answer, &uri, &limits).await?;
             let called = async { called.await.map_err(Into::into) };
             let response = match &page {
                 Some(page) => timeout_at(page.until, called)
                     .await
-                    .map_err(|_| exceeded(answer, &limits, LimitExceeded::PageTime))??,
+                    .map_err(|_| record_exceeded(answer, &limits, LimitExceeded::PageTime))??,
                 None => called.await?,
             };
             Ok(response.map(|body| LimitedBody::new(body, answer, limits, page)))

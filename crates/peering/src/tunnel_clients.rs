@@ -29,7 +29,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     FIELD_MANAGER,
     auth::tokens::{ONE_TIME, TOKEN},
-    decide::{Waiting, waiting},
+    decide::{ApprovalWait, approval_wait},
     namespace::LiqoNamespace,
     objects::KIND_TENANT,
 };
@@ -42,16 +42,16 @@ const SPENT_TOKEN_GRACE: Duration = Duration::from_secs(10);
 
 /// A token that was issued and not used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invitation {
+pub struct UnusedToken {
     /// The public key that is derived from the token.
     key: [u8; 32],
     /// A date that cannot be parsed has passed.
     expires_at: Option<Timestamp>,
 }
 
-impl Invitation {
+impl UnusedToken {
     #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
-    fn of(secret: Secret) -> Option<Self> {
+    fn from_secret(secret: Secret) -> Option<Self> {
         let token = secret
             .data
             .as_ref()?
@@ -69,14 +69,14 @@ impl Invitation {
         let expires_at = secret.annotations().get(annotations::EXPIRES_AT);
         let expires_at = expires_at.map(|text| text.parse().unwrap_or(Timestamp::MIN));
         (!token.is_empty()).then(|| Self {
-            key: keys::public(keys::of_token(&token)),
+            key: keys::public_key(keys::private_key_of_token(&token)),
             expires_at,
         })
     }
 }
 
 /// The objects that the list is computed from.
-pub struct Known {
+pub struct TunnelClientSources {
     /// The tenancies.
     pub namespaces: Cache<LiqoNamespace>,
     pub records: Cache<ForeignCluster>,
@@ -86,19 +86,22 @@ pub struct Known {
 
 /// The desired list. A consumer whose tenancy is ending may only use the auth endpoint, which tells
 /// it so.
-fn wanted(
+fn wanted_clients(
     namespaces: &[Arc<LiqoNamespace>],
     noted: &[[u8; 32]],
-    invitations: &[Arc<Invitation>],
+    invitations: &[Arc<UnusedToken>],
     now: Timestamp,
 ) -> BTreeMap<String, String> {
     let invited = invitations
         .iter()
         .filter(|invitation| invitation.expires_at.is_none_or(|at| at > now));
     let invited = invited.map(|invitation| (invitation.key, tunnel_client_scopes::AUTH));
-    let noted = noted
-        .iter()
-        .filter_map(|key| Some((keys::of_cluster(key)?, tunnel_client_scopes::AUTH)));
+    let noted = noted.iter().filter_map(|key| {
+        Some((
+            keys::public_key_of_cluster(key)?,
+            tunnel_client_scopes::AUTH,
+        ))
+    });
     let tenants = namespaces
         .iter()
         .filter(|namespace| namespace.kind == KIND_TENANT && !namespace.terminating);
@@ -108,7 +111,7 @@ fn wanted(
         } else {
             tunnel_client_scopes::ALL
         };
-        Some((keys::of_cluster(&tenant.public_key?)?, scope))
+        Some((keys::public_key_of_cluster(&tenant.public_key?)?, scope))
     });
     invited
         .chain(noted)
@@ -118,9 +121,13 @@ fn wanted(
 }
 
 /// The recorded key of a consumer that waits for approval, or was approved.
-fn noted(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Option<[u8; 32]> {
+fn waiting_consumer_key(
+    record: &ForeignCluster,
+    expiry: Duration,
+    now: Timestamp,
+) -> Option<[u8; 32]> {
     let may_come = record.spec.incoming_peering == PeeringIntent::Yes
-        || matches!(waiting(record, expiry, now), Waiting::For(_));
+        || matches!(approval_wait(record, expiry, now), ApprovalWait::For(_));
     let key = BASE64
         .decode(
             record
@@ -136,10 +143,14 @@ fn noted(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Option<[u
 
 /// The unused tokens, and those that were used a moment ago.
 #[derive(Default)]
-struct Invitations(Vec<(Arc<Invitation>, Instant)>);
+struct RecentTokens(Vec<(Arc<UnusedToken>, Instant)>);
 
-impl Invitations {
-    fn see(&mut self, present: Vec<Arc<Invitation>>, now: Instant) -> Vec<Arc<Invitation>> {
+impl RecentTokens {
+    fn observe_tokens(
+        &mut self,
+        present: Vec<Arc<UnusedToken>>,
+        now: Instant,
+    ) -> Vec<Arc<UnusedToken>> {
         self.0.retain(|(one, seen)| {
             !present.contains(one) && now.saturating_duration_since(*seen) < SPENT_TOKEN_GRACE
         });
@@ -149,7 +160,7 @@ impl Invitations {
 }
 
 /// Keeps the list up to date until `context.stop`.
-pub async fn run(context: Context, known: Known) {
+pub async fn keep_list_current(context: Context, known: TunnelClientSources) {
     let changed = known.changed.clone();
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace);
     let tokens = watcher::Config::default().labels(labels::PEERING_TOKEN);
@@ -157,7 +168,7 @@ pub async fn run(context: Context, known: Known) {
         secrets,
         tokens,
         context.stop.clone(),
-        Invitation::of,
+        UnusedToken::from_secret,
         move |_, _, _| changed.notify_one(),
     );
     let changed = known.changed.clone();
@@ -171,14 +182,14 @@ pub async fn run(context: Context, known: Known) {
         keys_of,
         move |_, _, _| changed.notify_one(),
     );
-    if !(invitations.synced().await && list.synced().await) {
+    if !(invitations.wait_until_synced().await && list.wait_until_synced().await) {
         return;
     }
-    let (mut seen, mut written) = (Invitations::default(), BTreeMap::new());
+    let (mut seen, mut written) = (RecentTokens::default(), BTreeMap::new());
     loop {
-        let invited = seen.see(values(&invitations), Instant::now());
+        let invited = seen.observe_tokens(cached_values(&invitations), Instant::now());
         let current = list.get(&Key::new(&context.namespace, TUNNEL_CLIENTS));
-        match update(
+        match update_list(
             &context,
             &lists,
             current.as_deref(),
@@ -202,13 +213,13 @@ pub async fn run(context: Context, known: Known) {
     }
 }
 
-fn values<R: Send + Sync + PartialEq + 'static>(cache: &Cache<R>) -> Vec<Arc<R>> {
+fn cached_values<R: Send + Sync + PartialEq + 'static>(cache: &Cache<R>) -> Vec<Arc<R>> {
     cache.all().into_iter().map(|(_, one)| one).collect()
 }
 
 /// The changes that turn the current list into the desired one; none if there are none. Removes
 /// entries that others wrote, and entries that were `written` last and may not be visible yet.
-fn changes<'a>(
+fn list_changes<'a>(
     current: &'a BTreeMap<String, String>,
     written: &'a BTreeMap<String, String>,
     wanted: &'a BTreeMap<String, String>,
@@ -226,13 +237,13 @@ fn changes<'a>(
 }
 
 /// Applies the changes, and returns the new list.
-async fn update(
+async fn update_list(
     context: &Context,
     api: &Api<ConfigMap>,
     current: Option<&BTreeMap<String, String>>,
     written: &BTreeMap<String, String>,
-    known: &Known,
-    invited: &[Arc<Invitation>],
+    known: &TunnelClientSources,
+    invited: &[Arc<UnusedToken>],
 ) -> kube::Result<BTreeMap<String, String>> {
     let spec = context.config().spec.clone();
     let wanted = if spec.network.enabled && spec.network.api_through_tunnel {
@@ -244,14 +255,14 @@ async fn update(
             .records
             .all()
             .iter()
-            .filter_map(|(_, record)| noted(record, expiry, now))
+            .filter_map(|(_, record)| waiting_consumer_key(record, expiry, now))
             .collect();
-        wanted(&values(&known.namespaces), &noted, invited, now)
+        wanted_clients(&cached_values(&known.namespaces), &noted, invited, now)
     } else {
         BTreeMap::new()
     };
     let none = BTreeMap::new();
-    let Some(changes) = changes(current.unwrap_or(&none), written, &wanted) else {
+    let Some(changes) = list_changes(current.unwrap_or(&none), written, &wanted) else {
         return Ok(wanted);
     };
     if current.is_some() {
@@ -289,29 +300,32 @@ async fn update(
 mod tests {
     use super::*;
     use crate::{
-        auth::{server::Consumer, tokens},
+        auth::{server::GrantedConsumer, tokens},
         identity::tunnel_key,
         objects,
     };
     use liqo_signing::ClusterIdentity;
 
     fn secret(token: &str, kind: &str, expires_at: Option<&str>) -> Secret {
-        tokens::secret("t", kind, token, expires_at.map(|at| at.parse().unwrap()))
+        tokens::token_secret("t", kind, token, expires_at.map(|at| at.parse().unwrap()))
     }
 
-    fn invitation(token: &str, expires_at: Option<&str>) -> Arc<Invitation> {
-        Invitation::of(secret(token, ONE_TIME, expires_at))
+    fn invitation(token: &str, expires_at: Option<&str>) -> Arc<UnusedToken> {
+        UnusedToken::from_secret(secret(token, ONE_TIME, expires_at))
             .unwrap()
             .into()
     }
 
     #[test]
     fn a_token_that_many_may_hold_invites_nobody() {
-        assert!(Invitation::of(secret("many", tokens::ONE_TIME, None)).is_some());
-        assert_eq!(Invitation::of(secret("many", tokens::REUSABLE, None)), None);
+        assert!(UnusedToken::from_secret(secret("many", tokens::ONE_TIME, None)).is_some());
+        assert_eq!(
+            UnusedToken::from_secret(secret("many", tokens::REUSABLE, None)),
+            None
+        );
         let mut unlabelled = secret("many", tokens::ONE_TIME, None);
         unlabelled.metadata.labels = None;
-        assert_eq!(Invitation::of(unlabelled), None);
+        assert_eq!(UnusedToken::from_secret(unlabelled), None);
     }
 
     #[test]
@@ -323,18 +337,18 @@ mod tests {
         };
         let wanted: BTreeMap<String, String> = list(&[("a", "All"), ("b", "Auth")]);
         let (empty, off) = (BTreeMap::new(), BTreeMap::new());
-        assert_eq!(changes(&wanted, &wanted, &wanted), None);
+        assert_eq!(list_changes(&wanted, &wanted, &wanted), None);
         let current = list(&[("b", "All"), ("foreign", "All")]);
-        let change = json!(changes(&current, &wanted, &wanted).unwrap());
+        let change = json!(list_changes(&current, &wanted, &wanted).unwrap());
         assert_eq!(change, json!({ "a": "All", "b": "Auth", "foreign": null }));
         assert_eq!(
-            json!(changes(&current, &empty, &off).unwrap()),
+            json!(list_changes(&current, &empty, &off).unwrap()),
             json!({ "b": null, "foreign": null })
         );
-        assert_eq!(changes(&empty, &empty, &off), None);
+        assert_eq!(list_changes(&empty, &empty, &off), None);
         // It was written, but the watch does not show it yet.
         assert_eq!(
-            json!(changes(&current, &wanted, &off).unwrap()),
+            json!(list_changes(&current, &wanted, &off).unwrap()),
             json!({ "a": null, "b": null, "foreign": null })
         );
     }
@@ -346,29 +360,33 @@ mod tests {
             ClusterIdentity::generate().unwrap(),
             ClusterIdentity::generate().unwrap(),
         );
-        let consumer = Consumer {
+        let consumer = GrantedConsumer {
             id: identity.id().clone(),
             public_key: *identity.public_key(),
             name: "rome".into(),
             protocol_version: 1,
         };
-        let mut tenant = LiqoNamespace::of(objects::tenant(&consumer)).unwrap();
+        let mut tenant =
+            LiqoNamespace::from_namespace(objects::namespace_of_tenant(&consumer)).unwrap();
         let invitations = [
             invitation("good", Some("2026-06-01T13:00:00Z")),
             invitation("over", Some("2026-06-01T11:00:00Z")),
         ];
-        let list = wanted(
+        let list = wanted_clients(
             &[tenant.clone().into()],
             &[*waits.public_key()],
             &invitations,
             now,
         );
         let of = |key: [u8; 32]| {
-            list.get(&HEXLOWER.encode(&keys::public(key)))
+            list.get(&HEXLOWER.encode(&keys::public_key(key)))
                 .map(String::as_str)
         };
-        assert_eq!(of(keys::of_token("good")), Some(tunnel_client_scopes::AUTH));
-        assert_eq!(of(keys::of_token("over")), None);
+        assert_eq!(
+            of(keys::private_key_of_token("good")),
+            Some(tunnel_client_scopes::AUTH)
+        );
+        assert_eq!(of(keys::private_key_of_token("over")), None);
         assert_eq!(
             of(tunnel_key(&identity).unwrap()),
             Some(tunnel_client_scopes::ALL)
@@ -378,34 +396,34 @@ mod tests {
             Some(tunnel_client_scopes::AUTH)
         );
         tenant.ending = true;
-        let list = wanted(&[tenant.clone().into()], &[], &[], now);
+        let list = wanted_clients(&[tenant.clone().into()], &[], &[], now);
         assert_eq!(
             list.values().collect::<Vec<_>>(),
             [tunnel_client_scopes::AUTH],
             "it has to hear that it is over"
         );
         tenant.terminating = true;
-        assert!(wanted(&[tenant.into()], &[], &[], now).is_empty());
+        assert!(wanted_clients(&[tenant.into()], &[], &[], now).is_empty());
     }
 
     #[test]
     fn the_answer_to_who_spent_a_token_gets_out_and_nothing_after_it() {
         let (one, start) = (invitation("one", None), Instant::now());
-        let mut seen = Invitations::default();
+        let mut seen = RecentTokens::default();
         assert_eq!(
-            seen.see(vec![one.clone()], start),
+            seen.observe_tokens(vec![one.clone()], start),
             std::slice::from_ref(&one)
         );
         assert_eq!(
-            seen.see(vec![one.clone()], start + SPENT_TOKEN_GRACE),
+            seen.observe_tokens(vec![one.clone()], start + SPENT_TOKEN_GRACE),
             std::slice::from_ref(&one)
         );
         assert_eq!(
-            seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 3 / 2),
+            seen.observe_tokens(Vec::new(), start + SPENT_TOKEN_GRACE * 3 / 2),
             [one]
         );
         assert!(
-            seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 2)
+            seen.observe_tokens(Vec::new(), start + SPENT_TOKEN_GRACE * 2)
                 .is_empty()
         );
     }
@@ -426,20 +444,20 @@ mod tests {
         };
         let day = Duration::from_hours(24);
         assert_eq!(
-            noted(&record("Auto", now), day, now),
+            waiting_consumer_key(&record("Auto", now), day, now),
             Some(*identity.public_key())
         );
         assert_eq!(
-            noted(&record("Auto", Timestamp::UNIX_EPOCH), day, now),
+            waiting_consumer_key(&record("Auto", Timestamp::UNIX_EPOCH), day, now),
             None
         );
         assert_eq!(
-            noted(&record("Yes", Timestamp::UNIX_EPOCH), day, now),
+            waiting_consumer_key(&record("Yes", Timestamp::UNIX_EPOCH), day, now),
             Some(*identity.public_key())
         );
-        assert_eq!(noted(&record("No", now), day, now), None);
+        assert_eq!(waiting_consumer_key(&record("No", now), day, now), None);
         let mut other = record("Yes", now);
         other.spec.cluster_id = ClusterId::of_public_key(&[1; 32]);
-        assert_eq!(noted(&other, day, now), None);
+        assert_eq!(waiting_consumer_key(&other, day, now), None);
     }
 }

@@ -31,7 +31,7 @@ impl AmountSeconds {
     pub(crate) const MAX_NANOS: u128 = 10_u128.pow(38) - 1;
 
     /// This amount for so many seconds. A negative amount counts as zero.
-    pub fn of(amount: Quantity, seconds: u64) -> Self {
+    pub fn from_amount(amount: Quantity, seconds: u64) -> Self {
         let nanos = u128::try_from(amount.nanos()).unwrap_or_default();
         Self::from_nanos(nanos.saturating_mul(u128::from(seconds)))
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn used(amount: &str, seconds: u64) -> AmountSeconds {
-        AmountSeconds::of(amount.parse().unwrap(), seconds)
+        AmountSeconds::from_amount(amount.parse().unwrap(), seconds)
     }
 
     #[test]

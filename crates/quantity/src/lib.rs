@@ -59,9 +59,9 @@ pub use decimal::ParseDecimalError;
 pub use list::{ResourceList, Shortage};
 pub use money::{Money, is_currency};
 pub use parse::ParseQuantityError;
-pub use quantity::{Format, Quantity};
+pub use quantity::{Notation, Quantity};
 pub use rates::{
-    MAX_RATES, PricedUnit, PricesError, RateArgument, RateArgumentError, Rates, cost, per_hour,
-    priced_unit,
+    MAX_RATES, PricedUnit, PricesError, RateArgument, RateArgumentError, Rates, cost_of_use,
+    per_hour, priced_unit,
 };
 pub use resource::{MAX_RESOURCE_NAME_LEN, ResourceArgument, ResourceArgumentError, Unit, unit_of};

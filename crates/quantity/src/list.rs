@@ -9,7 +9,7 @@ use std::vec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::name::Name;
+use crate::name::ResourceName;
 use crate::{Quantity, ResourceArgument, unit_of};
 
 /// The amount of each resource, by name; like Kubernetes' `ResourceList`.
@@ -21,7 +21,7 @@ use crate::{Quantity, ResourceArgument, unit_of};
 pub struct ResourceList(
     // Sorted by name, each name once. A vector, because lists are short, and are copied and added
     // by the hundred thousand.
-    #[schemars(with = "BTreeMap<String, Quantity>")] Vec<(Name, Quantity)>,
+    #[schemars(with = "BTreeMap<String, Quantity>")] Vec<(ResourceName, Quantity)>,
 );
 
 /// A resource with too little available.
@@ -37,7 +37,7 @@ pub struct Shortage {
 
 impl Shortage {
     /// The missing amount.
-    pub fn missing(&self) -> Quantity {
+    pub fn missing_amount(&self) -> Quantity {
         self.requested - self.available
     }
 }
@@ -53,7 +53,7 @@ impl fmt::Display for Shortage {
         write!(
             f,
             "{resource}: {} short ({requested} requested, {available} available)",
-            self.missing()
+            self.missing_amount()
         )
     }
 }
@@ -143,7 +143,7 @@ impl ResourceList {
     /// also those that become zero.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
-        let rest = |(name, have, taken): (&Name, Quantity, Option<Quantity>)| {
+        let rest = |(name, have, taken): (&ResourceName, Quantity, Option<Quantity>)| {
             (name.clone(), have.saturating_sub(taken.unwrap_or_default()))
         };
         Self(self.paired_with(other).map(rest).collect())
@@ -177,7 +177,7 @@ impl ResourceList {
     /// `percent` per cent of every resource, by the rules of [`Quantity::percentage`].
     #[must_use]
     pub fn percentage(&self, percent: u32) -> Self {
-        let share = |(name, quantity): &(Name, Quantity)| {
+        let share = |(name, quantity): &(ResourceName, Quantity)| {
             (
                 name.clone(),
                 quantity.percentage(percent, unit_of(name.as_str())),
@@ -189,7 +189,7 @@ impl ResourceList {
     /// The smaller amount of each resource that both lists contain.
     #[must_use]
     pub fn min(&self, other: &Self) -> Self {
-        let smaller = |(name, one, other): (&Name, Quantity, Option<Quantity>)| {
+        let smaller = |(name, one, other): (&ResourceName, Quantity, Option<Quantity>)| {
             Some((name.clone(), one.min(other?)))
         };
         Self(self.paired_with(other).filter_map(smaller).collect())
@@ -204,7 +204,7 @@ impl ResourceList {
     /// Limits each resource to its cap. A resource without a cap has no limit.
     #[must_use]
     pub fn capped_by(&self, caps: &Self) -> Self {
-        let capped = |(name, quantity, cap): (&Name, Quantity, Option<Quantity>)| {
+        let capped = |(name, quantity, cap): (&ResourceName, Quantity, Option<Quantity>)| {
             (name.clone(), cap.map_or(quantity, |cap| quantity.min(cap)))
         };
         Self(self.paired_with(caps).map(capped).collect())
@@ -237,7 +237,7 @@ impl ResourceList {
     fn paired_with<'a>(
         &'a self,
         other: &'a Self,
-    ) -> impl Iterator<Item = (&'a Name, Quantity, Option<Quantity>)> {
+    ) -> impl Iterator<Item = (&'a ResourceName, Quantity, Option<Quantity>)> {
         let mut rest = other.0.as_slice();
         self.0.iter().map(move |(name, quantity)| {
             // Both lists are sorted, so smaller names are never needed again.
@@ -306,7 +306,7 @@ impl<'a> std::iter::Sum<&'a ResourceList> for ResourceList {
 
 /// Borrowing iterator over names and amounts.
 #[derive(Clone, Debug)]
-pub struct Iter<'a>(slice::Iter<'a, (Name, Quantity)>);
+pub struct Iter<'a>(slice::Iter<'a, (ResourceName, Quantity)>);
 
 impl<'a> Iterator for Iter<'a> {
     type Item = (&'a str, Quantity);
@@ -329,7 +329,7 @@ impl<'a> IntoIterator for &'a ResourceList {
 
 /// Iterator over names and amounts by value.
 #[derive(Clone, Debug)]
-pub struct IntoIter(vec::IntoIter<(Name, Quantity)>);
+pub struct IntoIter(vec::IntoIter<(ResourceName, Quantity)>);
 
 impl Iterator for IntoIter {
     type Item = (String, Quantity);
@@ -353,9 +353,9 @@ impl IntoIterator for ResourceList {
 /// If a resource appears several times, the last amount counts.
 impl<N: AsRef<str>> FromIterator<(N, Quantity)> for ResourceList {
     fn from_iter<I: IntoIterator<Item = (N, Quantity)>>(resources: I) -> Self {
-        let mut all: Vec<(Name, Quantity)> = resources
+        let mut all: Vec<(ResourceName, Quantity)> = resources
             .into_iter()
-            .map(|(name, quantity)| (Name::from(name.as_ref()), quantity))
+            .map(|(name, quantity)| (ResourceName::from(name.as_ref()), quantity))
             .collect();
         if !all.is_sorted_by(|(one, _), (next, _)| one < next) {
             all.sort_by(|(one, _), (next, _)| one.cmp(next));
@@ -484,7 +484,7 @@ mod tests {
         );
         assert_eq!(
             available.checked_sub(&list("cpu=2")).unwrap_err()[0]
-                .missing()
+                .missing_amount()
                 .to_string(),
             "500m"
         );

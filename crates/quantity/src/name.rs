@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 /// The name of a resource. Names are ordered by their text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Name {
-    Known(Known),
+pub(crate) enum ResourceName {
+    Known(KnownResource),
     /// Any other name; never the text of a known one.
     Other(Arc<str>),
 }
 
 /// The names that every kubelet uses, in the order of their texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Known {
+pub(crate) enum KnownResource {
     Cpu,
     EphemeralStorage,
     Hugepages1Gi,
@@ -23,7 +23,7 @@ pub(crate) enum Known {
     Storage,
 }
 
-impl Known {
+impl KnownResource {
     const ALL: [Self; 7] = [
         Self::Cpu,
         Self::EphemeralStorage,
@@ -47,7 +47,7 @@ impl Known {
     }
 }
 
-impl Name {
+impl ResourceName {
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Known(known) => known.as_str(),
@@ -56,14 +56,16 @@ impl Name {
     }
 }
 
-impl From<&str> for Name {
+impl From<&str> for ResourceName {
     fn from(name: &str) -> Self {
-        let known = Known::ALL.into_iter().find(|known| known.as_str() == name);
+        let known = KnownResource::ALL
+            .into_iter()
+            .find(|known| known.as_str() == name);
         known.map_or_else(|| Self::Other(name.into()), Self::Known)
     }
 }
 
-impl Ord for Name {
+impl Ord for ResourceName {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Known(one), Self::Known(other)) => one.cmp(other),
@@ -72,7 +74,7 @@ impl Ord for Name {
     }
 }
 
-impl PartialOrd for Name {
+impl PartialOrd for ResourceName {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -84,13 +86,18 @@ mod tests {
 
     #[test]
     fn known_names_are_recognised_and_ordered_by_text() {
-        assert!(Known::ALL.is_sorted_by(|one, next| one < next && one.as_str() < next.as_str()));
-        for known in Known::ALL {
-            assert_eq!(Name::from(known.as_str()), Name::Known(known));
+        assert!(
+            KnownResource::ALL.is_sorted_by(|one, next| one < next && one.as_str() < next.as_str())
+        );
+        for known in KnownResource::ALL {
+            assert_eq!(
+                ResourceName::from(known.as_str()),
+                ResourceName::Known(known)
+            );
         }
         assert!(
-            Name::from("a.example/gpu") < Name::Known(Known::Cpu)
-                && Name::from("nvidia.com/gpu") < Name::Known(Known::Pods)
+            ResourceName::from("a.example/gpu") < ResourceName::Known(KnownResource::Cpu)
+                && ResourceName::from("nvidia.com/gpu") < ResourceName::Known(KnownResource::Pods)
         );
     }
 }

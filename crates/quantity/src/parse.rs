@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::quantity::NANOS;
-use crate::{Format, Quantity};
+use crate::{Notation, Quantity};
 
 /// Why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum ParseQuantityError {
 }
 
 /// The beginning of a text, because it may come from a peer and be of any length.
-fn shortened(text: &str) -> String {
+fn shortened_text(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
@@ -49,23 +49,23 @@ impl FromStr for Quantity {
         let (fraction, suffix) = rest.strip_prefix('.').map_or(("", rest), split_digits);
         if whole.is_empty() && fraction.is_empty() {
             return Err(ParseQuantityError::Number {
-                text: shortened(text),
+                text: shortened_text(text),
             });
         }
         let Some(scale) = Scale::of_suffix(suffix) else {
             return Err(ParseQuantityError::Suffix {
-                text: shortened(text),
-                suffix: shortened(suffix),
+                text: shortened_text(text),
+                suffix: shortened_text(suffix),
             });
         };
 
         let mut nanos = magnitude(whole.as_bytes(), fraction.as_bytes(), &scale);
         let mut format = scale.format;
-        if format == Format::BinarySi {
+        if format == Notation::BinarySi {
             nanos = nanos.min(i128::from(i64::MAX) * NANOS);
             // A value below one has no binary suffix to print.
             if nanos > 0 && nanos < NANOS {
-                format = Format::DecimalSi;
+                format = Notation::DecimalSi;
             }
         }
         Ok(Self::from_nanos(
@@ -83,7 +83,7 @@ fn split_digits(text: &str) -> (&str, &str) {
 struct Scale {
     tens: i64,
     twos: u32,
-    format: Format,
+    format: Notation,
 }
 
 impl Scale {
@@ -92,14 +92,14 @@ impl Scale {
             Some(Self {
                 tens,
                 twos: 0,
-                format: Format::DecimalSi,
+                format: Notation::DecimalSi,
             })
         };
         let binary = |twos| {
             Some(Self {
                 tens: 0,
                 twos,
-                format: Format::BinarySi,
+                format: Notation::BinarySi,
             })
         };
         match suffix {
@@ -124,7 +124,7 @@ impl Scale {
                 Some(Self {
                     tens,
                     twos: 0,
-                    format: Format::DecimalExponent,
+                    format: Notation::DecimalExponent,
                 })
             }
         }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::quantity::NANOS;
-use crate::{Format, Quantity, Unit, unit_of};
+use crate::{Notation, Quantity, Unit, unit_of};
 
 /// Suffixes in steps of 1000, beginning with nano.
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
@@ -13,32 +13,32 @@ const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// The suffix after so many steps. There is none beyond the last.
-fn suffix(all: &[&'static str], steps: usize) -> &'static str {
+fn suffix_after(all: &[&'static str], steps: usize) -> &'static str {
     all.get(steps).copied().unwrap_or_default()
 }
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&canonical(*self))
+        f.pad(&canonical_text(*self))
     }
 }
 
-fn canonical(quantity: Quantity) -> String {
+fn canonical_text(quantity: Quantity) -> String {
     let nanos = quantity.nanos();
     if nanos == 0 {
         return "0".to_owned();
     }
     match quantity.format() {
         // Small and fractional amounts would lose precision in powers of 1024.
-        Format::BinarySi if nanos.abs() >= 1024 * NANOS && nanos % NANOS == 0 => {
+        Notation::BinarySi if nanos.abs() >= 1024 * NANOS && nanos % NANOS == 0 => {
             let (number, times) = without_factors(nanos / NANOS, 1024, BINARY.len() - 1);
-            format!("{number}{}", suffix(&BINARY, times))
+            format!("{number}{}", suffix_after(&BINARY, times))
         }
-        Format::BinarySi | Format::DecimalSi => {
+        Notation::BinarySi | Notation::DecimalSi => {
             let (number, times) = without_factors(nanos, 1000, DECIMAL.len() - 1);
-            format!("{number}{}", suffix(&DECIMAL, times))
+            format!("{number}{}", suffix_after(&DECIMAL, times))
         }
-        Format::DecimalExponent => {
+        Notation::DecimalExponent => {
             let (number, times) = without_factors(nanos, 1000, usize::MAX);
             match times {
                 3 => number.to_string(),
@@ -76,7 +76,7 @@ fn rounded_bytes(quantity: Quantity) -> String {
         times += 1;
     }
     let unit = one * KIBI.pow(as_u32(times));
-    let (suffix, tenths) = (suffix(&BINARY, times), tenths(nanos, unit));
+    let (suffix, tenths) = (suffix_after(&BINARY, times), tenths(nanos, unit));
     if nanos.is_multiple_of(unit) {
         return format!("{sign}{}{suffix}", nanos / unit);
     }

@@ -13,7 +13,7 @@ const MAX_NANOS: i128 = i128::MAX / NANOS * NANOS;
 
 /// The notation of a quantity, in text and when it is printed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum Notation {
     /// Powers of ten with a suffix: `1500m`, `12M`.
     #[default]
     DecimalSi,
@@ -46,14 +46,14 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     pub(crate) nanos: i128,
-    pub(crate) format: Format,
+    pub(crate) format: Notation,
 }
 
 impl Quantity {
     /// Zero.
     pub const ZERO: Self = Self {
         nanos: 0,
-        format: Format::DecimalSi,
+        format: Notation::DecimalSi,
     };
 
     /// A number of whole units, for instance cores, pods or GPUs.
@@ -61,7 +61,7 @@ impl Quantity {
         // An i64 times a billion always fits into 128 bits.
         Self {
             nanos: units as i128 * NANOS,
-            format: Format::DecimalSi,
+            format: Notation::DecimalSi,
         }
     }
 
@@ -69,7 +69,7 @@ impl Quantity {
     pub const fn from_millis(millis: i64) -> Self {
         Self {
             nanos: millis as i128 * (NANOS / 1000),
-            format: Format::DecimalSi,
+            format: Notation::DecimalSi,
         }
     }
 
@@ -77,12 +77,12 @@ impl Quantity {
     pub const fn from_bytes(bytes: i64) -> Self {
         Self {
             nanos: bytes as i128 * NANOS,
-            format: Format::BinarySi,
+            format: Notation::BinarySi,
         }
     }
 
     /// A number of billionths of a unit. Saturates at the largest magnitude.
-    pub fn from_nanos(nanos: i128, format: Format) -> Self {
+    pub fn from_nanos(nanos: i128, format: Notation) -> Self {
         Self {
             nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS),
             format,
@@ -95,7 +95,7 @@ impl Quantity {
     }
 
     /// The notation for printing.
-    pub const fn format(self) -> Format {
+    pub const fn format(self) -> Notation {
         self.format
     }
 

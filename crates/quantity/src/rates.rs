@@ -64,7 +64,7 @@ pub fn priced_unit(resource: &str) -> PricedUnit {
 /// **The rounding rule.** One line, that is one resource at one rate, is computed exactly and
 /// rounded once, to a billionth of the currency, half away from zero. A total is the sum of rounded
 /// lines and is not rounded again.
-pub fn cost(rate: Money, unit: PricedUnit, used: AmountSeconds) -> Money {
+pub fn cost_of_use(rate: Money, unit: PricedUnit, used: AmountSeconds) -> Money {
     let per_rate = unit.nano_units() * u128::from(SECONDS_PER_HOUR);
     let rounded = rounded_fraction(used.nanos(), rate.nanos().unsigned_abs(), per_rate);
     let amount = Money::from_nanos(i128::try_from(rounded).unwrap_or(i128::MAX));
@@ -94,10 +94,10 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
 /// What these amounts cost for one hour. A resource without a rate costs nothing.
 pub fn per_hour(rates: &Rates, amounts: &ResourceList) -> Money {
     let line = |(name, rate): (&str, Money)| {
-        cost(
+        cost_of_use(
             rate,
             priced_unit(name),
-            AmountSeconds::of(amounts.get(name), SECONDS_PER_HOUR),
+            AmountSeconds::from_amount(amounts.get(name), SECONDS_PER_HOUR),
         )
     };
     rates.iter().map(line).sum()
@@ -145,7 +145,7 @@ impl Rates {
     }
 
     /// Checks prices in this currency that came from another cluster or a plugin.
-    pub fn check(&self, currency: &str) -> Result<(), PricesError> {
+    pub fn check_prices(&self, currency: &str) -> Result<(), PricesError> {
         if !is_currency(currency) {
             return Err(PricesError::Currency);
         }

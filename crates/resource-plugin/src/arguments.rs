@@ -55,7 +55,7 @@ pub fn resources<T: AsRef<str>>(
 }
 
 /// The [`NEEDED`] resources that the list lacks.
-pub fn missing(resources: &ResourceList) -> Vec<&'static str> {
+pub fn missing_resources(resources: &ResourceList) -> Vec<&'static str> {
     NEEDED
         .into_iter()
         .filter(|needed| !resources.contains(needed))
@@ -73,8 +73,11 @@ mod tests {
             list.to_string(),
             "cpu=2, memory=2G, nvidia.com/gpu=0, pods=10"
         );
-        assert_eq!(missing(&list), Vec::<&str>::new());
-        assert_eq!(missing(&resources(["memory=2G"]).unwrap()), ["cpu", "pods"]);
+        assert_eq!(missing_resources(&list), Vec::<&str>::new());
+        assert_eq!(
+            missing_resources(&resources(["memory=2G"]).unwrap()),
+            ["cpu", "pods"]
+        );
     }
 
     #[test]

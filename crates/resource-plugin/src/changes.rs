@@ -43,12 +43,12 @@ impl Announcer {
     }
 
     /// A stream of all changes that are announced from now on. It never ends.
-    pub fn listen(&self) -> Changes {
+    pub fn listen(&self) -> ChangeStream {
         let mailbox = Arc::new(Mailbox::default());
         let mut listeners = self.listeners();
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(Arc::downgrade(&mailbox));
-        Changes { mailbox }
+        ChangeStream { mailbox }
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<Weak<Mailbox>>> {
@@ -60,17 +60,17 @@ impl Announcer {
 
 /// The stream of [`Change`]s of one listener, in the order in which they were first announced.
 #[derive(Debug)]
-pub struct Changes {
+pub struct ChangeStream {
     mailbox: Arc<Mailbox>,
 }
 
-impl Stream for Changes {
+impl Stream for ChangeStream {
     type Item = Change;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Change>> {
         // Register first: then a change that is announced between the two calls wakes this task.
         self.mailbox.waker.register(context.waker());
-        match self.mailbox.pending().take() {
+        match self.mailbox.pending().take_next() {
             Some(change) => Poll::Ready(Some(change)),
             None => Poll::Pending,
         }
@@ -79,25 +79,25 @@ impl Stream for Changes {
 
 #[derive(Debug, Default)]
 struct Mailbox {
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingChanges>,
     waker: AtomicWaker,
 }
 
 impl Mailbox {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, PendingChanges> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The queue of one listener. Pure.
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingChanges {
     all: bool,
     clusters: HashSet<String>,
     order: VecDeque<String>,
 }
 
-impl Pending {
+impl PendingChanges {
     fn add(&mut self, change: Change) {
         match change {
             _ if self.all => {}
@@ -117,7 +117,7 @@ impl Pending {
         }
     }
 
-    fn take(&mut self) -> Option<Change> {
+    fn take_next(&mut self) -> Option<Change> {
         if std::mem::take(&mut self.all) {
             return Some(Change::All);
         }
@@ -137,7 +137,7 @@ mod tests {
         Change::Cluster(name.to_owned())
     }
 
-    fn received(changes: &mut Changes) -> Vec<Change> {
+    fn received(changes: &mut ChangeStream) -> Vec<Change> {
         std::iter::from_fn(|| changes.next().now_or_never().flatten()).collect()
     }
 

@@ -58,10 +58,10 @@ mod server;
 mod source;
 
 pub use async_trait::async_trait;
-pub use changes::{Announcer, Changes};
+pub use changes::{Announcer, ChangeStream};
 pub use client::{
-    AddressError, Fault, LARGEST_ANSWER, Pem, PluginClient, PluginError, Settings, State, Tls,
-    TlsError,
+    AddressError, CallFault, ClientTls, ClientTlsError, LARGEST_ANSWER, Pem, PluginClient,
+    PluginError, Settings, SubscriptionState,
 };
 pub use model::{Change, Pool, Prices};
 pub use server::{DEFAULT_PORT, Options, ServeError, Server, serve};

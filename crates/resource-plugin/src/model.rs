@@ -167,7 +167,7 @@ pub enum PoolsError {
 }
 
 /// Checks that these pools can be offered together.
-pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
+pub fn check_pools(pools: &[Pool]) -> Result<(), PoolsError> {
     if pools.len() > MAX_POOLS {
         return Err(PoolsError::TooManyPools(pools.len()));
     }
@@ -201,7 +201,7 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
         if let Some(prices) = &pool.prices {
             prices
                 .rates
-                .check(&prices.currency)
+                .check_prices(&prices.currency)
                 .map_err(|source| PoolsError::Prices {
                     pool: id.clone(),
                     source,
@@ -243,7 +243,7 @@ mod tests {
             ..Pool::unnamed(cpu("1"))
         };
         assert_eq!(
-            check(&[
+            check_pools(&[
                 Pool::unnamed(cpu("1")),
                 Pool::named("a", cpu("1")),
                 prefixed("a"),
@@ -259,12 +259,12 @@ mod tests {
             },
         ];
         assert_eq!(
-            check(&twice).unwrap_err().to_string(),
+            check_pools(&twice).unwrap_err().to_string(),
             "pool \"a\" appears more than once"
         );
         let twice = [Pool::unnamed(cpu("1")), Pool::unnamed(cpu("2"))];
         assert_eq!(
-            check(&twice).unwrap_err().to_string(),
+            check_pools(&twice).unwrap_err().to_string(),
             "the pool without a name appears more than once"
         );
     }
@@ -274,7 +274,10 @@ mod tests {
         for name in ["", "A", "-a", "a-", "a.b", "a b", "ä", &"a".repeat(64)] {
             let named = Pool::named(name, cpu("1"));
             assert!(
-                matches!(check(&[named]), Err(PoolsError::Name(PoolId::Name(_)))),
+                matches!(
+                    check_pools(&[named]),
+                    Err(PoolsError::Name(PoolId::Name(_)))
+                ),
                 "{name:?}"
             );
             let prefixed = Pool {
@@ -282,16 +285,22 @@ mod tests {
                 ..Pool::default()
             };
             assert!(
-                matches!(check(&[prefixed]), Err(PoolsError::Name(PoolId::Prefix(_)))),
+                matches!(
+                    check_pools(&[prefixed]),
+                    Err(PoolsError::Name(PoolId::Prefix(_)))
+                ),
                 "{name:?}"
             );
         }
-        assert_eq!(check(&[Pool::named("a".repeat(63), cpu("1"))]), Ok(()));
+        assert_eq!(
+            check_pools(&[Pool::named("a".repeat(63), cpu("1"))]),
+            Ok(())
+        );
     }
 
     #[test]
     fn the_error_of_a_negative_amount_names_the_pool() {
-        let error = check(&[Pool::named("gold", cpu("-1"))]).unwrap_err();
+        let error = check_pools(&[Pool::named("gold", cpu("-1"))]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "pool \"gold\" has -1 of cpu: an amount cannot be negative"
@@ -301,7 +310,7 @@ mod tests {
     #[test]
     fn resources_come_through_a_bounded_number_of_clusters() {
         let through = |hops: u8| {
-            check(&[Pool {
+            check_pools(&[Pool {
                 hops,
                 ..Pool::unnamed(cpu("1"))
             }])
@@ -320,7 +329,7 @@ mod tests {
     fn prices_have_a_currency_and_are_not_negative() {
         let priced = |currency: &str, rate: &str| {
             let rates = [("cpu", rate.parse().unwrap())].into_iter().collect();
-            check(&[Pool::named("gold", cpu("1")).at(Prices {
+            check_pools(&[Pool::named("gold", cpu("1")).at(Prices {
                 currency: currency.into(),
                 rates,
             })])
@@ -346,16 +355,16 @@ mod tests {
                 .map(|n| Pool::named(format!("p{n}"), cpu("1")))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(check(&pools(MAX_POOLS)), Ok(()));
+        assert_eq!(check_pools(&pools(MAX_POOLS)), Ok(()));
         assert_eq!(
-            check(&pools(MAX_POOLS + 1)),
+            check_pools(&pools(MAX_POOLS + 1)),
             Err(PoolsError::TooManyPools(MAX_POOLS + 1))
         );
         let many = |count: usize| {
             let resources = (0..count)
                 .map(|n| (format!("example.com/r{n}"), Quantity::from_units(1)))
                 .collect();
-            check(&[Pool::unnamed(resources)])
+            check_pools(&[Pool::unnamed(resources)])
         };
         assert_eq!(many(MAX_RESOURCES), Ok(()));
         assert!(matches!(

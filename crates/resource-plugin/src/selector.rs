@@ -15,17 +15,17 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 /// A value may be empty, as in `node-role.kubernetes.io/worker=`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selector {
-    requirements: Vec<Requirement>,
+    requirements: Vec<LabelRequirement>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Requirement {
+struct LabelRequirement {
     key: String,
-    condition: Condition,
+    condition: LabelCondition,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Condition {
+enum LabelCondition {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
@@ -39,12 +39,12 @@ enum Condition {
 #[error("selector {text:?}: {problem}")]
 pub struct SelectorError {
     text: String,
-    problem: Problem,
+    problem: SelectorProblem,
 }
 
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum SelectorProblem {
     /// The selector, or one of its parts, is empty. (In Kubernetes an empty selector matches
     /// everything.)
     #[error("it is empty or has an empty part: name at least one label, and remove extra commas")]
@@ -73,12 +73,12 @@ impl Selector {
     pub fn requirements(&self) -> impl Iterator<Item = (&str, &'static str, Vec<String>)> {
         self.requirements.iter().map(|requirement| {
             let (operator, values) = match &requirement.condition {
-                Condition::In(values) => ("In", values.clone()),
-                Condition::NotIn(values) => ("NotIn", values.clone()),
-                Condition::Exists => ("Exists", Vec::new()),
-                Condition::DoesNotExist => ("DoesNotExist", Vec::new()),
-                Condition::GreaterThan(bound) => ("Gt", vec![bound.to_string()]),
-                Condition::LessThan(bound) => ("Lt", vec![bound.to_string()]),
+                LabelCondition::In(values) => ("In", values.clone()),
+                LabelCondition::NotIn(values) => ("NotIn", values.clone()),
+                LabelCondition::Exists => ("Exists", Vec::new()),
+                LabelCondition::DoesNotExist => ("DoesNotExist", Vec::new()),
+                LabelCondition::GreaterThan(bound) => ("Gt", vec![bound.to_string()]),
+                LabelCondition::LessThan(bound) => ("Lt", vec![bound.to_string()]),
             };
             (requirement.key.as_str(), operator, values)
         })
@@ -102,18 +102,18 @@ pub fn any_matches<'a>(
         .any(|selector| selector.matches(labels))
 }
 
-impl Requirement {
+impl LabelRequirement {
     fn is_met(&self, value: Option<&str>) -> bool {
         let is_one =
             |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.condition {
-            Condition::In(values) => is_one(values),
-            Condition::NotIn(values) => !is_one(values),
-            Condition::Exists => value.is_some(),
-            Condition::DoesNotExist => value.is_none(),
-            Condition::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
-            Condition::LessThan(bound) => number().is_some_and(|number| number < *bound),
+            LabelCondition::In(values) => is_one(values),
+            LabelCondition::NotIn(values) => !is_one(values),
+            LabelCondition::Exists => value.is_some(),
+            LabelCondition::DoesNotExist => value.is_none(),
+            LabelCondition::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+            LabelCondition::LessThan(bound) => number().is_some_and(|number| number < *bound),
         }
     }
 }
@@ -126,10 +126,10 @@ impl FromStr for Selector {
             text: text.to_owned(),
             problem,
         };
-        let parts = split(text).ok_or_else(|| failed(Problem::Parentheses))?;
+        let parts = split_requirements(text).ok_or_else(|| failed(SelectorProblem::Parentheses))?;
         let requirements = parts
             .into_iter()
-            .map(requirement)
+            .map(parse_requirement)
             .collect::<Result<_, _>>()
             .map_err(failed)?;
         Ok(Self { requirements })
@@ -137,7 +137,7 @@ impl FromStr for Selector {
 }
 
 /// Splits a selector at the commas that are not in parentheses.
-fn split(text: &str) -> Option<Vec<&str>> {
+fn split_requirements(text: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let (mut start, mut inside) = (0, false);
     for (at, character) in text.char_indices() {
@@ -155,15 +155,15 @@ fn split(text: &str) -> Option<Vec<&str>> {
     (!inside).then_some(parts)
 }
 
-fn requirement(text: &str) -> Result<Requirement, Problem> {
+fn parse_requirement(text: &str) -> Result<LabelRequirement, SelectorProblem> {
     let text = text.trim();
     if text.is_empty() {
-        return Err(Problem::Empty);
+        return Err(SelectorProblem::Empty);
     }
     if let Some(key) = text.strip_prefix('!') {
-        return Ok(Requirement {
+        return Ok(LabelRequirement {
             key: checked_key(key.trim())?,
-            condition: Condition::DoesNotExist,
+            condition: LabelCondition::DoesNotExist,
         });
     }
     let end = text
@@ -171,47 +171,47 @@ fn requirement(text: &str) -> Result<Requirement, Problem> {
         .unwrap_or(text.len());
     let (key, rest) = (&text[..end], text[end..].trim_start());
     let condition = if rest.is_empty() {
-        Condition::Exists
+        LabelCondition::Exists
     } else if let Some(value) = rest.strip_prefix("!=") {
-        Condition::NotIn(vec![checked_value(value)?])
+        LabelCondition::NotIn(vec![checked_value(value)?])
     } else if let Some(value) = rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')) {
-        Condition::In(vec![checked_value(value)?])
+        LabelCondition::In(vec![checked_value(value)?])
     } else if let Some(bound) = rest.strip_prefix('>') {
-        Condition::GreaterThan(number(bound)?)
+        LabelCondition::GreaterThan(parse_number(bound)?)
     } else if let Some(bound) = rest.strip_prefix('<') {
-        Condition::LessThan(number(bound)?)
+        LabelCondition::LessThan(parse_number(bound)?)
     } else if let Some(values) = rest.strip_prefix("notin") {
-        Condition::NotIn(set(values, text)?)
+        LabelCondition::NotIn(parse_set(values, text)?)
     } else if let Some(values) = rest.strip_prefix("in") {
-        Condition::In(set(values, text)?)
+        LabelCondition::In(parse_set(values, text)?)
     } else {
-        return Err(Problem::Form(text.to_owned()));
+        return Err(SelectorProblem::Form(text.to_owned()));
     };
-    Ok(Requirement {
+    Ok(LabelRequirement {
         key: checked_key(key)?,
         condition,
     })
 }
 
-fn set(text: &str, whole: &str) -> Result<Vec<String>, Problem> {
+fn parse_set(text: &str, whole: &str) -> Result<Vec<String>, SelectorProblem> {
     let inner = text
         .trim()
         .strip_prefix('(')
         .and_then(|text| text.strip_suffix(')'));
     inner
-        .ok_or_else(|| Problem::Form(whole.to_owned()))?
+        .ok_or_else(|| SelectorProblem::Form(whole.to_owned()))?
         .split(',')
         .map(checked_value)
         .collect()
 }
 
-fn number(text: &str) -> Result<i64, Problem> {
+fn parse_number(text: &str) -> Result<i64, SelectorProblem> {
     text.trim()
         .parse()
-        .map_err(|_| Problem::Number(text.trim().to_owned()))
+        .map_err(|_| SelectorProblem::Number(text.trim().to_owned()))
 }
 
-fn checked_key(key: &str) -> Result<String, Problem> {
+fn checked_key(key: &str) -> Result<String, SelectorProblem> {
     let (domain, name) = key
         .split_once('/')
         .map_or((None, key), |(domain, name)| (Some(domain), name));
@@ -219,16 +219,16 @@ fn checked_key(key: &str) -> Result<String, Problem> {
     if fits {
         Ok(key.to_owned())
     } else {
-        Err(Problem::Key(key.to_owned()))
+        Err(SelectorProblem::Key(key.to_owned()))
     }
 }
 
-fn checked_value(value: &str) -> Result<String, Problem> {
+fn checked_value(value: &str) -> Result<String, SelectorProblem> {
     let value = value.trim();
     if is_word(value) {
         Ok(value.to_owned())
     } else {
-        Err(Problem::Value(value.to_owned()))
+        Err(SelectorProblem::Value(value.to_owned()))
     }
 }
 
@@ -260,20 +260,20 @@ fn is_domain(text: &str) -> bool {
 /// The syntax that [`FromStr`] parses.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Requirement { key, condition }) in self.requirements.iter().enumerate() {
+        for (index, LabelRequirement { key, condition }) in self.requirements.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }
             match condition {
-                Condition::Exists => f.write_str(key)?,
-                Condition::DoesNotExist => write!(f, "!{key}")?,
-                Condition::GreaterThan(bound) => write!(f, "{key}>{bound}")?,
-                Condition::LessThan(bound) => write!(f, "{key}<{bound}")?,
-                Condition::In(values) => match values.as_slice() {
+                LabelCondition::Exists => f.write_str(key)?,
+                LabelCondition::DoesNotExist => write!(f, "!{key}")?,
+                LabelCondition::GreaterThan(bound) => write!(f, "{key}>{bound}")?,
+                LabelCondition::LessThan(bound) => write!(f, "{key}<{bound}")?,
+                LabelCondition::In(values) => match values.as_slice() {
                     [value] => write!(f, "{key}={value}")?,
                     values => write!(f, "{key} in ({})", values.join(","))?,
                 },
-                Condition::NotIn(values) => match values.as_slice() {
+                LabelCondition::NotIn(values) => match values.as_slice() {
                     [value] => write!(f, "{key}!={value}")?,
                     values => write!(f, "{key} notin ({})", values.join(","))?,
                 },
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused_with_a_reason() {
-        use Problem as P;
+        use SelectorProblem as P;
         type Expected = fn(&P) -> bool;
         let refused: [(&str, Expected); 22] = [
             ("", |p| matches!(p, P::Empty)),

@@ -15,7 +15,7 @@ use liqo_quantity::{
 use prost::Message;
 
 use crate::model::{
-    MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, Prices, check,
+    MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, Prices, check_pools,
 };
 
 /// Name of the gRPC service. It has no package.
@@ -129,7 +129,7 @@ pub enum AnswerError {
 
 /// Pools that cannot be encoded in a generation of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TellError {
+pub enum EncodeError {
     /// The generation supports only one pool.
     #[error("{generation} supports one pool, not {count}: use --generation p3")]
     SeveralPools {
@@ -160,16 +160,16 @@ pub enum ClusterError {
 }
 
 /// Encodes the answer to `ReadResources`.
-pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, TellError> {
-    check(pools)?;
+pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, EncodeError> {
+    check_pools(pools)?;
     if generation != Generation::P3 && pools.len() > 1 {
-        return Err(TellError::SeveralPools {
+        return Err(EncodeError::SeveralPools {
             generation,
             count: pools.len(),
         });
     }
     if generation != Generation::P3 && pools.iter().any(|pool| pool.prices.is_some()) {
-        return Err(TellError::Prices(generation));
+        return Err(EncodeError::Prices(generation));
     }
     let only = pools
         .first()
@@ -177,17 +177,17 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, Te
         .unwrap_or_default();
     let bytes = match generation {
         Generation::P1 => TextList {
-            resources: texts(&only).collect(),
+            resources: resource_texts(&only).collect(),
         }
         .encode_to_vec(),
         Generation::P2 => PoolMessage {
-            resources: quantities(&only),
+            resources: quantity_messages(&only),
             ..PoolMessage::default()
         }
         .encode_to_vec(),
         Generation::P3 => {
             let message = |pool: &Pool| PoolMessage {
-                resources: quantities(&pool.resources),
+                resources: quantity_messages(&pool.resources),
                 name: pool.name.clone().unwrap_or_default(),
                 prefix: pool.prefix.clone().unwrap_or_default(),
                 prices: pool.prices.as_ref().map(|prices| PricesMessage {
@@ -239,9 +239,9 @@ pub fn decode_answer(generation: Generation, answer: &[u8]) -> Result<Vec<Pool>,
     }
     let pools: Vec<Pool> = decoded
         .into_iter()
-        .map(UncheckedPool::check)
+        .map(UncheckedPool::into_pool)
         .collect::<Result<_, _>>()?;
-    check(&pools)?;
+    check_pools(&pools)?;
     if pools.iter().all(|pool| pool.resources.is_empty()) {
         return Err(AnswerError::Empty);
     }
@@ -322,14 +322,14 @@ struct QuantityMessage {
     string: Option<String>,
 }
 
-fn texts(resources: &ResourceList) -> impl Iterator<Item = (String, String)> {
+fn resource_texts(resources: &ResourceList) -> impl Iterator<Item = (String, String)> {
     resources
         .iter()
         .map(|(name, quantity)| (name.to_owned(), quantity.to_string()))
 }
 
-fn quantities(resources: &ResourceList) -> BTreeMap<String, QuantityMessage> {
-    texts(resources)
+fn quantity_messages(resources: &ResourceList) -> BTreeMap<String, QuantityMessage> {
+    resource_texts(resources)
         .map(|(name, text)| (name, QuantityMessage { string: Some(text) }))
         .collect()
 }
@@ -412,7 +412,7 @@ fn is_plausible(pools: &[UncheckedPool]) -> bool {
 }
 
 impl UncheckedPool {
-    fn check(self) -> Result<Pool, AnswerError> {
+    fn into_pool(self) -> Result<Pool, AnswerError> {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let mut pool = Pool {
             name: some(self.name),
@@ -459,7 +459,10 @@ impl UncheckedPool {
             };
             pool.resources.insert(resource, quantity);
         }
-        pool.prices = self.prices.map(|prices| prices.check(&pool)).transpose()?;
+        pool.prices = self
+            .prices
+            .map(|prices| prices.into_prices(&pool))
+            .transpose()?;
         if pool.resources.is_empty() && !others.is_empty() {
             return Err(AnswerError::Names {
                 pool: pool.id(),
@@ -475,7 +478,7 @@ impl UncheckedPool {
 
 impl PricesMessage {
     /// Removes prices of what no pod can request.
-    fn check(self, pool: &Pool) -> Result<Prices, AnswerError> {
+    fn into_prices(self, pool: &Pool) -> Result<Prices, AnswerError> {
         if self.rates.len() > MAX_RATES {
             let source = PricesError::TooMany(self.rates.len());
             return Err(PoolsError::Prices {

@@ -18,9 +18,9 @@ use liqo_api::{
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
-    provider::decide,
-    reduce::{ConsumerNamespace, LocalNode, PodUsage, Request},
-    snapshot::{OfferWrite, RecentWrite, Snapshot},
+    provider::decide_offers,
+    reduce::{ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
+    snapshot::{OfferWrite, ProviderSnapshot, RecentWrite},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
@@ -78,7 +78,7 @@ fn pod(random: &mut StdRng) -> Arc<PodUsage> {
     .into()
 }
 
-fn provider(threshold: u8) -> Snapshot {
+fn provider(threshold: u8) -> ProviderSnapshot {
     let allocatable = list(&[
         ("cpu", "64".to_owned()),
         ("memory", "256Gi".to_owned()),
@@ -94,7 +94,7 @@ fn provider(threshold: u8) -> Snapshot {
         (Key::new("", format!("node-{number}")), node.into())
     };
     let tenant = |number: u32| {
-        let tenant = ConsumerNamespace {
+        let tenant = TenancyNamespace {
             uid: format!("uid-{number}"),
             consumer: peer(number),
             tenant: true,
@@ -103,13 +103,13 @@ fn provider(threshold: u8) -> Snapshot {
         (tenant_namespace(&peer(number)), tenant.into())
     };
     let request = |number: u32| {
-        let request = Request::default();
+        let request = ConsumerRequest::default();
         (
             Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST),
             request.into(),
         )
     };
-    Snapshot {
+    ProviderSnapshot {
         own: peer(u32::MAX),
         policies: vec![policy(threshold)],
         peers: (0..PEERS)
@@ -127,14 +127,14 @@ fn provider(threshold: u8) -> Snapshot {
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
         contracts: liqo_sharing::decide::snapshot::ContractFacts::default(),
-        mode: liqo_sharing::decide::snapshot::Mode::default(),
+        mode: liqo_sharing::decide::snapshot::OwnWorkingMode::default(),
         replacements: liqo_sharing::decide::snapshot::Replacements::new(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }
 
 /// Writes the offer into the snapshot, as the API server would.
-fn apply(snapshot: &mut Snapshot, write: OfferWrite, now: Instant) {
+fn apply(snapshot: &mut ProviderSnapshot, write: OfferWrite, now: Instant) {
     let key = Key::new(write.namespace, write.spec.pool.clone());
     let recent = RecentWrite {
         at: now,
@@ -158,7 +158,7 @@ struct Pods {
 }
 
 impl Pods {
-    fn new(snapshot: &mut Snapshot) -> Self {
+    fn new(snapshot: &mut ProviderSnapshot) -> Self {
         let mut random = StdRng::seed_from_u64(42);
         let steady: Vec<Arc<PodUsage>> = (0..PODS).map(|_| pod(&mut random)).collect();
         for pod in &steady {
@@ -172,7 +172,7 @@ impl Pods {
     }
 
     /// Simulates one second.
-    fn second(&mut self, second: u64, snapshot: &mut Snapshot) {
+    fn second(&mut self, second: u64, snapshot: &mut ProviderSnapshot) {
         for _ in 0..PODS_A_SECOND {
             let at = self.random.random_range(0..self.steady.len());
             let new = pod(&mut self.random);
@@ -193,7 +193,11 @@ impl Pods {
     }
 }
 
-fn change(snapshot: &mut Snapshot, old: Option<&Arc<PodUsage>>, new: Option<&Arc<PodUsage>>) {
+fn change(
+    snapshot: &mut ProviderSnapshot,
+    old: Option<&Arc<PodUsage>>,
+    new: Option<&Arc<PodUsage>>,
+) {
     Arc::make_mut(&mut snapshot.pods).update(old, new);
 }
 
@@ -207,7 +211,7 @@ fn writes(threshold: u8) -> [usize; 2] {
         let now = start + Duration::from_secs(second);
         snapshot.wall_time = Timestamp::UNIX_EPOCH
             + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
-        let plan = decide(&snapshot, now);
+        let plan = decide_offers(&snapshot, now);
         snapshot.applied_policies = plan.applied_policies;
         counts[usize::from(second >= JOBS_FROM)] += if second == 0 { 0 } else { plan.writes.len() };
         for write in plan.writes {

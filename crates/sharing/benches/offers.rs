@@ -22,10 +22,10 @@ use liqo_api::{
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
-    pods::Pods,
-    provider::decide,
-    reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request, Upstream},
-    snapshot::Snapshot,
+    pods::PodsByNode,
+    provider::decide_offers,
+    reduce::{ClaimedOwner, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace, UpstreamPool},
+    snapshot::ProviderSnapshot,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -77,11 +77,11 @@ fn pod(number: u32) -> PodUsage {
     }
 }
 
-fn pods() -> Arc<Pods> {
+fn pods() -> Arc<PodsByNode> {
     Arc::new((0..PODS).map(pod).collect())
 }
 
-fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
+fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> ProviderSnapshot {
     let allocatable = list(&[
         ("cpu", "64"),
         ("memory", "256Gi"),
@@ -100,13 +100,13 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
     };
     let mut namespaces = BTreeMap::new();
     for number in 0..PEERS {
-        let tenant = ConsumerNamespace {
+        let tenant = TenancyNamespace {
             uid: format!("uid-{number}"),
             consumer: peer(number),
             tenant: true,
             terminating: false,
         };
-        let mapped = ConsumerNamespace {
+        let mapped = TenancyNamespace {
             tenant: false,
             ..tenant.clone()
         };
@@ -114,13 +114,13 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         namespaces.insert(format!("mapped-{number}"), mapped.into());
     }
     let request = |number: u32| {
-        let request = Request::default();
+        let request = ConsumerRequest::default();
         (
             Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST),
             request.into(),
         )
     };
-    Snapshot {
+    ProviderSnapshot {
         own: peer(u32::MAX),
         policies,
         peers: (0..PEERS)
@@ -138,17 +138,17 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
         contracts: liqo_sharing::decide::snapshot::ContractFacts::default(),
-        mode: liqo_sharing::decide::snapshot::Mode::default(),
+        mode: liqo_sharing::decide::snapshot::OwnWorkingMode::default(),
         replacements: liqo_sharing::decide::snapshot::Replacements::new(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }
 
 /// A broker: each node is an offer of a provider, and customers' pods run there.
-fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
+fn broker(policy: Arc<PeeringPolicy>) -> ProviderSnapshot {
     let provider = |number: u32| peer(PEERS + number);
     let node = |number: u32| {
-        let upstream = Upstream {
+        let upstream = UpstreamPool {
             provider: provider(number),
             pool: DEFAULT_POOL.to_owned(),
             offer: None,
@@ -175,7 +175,7 @@ fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
                 "resourceQuota": { "hard": { "cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti" } } },
         }))
         .unwrap_or_else(|error| unreachable!("{error}"));
-        (Key::of(&offer), offer.into())
+        (Key::of_object(&offer), offer.into())
     };
     let all = snapshot(vec![policy]);
     let pods = (0..BROKERED_PODS).map(|number| {
@@ -191,7 +191,7 @@ fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
             ..pod(number)
         }
     });
-    Snapshot {
+    ProviderSnapshot {
         nodes: (0..PROVIDERS).map(node).collect(),
         pods: Arc::new(pods.collect()),
         peers: all
@@ -206,12 +206,12 @@ fn broker(policy: Arc<PeeringPolicy>) -> Snapshot {
 }
 
 /// The snapshot after all offers were written.
-fn settled(mut snapshot: Snapshot) -> Snapshot {
-    let plan = decide(&snapshot, Instant::now());
+fn settled(mut snapshot: ProviderSnapshot) -> ProviderSnapshot {
+    let plan = decide_offers(&snapshot, Instant::now());
     for write in plan.writes {
         let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
         offer.metadata.namespace = Some(write.namespace);
-        snapshot.offers.push((Key::of(&offer), offer.into()));
+        snapshot.offers.push((Key::of_object(&offer), offer.into()));
     }
     for write in plan.policy_statuses {
         for policy in snapshot
@@ -268,13 +268,13 @@ fn offers(criterion: &mut Criterion) {
             memory("VmHWM")
         );
         group.bench_function(format!("{name}, first decision"), |bencher| {
-            let fresh = || Snapshot {
+            let fresh = || ProviderSnapshot {
                 pods: pods(),
                 ..snapshot.clone()
             };
             bencher.iter_batched_ref(
                 fresh,
-                |snapshot| decide(black_box(snapshot), Instant::now()),
+                |snapshot| decide_offers(black_box(snapshot), Instant::now()),
                 BatchSize::PerIteration,
             );
         });
@@ -285,7 +285,7 @@ fn offers(criterion: &mut Criterion) {
             bencher.iter(|| {
                 Arc::make_mut(&mut snapshot.pods).update(Some(&old), Some(&new));
                 std::mem::swap(&mut old, &mut new);
-                decide(black_box(&snapshot), Instant::now())
+                decide_offers(black_box(&snapshot), Instant::now())
             });
         });
     }
@@ -318,13 +318,13 @@ fn broker_offers(criterion: &mut Criterion) {
         criterion.benchmark_group("a broker with 100 providers, 100 customers, 10,000 pods");
     group.sample_size(10);
     group.bench_function("first decision", |bencher| {
-        let fresh = || Snapshot {
-            pods: Arc::new(Pods::clone(&snapshot.pods)),
+        let fresh = || ProviderSnapshot {
+            pods: Arc::new(PodsByNode::clone(&snapshot.pods)),
             ..snapshot.clone()
         };
         bencher.iter_batched_ref(
             fresh,
-            |snapshot| decide(black_box(snapshot), Instant::now()),
+            |snapshot| decide_offers(black_box(snapshot), Instant::now()),
             BatchSize::PerIteration,
         );
     });
@@ -345,7 +345,7 @@ fn broker_offers(criterion: &mut Criterion) {
                 }
                 .into(),
             );
-            decide(black_box(&snapshot), Instant::now())
+            decide_offers(black_box(&snapshot), Instant::now())
         });
     });
     group.finish();

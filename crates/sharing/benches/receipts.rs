@@ -13,12 +13,14 @@ use liqo_api::{
     UsageRecordSpec,
 };
 use liqo_market::receipt::{
-    answer::{Evidence, answer},
+    answer::{ConsumerEvidence, answer_receipt},
     document::SignedReceipt,
 };
 use liqo_metering::{
-    Book, Entry, Period, Tolerance, Usage, compare,
-    receipt::{Contract, Version, api_period, contradiction, receipt_name},
+    ChunkBook, Period, Tolerance, UsageEntries, UsageEntry, compare_usage,
+    receipt::{
+        ContractVersion, ReceiptContract, api_period, receipt_name, statement_contradiction,
+    },
 };
 use liqo_signing::ClusterIdentity;
 
@@ -31,7 +33,7 @@ const ROUNDS: usize = 20;
 type Failure = Box<dyn std::error::Error>;
 
 /// The entry of a pod of the period, as the provider or the consumer stores it.
-fn entry(number: u32, period: Period, namespace: &str) -> Result<Entry, Failure> {
+fn entry(number: u32, period: Period, namespace: &str) -> Result<UsageEntry, Failure> {
     let from = period.start + i64::from(number % 3000);
     let (until, pool) = (from + 30 + i64::from(number % 500), number % POOLS);
     let uid = format!(
@@ -49,7 +51,7 @@ fn contract(
     provider: &ClusterId,
     consumer: &ClusterId,
     period: Period,
-) -> Result<Contract, Failure> {
+) -> Result<ReceiptContract, Failure> {
     let mut versions = Vec::new();
     for (version, cpu) in (1..).zip(["0.04", "0.06", "0.08"]) {
         let rates = [("cpu", cpu.parse::<Money>()?), ("memory", "0.005".parse()?)]
@@ -63,7 +65,7 @@ fn contract(
             .map(|pool| (format!("pool-{pool}"), list.clone()))
             .collect();
         let from = period.start + i64::from(version - 1) * 1200;
-        versions.push(Version {
+        versions.push(ContractVersion {
             version,
             digest: "d".repeat(64),
             from,
@@ -71,7 +73,7 @@ fn contract(
         });
     }
     let id = "0123456789abcdef0123456789abcdef".to_owned();
-    Ok(Contract {
+    Ok(ReceiptContract {
         id,
         provider: provider.clone(),
         consumer: consumer.clone(),
@@ -81,16 +83,20 @@ fn contract(
 }
 
 /// The records that a side writes: their sizes as JSON, and the number of writes.
-fn records(usage: &Usage, contract: &str, period: Period) -> Result<(Vec<usize>, usize), Failure> {
-    let (mut book, mut stored, mut writes) = (Book::default(), BTreeMap::new(), 0);
-    let entries: Vec<Entry> = usage.entries().cloned().collect();
+fn records(
+    usage: &UsageEntries,
+    contract: &str,
+    period: Period,
+) -> Result<(Vec<usize>, usize), Failure> {
+    let (mut book, mut stored, mut writes) = (ChunkBook::default(), BTreeMap::new(), 0);
+    let entries: Vec<UsageEntry> = usage.entries().cloned().collect();
     for batch in entries.chunks(BATCH) {
-        for write in book.append(contract, period, batch.to_vec()) {
+        for write in book.append_entries(contract, period, batch.to_vec()) {
             writes += 1;
             stored.insert(write.chunk, write);
         }
     }
-    if let Some(last) = book.complete(contract, period) {
+    if let Some(last) = book.complete_period(contract, period) {
         writes += 1;
         stored.insert(last.chunk, last);
     }
@@ -145,14 +151,14 @@ fn main() -> Result<(), Failure> {
     let side = |namespace: &str| {
         (0..PODS)
             .map(|number| entry(number, period, namespace))
-            .collect::<Result<Usage, Failure>>()
+            .collect::<Result<UsageEntries, Failure>>()
     };
     let (theirs, ours) = (side("")?, side("a-namespace")?);
     let contract = contract(provider.id(), consumer.id(), period)?;
     let statement = contract.receipt(period, &theirs)?;
     let document = SignedReceipt::compose(&provider, &statement)?;
     let (evidence_of, tolerance) = (Claimed::new(Ok(theirs.clone())), Tolerance::default());
-    let evidence = Evidence {
+    let evidence = ConsumerEvidence {
         provider: provider.id(),
         contract: Some(&contract),
         theirs: &evidence_of,
@@ -168,7 +174,7 @@ fn main() -> Result<(), Failure> {
             countersignature: None,
         },
     );
-    receipt.status = Some(answer(Claimed::new(&receipt), &evidence, &consumer));
+    receipt.status = Some(answer_receipt(Claimed::new(&receipt), &evidence, &consumer));
     assert_eq!(
         receipt.status.as_ref().map(|status| status.phase),
         Some(ReceiptPhase::Signed),
@@ -224,9 +230,9 @@ fn main() -> Result<(), Failure> {
             now.saturating_sub(before)
         );
     }
-    let text = theirs.text();
+    let text = theirs.canonical_text();
     timed("read the entries of one side from their text", || {
-        Usage::read(&text)
+        UsageEntries::parse(&text)
     });
     timed("compute the digest of the entries", || theirs.digest());
     timed("compose the receipt from the entries", || {
@@ -234,13 +240,13 @@ fn main() -> Result<(), Failure> {
     });
     timed("sign it", || SignedReceipt::compose(&provider, &statement));
     timed("verify signature and sums", || {
-        SignedReceipt::read(&document).map(|signed| contradiction(&signed.statement))
+        SignedReceipt::read(&document).map(|signed| statement_contradiction(&signed.statement))
     });
     timed("compare both sides pod by pod", || {
-        compare(&theirs, &ours, tolerance)
+        compare_usage(&theirs, &ours, tolerance)
     });
     timed("answer it: all of that at the consumer, and sign", || {
-        answer(Claimed::new(&receipt), &evidence, &consumer)
+        answer_receipt(Claimed::new(&receipt), &evidence, &consumer)
     });
     Ok(())
 }

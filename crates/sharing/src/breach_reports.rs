@@ -14,16 +14,16 @@ use prometheus_client::metrics::{counter::Counter, family::Family};
 use liqo_market::contract::record::ContractRecord;
 
 /// A breach as it is told: the contract's UID, who, which duty, the object, and when.
-type Told = (String, Party, BreachKind, String, String);
+type ReportedBreach = (String, Party, BreachKind, String, String);
 
 /// Remembers what was told.
 #[derive(Default)]
-pub struct BreachReports(Mutex<HashSet<Told>>);
+pub struct BreachReports(Mutex<HashSet<ReportedBreach>>);
 
 impl BreachReports {
     /// Tells the breaches that last and are not told yet. `of_consumer`: those that the consumer
     /// found.
-    pub async fn tell<Status>(
+    pub async fn report_breaches<Status>(
         &self,
         context: &Context,
         peer: &ClusterId,
@@ -34,8 +34,8 @@ impl BreachReports {
         let all = record.spec.breaches.iter().chain(of_consumer);
         for breach in all.filter(|breach| breach.until.is_none()) {
             if self.is_new(&record.uid, breach) {
-                count(peer, breach);
-                let object = object(namespace, &record.name, &record.uid);
+                count_breach(peer, breach);
+                let object = contract_reference(namespace, &record.name, &record.uid);
                 let note = format!(
                     "by the {}, {}: {}",
                     breach.by, breach.object, breach.message
@@ -43,7 +43,7 @@ impl BreachReports {
                 tracing::warn!(%peer, contract = record.name, by = %breach.by, kind = breach.kind.as_str(), breach.message, "a contract is broken");
                 context
                     .events
-                    .warning(&object, breach.kind.as_str(), note)
+                    .record_warning(&object, breach.kind.as_str(), note)
                     .await;
             }
         }
@@ -72,7 +72,7 @@ impl BreachReports {
     }
 }
 
-fn object(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+fn contract_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
     object_ref(
         "sharing.liqo.io/v1alpha1",
         "Contract",
@@ -81,7 +81,7 @@ fn object(namespace: &str, name: &str, uid: &str) -> ObjectReference {
     )
 }
 
-fn count(peer: &ClusterId, breach: &Breach) {
+fn count_breach(peer: &ClusterId, breach: &Breach) {
     static COUNTS: OnceLock<Family<[(&'static str, String); 2], Counter>> = OnceLock::new();
     let counts = COUNTS.get_or_init(|| {
         register(

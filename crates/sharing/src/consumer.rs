@@ -26,26 +26,29 @@ use liqo_api::{
 };
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
-    Cache, Context, Key, Next, PeerConnection, Queue,
+    Cache, Context, Key, PeerConnection, Queue, Requeue,
     cache::parsed_len,
-    conditions::namespaced,
+    conditions::namespaced_api,
     peers::{self, PeerError},
     policies,
-    put::{marked, put},
+    put::{create_or_replace, with_peer_labels},
     queue::error_chain,
-    writes::{Step as _, StepError, delete_if_present, unless_gone},
+    writes::{StepContext as _, StepError, delete_if_present, unless_gone},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use self::contracts::{ConsumerContracts, Seen, WatchedContracts};
+use self::contracts::{ConsumerContracts, ObservedProvider, WatchedContracts};
 use crate::{
-    Error, FIELD_MANAGER, SETTLE_DELAY, Shared,
+    Error, FIELD_MANAGER, SETTLE_DELAY, SharedCaches,
     decide::{
-        consumer::{Action, BorrowingIntent, LocalObjects, VirtualNodeState, judge, remove_all},
-        reduce::{self, Request},
-        snapshot::Mode,
-        tethering::Returns,
+        consumer::{
+            BorrowingIntent, ConsumerAction, ObjectsOfProvider, VirtualNodeState, judge_offers,
+            remove_all,
+        },
+        reduce::{self, ConsumerRequest},
+        snapshot::OwnWorkingMode,
+        tethering::OwnNodesReturn,
     },
     peer_conditions::PeerConditions,
 };
@@ -73,7 +76,7 @@ pub struct ConsumerController {
 struct ProviderWatches {
     connection: Arc<PeerConnection>,
     offers: Cache<Claimed<ResourceOffer>>,
-    requests: Cache<Request>,
+    requests: Cache<ConsumerRequest>,
     contracts: WatchedContracts,
 }
 
@@ -86,7 +89,7 @@ impl ProviderWatches {
             && self.requests.is_synced()
     }
 
-    fn request(&self) -> Option<Arc<Request>> {
+    fn own_request(&self) -> Option<Arc<ConsumerRequest>> {
         self.requests.get(&Key::new(
             &self.connection.tenant_namespace,
             RESOURCE_REQUEST,
@@ -95,7 +98,7 @@ impl ProviderWatches {
 
     /// The provider's own words about why it offers nothing.
     fn no_offer_message(&self) -> Option<String> {
-        let request = self.request()?;
+        let request = self.own_request()?;
         let answer = request
             .conditions
             .iter()
@@ -115,7 +118,7 @@ impl ConsumerController {
     pub fn start(
         context: &Context,
         stop: &CancellationToken,
-        shared: &Shared,
+        shared: &SharedCaches,
         contracts: ConsumerContracts,
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
@@ -161,12 +164,12 @@ impl ConsumerController {
     /// Writes requests, answers and virtual nodes until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let synced = [
-            self.offers.synced().await,
-            self.virtual_nodes.synced().await,
-            self.policies.synced().await,
+            self.offers.wait_until_synced().await,
+            self.virtual_nodes.wait_until_synced().await,
+            self.policies.wait_until_synced().await,
             self.contracts.synced().await,
-            self.peerings.synced().await,
-            self.conditions.foreign_clusters().synced().await,
+            self.peerings.wait_until_synced().await,
+            self.conditions.foreign_clusters().wait_until_synced().await,
         ];
         if synced.contains(&false) {
             return;
@@ -188,9 +191,9 @@ impl ConsumerController {
         let mut config = self.context.config.clone();
         // The working mode decides what is asked for and what is accepted.
         let follow_mode = async {
-            let mut mode = Mode::of(&self.context.config());
+            let mut mode = OwnWorkingMode::of_config(&self.context.config());
             while config.changed().await.is_ok() {
-                let new = Mode::of(&config.borrow_and_update().clone());
+                let new = OwnWorkingMode::of_config(&config.borrow_and_update().clone());
                 if new != mode {
                     mode = new;
                     for (_, peer) in self.conditions.foreign_clusters().all() {
@@ -231,7 +234,7 @@ impl ConsumerController {
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
             stop.clone(),
-            |request: &Request| {
+            |request: &ConsumerRequest| {
                 parsed_len(&request.conditions)
                     + request
                         .resources
@@ -248,10 +251,12 @@ impl ConsumerController {
             contracts: WatchedContracts::new(stop),
         });
         watches.contracts.note_health(connection.is_reachable());
-        self.providers().insert(id.clone(), watches.clone());
+        self.lock_providers().insert(id.clone(), watches.clone());
         let (mut health, enqueue) = (connection.health.clone(), enqueue());
         let follow_health = async {
-            if watches.offers.synced().await && watches.requests.synced().await {
+            if watches.offers.wait_until_synced().await
+                && watches.requests.wait_until_synced().await
+            {
                 enqueue();
             }
             while health.changed().await.is_ok() {
@@ -265,7 +270,7 @@ impl ConsumerController {
             () = connection.ended.cancelled() => {}
             () = follow_health => {}
         }
-        let mut providers = self.providers();
+        let mut providers = self.lock_providers();
         if providers
             .get(&id)
             .is_some_and(|current| Arc::ptr_eq(current, &watches))
@@ -274,9 +279,9 @@ impl ConsumerController {
         }
     }
 
-    async fn reconcile(&self, id: &ClusterId) -> Result<Next, Error> {
+    async fn reconcile(&self, id: &ClusterId) -> Result<Requeue, Error> {
         let provider = self
-            .providers()
+            .lock_providers()
             .get(id)
             .cloned()
             .filter(|provider| provider.is_usable());
@@ -299,10 +304,10 @@ impl ConsumerController {
                 return self.borrow_resources(id, &peer, &local, &provider).await;
             }
         }
-        Ok(Next::OnChange)
+        Ok(Requeue::OnChange)
     }
 
-    fn local_objects(&self, id: &ClusterId) -> LocalObjects {
+    fn local_objects(&self, id: &ClusterId) -> ObjectsOfProvider {
         let namespace = provider_namespace(id);
         let here = |key: &Key| key.namespace == namespace;
         let mirrors = self.offers.all().into_iter().filter(|(key, _)| here(key));
@@ -311,7 +316,7 @@ impl ConsumerController {
             .all()
             .into_iter()
             .filter(|(key, _)| here(key));
-        LocalObjects {
+        ObjectsOfProvider {
             mirrors: mirrors.map(|(key, mirror)| (key.name, mirror)).collect(),
             nodes: nodes.map(|(key, node)| (key.name, node)).collect(),
         }
@@ -321,22 +326,22 @@ impl ConsumerController {
         &self,
         id: &ClusterId,
         peer: &ForeignCluster,
-        local: &LocalObjects,
+        local: &ObjectsOfProvider,
         provider: &ProviderWatches,
-    ) -> Result<Next, Error> {
+    ) -> Result<Requeue, Error> {
         let offers: BTreeMap<String, Arc<Claimed<ResourceOffer>>> = provider
             .offers
             .all()
             .into_iter()
             .map(|(key, offer)| (key.name, offer))
             .collect();
-        let consume = policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer)))
+        let consume = policies::effective_policy(&self.policies, &PolicyPeer::new(id, Some(peer)))
             .map(|policy| policy.spec.consume.clone());
         // Without it, the peering is about to end.
         let Some(peering) = self.peerings.get(&Key::new("", provider_namespace(id))) else {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         };
-        let seen = Seen {
+        let seen = ObservedProvider {
             id,
             peer,
             consume: consume.as_ref(),
@@ -346,7 +351,7 @@ impl ConsumerController {
             offers: &offers,
             offer_copies: &local.mirrors,
         };
-        let of_contracts = self.contracts.judge(&seen).await;
+        let of_contracts = self.contracts.judge_provider(&seen).await;
         let mut failures = self
             .contracts
             .carry_out(id, of_contracts.actions, &provider.connection)
@@ -361,11 +366,14 @@ impl ConsumerController {
             consume,
             decisions: peer.spec.offers.clone(),
             contracts: of_contracts.stances,
-            returns: Returns::of(config.tethers_to(id), provider.request().as_deref()),
+            returns: OwnNodesReturn::of_request(
+                config.tethers_to(id),
+                provider.own_request().as_deref(),
+            ),
             tethered_elsewhere: config.exclusive_peer().filter(|peer| *peer != id).cloned(),
         };
-        let requested = self.request(&intent, &peering, provider).await;
-        let judgement = judge(
+        let requested = self.write_request(&intent, &peering, provider).await;
+        let judgement = judge_offers(
             &intent,
             &offers,
             local,
@@ -385,13 +393,13 @@ impl ConsumerController {
                 short_text(error),
             ),
         };
-        let tethers = intent.returns == Returns::Allowed;
+        let tethers = intent.returns == OwnNodesReturn::Allowed;
         let granted = tethers
-            .then(|| provider.request())
+            .then(|| provider.own_request())
             .flatten()
             .and_then(|request| tethering_granted(&request));
         let divided = provider
-            .request()
+            .own_request()
             .and_then(|request| pool_for_each_node(&request));
         let conditions = [condition, judgement.condition]
             .into_iter()
@@ -399,23 +407,23 @@ impl ConsumerController {
             .chain(divided);
         self.conditions.report_provider(id, conditions.collect());
         failures.extend([requested, carried_out].into_iter().filter_map(Result::err));
-        crate::first(failures)?;
+        crate::first_failure(failures)?;
         let left = of_contracts.next.map(|next| {
             Duration::try_from(next.duration_since(self.context.now())).unwrap_or_default()
         });
-        Ok(left.map_or(Next::OnChange, Next::After))
+        Ok(left.map_or(Requeue::OnChange, Requeue::After))
     }
 
     /// Writes our request at the provider, unless it is there already.
-    async fn request(
+    async fn write_request(
         &self,
         intent: &BorrowingIntent,
         peering: &str,
         provider: &ProviderWatches,
     ) -> Result<(), Error> {
-        let existing = provider.request();
-        let tethers = intent.returns == Returns::Allowed;
-        let is_same = |existing: &Request| {
+        let existing = provider.own_request();
+        let tethers = intent.returns == OwnNodesReturn::Allowed;
+        let is_same = |existing: &ConsumerRequest| {
             let asks = (
                 existing.resources.as_ref(),
                 existing.granularity,
@@ -434,7 +442,7 @@ impl ConsumerController {
         }
         let connection = &provider.connection;
         let api: Api<ResourceRequest> =
-            namespaced(&connection.client, &connection.tenant_namespace);
+            namespaced_api(&connection.client, &connection.tenant_namespace);
         let (resources, granularity) =
             (intent.request.resources.clone(), intent.request.granularity);
         let spec = ResourceRequestSpec {
@@ -443,12 +451,18 @@ impl ConsumerController {
             tethering: tethers,
             peering: Some(peering.to_owned()),
         };
-        let request = marked(
+        let request = with_peer_labels(
             ResourceRequest::new(RESOURCE_REQUEST, spec),
             labels::CONSUMER_ID,
             &intent.own,
         );
-        let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
+        let written = peers::call(create_or_replace(
+            &api,
+            FIELD_MANAGER,
+            &request,
+            existing.is_some(),
+        ))
+        .await;
         let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
         at_provider(
             &intent.provider,
@@ -463,19 +477,19 @@ impl ConsumerController {
     async fn stop_borrowing(
         &self,
         id: &ClusterId,
-        local: &LocalObjects,
+        local: &ObjectsOfProvider,
         provider: Option<&ProviderWatches>,
     ) -> Result<(), Error> {
         self.carry_out(id, remove_all(local), None).await?;
-        self.contracts.close(id).await?;
+        self.contracts.close_contracts(id).await?;
         let Some(provider) =
-            provider.filter(|provider| local.nodes.is_empty() && provider.request().is_some())
+            provider.filter(|provider| local.nodes.is_empty() && provider.own_request().is_some())
         else {
             return Ok(());
         };
         let connection = &provider.connection;
         let api: Api<ResourceRequest> =
-            namespaced(&connection.client, &connection.tenant_namespace);
+            namespaced_api(&connection.client, &connection.tenant_namespace);
         let deleted = peers::call(delete_if_present(
             &api,
             RESOURCE_REQUEST,
@@ -490,73 +504,71 @@ impl ConsumerController {
     async fn carry_out(
         &self,
         id: &ClusterId,
-        actions: Vec<Action>,
+        actions: Vec<ConsumerAction>,
         provider: Option<&ProviderWatches>,
     ) -> Result<(), Error> {
         let mut failures = Vec::new();
         for action in actions {
-            failures.extend(self.act(id, action, provider).await.err());
+            failures.extend(self.carry_out_action(id, action, provider).await.err());
         }
-        crate::first(failures)
+        crate::first_failure(failures)
     }
 
-    async fn act(
+    async fn carry_out_action(
         &self,
         id: &ClusterId,
-        action: Action,
+        action: ConsumerAction,
         provider: Option<&ProviderWatches>,
     ) -> Result<(), Error> {
         let namespace = provider_namespace(id);
         let key = |name: &str| Key::new(&namespace, name);
-        let nodes: Api<VirtualNode> = namespaced(&self.context.client, &namespace);
-        let mirrors: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
+        let nodes: Api<VirtualNode> = namespaced_api(&self.context.client, &namespace);
+        let mirrors: Api<ResourceOffer> = namespaced_api(&self.context.client, &namespace);
         let delete = DeleteParams::default();
         match action {
-            Action::DeleteNode(name) => {
+            ConsumerAction::DeleteNode(name) => {
                 delete_if_present(&nodes, &name, &delete).await.step(
                     "delete",
                     "VirtualNode",
                     key(&name),
                 )?;
             }
-            Action::ApplyNode(spec) => {
+            ConsumerAction::ApplyNode(spec) => {
                 tracing::info!(provider = %id, pool = spec.pool, resources = %spec.resources, "writing a virtual node");
                 let key = key(&spec.pool);
-                let node = marked(VirtualNode::new(&key.name, spec), labels::PROVIDER_ID, id);
+                let node =
+                    with_peer_labels(VirtualNode::new(&key.name, spec), labels::PROVIDER_ID, id);
                 let exists = self.virtual_nodes.get(&key).is_some();
-                put(&nodes, FIELD_MANAGER, &node, exists).await.step(
-                    "write",
-                    "VirtualNode",
-                    key,
-                )?;
+                create_or_replace(&nodes, FIELD_MANAGER, &node, exists)
+                    .await
+                    .step("write", "VirtualNode", key)?;
             }
-            Action::DeleteMirror(name) => {
+            ConsumerAction::DeleteMirror(name) => {
                 delete_if_present(&mirrors, &name, &delete).await.step(
                     "delete",
                     "ResourceOffer",
                     key(&name),
                 )?;
             }
-            Action::ApplyMirror(spec) => {
+            ConsumerAction::ApplyMirror(spec) => {
                 let key = key(&spec.pool);
-                let mirror = marked(ResourceOffer::new(&key.name, spec), labels::PROVIDER_ID, id);
+                let mirror =
+                    with_peer_labels(ResourceOffer::new(&key.name, spec), labels::PROVIDER_ID, id);
                 let exists = self.offers.get(&key).is_some();
-                put(&mirrors, FIELD_MANAGER, &mirror, exists).await.step(
-                    "write",
-                    "ResourceOffer",
-                    key,
-                )?;
+                create_or_replace(&mirrors, FIELD_MANAGER, &mirror, exists)
+                    .await
+                    .step("write", "ResourceOffer", key)?;
             }
-            Action::AnswerMirror(name, status) => {
+            ConsumerAction::AnswerMirror(name, status) => {
                 let written = write_answer(&mirrors, &name, status).await;
                 written.step("write the status of", "ResourceOffer", key(&name))?;
             }
-            Action::Answer(name, status) => {
+            ConsumerAction::Answer(name, status) => {
                 let Some(ProviderWatches { connection, .. }) = provider else {
                     return Ok(());
                 };
                 let offers: Api<ResourceOffer> =
-                    namespaced(&connection.client, &connection.tenant_namespace);
+                    namespaced_api(&connection.client, &connection.tenant_namespace);
                 let written = peers::call(write_answer(&offers, &name, status)).await;
                 let key = Key::new(&connection.tenant_namespace, name);
                 at_provider(
@@ -568,7 +580,7 @@ impl ConsumerController {
         Ok(())
     }
 
-    fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<ProviderWatches>>> {
+    fn lock_providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<ProviderWatches>>> {
         self.providers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -576,7 +588,7 @@ impl ConsumerController {
 }
 
 /// The provider's answer to the present request to control this cluster, if it has answered.
-fn tethering_granted(request: &Request) -> Option<DesiredCondition> {
+fn tethering_granted(request: &ConsumerRequest) -> Option<DesiredCondition> {
     let kind = links::TETHERING_GRANTED;
     let answer = request
         .conditions
@@ -603,7 +615,7 @@ fn tethering_granted(request: &Request) -> Option<DesiredCondition> {
 }
 
 /// The provider's answer to the present request for one pool for each node, if it has answered.
-fn pool_for_each_node(request: &Request) -> Option<DesiredCondition> {
+fn pool_for_each_node(request: &ConsumerRequest) -> Option<DesiredCondition> {
     let kind = links::POOL_FOR_EACH_NODE;
     let answer = request
         .conditions

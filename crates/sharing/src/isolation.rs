@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     FIELD_MANAGER,
-    decide::isolation::{Attempt, Outcome, Outcomes},
+    decide::isolation::{ConnectionAttempts, RoundOutcome, RoundOutcomes},
 };
 
 /// Packets that a policy forbids usually vanish. A lost packet is sent again after a second.
@@ -34,10 +34,10 @@ const MAX_PODS: u32 = 20;
 const CONCURRENCY: usize = 20;
 
 /// Tries now and then until `stop`.
-pub async fn run(context: &Context, stop: CancellationToken) {
+pub async fn test_repeatedly(context: &Context, stop: CancellationToken) {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let mut config = context.config.clone();
-    let mut outcomes = Outcomes::default();
+    let mut outcomes = RoundOutcomes::default();
     let mut due = Instant::now();
     loop {
         tokio::select! {
@@ -46,13 +46,13 @@ pub async fn run(context: &Context, stop: CancellationToken) {
             // A setting changes the message.
             changed = config.changed() => if changed.is_err() { return },
             () = sleep_until(due) => {
-                let Some(outcome) = stop.run_until_cancelled(attempt(&*context.network, &pods)).await else { return };
-                due = Instant::now() + outcomes.add(outcome, isolation::enforced(&config.borrow()));
+                let Some(outcome) = stop.run_until_cancelled(attempt_round(&*context.network, &pods)).await else { return };
+                due = Instant::now() + outcomes.add(outcome, isolation::are_policies_enforced(&config.borrow()));
                 tracing::debug!(?outcome, "tried whether NetworkPolicies are enforced");
             }
         }
         let current = config.borrow_and_update().clone();
-        if let Err(error) = report(context, &current, outcomes.result()).await {
+        if let Err(error) = write_condition(context, &current, outcomes.last_result()).await {
             tracing::warn!(%error, "cannot report whether NetworkPolicies are enforced, will try again");
             due = due.min(Instant::now() + WRITE_RETRY_DELAY);
         }
@@ -60,7 +60,7 @@ pub async fn run(context: &Context, stop: CancellationToken) {
 }
 
 /// Tries all addresses of the resolver's pods.
-async fn attempt(network: &dyn Network, pods: &Api<Pod>) -> Outcome {
+async fn attempt_round(network: &dyn Network, pods: &Api<Pod>) -> RoundOutcome {
     let of_resolver = ListParams::default()
         .labels(&format!("app.kubernetes.io/name={RESOLVER}"))
         .limit(MAX_PODS);
@@ -68,13 +68,13 @@ async fn attempt(network: &dyn Network, pods: &Api<Pod>) -> Outcome {
         Ok(listed) => listed,
         Err(error) => {
             tracing::warn!(%error, "cannot list the pods of {RESOLVER}");
-            return Outcome::Unknown;
+            return RoundOutcome::Unknown;
         }
     };
-    let addresses: Vec<IpAddr> = listed.items.iter().flat_map(addresses).collect();
+    let addresses: Vec<IpAddr> = listed.items.iter().flat_map(pod_addresses).collect();
     let attempts = stream::iter(addresses)
-        .map(|address| connect(network, address, RESOLVER_PORT, CLOSED_PORT));
-    Outcome::of(
+        .map(|address| attempt_address(network, address, RESOLVER_PORT, CLOSED_PORT));
+    RoundOutcome::of_attempts(
         &attempts
             .buffer_unordered(CONCURRENCY)
             .collect::<Vec<_>>()
@@ -84,7 +84,7 @@ async fn attempt(network: &dyn Network, pods: &Api<Pod>) -> Outcome {
 
 /// The addresses of a pod that accepts connections at the closed port: a ready one of a version
 /// that does.
-fn addresses(pod: &Pod) -> Vec<IpAddr> {
+fn pod_addresses(pod: &Pod) -> Vec<IpAddr> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
     let listens = ports.any(|port| port.container_port == i32::from(CLOSED_PORT));
@@ -104,27 +104,32 @@ fn addresses(pod: &Pod) -> Vec<IpAddr> {
         .collect()
 }
 
-async fn connect(network: &dyn Network, address: IpAddr, open: u16, closed: u16) -> Attempt {
+async fn attempt_address(
+    network: &dyn Network,
+    address: IpAddr,
+    open: u16,
+    closed: u16,
+) -> ConnectionAttempts {
     let accepts = async |port: u16| {
         let connected = network.connect(&address.to_string(), port, |_| true);
         matches!(timeout(CONNECT_TIMEOUT, connected).await, Ok(Ok(_)))
     };
     let before = accepts(open).await;
     let closed = accepts(closed).await;
-    Attempt {
+    ConnectionAttempts {
         open: before && accepts(open).await,
         closed,
     }
 }
 
 /// Writes the condition if it changed. Without a result the last known one stays.
-async fn report(
+async fn write_condition(
     context: &Context,
     config: &ClusterConfig,
     result: Option<bool>,
 ) -> kube::Result<()> {
-    let known = isolation::enforced(config);
-    let wanted = condition(result.or(known), config.spec.lend_without_network_policies);
+    let known = isolation::are_policies_enforced(config);
+    let wanted = isolation_condition(result.or(known), config.spec.lend_without_network_policies);
     if !apply_to_config(
         context,
         config,
@@ -143,7 +148,7 @@ async fn report(
             let object = object_ref(
                 "config.liqo.io/v1alpha1",
                 "ClusterConfig",
-                &Key::of(config),
+                &Key::of_object(config),
                 config.metadata.uid.clone(),
             );
             let effect = if config.spec.lend_without_network_policies {
@@ -154,15 +159,18 @@ async fn report(
             let note = format!(
                 "the pod network does not enforce NetworkPolicies; {effect}: see condition {NETWORK_POLICIES_ENFORCED} of ClusterConfig {CLUSTER_CONFIG}"
             );
-            context.events.warning(&object, &wanted.reason, note).await;
+            context
+                .events
+                .record_warning(&object, &wanted.reason, note)
+                .await;
         }
         None => {}
     }
     Ok(())
 }
 
-fn condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
-    let message = isolation::describe(enforced, allowed);
+fn isolation_condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
+    let message = isolation::describe_lending(enforced, allowed);
     match enforced {
         Some(true) => DesiredCondition::yes(
             NETWORK_POLICIES_ENFORCED,
@@ -201,15 +209,21 @@ mod tests {
 
     #[test]
     fn only_ready_pods_that_listen_at_the_closed_port_are_tried() {
-        assert_eq!(addresses(&pod(CLOSED_PORT, "True", &Value::Null)).len(), 2);
-        assert_eq!(addresses(&pod(CLOSED_PORT, "False", &Value::Null)).len(), 0);
         assert_eq!(
-            addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(),
+            pod_addresses(&pod(CLOSED_PORT, "True", &Value::Null)).len(),
+            2
+        );
+        assert_eq!(
+            pod_addresses(&pod(CLOSED_PORT, "False", &Value::Null)).len(),
+            0
+        );
+        assert_eq!(
+            pod_addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(),
             0
         );
         // A pod of an older version refuses the connection, as if a policy closed the port.
         assert_eq!(
-            addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(),
+            pod_addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(),
             0
         );
     }
@@ -224,24 +238,25 @@ mod tests {
             .local_addr()
             .unwrap()
             .port();
-        let found = |open, closed| connect(&Tcp, IpAddr::from([127, 0, 0, 1]), open, closed);
+        let found =
+            |open, closed| attempt_address(&Tcp, IpAddr::from([127, 0, 0, 1]), open, closed);
         assert_eq!(
             found(port, port).await,
-            Attempt {
+            ConnectionAttempts {
                 open: true,
                 closed: true
             }
         );
         assert_eq!(
             found(port, gone).await,
-            Attempt {
+            ConnectionAttempts {
                 open: true,
                 closed: false
             }
         );
         assert_eq!(
             found(gone, gone).await,
-            Attempt {
+            ConnectionAttempts {
                 open: false,
                 closed: false
             }
@@ -250,14 +265,14 @@ mod tests {
 
     #[test]
     fn the_condition_says_what_is_known() {
-        let status = |enforced| condition(enforced, false).status;
+        let status = |enforced| isolation_condition(enforced, false).status;
         assert_eq!(
             [Some(true), Some(false), None].map(status),
             [Some(true), Some(false), None]
         );
         assert_ne!(
-            condition(Some(false), false).message,
-            condition(Some(false), true).message
+            isolation_condition(Some(false), false).message,
+            isolation_condition(Some(false), true).message
         );
     }
 }

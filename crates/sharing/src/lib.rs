@@ -59,13 +59,13 @@ use liqo_api::{
     consumer_of_tenant_namespace, labels,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Queue, cache::whole, peers::PeerError, writes::StepError,
+    Cache, Context, Queue, cache::without_managed_fields, peers::PeerError, writes::StepError,
 };
 use liqo_market::contract::record::{ContractCopy, ContractRecord, IssuedContract};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
-pub use crate::metering::kept::Keeper;
+pub use crate::metering::kept::PeeringArchiver;
 use crate::{
     consumer::{ConsumerController, contracts::ConsumerContracts},
     decide::{absence::Silence, snapshot::is_refused},
@@ -92,7 +92,10 @@ pub enum Error {
 }
 
 /// Shares resources in both directions until `context.stop`. Only the leader may run it.
-pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(), Error> {
+pub async fn run_controllers(
+    context: Context,
+    identity: Arc<ClusterIdentity>,
+) -> Result<(), Error> {
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     let (offers_queue, providers, conditions) = (Queue::new(), Queue::new(), Queue::new());
@@ -135,7 +138,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
         providers.clone(),
     );
     let peerings = watch_peerings(&context, &stop, providers.clone());
-    let shared = Shared {
+    let shared = SharedCaches {
         offers,
         policies: policies.clone(),
         conditions: conditions.clone(),
@@ -143,8 +146,8 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
     };
     let provider = ProviderController::start(&context, &stop, &shared, made, offers_queue);
     let consumer = ConsumerController::start(&context, &stop, &shared, received, providers);
-    let kept = Keeper::new(&context, &identity);
-    let receipts = metering::run(
+    let kept = PeeringArchiver::new(&context, &identity);
+    let receipts = metering::run_controllers(
         &context,
         identity,
         policies,
@@ -157,7 +160,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>) -> Result<(),
         consumer.run(stop.clone()),
         receipts,
         kept.run(stop.clone()),
-        isolation::run(&context, stop.clone())
+        isolation::test_repeatedly(&context, stop.clone())
     );
     Ok(())
 }
@@ -174,7 +177,7 @@ fn watch_foreign_clusters(
         all,
         Config::default(),
         stop.clone(),
-        whole,
+        without_managed_fields,
         move |_, old, new| {
             // Policies select peers by label, persons decide on contracts, and a consumer that is
             // silent for long gets no offer.
@@ -183,7 +186,7 @@ fn watch_foreign_clusters(
                     (
                         peer.metadata.labels.clone(),
                         peer.spec.contracts.clone(),
-                        Silence::of(peer, Duration::default),
+                        Silence::of_consumer(peer, Duration::default),
                     )
                 })
             };
@@ -217,7 +220,7 @@ fn watch_policies(
         all,
         Config::default(),
         stop.clone(),
-        whole,
+        without_managed_fields,
         move |_, old, new| {
             if rules(old) == rules(new) {
                 return;
@@ -247,7 +250,7 @@ fn watch_offers(
         all,
         Config::default(),
         stop.clone(),
-        whole,
+        without_managed_fields,
         move |key, old, new| {
             if let Some(provider) = consumer::provider_of(&key.namespace) {
                 providers.add_after(provider, SETTLE_DELAY);
@@ -260,22 +263,26 @@ fn watch_offers(
 
 /// A contract of a present peering in this cluster. Its namespace says which side this cluster is.
 #[derive(Debug, PartialEq)]
-enum ContractHere {
+enum ContractOfPeering {
     Issued(Arc<IssuedContract>),
     Copy(Arc<ContractCopy>),
 }
 
-impl ContractHere {
-    fn read(contract: Contract) -> Option<Self> {
+impl ContractOfPeering {
+    fn from_contract(contract: Contract) -> Option<Self> {
         if contract.labels().contains_key(labels::FORMER_PEER_ID) {
             return None;
         }
         let namespace = contract.metadata.namespace.as_deref()?;
         if consumer_of_tenant_namespace(namespace).is_some() {
-            return Some(Self::Issued(Arc::new(ContractRecord::issued(contract))));
+            return Some(Self::Issued(Arc::new(ContractRecord::from_issued(
+                contract,
+            ))));
         }
         consumer::provider_of(namespace)?;
-        Some(Self::Copy(Arc::new(ContractRecord::copy(contract))))
+        Some(Self::Copy(Arc::new(ContractRecord::from_own_copy(
+            contract,
+        ))))
     }
 }
 
@@ -286,13 +293,13 @@ fn watch_contracts(
     stop: &CancellationToken,
     offers_queue: Queue<()>,
     providers: Queue<ClusterId>,
-) -> Cache<ContractHere> {
+) -> Cache<ContractOfPeering> {
     let all = Api::<Contract>::all(context.client.clone());
     Cache::watch(
         all,
         Config::default(),
         stop.clone(),
-        ContractHere::read,
+        ContractOfPeering::from_contract,
         move |key, _, _| {
             if let Some(provider) = consumer::provider_of(&key.namespace) {
                 providers.add_after(provider, SETTLE_DELAY);
@@ -325,7 +332,7 @@ fn watch_peerings(
 }
 
 /// What both sides read.
-struct Shared {
+struct SharedCaches {
     /// All offers in this cluster: those that it made, and copies of those that it received.
     offers: Cache<ResourceOffer>,
     policies: Cache<PeeringPolicy>,
@@ -335,7 +342,7 @@ struct Shared {
 }
 
 /// Returns the first of several failures and logs the others.
-fn first(failures: Vec<Error>) -> Result<(), Error> {
+fn first_failure(failures: Vec<Error>) -> Result<(), Error> {
     let mut failures = failures.into_iter();
     let first = failures.next();
     for other in failures {

@@ -13,7 +13,7 @@ use liqo_api::{
     policies::PolicyPeer,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, Next, Queue, conditions, foreign_clusters, writes::Step as _,
+    Cache, Context, Key, Queue, Requeue, conditions, foreign_clusters, writes::StepContext as _,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use crate::{
     Error,
     decide::{
         absence::{Silence, is_silent},
-        peer_conditions::{Reported, wanted},
+        peer_conditions::{ReportedConditions, wanted_conditions},
     },
 };
 
@@ -30,7 +30,7 @@ use crate::{
 pub struct PeerConditions {
     context: Context,
     foreign_clusters: Cache<ForeignCluster>,
-    reported: Mutex<BTreeMap<ClusterId, Reported>>,
+    reported: Mutex<BTreeMap<ClusterId, ReportedConditions>>,
     queue: Queue<ClusterId>,
     /// Time since which this process has seen that consumers are silent. What an earlier leader
     /// wrote may be old, and clocks may be set.
@@ -90,7 +90,7 @@ impl PeerConditions {
                 .is_some_and(|peer| is_silent(peer) == Some(true))
         });
         let silence = |(id, peer): (ClusterId, Arc<ForeignCluster>)| {
-            let silence = Silence::of(&peer, || {
+            let silence = Silence::of_consumer(&peer, || {
                 since
                     .entry(id.clone())
                     .or_insert_with(Instant::now)
@@ -103,7 +103,7 @@ impl PeerConditions {
 
     /// Takes the consumer side's conditions of one provider.
     pub fn report_provider(&self, id: &ClusterId, wanted: Vec<DesiredCondition>) {
-        let mut reported = self.reported();
+        let mut reported = self.lock_reported();
         let reported = reported.entry(id.clone()).or_default();
         if reported.consumer.as_ref() != Some(&wanted) {
             reported.consumer = Some(wanted);
@@ -119,7 +119,7 @@ impl PeerConditions {
             .all()
             .into_iter()
             .map(|(_, peer)| peer.spec.cluster_id.clone());
-        let mut all = self.reported();
+        let mut all = self.lock_reported();
         for id in peers {
             let conditions = Some(Vec::from_iter(wanted.remove(&id)));
             let reported = all.entry(id.clone()).or_default();
@@ -132,7 +132,7 @@ impl PeerConditions {
 
     /// Writes conditions until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
-        if !self.foreign_clusters.synced().await {
+        if !self.foreign_clusters.wait_until_synced().await {
             return;
         }
         let controller = self.clone();
@@ -145,24 +145,28 @@ impl PeerConditions {
             .await;
     }
 
-    async fn reconcile(&self, id: &ClusterId) -> Result<Next, Error> {
+    async fn reconcile(&self, id: &ClusterId) -> Result<Requeue, Error> {
         let Some(peer) = self.foreign_cluster(id) else {
-            self.reported().remove(id);
-            return Ok(Next::OnChange);
+            self.lock_reported().remove(id);
+            return Ok(Requeue::OnChange);
         };
-        let reported = self.reported().get(id).cloned().unwrap_or_default();
+        let reported = self.lock_reported().get(id).cloned().unwrap_or_default();
         conditions::apply_links(
             &self.context,
             &peer,
             owners::SHARING,
-            &wanted(&peer, &reported),
+            &wanted_conditions(&peer, &reported),
         )
         .await
-        .step("write the conditions of", "ForeignCluster", Key::of(&*peer))?;
-        Ok(Next::OnChange)
+        .step(
+            "write the conditions of",
+            "ForeignCluster",
+            Key::of_object(&*peer),
+        )?;
+        Ok(Requeue::OnChange)
     }
 
-    fn reported(&self) -> MutexGuard<'_, BTreeMap<ClusterId, Reported>> {
+    fn lock_reported(&self) -> MutexGuard<'_, BTreeMap<ClusterId, ReportedConditions>> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,18 +18,18 @@ use kube::{
 };
 use liqo_api::{ClusterId, PluginGeneration, PluginSource, labels};
 use liqo_controller_runtime::{
-    Context, Key, Next, Queue, watch,
-    writes::{Step as _, StepError, unless_gone},
+    Context, Key, Queue, Requeue, watch,
+    writes::{StepContext as _, StepError, unless_gone},
 };
 use liqo_resource_plugin::{
-    AddressError, Change, Generation, Pem, PluginClient, PluginError, Settings, Tls,
+    AddressError, Change, ClientTls, Generation, Pem, PluginClient, PluginError, Settings,
 };
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::decide::{
-    plugin::{NamedPools, Task, pause, pools, record_source, task},
+    plugin::{NamedPools, PluginTask, named_pools, next_task, pause_before_call, record_source},
     snapshot::PluginAnswer,
 };
 
@@ -47,7 +47,7 @@ const MAX_REMOVE_ATTEMPTS: u32 = 10;
 
 /// A call to a plugin failed, or one of its inputs is missing.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PluginCallError {
     #[error(transparent)]
     Plugin(#[from] PluginError),
     #[error(transparent)]
@@ -76,30 +76,30 @@ pub struct Plugins {
     /// Triggers a new decision on all offers.
     offers_queue: Queue<()>,
     /// The consumers, each with the plugin that its policy names; `None` until the first decision.
-    wanted: watch::Sender<Option<Wanted>>,
-    state: Mutex<State>,
+    wanted: watch::Sender<Option<WantedPlugins>>,
+    state: Mutex<PluginsState>,
     /// All plugins that policies name, including policies that no consumer uses.
     sources: Mutex<Vec<PluginSource>>,
     /// The content of the `ConfigMap`; `None` until it was read.
-    record: tokio::sync::Mutex<Option<Record>>,
+    record: tokio::sync::Mutex<Option<PluginRecord>>,
 }
 
 /// All consumers with a request. One without a plugin is still a consumer: its peering has not
 /// ended.
-type Wanted = BTreeMap<ClusterId, Option<PluginSource>>;
+type WantedPlugins = BTreeMap<ClusterId, Option<PluginSource>>;
 /// The plugins that were ever asked about a cluster. Each of them hears of the end of its peering.
-type Record = BTreeMap<ClusterId, Vec<PluginSource>>;
+type PluginRecord = BTreeMap<ClusterId, Vec<PluginSource>>;
 
 #[derive(Default)]
-struct State {
-    clients: Vec<Client>,
+struct PluginsState {
+    clients: Vec<OpenPluginClient>,
     answers: HashMap<ClusterId, (PluginSource, PluginAnswer)>,
     last_asked: HashMap<ClusterId, Instant>,
     remove_attempts: HashMap<ClusterId, u32>,
 }
 
 /// The connection to one plugin.
-struct Client {
+struct OpenPluginClient {
     source: PluginSource,
     tls: Option<TlsMaterial>,
     connection: PluginClient,
@@ -134,7 +134,7 @@ impl Plugins {
     }
 
     /// Sets the consumers with the plugin of each, and all plugins that policies name.
-    pub fn set_wanted(&self, wanted: &Wanted, sources: Vec<PluginSource>) {
+    pub fn set_wanted(&self, wanted: &WantedPlugins, sources: Vec<PluginSource>) {
         *self.sources.lock().unwrap_or_else(PoisonError::into_inner) = sources;
         self.wanted.send_if_modified(|before| {
             if before.as_ref() == Some(wanted) {
@@ -159,7 +159,7 @@ impl Plugins {
         let current = |id: &ClusterId, source: &PluginSource| {
             wanted.as_ref().and_then(|all| all.get(id)?.as_ref()) == Some(source)
         };
-        let state = self.state();
+        let state = self.lock_state();
         let answers = state
             .answers
             .iter()
@@ -190,7 +190,7 @@ impl Plugins {
             known = wanted.wait_for(Option::is_some) => if known.is_err() { return },
         }
         while !stop.is_cancelled() {
-            match self.recorded().await {
+            match self.read_record().await {
                 Ok(record) => return record.into_keys().for_each(|id| self.queue.add(id)),
                 Err(error) => {
                     tracing::warn!(%error, "trying again");
@@ -200,29 +200,29 @@ impl Plugins {
         }
     }
 
-    async fn reconcile(self: &Arc<Self>, id: &ClusterId) -> Result<Next, Error> {
+    async fn reconcile(self: &Arc<Self>, id: &ClusterId) -> Result<Requeue, PluginCallError> {
         let wanted = self
             .wanted
             .borrow()
             .as_ref()
             .map(|all| all.get(id).cloned());
         let Some(wanted) = wanted else {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         };
-        let recorded = self.recorded().await?.remove(id).unwrap_or_default();
+        let recorded = self.read_record().await?.remove(id).unwrap_or_default();
         let mut outcome = Ok(());
-        match task(wanted.as_ref(), &recorded) {
-            Task::Ask(source) => {
+        match next_task(wanted.as_ref(), &recorded) {
+            PluginTask::Ask(source) => {
                 if recorded.as_slice() != std::slice::from_ref(source) {
                     self.write_record(id, |recorded| record_source(recorded, source))
                         .await?;
-                    self.prune().await;
+                    self.prune_clients().await;
                 }
-                self.read(id, source).await?;
-                return Ok(Next::After(POLL_INTERVAL));
+                self.read_pools(id, source).await?;
+                return Ok(Requeue::After(POLL_INTERVAL));
             }
-            Task::Nothing => {}
-            Task::Remove(plugins) => {
+            PluginTask::Nothing => {}
+            PluginTask::Remove(plugins) => {
                 for plugin in plugins {
                     let removed = self.remove(id, plugin).await;
                     outcome = outcome.and(removed);
@@ -230,18 +230,24 @@ impl Plugins {
             }
         }
         {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             state.answers.remove(id);
             state.last_asked.remove(id);
         }
-        self.prune().await;
-        outcome.map(|()| Next::OnChange)
+        self.prune_clients().await;
+        outcome.map(|()| Requeue::OnChange)
     }
 
-    async fn read(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<(), Error> {
-        self.state().last_asked.insert(id.clone(), Instant::now());
-        let pools = self.ask(id, source).await;
-        let mut state = self.state();
+    async fn read_pools(
+        self: &Arc<Self>,
+        id: &ClusterId,
+        source: &PluginSource,
+    ) -> Result<(), PluginCallError> {
+        self.lock_state()
+            .last_asked
+            .insert(id.clone(), Instant::now());
+        let pools = self.ask_for_pools(id, source).await;
+        let mut state = self.lock_state();
         let old = state.answers.get(id).filter(|(asked, _)| asked == source);
         let (answer, outcome) = match pools {
             Ok(NamedPools {
@@ -276,15 +282,15 @@ impl Plugins {
         outcome
     }
 
-    async fn ask(
+    async fn ask_for_pools(
         self: &Arc<Self>,
         id: &ClusterId,
         source: &PluginSource,
-    ) -> Result<NamedPools, Error> {
-        let client = self.client(source).await?;
+    ) -> Result<NamedPools, PluginCallError> {
+        let client = self.client_for(source).await?;
         let answer = client.read(id.as_str()).await?;
         let own_name = self.context.config().spec.cluster_name.clone();
-        pools(answer, &own_name).map_err(|problem| Error::Pools {
+        named_pools(answer, &own_name).map_err(|problem| PluginCallError::Pools {
             plugin: source.address.clone(),
             cluster: id.clone(),
             problem,
@@ -292,9 +298,16 @@ impl Plugins {
     }
 
     /// Tells a plugin that a peering has ended, and removes the plugin from the record.
-    async fn remove(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<(), Error> {
-        let removed = match self.client(source).await {
-            Ok(client) => client.remove(id.as_str()).await.map_err(Error::from),
+    async fn remove(
+        self: &Arc<Self>,
+        id: &ClusterId,
+        source: &PluginSource,
+    ) -> Result<(), PluginCallError> {
+        let removed = match self.client_for(source).await {
+            Ok(client) => client
+                .remove(id.as_str())
+                .await
+                .map_err(PluginCallError::from),
             Err(error) => Err(error),
         };
         if let Err(error) = removed {
@@ -304,7 +317,7 @@ impl Plugins {
                 .unwrap_or_else(PoisonError::into_inner)
                 .contains(source);
             let attempts = {
-                let mut state = self.state();
+                let mut state = self.lock_state();
                 let attempts = state.remove_attempts.entry(id.clone()).or_default();
                 *attempts += 1;
                 *attempts
@@ -316,14 +329,14 @@ impl Plugins {
         } else {
             tracing::info!(plugin = source.address, cluster = %id, "told the resource plugin that the peering ended");
         }
-        self.state().remove_attempts.remove(id);
+        self.lock_state().remove_attempts.remove(id);
         self.write_record(id, |recorded| recorded.retain(|other| other != source))
             .await
     }
 
     /// Closes the connections to plugins that are neither asked nor waiting to hear of the end of a
     /// peering.
-    async fn prune(&self) {
+    async fn prune_clients(&self) {
         let record = self.record.lock().await;
         let wanted = self.wanted.borrow();
         let ended = |id: &ClusterId| {
@@ -339,18 +352,24 @@ impl Plugins {
             .flat_map(|(_, plugins)| plugins);
         let needed: Vec<&PluginSource> = asked.chain(to_tell).collect();
         let needed = |source: &PluginSource| needed.contains(&source);
-        self.state().clients.retain(|client| needed(&client.source));
+        self.lock_state()
+            .clients
+            .retain(|client| needed(&client.source));
     }
 
     /// The connection to a plugin. Opens a new one if the TLS material changed.
-    async fn client(self: &Arc<Self>, source: &PluginSource) -> Result<PluginClient, Error> {
+    async fn client_for(
+        self: &Arc<Self>,
+        source: &PluginSource,
+    ) -> Result<PluginClient, PluginCallError> {
         let tls_material = self.tls_material(source).await?;
-        let mut state = self.state();
-        let fits = |client: &&Client| client.source == *source && client.tls == tls_material;
+        let mut state = self.lock_state();
+        let fits =
+            |client: &&OpenPluginClient| client.source == *source && client.tls == tls_material;
         if let Some(found) = state.clients.iter().find(fits) {
             return Ok(found.connection.clone());
         }
-        let tls = tls_material.clone().map(|material| Tls {
+        let tls = tls_material.clone().map(|material| ClientTls {
             authority: Pem::Bytes(material.authority),
             identity: material
                 .identity
@@ -369,7 +388,7 @@ impl Plugins {
         })?;
         state.clients.retain(|client| client.source != *source);
         let changes = self.watch_changes(source.clone(), &client);
-        state.clients.push(Client {
+        state.clients.push(OpenPluginClient {
             source: source.clone(),
             tls: tls_material,
             connection: client.clone(),
@@ -382,7 +401,7 @@ impl Plugins {
     /// connects or disconnects.
     fn watch_changes(self: &Arc<Self>, source: PluginSource, client: &PluginClient) -> DropGuard {
         let stop = self.context.stop.child_token();
-        let (mut changes, mut state) = (client.changes(), client.state());
+        let (mut changes, mut state) = (client.changes(), client.subscription_state());
         let (plugins, ended) = (Arc::downgrade(self), stop.clone());
         tokio::spawn(async move {
             loop {
@@ -410,9 +429,9 @@ impl Plugins {
             .filter(|(_, other)| other.as_ref() == Some(source))
             .map(|(id, _)| id);
         match change {
-            Change::All => consumers.for_each(|id| self.enqueue(id)),
+            Change::All => consumers.for_each(|id| self.enqueue_consumer(id)),
             Change::Cluster(named) => match consumers.find(|id| id.as_str() == named) {
-                Some(id) => self.enqueue(id),
+                Some(id) => self.enqueue_consumer(id),
                 None => {
                     tracing::debug!(
                         plugin = source.address,
@@ -425,12 +444,18 @@ impl Plugins {
     }
 
     /// Asks about a consumer at once, unless the plugin was asked just now.
-    fn enqueue(&self, id: &ClusterId) {
-        let pause = pause(self.state().last_asked.get(id).copied(), Instant::now());
+    fn enqueue_consumer(&self, id: &ClusterId) {
+        let pause = pause_before_call(
+            self.lock_state().last_asked.get(id).copied(),
+            Instant::now(),
+        );
         self.queue.add_after(id.clone(), pause);
     }
 
-    async fn tls_material(&self, source: &PluginSource) -> Result<Option<TlsMaterial>, Error> {
+    async fn tls_material(
+        &self,
+        source: &PluginSource,
+    ) -> Result<Option<TlsMaterial>, PluginCallError> {
         let Some(tls) = &source.tls else {
             return Ok(None);
         };
@@ -442,13 +467,13 @@ impl Plugins {
             "Secret",
             Key::new(&self.context.namespace, &name),
         );
-        let failed = |source| Error::Secret {
+        let failed = |source| PluginCallError::Secret {
             plugin: plugin.clone(),
             source,
         };
         let mut data = secret.map_err(failed)?.data.unwrap_or_default();
         let mut take = |key: &'static str| data.remove(key).map(|bytes| bytes.0);
-        let lacks = |key| Error::Key {
+        let lacks = |key| PluginCallError::Key {
             name: name.clone(),
             plugin: plugin.clone(),
             key,
@@ -467,7 +492,7 @@ impl Plugins {
     }
 
     /// The content of the record. Ignores entries that cannot be parsed.
-    async fn recorded(&self) -> Result<Record, Error> {
+    async fn read_record(&self) -> Result<PluginRecord, PluginCallError> {
         let mut record = self.record.lock().await;
         if let Some(record) = &*record {
             return Ok(record.clone());
@@ -482,7 +507,7 @@ impl Plugins {
         let read = |(id, source): (String, String)| {
             Some((id.parse().ok()?, serde_json::from_str(&source).ok()?))
         };
-        let all: Record = entries.into_iter().filter_map(read).collect();
+        let all: PluginRecord = entries.into_iter().filter_map(read).collect();
         *record = Some(all.clone());
         Ok(all)
     }
@@ -491,7 +516,7 @@ impl Plugins {
         &self,
         id: &ClusterId,
         change: impl FnOnce(&mut Vec<PluginSource>),
-    ) -> Result<(), Error> {
+    ) -> Result<(), PluginCallError> {
         let mut record = self.record.lock().await;
         let before = record
             .as_ref()
@@ -546,7 +571,7 @@ impl Plugins {
         Key::new(&self.context.namespace, RECORD)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, PluginsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,24 +17,25 @@ use liqo_api::{
     labels,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, Next, Queue,
-    conditions::{self, namespaced},
-    put::{marked, put, put_status},
-    writes::{Step as _, delete_if_present},
+    Cache, Context, Key, Queue, Requeue,
+    conditions::{self, namespaced_api},
+    put::{create_or_replace, replace_status, with_peer_labels},
+    writes::{StepContext as _, delete_if_present},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::contracts::ProviderContracts;
 use crate::{
-    Error, FIELD_MANAGER, Shared,
+    Error, FIELD_MANAGER, SharedCaches,
     decide::{
-        pods::Pods,
-        provider::decide,
+        pods::PodsByNode,
+        provider::decide_offers,
         publish::MIN_REWRITE_INTERVAL,
-        reduce::{self, ConsumerNamespace, LocalNode, PodUsage, Request},
+        reduce::{self, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
         snapshot::{
-            Mode, OfferId, OfferWrite, Plan, PolicyVersion, RecentWrite, Replacements, Snapshot,
+            OfferId, OfferWrite, OwnWorkingMode, PolicyVersion, ProviderPlan, ProviderSnapshot,
+            RecentWrite, Replacements,
         },
         tethering,
     },
@@ -58,9 +59,9 @@ pub struct ProviderController {
     nodes: Cache<LocalNode>,
     pods: Cache<PodUsage>,
     /// The same pods, summed by node. A snapshot holds a reference to one version of it.
-    pod_sums: Arc<Mutex<Arc<Pods>>>,
-    namespaces: Cache<ConsumerNamespace>,
-    requests: Cache<Request>,
+    pod_sums: Arc<Mutex<Arc<PodsByNode>>>,
+    namespaces: Cache<TenancyNamespace>,
+    requests: Cache<ConsumerRequest>,
     policies: Cache<PeeringPolicy>,
     plugins: Arc<Plugins>,
     offers: Cache<ResourceOffer>,
@@ -76,14 +77,14 @@ impl ProviderController {
     pub fn start(
         context: &Context,
         stop: &CancellationToken,
-        shared: &Shared,
+        shared: &SharedCaches,
         contracts: ProviderContracts,
         queue: Queue<()>,
     ) -> Arc<Self> {
         let client = || context.client.clone();
         let (nodes, pods, namespaces, requests) =
             (queue.clone(), queue.clone(), queue.clone(), queue.clone());
-        let pod_sums: Arc<Mutex<Arc<Pods>>> = Arc::default();
+        let pod_sums: Arc<Mutex<Arc<PodsByNode>>> = Arc::default();
         let sums = pod_sums.clone();
         // Finished pods use nothing, so the API server does not send them.
         let unfinished = Config::default()
@@ -144,14 +145,14 @@ impl ProviderController {
     /// Writes offers until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let synced = [
-            self.nodes.synced().await,
-            self.pods.synced().await,
-            self.namespaces.synced().await,
-            self.requests.synced().await,
-            self.policies.synced().await,
-            self.offers.synced().await,
+            self.nodes.wait_until_synced().await,
+            self.pods.wait_until_synced().await,
+            self.namespaces.wait_until_synced().await,
+            self.requests.wait_until_synced().await,
+            self.policies.wait_until_synced().await,
+            self.offers.wait_until_synced().await,
             self.contracts.synced().await,
-            self.conditions.foreign_clusters().synced().await,
+            self.conditions.foreign_clusters().wait_until_synced().await,
         ];
         if synced.contains(&false) {
             return;
@@ -177,7 +178,7 @@ impl ProviderController {
         }
     }
 
-    async fn reconcile(&self) -> Result<Next, Error> {
+    async fn reconcile(&self) -> Result<Requeue, Error> {
         let now = Instant::now();
         let snapshot = self.snapshot(now);
         let sources = snapshot
@@ -185,15 +186,15 @@ impl ProviderController {
             .iter()
             .filter_map(|policy| policy.spec.provide.source.plugin.clone());
         self.plugins
-            .set_wanted(&snapshot.plugins(), sources.collect());
-        let mut plan = decide(&snapshot, now);
+            .set_wanted(&snapshot.consumers_with_plugins(), sources.collect());
+        let mut plan = decide_offers(&snapshot, now);
         let requeue_after = plan.requeue_after;
         let applied = std::mem::take(&mut plan.applied_policies);
         let (doubts, problems) = (
             std::mem::take(&mut plan.contract_doubts),
             std::mem::take(&mut plan.contract_problems),
         );
-        self.contracts.note(doubts, problems).await;
+        self.contracts.note_findings(doubts, problems).await;
         let mut failed = BTreeSet::new();
         let outcome = self.carry_out(plan, &mut failed).await;
         let mut applied_policies = lock(&self.applied_policies);
@@ -206,15 +207,15 @@ impl ProviderController {
         );
         drop(applied_policies);
         outcome?;
-        Ok(requeue_after.map_or(Next::OnChange, Next::After))
+        Ok(requeue_after.map_or(Requeue::OnChange, Requeue::After))
     }
 
-    fn snapshot(&self, now: Instant) -> Snapshot {
+    fn snapshot(&self, now: Instant) -> ProviderSnapshot {
         let config = self.context.config();
         let mut recent_writes = lock(&self.recent_writes);
         recent_writes
             .retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
-        let mut snapshot = Snapshot {
+        let mut snapshot = ProviderSnapshot {
             own: self.context.cluster_id.clone(),
             policies: self
                 .policies
@@ -225,7 +226,7 @@ impl ProviderController {
             peers: self.conditions.policy_peers(),
             silences: self.conditions.silences(),
             plugin_answers: self.plugins.answers(),
-            lending: Lending::of(&config),
+            lending: Lending::of_config(&config),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
             pods: lock(&self.pod_sums).clone(),
@@ -239,25 +240,31 @@ impl ProviderController {
             offers: self.offers.all(),
             recent_writes: recent_writes.clone(),
             applied_policies: lock(&self.applied_policies).clone(),
-            contracts: self.contracts.facts(self.conditions.contract_decisions()),
-            mode: Mode::of(&config),
+            contracts: self
+                .contracts
+                .contract_facts(self.conditions.contract_decisions()),
+            mode: OwnWorkingMode::of_config(&config),
             replacements: Replacements::new(),
             wall_time: self.context.now(),
         };
-        snapshot.replacements = tethering::replacements(&snapshot);
+        snapshot.replacements = tethering::policy_replacements(&snapshot);
         snapshot
     }
 
     /// Writes as much as possible: a failure for one tenant does not stop the others. Adds the
     /// consumers whose offers could not be written to `failed`.
-    async fn carry_out(&self, plan: Plan, failed: &mut BTreeSet<ClusterId>) -> Result<(), Error> {
+    async fn carry_out(
+        &self,
+        plan: ProviderPlan,
+        failed: &mut BTreeSet<ClusterId>,
+    ) -> Result<(), Error> {
         // Offers name contracts, so these come first.
         let mut failures = self
             .contracts
             .carry_out(plan.contract_writes, plan.contract_deletions)
             .await;
         for key in plan.deletions {
-            failures.extend(self.delete(key).await.err());
+            failures.extend(self.delete_offer(key).await.err());
         }
         let mut all_shrunk = true;
         for write in plan.writes {
@@ -268,7 +275,7 @@ impl ProviderController {
             let (grows, consumer) = (write.grows, write.consumer.clone());
             let newcomer =
                 (!write.exists).then(|| (write.namespace_uid.clone(), write.spec.pool.clone()));
-            if let Err(failure) = self.write(write).await {
+            if let Err(failure) = self.write_offer(write).await {
                 all_shrunk &= grows;
                 failed.insert(consumer);
                 // The other offers wait before they make room for this one again.
@@ -287,7 +294,8 @@ impl ProviderController {
             }
         }
         for condition in plan.request_conditions {
-            let api: Api<ResourceRequest> = namespaced(&self.context.client, &condition.namespace);
+            let api: Api<ResourceRequest> =
+                namespaced_api(&self.context.client, &condition.namespace);
             let (generation, now) = (condition.generation, self.context.now());
             let written = conditions::merge_for(
                 generation,
@@ -308,7 +316,7 @@ impl ProviderController {
         }
         for write in plan.policy_statuses {
             let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
-            match put_status(&api, FIELD_MANAGER, &write.name, &write.status).await {
+            match replace_status(&api, FIELD_MANAGER, &write.name, &write.status).await {
                 // An older policy may violate the present schema. Kubernetes may then refuse its
                 // status, too.
                 Err(kube::Error::Api(refused)) if refused.code == INVALID => {
@@ -329,10 +337,10 @@ impl ProviderController {
             }
         }
         self.conditions.report_consumers(plan.peer_conditions);
-        crate::first(failures)
+        crate::first_failure(failures)
     }
 
-    async fn write(&self, write: OfferWrite) -> Result<(), Error> {
+    async fn write_offer(&self, write: OfferWrite) -> Result<(), Error> {
         let OfferWrite {
             namespace,
             namespace_uid,
@@ -341,18 +349,16 @@ impl ProviderController {
             exists,
             ..
         } = write;
-        let api: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
+        let api: Api<ResourceOffer> = namespaced_api(&self.context.client, &namespace);
         let pool = spec.pool.clone();
-        let offer = marked(
+        let offer = with_peer_labels(
             ResourceOffer::new(&pool, spec),
             labels::CONSUMER_ID,
             &consumer,
         );
-        put(&api, FIELD_MANAGER, &offer, exists).await.step(
-            "write",
-            "ResourceOffer",
-            Key::new(namespace, pool.clone()),
-        )?;
+        create_or_replace(&api, FIELD_MANAGER, &offer, exists)
+            .await
+            .step("write", "ResourceOffer", Key::new(namespace, pool.clone()))?;
         let (hard, prices) = (offer.spec.resource_quota.hard, offer.spec.prices);
         let per_hour = prices.as_ref().map(ToString::to_string);
         tracing::info!(%consumer, pool, offered = %hard, per_hour, "offer written");
@@ -372,8 +378,8 @@ impl ProviderController {
         Ok(())
     }
 
-    async fn delete(&self, key: Key) -> Result<(), Error> {
-        let api: Api<ResourceOffer> = namespaced(&self.context.client, &key.namespace);
+    async fn delete_offer(&self, key: Key) -> Result<(), Error> {
+        let api: Api<ResourceOffer> = namespaced_api(&self.context.client, &key.namespace);
         if delete_if_present(&api, &key.name, &DeleteParams::default())
             .await
             .step("delete", "ResourceOffer", &key)?

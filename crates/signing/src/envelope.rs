@@ -48,7 +48,7 @@ pub struct Signature {
 
 /// The contents of an envelope with one valid signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedPayload {
     /// The exact bytes that were signed.
     pub payload: Vec<u8>,
     /// Who signed them.
@@ -109,14 +109,14 @@ impl Envelope {
 
     /// The same document with one more signature over the same bytes.
     #[must_use]
-    pub fn with(&self, signature: Signature) -> Self {
+    pub fn with_signature(&self, signature: Signature) -> Self {
         let mut both = self.clone();
         both.signatures.push(signature);
         both
     }
 
     /// Checks the type, and the only signature. The caller learns who signed.
-    pub fn verify(&self, expected_type: &'static str) -> Result<Verified, EnvelopeError> {
+    pub fn verify(&self, expected_type: &'static str) -> Result<VerifiedPayload, EnvelopeError> {
         let payload = self.decode_payload(expected_type)?;
         let [signature] = self.signatures.as_slice() else {
             return Err(EnvelopeError::WrongNumber {
@@ -125,7 +125,7 @@ impl Envelope {
             });
         };
         let public_key = signature.verify(&self.public_key, expected_type, &payload)?;
-        Ok(Verified {
+        Ok(VerifiedPayload {
             payload,
             signer: ClusterId::of_public_key(&public_key),
             public_key,
@@ -171,7 +171,7 @@ impl Envelope {
                 expected: expected_type,
             });
         }
-        decode(&self.payload, "payload")
+        decode_field(&self.payload, "payload")
     }
 }
 
@@ -191,13 +191,13 @@ impl Signature {
         payload_type: &str,
         payload: &[u8],
     ) -> Result<PublicKey, EnvelopeError> {
-        let public_key: PublicKey = decode(public_key, "publicKey")?
+        let public_key: PublicKey = decode_field(public_key, "publicKey")?
             .try_into()
             .map_err(|_| EnvelopeError::Malformed { field: "publicKey" })?;
         if self.keyid != ClusterId::of_public_key(&public_key).as_str() {
             return Err(EnvelopeError::ForeignKeyId);
         }
-        let bytes = decode(&self.sig, "signatures")?;
+        let bytes = decode_field(&self.sig, "signatures")?;
         UnparsedPublicKey::new(&ED25519, &public_key)
             .verify(&pre_authentication_encoding(payload_type, payload), &bytes)
             .map_err(|_| EnvelopeError::BadSignature)?;
@@ -206,11 +206,11 @@ impl Signature {
 }
 
 /// SHA-256 of a payload, in lower-case hexadecimal. Documents refer to each other by it.
-pub fn digest(payload: &[u8]) -> String {
+pub fn payload_digest(payload: &[u8]) -> String {
     HEXLOWER.encode(ring::digest::digest(&ring::digest::SHA256, payload).as_ref())
 }
 
-fn decode(text: &str, field: &'static str) -> Result<Vec<u8>, EnvelopeError> {
+fn decode_field(text: &str, field: &'static str) -> Result<Vec<u8>, EnvelopeError> {
     BASE64
         .decode(text.as_bytes())
         .map_err(|_| EnvelopeError::Malformed { field })
@@ -461,7 +461,7 @@ mod tests {
     fn signed_by_two() -> (ClusterIdentity, ClusterIdentity, Envelope) {
         let (first, envelope) = signed();
         let second = ClusterIdentity::generate().unwrap();
-        let envelope = envelope.with(Signature::over(&second, TYPE, b"{\"a\" : 1}"));
+        let envelope = envelope.with_signature(Signature::over(&second, TYPE, b"{\"a\" : 1}"));
         (first, second, envelope)
     }
 
@@ -541,7 +541,7 @@ mod tests {
     #[test]
     fn a_digest_is_sha_256_in_hexadecimal() {
         assert_eq!(
-            digest(b""),
+            payload_digest(b""),
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
         );
     }

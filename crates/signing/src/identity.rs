@@ -13,7 +13,7 @@ pub type PublicKey = [u8; 32];
 
 /// Why there is no key.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum KeyError {
+pub enum IdentityKeyError {
     /// The system's random generator failed, or generated an unusable key.
     #[error("cannot create an Ed25519 key: the system's random generator failed")]
     Generate,
@@ -30,17 +30,17 @@ pub struct ClusterIdentity {
 }
 
 impl ClusterIdentity {
-    pub fn generate() -> Result<Self, KeyError> {
-        let document =
-            Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| KeyError::Generate)?;
+    pub fn generate() -> Result<Self, IdentityKeyError> {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
+            .map_err(|_| IdentityKeyError::Generate)?;
         Self::from_pkcs8(document.as_ref())
     }
 
     /// Reads a stored key, and checks that its public part matches the private part.
-    pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
-        let pair = Ed25519KeyPair::from_pkcs8(der).map_err(|_| KeyError::Unusable)?;
-        let public_key =
-            PublicKey::try_from(pair.public_key().as_ref()).map_err(|_| KeyError::Unusable)?;
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, IdentityKeyError> {
+        let pair = Ed25519KeyPair::from_pkcs8(der).map_err(|_| IdentityKeyError::Unusable)?;
+        let public_key = PublicKey::try_from(pair.public_key().as_ref())
+            .map_err(|_| IdentityKeyError::Unusable)?;
         Ok(Self {
             pair,
             pkcs8: der.to_vec(),
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(read.sign(b"x"), made.sign(b"x"));
         assert_eq!(
             ClusterIdentity::from_pkcs8(&[1, 2, 3]).err(),
-            Some(KeyError::Unusable)
+            Some(IdentityKeyError::Unusable)
         );
     }
 

@@ -30,5 +30,5 @@ pub mod envelope;
 pub mod identity;
 pub mod sign_in;
 
-pub use envelope::{Envelope, EnvelopeError, Signature, Verified, digest};
-pub use identity::{ClusterIdentity, KeyError, PublicKey};
+pub use envelope::{Envelope, EnvelopeError, Signature, VerifiedPayload, payload_digest};
+pub use identity::{ClusterIdentity, IdentityKeyError, PublicKey};

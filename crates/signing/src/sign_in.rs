@@ -34,7 +34,7 @@ const PAYLOAD_TYPE: &str = "application/vnd.liqo.catalog-sign-in+json";
 /// What is signed. The envelope says by whom.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Statement {
+struct SignInStatement {
     /// ID of the only cluster that may believe it.
     audience: String,
     /// Seconds since 1970.
@@ -60,12 +60,12 @@ pub enum SignInError {
 }
 
 /// The value of the `Authorization` header with which this cluster signs in at `audience` now.
-pub fn header(
+pub fn authorization_header(
     identity: &ClusterIdentity,
     audience: &ClusterId,
     now: SystemTime,
 ) -> Result<String, EnvelopeError> {
-    let statement = Statement {
+    let statement = SignInStatement {
         audience: audience.to_string(),
         issued_at: since_epoch(now).as_secs(),
     };
@@ -81,7 +81,7 @@ pub fn header(
 }
 
 /// The cluster that signs in at this one, from what follows the scheme in the header.
-pub fn signer(
+pub fn verified_signer(
     credentials: &str,
     own: &ClusterId,
     now: SystemTime,
@@ -94,7 +94,7 @@ pub fn signer(
         .map_err(|_| SignInError::Malformed)?;
     let envelope: Envelope = serde_json::from_slice(&text).map_err(|_| SignInError::Malformed)?;
     let verified = envelope.verify(PAYLOAD_TYPE)?;
-    let statement: Statement =
+    let statement: SignInStatement =
         serde_json::from_slice(&verified.payload).map_err(|_| SignInError::Malformed)?;
     if statement.audience != own.as_str() {
         return Err(SignInError::OtherAudience { own: own.clone() });
@@ -154,33 +154,33 @@ mod tests {
 
     /// The envelope with which rome signs in at milan now.
     fn envelope() -> Envelope {
-        let header = header(rome(), &milan(), at(NOW)).unwrap();
+        let header = authorization_header(rome(), &milan(), at(NOW)).unwrap();
         serde_json::from_slice(&BASE64.decode(of_header(&header).as_bytes()).unwrap()).unwrap()
     }
 
     #[test]
     fn a_sign_in_counts_for_one_cluster_and_for_two_minutes() {
-        let header = header(rome(), &milan(), at(NOW)).unwrap();
+        let header = authorization_header(rome(), &milan(), at(NOW)).unwrap();
         let credentials = of_header(&header);
         assert!(credentials.len() * 3 < MAX_LEN, "{}", credentials.len());
         for seconds in [NOW, NOW + 120, NOW - 60] {
             assert_eq!(
-                signer(credentials, &milan(), at(seconds)).as_ref(),
+                verified_signer(credentials, &milan(), at(seconds)).as_ref(),
                 Ok(rome().id()),
                 "{seconds}"
             );
         }
         assert_eq!(
-            signer(credentials, &milan(), at(NOW + 121)),
+            verified_signer(credentials, &milan(), at(NOW + 121)),
             Err(SignInError::TooOld { seconds: 121 })
         );
         assert_eq!(
-            signer(credentials, &milan(), at(NOW - 61)),
+            verified_signer(credentials, &milan(), at(NOW - 61)),
             Err(SignInError::Ahead { seconds: 61 })
         );
         let turin = ClusterId::of_public_key(&[8; 32]);
         assert_eq!(
-            signer(credentials, &turin, at(NOW)),
+            verified_signer(credentials, &turin, at(NOW)),
             Err(SignInError::OtherAudience { own: turin.clone() })
         );
     }
@@ -192,8 +192,9 @@ mod tests {
             payload: BASE64.encode(later.as_bytes()),
             ..envelope()
         };
-        let refusal =
-            |envelope: &Envelope| signer(&encoded(envelope), &milan(), at(NOW)).unwrap_err();
+        let refusal = |envelope: &Envelope| {
+            verified_signer(&encoded(envelope), &milan(), at(NOW)).unwrap_err()
+        };
         assert_eq!(
             refusal(&changed),
             SignInError::Envelope(EnvelopeError::BadSignature)
@@ -221,7 +222,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_or_malformed_is_refused() {
-        let refusal = |credentials: &str| signer(credentials, &milan(), at(NOW)).unwrap_err();
+        let refusal =
+            |credentials: &str| verified_signer(credentials, &milan(), at(NOW)).unwrap_err();
         assert_eq!(refusal(&"A".repeat(MAX_LEN + 1)), SignInError::TooLong);
         for credentials in ["", "***", "e30=", &"A".repeat(MAX_LEN)] {
             assert_eq!(
@@ -247,7 +249,7 @@ mod tests {
 
         #[test]
         fn a_mutated_sign_in_is_refused_or_is_its_signers(text in mutated_text(Just(json!(envelope()).to_string()))) {
-            match signer(&BASE64.encode(text.as_bytes()), &milan(), at(NOW)) {
+            match verified_signer(&BASE64.encode(text.as_bytes()), &milan(), at(NOW)) {
                 Ok(found) => prop_assert_eq!(&found, rome().id()),
                 Err(error) => prop_assert!(error.to_string().len() < 200),
             }

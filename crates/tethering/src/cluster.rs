@@ -14,14 +14,14 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache, Context, Queue,
-    cache::whole,
+    cache::without_managed_fields,
     foreign_clusters,
-    writes::{Step as _, StepError},
+    writes::{StepContext as _, StepError},
 };
 use serde::de::DeserializeOwned;
 
 use crate::decide::{
-    homecoming::{Place, Pod as PodState},
+    homecoming::{Pod as PodState, UserPodPlace},
     namespaces::is_ours,
     refusals::is_refusal,
 };
@@ -49,13 +49,13 @@ pub struct Borrower {
 
 /// A namespace, as far as the mode matters to it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NamespaceState {
+pub struct OffloadableNamespace {
     /// Whether Liqo created it.
     pub managed: bool,
     pub terminating: bool,
 }
 
-pub struct Cluster {
+pub struct ClusterCaches {
     pub context: Context,
     pub foreign_clusters: Cache<ForeignCluster>,
     pub offers: Cache<MadeOffer>,
@@ -64,7 +64,7 @@ pub struct Cluster {
     /// The readable requests of consumers.
     pub borrowers: Cache<Borrower>,
     pub policies: Cache<PeeringPolicy>,
-    pub namespaces: Cache<NamespaceState>,
+    pub namespaces: Cache<OffloadableNamespace>,
     pub offloadings: Cache<NamespaceOffloading>,
     /// The Nodes of virtual nodes, each with its provider.
     pub nodes: Cache<ClusterId>,
@@ -72,9 +72,9 @@ pub struct Cluster {
     pub namespaces_queue: Queue<String>,
 }
 
-impl Cluster {
+impl ClusterCaches {
     /// Starts the watches.
-    pub fn watch(context: &Context) -> Arc<Self> {
+    pub fn start_watches(context: &Context) -> Arc<Self> {
         let (mode_queue, namespaces_queue) = (Queue::new(), Queue::new());
         let client = || context.client.clone();
         let stop = || context.stop.clone();
@@ -91,7 +91,7 @@ impl Cluster {
                 Api::all(client()),
                 Config::default(),
                 stop(),
-                whole,
+                without_managed_fields,
                 move |_, _, _| peers(),
             ),
             offers: Cache::watch(
@@ -105,14 +105,14 @@ impl Cluster {
                 Api::all(client()),
                 Config::default(),
                 stop(),
-                provider,
+                provider_of_virtual_node,
                 move |_, _, _| nodes(),
             ),
             borrowers: Cache::watch(
                 Api::<DeserializeGuard<ResourceRequest>>::all(client()),
                 Config::default(),
                 stop(),
-                borrower,
+                borrower_of_request,
                 move |_, _, _| requests(),
             ),
             policies: Cache::watch(
@@ -126,7 +126,7 @@ impl Cluster {
                 Api::all(client()),
                 Config::default(),
                 stop(),
-                |found| Some(namespace(&found)),
+                |found| Some(namespace_state(&found)),
                 move |key, _, _| {
                     by_namespace.add(key.name.clone());
                 },
@@ -135,7 +135,7 @@ impl Cluster {
                 Api::all(client()),
                 Config::default(),
                 stop(),
-                whole,
+                without_managed_fields,
                 move |key, _, _| {
                     by_offloading.add(key.namespace.clone());
                 },
@@ -155,14 +155,14 @@ impl Cluster {
 
     /// Waits until all caches are complete; `false` if the process ends before.
     pub async fn synced(&self) -> bool {
-        self.foreign_clusters.synced().await
-            && self.offers.synced().await
-            && self.virtual_nodes.synced().await
-            && self.borrowers.synced().await
-            && self.policies.synced().await
-            && self.namespaces.synced().await
-            && self.offloadings.synced().await
-            && self.nodes.synced().await
+        self.foreign_clusters.wait_until_synced().await
+            && self.offers.wait_until_synced().await
+            && self.virtual_nodes.wait_until_synced().await
+            && self.borrowers.wait_until_synced().await
+            && self.policies.wait_until_synced().await
+            && self.namespaces.wait_until_synced().await
+            && self.offloadings.wait_until_synced().await
+            && self.nodes.wait_until_synced().await
     }
 
     /// The unfinished pods of a namespace.
@@ -170,7 +170,7 @@ impl Cluster {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
         let unfinished =
             ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
-        let (mut all, heard) = (Vec::new(), self.heard());
+        let (mut all, heard) = (Vec::new(), self.answering_peers());
         in_pages(&api, unfinished, |pod| {
             all.push(self.pod_state(&pod, &heard));
         })
@@ -193,7 +193,7 @@ impl Cluster {
     }
 
     /// The peers that answer. One whose peering is gone says nothing any more.
-    fn heard(&self) -> BTreeSet<ClusterId> {
+    fn answering_peers(&self) -> BTreeSet<ClusterId> {
         let answers = |known: &ForeignCluster| {
             known
                 .condition(links::PEER_REACHABLE)
@@ -222,10 +222,10 @@ impl Cluster {
             .and_then(|status| status.conditions.as_deref())
             .unwrap_or_default();
         PodState {
-            key: Key::of(pod),
+            key: Key::of_object(pod),
             uid: pod.uid().unwrap_or_default(),
             controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),
-            place: provider.map_or(Place::Here, |provider| Place::Away {
+            place: provider.map_or(UserPodPlace::Here, |provider| UserPodPlace::Away {
                 is_heard_of: heard.contains(&*provider),
             }),
             ready: conditions
@@ -269,14 +269,14 @@ impl Cluster {
                 .pods(&namespace)
                 .await?
                 .iter()
-                .filter(|pod| pod.has_to_come_home())
+                .filter(|pod| pod.must_return())
                 .count();
         }
         Ok(away)
     }
 
     /// Whether the peer has unfinished pods here. One is enough.
-    pub async fn has_guests(&self, peer: &ClusterId) -> Result<bool, StepError> {
+    pub async fn has_remote_pods(&self, peer: &ClusterId) -> Result<bool, StepError> {
         let api: Api<Pod> = Api::all(self.context.client.clone());
         let of_peer = format!("{}={peer}", labels::CONSUMER_ID);
         let one = ListParams::default()
@@ -316,7 +316,7 @@ fn made_offer(offer: ResourceOffer) -> Option<MadeOffer> {
     exists.then_some(MadeOffer { consumer, accepted })
 }
 
-fn provider(node: VirtualNode) -> Option<ClusterId> {
+fn provider_of_virtual_node(node: VirtualNode) -> Option<ClusterId> {
     node.metadata
         .deletion_timestamp
         .is_none()
@@ -327,7 +327,7 @@ fn provider_of_node(node: &Node) -> Option<ClusterId> {
     node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
 }
 
-fn borrower(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {
+fn borrower_of_request(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {
     let request = request.0.ok()?;
     let consumer = consumer_of_tenant_namespace(&request.namespace()?)?;
     let is_granted = |condition: &liqo_api::Condition| {
@@ -343,12 +343,12 @@ fn borrower(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {
     })
 }
 
-fn namespace(namespace: &Namespace) -> NamespaceState {
+fn namespace_state(namespace: &Namespace) -> OffloadableNamespace {
     let managed = namespace
         .labels()
         .get(labels::MANAGED)
         .is_some_and(|value| value == "true");
-    NamespaceState {
+    OffloadableNamespace {
         managed,
         terminating: namespace.metadata.deletion_timestamp.is_some(),
     }
@@ -371,7 +371,7 @@ mod tests {
         let request = json!({ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
             "metadata": { "name": "request", "namespace": tenant_namespace(&rome()) },
             "spec": spec, "status": { "conditions": [condition] } });
-        borrower(serde_json::from_value(request).unwrap())
+        borrower_of_request(serde_json::from_value(request).unwrap())
     }
 
     #[test]

@@ -10,12 +10,12 @@ use liqo_controller_runtime::{
 };
 
 use crate::{
-    cluster::{COUNT_INTERVAL, Cluster},
-    decide::homecoming::next,
+    cluster::{COUNT_INTERVAL, ClusterCaches},
+    decide::homecoming::next_to_evict,
 };
 
 /// Runs until the context stops.
-pub async fn run(cluster: Arc<Cluster>) {
+pub async fn run_controller(cluster: Arc<ClusterCaches>) {
     loop {
         tokio::select! {
             biased;
@@ -30,15 +30,15 @@ pub async fn run(cluster: Arc<Cluster>) {
     }
 }
 
-async fn bring_home(cluster: &Cluster, namespace: &str) -> Result<(), StepError> {
+async fn bring_home(cluster: &ClusterCaches, namespace: &str) -> Result<(), StepError> {
     let pods = cluster.pods(namespace).await?;
-    for pod in next(&pods) {
+    for pod in next_to_evict(&pods) {
         let message =
             "evicted, because this cluster is not tethered any more: the next pod runs here"
                 .to_owned();
         let departure =
-            Departure::new(DepartureCause::ControlIsBack, &pod.key, &pod.uid).telling(message);
-        departures::leave(&cluster.context, departure).await?;
+            Departure::new(DepartureCause::ControlIsBack, &pod.key, &pod.uid).with_message(message);
+        departures::request_departure(&cluster.context, departure).await?;
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ mod refusals;
 
 use liqo_controller_runtime::{Context, writes::StepError};
 
-use cluster::Cluster;
+use cluster::ClusterCaches;
 
 /// A request to the API server failed. The queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -49,16 +49,16 @@ pub enum Error {
 }
 
 /// Keeps the mode and what follows from it until `context.stop`. Only the leader may run it.
-pub async fn run(context: Context) -> Result<(), Error> {
-    let cluster = Cluster::watch(&context);
+pub async fn run_controllers(context: Context) -> Result<(), Error> {
+    let cluster = ClusterCaches::start_watches(&context);
     if !cluster.synced().await {
         return Ok(());
     }
     tokio::join!(
-        mode::run(cluster.clone()),
-        namespaces::run(cluster.clone()),
-        homecoming::run(cluster.clone()),
-        refusals::run(cluster)
+        mode::run_controller(cluster.clone()),
+        namespaces::run_controller(cluster.clone()),
+        homecoming::run_controller(cluster.clone()),
+        refusals::run_controller(cluster)
     );
     Ok(())
 }

@@ -13,17 +13,17 @@ use liqo_api::{
     TetheringStatus, links, policies::PolicyPeer,
 };
 use liqo_controller_runtime::{
-    Next, foreign_clusters, policies,
-    writes::{Step as _, StepError},
+    Requeue, foreign_clusters, policies,
+    writes::{StepContext as _, StepError},
 };
 use serde_json::json;
 
 use crate::{
     Error,
-    cluster::{COUNT_INTERVAL, Cluster},
+    cluster::{COUNT_INTERVAL, ClusterCaches},
     decide::{
-        machine::{Answer, Contact, Facts, due_in, next, subject},
-        obstacles::{Sharing, obstacle},
+        machine::{MachineFacts, PeerAnswer, PeerContact, due_in, next_status, subject_peer},
+        obstacles::{LocalSharing, first_obstacle},
     },
 };
 
@@ -31,7 +31,7 @@ use crate::{
 const FIELD_MANAGER: &str = "liqo-tethering";
 
 /// Runs until the context stops.
-pub async fn run(cluster: Arc<Cluster>) {
+pub async fn run_controller(cluster: Arc<ClusterCaches>) {
     let (stop, queue) = (cluster.context.stop.clone(), cluster.mode_queue.clone());
     let mut config = cluster.context.config.clone();
     queue.add(());
@@ -44,7 +44,7 @@ pub async fn run(cluster: Arc<Cluster>) {
     let controller = cluster.clone();
     let work = cluster.mode_queue.run("tethering", 1, stop, move |()| {
         let cluster = controller.clone();
-        async move { reconcile(&cluster).await }
+        async move { reconcile_mode(&cluster).await }
     });
     tokio::select! {
         biased;
@@ -53,42 +53,42 @@ pub async fn run(cluster: Arc<Cluster>) {
     }
 }
 
-async fn reconcile(cluster: &Cluster) -> Result<Next, Error> {
+async fn reconcile_mode(cluster: &ClusterCaches) -> Result<Requeue, Error> {
     let config = cluster.context.config();
     let status = config
         .status
         .as_ref()
         .and_then(|status| status.tethering.as_ref());
     let wish = config.spec.tethering.cluster_id.as_ref();
-    let Some(peer) = subject(status, wish).cloned() else {
+    let Some(peer) = subject_peer(status, wish).cloned() else {
         // Nobody asks for anything, and nothing is left.
         if status.is_none_or(|status| status.cluster_id.is_none()) {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         }
-        return decide(cluster, &config, status, &nobody(&config)).await;
+        return write_next_state(cluster, &config, status, &facts_without_peer(&config)).await;
     };
-    let facts = facts(cluster, &config, status, &peer).await?;
-    decide(cluster, &config, status, &facts).await
+    let facts = read_facts(cluster, &config, status, &peer).await?;
+    write_next_state(cluster, &config, status, &facts).await
 }
 
 /// Writes the next state, and says when to look again.
-async fn decide(
-    cluster: &Cluster,
+async fn write_next_state(
+    cluster: &ClusterCaches,
     config: &ClusterConfig,
     status: Option<&TetheringStatus>,
-    facts: &Facts,
-) -> Result<Next, Error> {
+    facts: &MachineFacts,
+) -> Result<Requeue, Error> {
     let now = cluster.context.now();
-    let wanted = next(status, facts, now);
+    let wanted = next_status(status, facts, now);
     if let Some(wanted) = &wanted {
-        write(cluster, config, wanted).await?;
+        write_status(cluster, config, wanted).await?;
         let before = status.map(|status| status.state).unwrap_or_default();
         if before != wanted.state {
             tracing::info!(?before, now = ?wanted.state, reason = wanted.reason, message = wanted.message, "working mode changed");
         }
     }
     let Some(current) = wanted.as_ref().or(status) else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     let due = due_in(current, now).map(|due| Duration::try_from(due).unwrap_or_default());
     let counts = (current.state == TetheringState::Releasing).then_some(COUNT_INTERVAL);
@@ -96,12 +96,12 @@ async fn decide(
         .into_iter()
         .chain(counts)
         .min()
-        .map_or(Next::OnChange, Next::After))
+        .map_or(Requeue::OnChange, Requeue::After))
 }
 
 /// Only over the version that was read: a former leader that stalled must not write.
-async fn write(
-    cluster: &Cluster,
+async fn write_status(
+    cluster: &ClusterCaches,
     config: &ClusterConfig,
     wanted: &TetheringStatus,
 ) -> Result<(), StepError> {
@@ -123,21 +123,21 @@ async fn write(
     written.map(drop).step(
         "write the working mode of",
         "ClusterConfig",
-        Key::of(config),
+        Key::of_object(config),
     )
 }
 
 /// The facts if there is no peer.
-fn nobody(config: &ClusterConfig) -> Facts {
-    Facts {
+fn facts_without_peer(config: &ClusterConfig) -> MachineFacts {
+    MachineFacts {
         wish: config.spec.tethering.cluster_id.clone(),
         release_after: SignedDuration::from_secs(
             config.spec.tethering.release_after_seconds.into(),
         ),
         peer: String::new(),
         obstacle: None,
-        answer: Answer::NotAsked,
-        contact: Contact::Unknown,
+        answer: PeerAnswer::NotAsked,
+        contact: PeerContact::Unknown,
         borrows_here: false,
         missing: None,
         notice: SignedDuration::from_secs(Provide::default().notice_seconds.into()),
@@ -146,15 +146,15 @@ fn nobody(config: &ClusterConfig) -> Facts {
     }
 }
 
-async fn facts(
-    cluster: &Cluster,
+async fn read_facts(
+    cluster: &ClusterCaches,
     config: &ClusterConfig,
     status: Option<&TetheringStatus>,
     peer: &ClusterId,
-) -> Result<Facts, StepError> {
+) -> Result<MachineFacts, StepError> {
     let known = foreign_clusters::by_peer(&cluster.foreign_clusters);
     let of_peer = known.get(peer).map(|known| &**known);
-    let policy = policies::effective(&cluster.policies, &PolicyPeer::new(peer, of_peer));
+    let policy = policies::effective_policy(&cluster.policies, &PolicyPeer::new(peer, of_peer));
     let offers: Vec<_> = cluster
         .offers
         .all()
@@ -162,7 +162,7 @@ async fn facts(
         .map(|(_, offer)| offer)
         .collect();
     let (nodes, borrowers) = (cluster.virtual_nodes.all(), cluster.borrowers.all());
-    let mut sharing = Sharing {
+    let mut sharing = LocalSharing {
         names: known
             .iter()
             .map(|(id, known)| (id, known.display_name()))
@@ -198,8 +198,8 @@ async fn facts(
     } else {
         0
     };
-    let guests = usize::from(is_releasing && cluster.has_guests(peer).await?);
-    let missing = missing(
+    let guests = usize::from(is_releasing && cluster.has_remote_pods(peer).await?);
+    let missing = missing_peer_message(
         of_peer,
         &name,
         offers
@@ -211,38 +211,40 @@ async fn facts(
         .map_or(Provide::default().notice_seconds, |policy| {
             policy.spec.provide.notice_seconds
         });
-    Ok(Facts {
-        obstacle: obstacle(peer, &sharing),
-        answer: of_peer.map_or(Answer::NotAsked, |known| answer(known, asks)),
-        contact: of_peer.map_or(Contact::Unknown, |known| contact(known, borrows_here)),
+    Ok(MachineFacts {
+        obstacle: first_obstacle(peer, &sharing),
+        answer: of_peer.map_or(PeerAnswer::NotAsked, |known| peer_answer(known, asks)),
+        contact: of_peer.map_or(PeerContact::Unknown, |known| {
+            peer_contact(known, borrows_here)
+        }),
         borrows_here,
         missing,
         notice: SignedDuration::from_secs(seconds.into()),
         away,
         guests,
         peer: name,
-        ..nobody(config)
+        ..facts_without_peer(config)
     })
 }
 
-fn answer(known: &ForeignCluster, asks: bool) -> Answer {
+fn peer_answer(known: &ForeignCluster, asks: bool) -> PeerAnswer {
     let Some(condition) = known.condition(links::TETHERING_GRANTED) else {
         return if asks {
-            Answer::Waiting
+            PeerAnswer::Waiting
         } else {
-            Answer::NotAsked
+            PeerAnswer::NotAsked
         };
     };
     match condition.status.as_str() {
-        "True" => Answer::Granted,
-        "False" => Answer::Refused(condition.message.clone()),
-        _ => Answer::Waiting,
+        "True" => PeerAnswer::Granted,
+        "False" => PeerAnswer::Refused(condition.message.clone()),
+        _ => PeerAnswer::Waiting,
     }
 }
 
 /// As a provider the peer answers, and as a consumer it renews its Lease. A peer that unpeered has
 /// no Lease any more, but still answers.
-fn contact(known: &ForeignCluster, borrows_here: bool) -> Contact {
+fn peer_contact(known: &ForeignCluster, borrows_here: bool) -> PeerContact {
     let says = |kind: &str, status: &str| {
         known
             .condition(kind)
@@ -254,15 +256,19 @@ fn contact(known: &ForeignCluster, borrows_here: bool) -> Contact {
         &[links::PEER_REACHABLE]
     };
     if kinds.iter().all(|kind| says(kind, "True")) {
-        Contact::Heard
+        PeerContact::Heard
     } else if kinds.iter().any(|kind| says(kind, "False")) {
-        Contact::Silent
+        PeerContact::Silent
     } else {
-        Contact::Unknown
+        PeerContact::Unknown
     }
 }
 
-fn missing(known: Option<&ForeignCluster>, name: &str, is_accepted: bool) -> Option<String> {
+fn missing_peer_message(
+    known: Option<&ForeignCluster>,
+    name: &str,
+    is_accepted: bool,
+) -> Option<String> {
     let nodes_ready = known.and_then(|known| known.condition(links::VIRTUAL_NODES_READY));
     if nodes_ready.is_none_or(|condition| condition.status != "True") {
         return Some(format!(
@@ -293,23 +299,29 @@ mod tests {
         let answers = |status| (links::PEER_REACHABLE, status);
         let renews = |status| (links::CONSUMER_REACHABLE, status);
         assert_eq!(
-            contact(&known(&[answers("True"), renews("True")]), true),
-            Contact::Heard
+            peer_contact(&known(&[answers("True"), renews("True")]), true),
+            PeerContact::Heard
         );
         assert_eq!(
-            contact(&known(&[answers("True"), renews("False")]), true),
-            Contact::Silent
+            peer_contact(&known(&[answers("True"), renews("False")]), true),
+            PeerContact::Silent
         );
         assert_eq!(
-            contact(&known(&[answers("False"), renews("True")]), true),
-            Contact::Silent
+            peer_contact(&known(&[answers("False"), renews("True")]), true),
+            PeerContact::Silent
         );
-        assert_eq!(contact(&known(&[answers("True")]), true), Contact::Unknown);
         assert_eq!(
-            contact(&known(&[answers("True")]), false),
-            Contact::Heard,
+            peer_contact(&known(&[answers("True")]), true),
+            PeerContact::Unknown
+        );
+        assert_eq!(
+            peer_contact(&known(&[answers("True")]), false),
+            PeerContact::Heard,
             "it unpeered"
         );
-        assert_eq!(contact(&known(&[answers("False")]), false), Contact::Silent);
+        assert_eq!(
+            peer_contact(&known(&[answers("False")]), false),
+            PeerContact::Silent
+        );
     }
 }

@@ -8,17 +8,17 @@ use kube::{
 };
 use liqo_api::{ClusterId, Key, NAMESPACE_OFFLOADING, NamespaceOffloading};
 use liqo_controller_runtime::{
-    Next,
-    writes::{Step as _, StepError, create_missing, delete_if_present, unless_gone},
+    Requeue,
+    writes::{StepContext as _, StepError, create_missing, delete_if_present, unless_gone},
 };
 
 use crate::{
     Error,
-    cluster::{COUNT_INTERVAL, Cluster},
+    cluster::{COUNT_INTERVAL, ClusterCaches},
     decide::{
         homecoming::Pod,
-        machine::Effects,
-        namespaces::{Change, change, is_taken_over},
+        machine::StateEffects,
+        namespaces::{NamespaceChange, is_taken_over, namespace_change},
     },
 };
 
@@ -26,7 +26,7 @@ use crate::{
 const CONCURRENCY: usize = 8;
 
 /// Runs until the context stops.
-pub async fn run(cluster: Arc<Cluster>) {
+pub async fn run_controller(cluster: Arc<ClusterCaches>) {
     let (stop, queue) = (
         cluster.context.stop.clone(),
         cluster.namespaces_queue.clone(),
@@ -46,7 +46,7 @@ pub async fn run(cluster: Arc<Cluster>) {
         stop,
         move |namespace: String| {
             let cluster = controller.clone();
-            async move { reconcile(&cluster, &namespace).await }
+            async move { reconcile_namespace(&cluster, &namespace).await }
         },
     );
     tokio::select! {
@@ -56,62 +56,66 @@ pub async fn run(cluster: Arc<Cluster>) {
     }
 }
 
-fn enqueue_all(cluster: &Cluster) {
+fn enqueue_all(cluster: &ClusterCaches) {
     for (key, _) in cluster.namespaces.all() {
         cluster.namespaces_queue.add(key.name);
     }
 }
 
 /// The peer that decides about the pods of a namespace.
-fn tethered_to(cluster: &Cluster, namespace: &str) -> Option<ClusterId> {
+fn tethered_to(cluster: &ClusterCaches, namespace: &str) -> Option<ClusterId> {
     let config = cluster.context.config();
     let (state, peer) = config.tethering();
     let is_sent = config
         .spec
         .tethering
         .sends_pods_of(namespace, &cluster.context.namespace);
-    peer.filter(|_| Effects::of(state).peer_decides && is_sent)
+    peer.filter(|_| StateEffects::of_state(state).peer_decides && is_sent)
         .cloned()
 }
 
-async fn reconcile(cluster: &Cluster, namespace: &str) -> Result<Next, Error> {
+async fn reconcile_namespace(cluster: &ClusterCaches, namespace: &str) -> Result<Requeue, Error> {
     let Some(state) = cluster.namespaces.get(&Key::new("", namespace)) else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     if state.managed || state.terminating {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
     let live = cluster.offloadings.get(&key);
     let to = tethered_to(cluster, namespace);
     // Most namespaces are none of the mode's.
     if to.is_none() && live.as_deref().is_none_or(|live| !is_taken_over(live)) {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
     let pods = if to.is_none() {
         cluster.pods(namespace).await?
     } else {
         Vec::new()
     };
-    let wanted = change(namespace, live.as_deref(), to.as_ref(), || {
+    let wanted = namespace_change(namespace, live.as_deref(), to.as_ref(), || {
         pods.iter().any(Pod::is_away)
     });
-    apply(cluster, &key, wanted).await?;
+    apply_change(cluster, &key, wanted).await?;
     // A pod that ends changes no object that is watched here.
     let waits = to.is_none() && pods.iter().any(Pod::is_away);
     Ok(if waits {
-        Next::After(COUNT_INTERVAL)
+        Requeue::After(COUNT_INTERVAL)
     } else {
-        Next::OnChange
+        Requeue::OnChange
     })
 }
 
-async fn apply(cluster: &Cluster, key: &Key, wanted: Change) -> Result<(), StepError> {
+async fn apply_change(
+    cluster: &ClusterCaches,
+    key: &Key,
+    wanted: NamespaceChange,
+) -> Result<(), StepError> {
     let api: Api<NamespaceOffloading> =
         Api::namespaced(cluster.context.client.clone(), &key.namespace);
     match wanted {
-        Change::Nothing => {}
-        Change::Create(object) => {
+        NamespaceChange::Nothing => {}
+        NamespaceChange::Create(object) => {
             create_missing(&api, &object)
                 .await
                 .step("create", "NamespaceOffloading", key)?;
@@ -120,14 +124,14 @@ async fn apply(cluster: &Cluster, key: &Key, wanted: Change) -> Result<(), StepE
                 "namespace offloaded, because this cluster is tethered"
             );
         }
-        Change::Patch(patch) => {
+        NamespaceChange::Patch(patch) => {
             let written = api
                 .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await;
             unless_gone(written).step("change", "NamespaceOffloading", key)?;
             tracing::info!(namespace = key.namespace, change = %patch, "offloading of a namespace follows the working mode");
         }
-        Change::Delete => {
+        NamespaceChange::Delete => {
             delete_if_present(&api, &key.name, &DeleteParams::default())
                 .await
                 .step("delete", "NamespaceOffloading", key)?;

@@ -11,16 +11,19 @@ use liqo_controller_runtime::writes::StepError;
 use serde_json::json;
 
 use crate::{
-    cluster::{COUNT_INTERVAL, Cluster},
-    decide::refusals::{Woken, Workload, have_ended, to_wake, workload},
+    cluster::{COUNT_INTERVAL, ClusterCaches},
+    decide::refusals::{
+        WakeableWorkload, WokenControllers, controllers_to_wake, refusals_have_ended,
+        workload_of_event,
+    },
 };
 
 /// Annotation on an object that was woken, with the time.
 const WOKEN: &str = "liqo.io/woken-at";
 
 /// Runs until the context stops.
-pub async fn run(cluster: Arc<Cluster>) {
-    let mut woken = Woken::new();
+pub async fn run_controller(cluster: Arc<ClusterCaches>) {
+    let mut woken = WokenControllers::new();
     loop {
         tokio::select! {
             biased;
@@ -28,7 +31,7 @@ pub async fn run(cluster: Arc<Cluster>) {
             () = tokio::time::sleep(COUNT_INTERVAL) => {}
         }
         let config = cluster.context.config();
-        if !have_ended(
+        if !refusals_have_ended(
             config
                 .status
                 .as_ref()
@@ -36,16 +39,19 @@ pub async fn run(cluster: Arc<Cluster>) {
             cluster.context.now(),
         ) {
             woken.clear();
-        } else if let Err(error) = wake(&cluster, &mut woken).await {
+        } else if let Err(error) = wake_refused(&cluster, &mut woken).await {
             tracing::warn!(%error, "controllers whose pods were refused are not woken, trying again");
         }
     }
 }
 
-async fn wake(cluster: &Cluster, woken: &mut Woken) -> Result<(), StepError> {
-    for (object, refused) in to_wake(&cluster.refused_creations().await?, woken) {
-        if let Some(workload) = workload(&object) {
-            touch(cluster, &workload, object.uid.as_deref()).await;
+async fn wake_refused(
+    cluster: &ClusterCaches,
+    woken: &mut WokenControllers,
+) -> Result<(), StepError> {
+    for (object, refused) in controllers_to_wake(&cluster.refused_creations().await?, woken) {
+        if let Some(workload) = workload_of_event(&object) {
+            touch_workload(cluster, &workload, object.uid.as_deref()).await;
         }
         woken.extend(object.uid.map(|uid| (uid, refused)));
     }
@@ -54,8 +60,12 @@ async fn wake(cluster: &Cluster, woken: &mut Woken) -> Result<(), StepError> {
 
 /// Writes an annotation through the status, because that is all that the manager may change of a
 /// workload.
-async fn touch(cluster: &Cluster, workload: &Workload<'_>, uid: Option<&str>) {
-    let Workload {
+async fn touch_workload(
+    cluster: &ClusterCaches,
+    workload: &WakeableWorkload<'_>,
+    uid: Option<&str>,
+) {
+    let WakeableWorkload {
         kind,
         group,
         namespace,

@@ -15,8 +15,8 @@ use liqo_api::{
 use liqo_quantity::{Quantity, ResourceList};
 use liqo_resource_plugin::{Change, Generation, Pool, arguments::NEEDED};
 use liqo_sharing::decide::{
-    provider::decide,
-    snapshot::{Plan, Snapshot},
+    provider::decide_offers,
+    snapshot::{ProviderPlan, ProviderSnapshot},
 };
 use tokio::time::Instant;
 
@@ -33,19 +33,19 @@ pub struct LentPool {
 }
 
 /// The offer to each cluster.
-pub struct Offers {
-    ledger: Ledger,
+pub struct CustomerOffers {
+    ledger: LendingLedger,
     /// The clusters with an offer under a policy that names this plugin.
     customers: BTreeMap<ClusterId, Vec<LentPool>>,
     /// The offer to a cluster that nobody knows yet.
     newcomer: Vec<LentPool>,
 }
 
-impl Offers {
+impl CustomerOffers {
     /// Splits what this cluster borrows between all its customers. Policies name this plugin by its Service `service`.
-    pub fn of(snapshot: Snapshot, service: &str, now: Instant) -> Self {
-        let ledger = Ledger::of(snapshot, service);
-        let customers = ledger.customers(now);
+    pub fn from_snapshot(snapshot: ProviderSnapshot, service: &str, now: Instant) -> Self {
+        let ledger = LendingLedger::from_snapshot(snapshot, service);
+        let customers = ledger.customer_offers(now);
         // No cluster has this key.
         let newcomer = ledger.offer_to(&ClusterId::of_public_key(&[0; 32]), now);
         Self {
@@ -56,7 +56,7 @@ impl Offers {
     }
 
     /// The offer to this cluster. One without a request is offered what it would get if it asked for everything.
-    pub fn to(&self, cluster: &str, now: Instant) -> Vec<LentPool> {
+    pub fn offer_of_cluster(&self, cluster: &str, now: Instant) -> Vec<LentPool> {
         match cluster.parse::<ClusterId>() {
             Ok(id) => self
                 .customers
@@ -86,33 +86,33 @@ impl Offers {
 }
 
 /// The ledger of this cluster, in which policies that name this plugin lend what is borrowed.
-struct Ledger {
-    snapshot: Snapshot,
+struct LendingLedger {
+    snapshot: ProviderSnapshot,
     /// Names of these policies.
     policies: BTreeSet<String>,
 }
 
-impl Ledger {
-    fn of(mut snapshot: Snapshot, service: &str) -> Self {
+impl LendingLedger {
+    fn from_snapshot(mut snapshot: ProviderSnapshot, service: &str) -> Self {
         let mut policies = BTreeSet::new();
         for policy in snapshot
             .policies
             .iter_mut()
-            .filter(|policy| names(policy, service))
+            .filter(|policy| names_plugin(policy, service))
         {
             policies.insert(policy.metadata.name.clone().unwrap_or_default());
             let provide = lends_on(&policy.spec.provide);
             Arc::make_mut(policy).spec.provide = provide;
         }
         // Thresholds and notices are the manager's, so the offers that it wrote do not count here. The others are those that it received.
-        let Snapshot {
+        let ProviderSnapshot {
             offers, namespaces, ..
         } = &mut snapshot;
         offers.retain(|(key, _)| !namespaces.contains_key(&key.namespace));
         Self { snapshot, policies }
     }
 
-    fn is_customer(&self, snapshot: &Snapshot, cluster: &ClusterId) -> bool {
+    fn is_customer(&self, snapshot: &ProviderSnapshot, cluster: &ClusterId) -> bool {
         let name = snapshot
             .policy(cluster)
             .and_then(|policy| policy.metadata.name.as_ref());
@@ -120,8 +120,8 @@ impl Ledger {
     }
 
     /// The offers of all clusters that requested something under a policy that names this plugin.
-    fn customers(&self, now: Instant) -> BTreeMap<ClusterId, Vec<LentPool>> {
-        let mut customers = pools_by_consumer(decide(&self.snapshot, now));
+    fn customer_offers(&self, now: Instant) -> BTreeMap<ClusterId, Vec<LentPool>> {
+        let mut customers = pools_by_consumer(decide_offers(&self.snapshot, now));
         customers.retain(|cluster, _| self.is_customer(&self.snapshot, cluster));
         customers
     }
@@ -138,14 +138,14 @@ impl Ledger {
         if !self.is_customer(&asked, cluster) {
             asked.policies.push(Arc::new(policy_of(cluster)));
         }
-        pools_by_consumer(decide(&asked, now))
+        pools_by_consumer(decide_offers(&asked, now))
             .remove(cluster)
-            .unwrap_or_else(|| vec![nothing()])
+            .unwrap_or_else(|| vec![empty_offer()])
     }
 }
 
 /// Whether a policy names the plugin with this Service: `service:port` or `service.namespace:port`.
-fn names(policy: &PeeringPolicy, service: &str) -> bool {
+fn names_plugin(policy: &PeeringPolicy, service: &str) -> bool {
     let plugin = policy.spec.provide.source.plugin.as_ref();
     plugin.and_then(|plugin| plugin.address.split(['.', ':']).next()) == Some(service)
 }
@@ -187,14 +187,14 @@ fn policy_of(cluster: &ClusterId) -> PeeringPolicy {
 }
 
 /// The pools of each consumer, in the order of their names.
-fn pools_by_consumer(plan: Plan) -> BTreeMap<ClusterId, Vec<LentPool>> {
+fn pools_by_consumer(plan: ProviderPlan) -> BTreeMap<ClusterId, Vec<LentPool>> {
     let mut all: BTreeMap<ClusterId, Vec<LentPool>> = BTreeMap::new();
     for write in plan.writes {
         let (name, hops) = (write.spec.pool, write.spec.hops.max(LEAST_HOPS));
         all.entry(write.consumer).or_default().push(LentPool {
             name,
             hops,
-            resources: bounded(write.spec.resource_quota.hard),
+            resources: bounded_resources(write.spec.resource_quota.hard),
         });
     }
     for pools in all.values_mut() {
@@ -204,7 +204,7 @@ fn pools_by_consumer(plan: Plan) -> BTreeMap<ClusterId, Vec<LentPool>> {
 }
 
 /// Providers choose the names of resources. With too many of them, those that every pod needs come first.
-fn bounded(mut resources: ResourceList) -> ResourceList {
+fn bounded_resources(mut resources: ResourceList) -> ResourceList {
     if !is_bounded(&resources) {
         let is_other = |name: &&str| !NEEDED.contains(name) && name.len() <= MAX_RESOURCE_NAME_LEN;
         let others: BTreeSet<String> = resources
@@ -222,7 +222,7 @@ fn bounded(mut resources: ResourceList) -> ResourceList {
 }
 
 /// An offer of nothing says so: Liqo takes an empty answer for a failure.
-fn nothing() -> LentPool {
+fn empty_offer() -> LentPool {
     let resources = NEEDED.iter().map(|name| (*name, Quantity::ZERO)).collect();
     LentPool {
         name: DEFAULT_POOL.to_owned(),
@@ -232,9 +232,9 @@ fn nothing() -> LentPool {
 }
 
 /// The answer to `ReadResources`. Before the third generation there is only one pool, so it is the sum.
-pub fn answer(generation: Generation, lent: &[LentPool]) -> Vec<Pool> {
+pub fn answer_in_generation(generation: Generation, lent: &[LentPool]) -> Vec<Pool> {
     if generation != Generation::P3 {
-        return vec![Pool::unnamed(bounded(
+        return vec![Pool::unnamed(bounded_resources(
             lent.iter().map(|pool| &pool.resources).sum(),
         ))];
     }

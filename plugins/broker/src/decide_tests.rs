@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 use liqo_api::{isolation::Lending, provider_namespace, tenant_namespace};
-use liqo_sharing::decide::lists::Lists;
+use liqo_sharing::decide::lists::ObjectLists;
 use serde_json::{Value, from_value, json};
 
 use super::*;
@@ -110,8 +110,8 @@ impl Milan {
         self
     }
 
-    fn offers(self) -> Offers {
-        let lists = Lists {
+    fn offers(self) -> CustomerOffers {
+        let lists = ObjectLists {
             policies: objects(self.policies),
             nodes: objects(self.nodes),
             pods: objects(self.pods),
@@ -119,15 +119,15 @@ impl Milan {
             requests: objects(self.requests),
             offers: objects(self.offers),
             lending: Lending::Isolated,
-            ..Lists::default()
+            ..ObjectLists::default()
         };
-        let snapshot = Snapshot::from_lists(
+        let snapshot = ProviderSnapshot::from_lists(
             cluster("milan"),
             BTreeMap::new(),
             lists,
             Timestamp::UNIX_EPOCH,
         );
-        Offers::of(snapshot, SERVICE, Instant::now())
+        CustomerOffers::from_snapshot(snapshot, SERVICE, Instant::now())
     }
 }
 
@@ -139,8 +139,8 @@ fn objects<T: serde::de::DeserializeOwned>(values: Vec<Value>) -> Vec<T> {
 }
 
 /// Name, hops and CPUs of each pool.
-fn cpu(offers: &Offers, consumer: &str) -> Vec<(String, u8, String)> {
-    let pools = offers.to(cluster(consumer).as_str(), Instant::now());
+fn cpu(offers: &CustomerOffers, consumer: &str) -> Vec<(String, u8, String)> {
+    let pools = offers.offer_of_cluster(cluster(consumer).as_str(), Instant::now());
     pools
         .into_iter()
         .map(|pool| (pool.name, pool.hops, pool.resources.get("cpu").to_string()))
@@ -160,7 +160,7 @@ fn a_customer_is_offered_the_sum_of_what_is_borrowed_and_no_own_node() {
         .offers();
     assert_eq!(cpu(&offers, "rome"), default_pool("10"));
     assert_eq!(
-        offers.to(cluster("rome").as_str(), Instant::now())[0]
+        offers.offer_of_cluster(cluster("rome").as_str(), Instant::now())[0]
             .resources
             .to_string(),
         "cpu=10, memory=16Gi, pods=20"
@@ -252,7 +252,7 @@ fn a_cluster_without_a_request_is_answered_too() {
         "its share if it asked"
     );
     assert_eq!(
-        offers.to("3f2b1d9a-an-id-of-earlier-versions", Instant::now())[0]
+        offers.offer_of_cluster("3f2b1d9a-an-id-of-earlier-versions", Instant::now())[0]
             .resources
             .get("cpu")
             .to_string(),
@@ -340,8 +340,8 @@ fn each_generation_gets_what_it_can_read() {
         .borrows("genoa", "6", &["venice"])
         .asks("rome")
         .offers();
-    let lent = lent.to(cluster("rome").as_str(), Instant::now());
-    let pools = answer(Generation::P3, &lent);
+    let lent = lent.offer_of_cluster(cluster("rome").as_str(), Instant::now());
+    let pools = answer_in_generation(Generation::P3, &lent);
     let [own, far] = &pools[..] else {
         unreachable!("two pools")
     };
@@ -350,7 +350,7 @@ fn each_generation_gets_what_it_can_read() {
         (None, 2, Some("hops-3"), 3)
     );
     for generation in [Generation::P1, Generation::P2] {
-        let pools = answer(generation, &lent);
+        let pools = answer_in_generation(generation, &lent);
         let [sum] = &pools[..] else {
             unreachable!("one pool")
         };
@@ -367,6 +367,6 @@ fn providers_cannot_make_an_answer_too_large() {
         .map(|number| (format!("example.com/r{number:03}"), Quantity::from_units(1)))
         .collect();
     many.insert("pods", Quantity::from_units(1));
-    let kept = bounded(many);
+    let kept = bounded_resources(many);
     assert!(is_bounded(&kept) && kept.contains("pods") && kept.contains("example.com/r000"));
 }

@@ -29,14 +29,14 @@ use liqo_resource_plugin::{Options, kubernetes, serve};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Catalog, CatalogError, Certified},
-    source::{Broker, Cluster, Received},
+    catalog::{Catalog, CatalogCertificate, CatalogError},
+    source::{Broker, CatalogOffers, LedgerWatches},
 };
 
 /// Offer to each peer of this cluster what other clusters offer to it
 #[derive(Debug, Parser)]
 #[command(name = "broker", version, mut_arg("port", |port| port.default_value("7000")))]
-struct Arguments {
+struct BrokerArguments {
     /// Name of the Service by which policies name this plugin. Their peers share what is borrowed
     #[arg(long, default_value = "liqo-broker-plugin", value_name = "NAME")]
     service: String,
@@ -55,22 +55,22 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = BrokerArguments::parse();
     arguments.options.start_logging();
     let client = match kubernetes::client().await {
         Ok(client) => client,
-        Err(error) => return failed(&error),
+        Err(error) => return report_failure(&error),
     };
     tracing::info!(
         service = arguments.service,
         "offering what other clusters offer to this one"
     );
     let stop = CancellationToken::new();
-    let cluster = Cluster::watch(&client, &stop);
+    let cluster = LedgerWatches::watch(&client, &stop);
     if arguments.catalog_port != 0
         && let Err(error) = start_catalog(&arguments, client, &cluster, &stop).await
     {
-        return failed(&error);
+        return report_failure(&error);
     }
     let source = Broker::start(
         cluster,
@@ -85,15 +85,15 @@ async fn main() -> ExitCode {
 
 /// Serves the catalog until `stop`, once all objects are listed.
 async fn start_catalog(
-    arguments: &Arguments,
+    arguments: &BrokerArguments,
     client: Client,
-    cluster: &Cluster,
+    cluster: &LedgerWatches,
     stop: &CancellationToken,
 ) -> Result<(), CatalogError> {
     let certified = if let (Some(chain), Some(key)) =
         (&arguments.catalog_tls_cert, &arguments.catalog_tls_key)
     {
-        Certified::read(chain, key)?
+        CatalogCertificate::read(chain, key)?
     } else {
         tracing::info!(
             "nobody has signed the certificate of the catalog: --catalog-tls-cert names another one"
@@ -104,10 +104,12 @@ async fn start_catalog(
             format!("{service}.{SYSTEM_NAMESPACE}"),
             format!("{service}.{SYSTEM_NAMESPACE}.svc"),
         ];
-        Certified::self_signed(names.into_iter().chain(["localhost".to_owned()]).collect())?
+        CatalogCertificate::self_signed(
+            names.into_iter().chain(["localhost".to_owned()]).collect(),
+        )?
     };
-    let received = Received::watch(&client, cluster, stop);
-    let listed = received.listed();
+    let received = CatalogOffers::watch(&client, cluster, stop);
+    let listed = received.wait_until_listed();
     let address = SocketAddr::new(arguments.options.address, arguments.catalog_port);
     let catalog = Catalog::bind(address, certified, client, received).await?;
     let stop = stop.clone();
@@ -120,7 +122,7 @@ async fn start_catalog(
     Ok(())
 }
 
-fn failed(error: &dyn std::error::Error) -> ExitCode {
+fn report_failure(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("broker: {error}");
     ExitCode::FAILURE
 }
@@ -133,9 +135,9 @@ mod tests {
 
     #[test]
     fn the_command_line_is_valid_and_the_port_is_that_of_brokers() {
-        Arguments::command().debug_assert();
+        BrokerArguments::command().debug_assert();
         let parse =
-            |arguments: &[&str]| Arguments::try_parse_from([&["broker"], arguments].concat());
+            |arguments: &[&str]| BrokerArguments::try_parse_from([&["broker"], arguments].concat());
         let arguments = parse(&[]).unwrap();
         assert_eq!(
             (arguments.options.port, arguments.service.as_str()),

@@ -22,7 +22,7 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache,
-    cache::whole,
+    cache::without_managed_fields,
     foreign_clusters::{by_peer, of_peer},
 };
 use liqo_resource_plugin::{
@@ -30,9 +30,9 @@ use liqo_resource_plugin::{
 };
 use liqo_sharing::decide::{
     absence::Silence,
-    pods::Pods,
-    reduce::{self, ConsumerNamespace, LocalNode, PodUsage, Request},
-    snapshot::{ContractFacts, Mode, Replacements, Snapshot},
+    pods::PodsByNode,
+    reduce::{self, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
+    snapshot::{ContractFacts, OwnWorkingMode, ProviderSnapshot, Replacements},
 };
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -42,8 +42,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Clusters, Offered, entry_of},
-    decide::{self, Offers},
+    catalog::{CatalogSource, KnownClusters, entry_of},
+    decide::{self, CustomerOffers},
 };
 
 /// Changes within this time are handled together: a Deployment that is scaled up changes many pods.
@@ -52,19 +52,19 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 /// The source of this plugin: it offers what other clusters offer to this one.
 pub struct Broker {
     generation: Generation,
-    offers: watch::Receiver<Option<Arc<Offers>>>,
+    offers: watch::Receiver<Option<Arc<CustomerOffers>>>,
     announcer: Announcer,
 }
 
 /// The watched objects: all that the ledger reads.
-pub struct Cluster {
+pub struct LedgerWatches {
     config: Cache<ClusterId>,
     nodes: Cache<LocalNode>,
     pods: Cache<PodUsage>,
     /// The same pods, summed by node.
-    pod_sums: Arc<Mutex<Arc<Pods>>>,
-    namespaces: Cache<ConsumerNamespace>,
-    requests: Cache<Request>,
+    pod_sums: Arc<Mutex<Arc<PodsByNode>>>,
+    namespaces: Cache<TenancyNamespace>,
+    requests: Cache<ConsumerRequest>,
     policies: Cache<PeeringPolicy>,
     peers: Cache<ForeignCluster>,
     offers: Cache<ResourceOffer>,
@@ -74,7 +74,7 @@ pub struct Cluster {
 impl Broker {
     /// Offers what `cluster` borrows until `stop`. Policies name this plugin by its Service `service`.
     pub fn start(
-        cluster: Cluster,
+        cluster: LedgerWatches,
         service: String,
         generation: Generation,
         stop: &CancellationToken,
@@ -84,7 +84,7 @@ impl Broker {
         tokio::spawn({
             let (announcer, stop) = (announcer.clone(), stop.clone());
             async move {
-                stop.run_until_cancelled(follow(cluster, &service, sender, announcer))
+                stop.run_until_cancelled(follow_changes(cluster, &service, sender, announcer))
                     .await;
             }
         });
@@ -97,18 +97,22 @@ impl Broker {
 }
 
 /// Computes the offers once all objects are listed, and then a moment after each change.
-async fn follow(
-    cluster: Cluster,
+async fn follow_changes(
+    cluster: LedgerWatches,
     service: &str,
-    offers: watch::Sender<Option<Arc<Offers>>>,
+    offers: watch::Sender<Option<Arc<CustomerOffers>>>,
     announcer: Announcer,
 ) {
-    if !cluster.synced().await {
+    if !cluster.wait_until_synced().await {
         return;
     }
     loop {
         if let Some(snapshot) = cluster.snapshot() {
-            let new = Arc::new(Offers::of(snapshot, service, Instant::now()));
+            let new = Arc::new(CustomerOffers::from_snapshot(
+                snapshot,
+                service,
+                Instant::now(),
+            ));
             // Before the first result, subscribers could not read.
             let changes = offers
                 .borrow()
@@ -129,11 +133,11 @@ async fn follow(
     }
 }
 
-impl Cluster {
+impl LedgerWatches {
     /// Watches the cluster until `stop`.
     pub fn watch(client: &Client, stop: &CancellationToken) -> Self {
         let changed = Arc::new(Notify::new());
-        let pod_sums: Arc<Mutex<Arc<Pods>>> = Arc::default();
+        let pod_sums: Arc<Mutex<Arc<PodsByNode>>> = Arc::default();
         let sums = pod_sums.clone();
         let by_pod = changed.clone();
         // When a pod finishes, it no longer matches, and the API server sends a deletion.
@@ -145,10 +149,10 @@ impl Cluster {
         ));
         let all = Config::default;
         Self {
-            config: watched(client, all(), stop, &changed, |config: ClusterConfig| {
+            config: watch_kind(client, all(), stop, &changed, |config: ClusterConfig| {
                 config.status?.cluster_id
             }),
-            nodes: watched::<Node, _>(client, all(), stop, &changed, reduce::node),
+            nodes: watch_kind::<Node, _>(client, all(), stop, &changed, reduce::node),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
                 unfinished,
@@ -161,54 +165,67 @@ impl Cluster {
                 },
             ),
             pod_sums,
-            namespaces: watched::<Namespace, _>(
+            namespaces: watch_kind::<Namespace, _>(
                 client,
                 of_consumers,
                 stop,
                 &changed,
                 reduce::namespace,
             ),
-            requests: watched::<DeserializeGuard<ResourceRequest>, _>(
+            requests: watch_kind::<DeserializeGuard<ResourceRequest>, _>(
                 client,
                 all(),
                 stop,
                 &changed,
                 reduce::request,
             ),
-            policies: watched(client, all(), stop, &changed, without_status),
-            peers: watched(client, all(), stop, &changed, whole::<ForeignCluster>),
-            offers: watched(client, all(), stop, &changed, whole::<ResourceOffer>),
+            policies: watch_kind(client, all(), stop, &changed, without_status),
+            peers: watch_kind(
+                client,
+                all(),
+                stop,
+                &changed,
+                without_managed_fields::<ForeignCluster>,
+            ),
+            offers: watch_kind(
+                client,
+                all(),
+                stop,
+                &changed,
+                without_managed_fields::<ResourceOffer>,
+            ),
             changed,
         }
     }
 
-    async fn synced(&self) -> bool {
+    async fn wait_until_synced(&self) -> bool {
         let all = [
-            self.config.synced().await,
-            self.nodes.synced().await,
-            self.pods.synced().await,
-            self.namespaces.synced().await,
-            self.requests.synced().await,
-            self.policies.synced().await,
-            self.peers.synced().await,
-            self.offers.synced().await,
+            self.config.wait_until_synced().await,
+            self.nodes.wait_until_synced().await,
+            self.pods.wait_until_synced().await,
+            self.namespaces.wait_until_synced().await,
+            self.requests.wait_until_synced().await,
+            self.policies.wait_until_synced().await,
+            self.peers.wait_until_synced().await,
+            self.offers.wait_until_synced().await,
         ];
         !all.contains(&false)
     }
 
     /// The input of the ledger; `None` while this cluster has no ID. The manager decides whether and under which contract this cluster
     /// lends.
-    fn snapshot(&self) -> Option<Snapshot> {
+    fn snapshot(&self) -> Option<ProviderSnapshot> {
         let own = own_id(&self.config)?;
         let peers = by_peer(&self.peers);
         // The manager measures silences. One counts here when it has ended an offer.
         let silence = |(id, peer): (&ClusterId, &Arc<ForeignCluster>)| {
             Some((
                 id.clone(),
-                Silence::of(peer, Duration::default).filter(|silence| silence.ended_offers)?,
+                Silence::of_consumer(peer, Duration::default)
+                    .filter(|silence| silence.ended_offers)?,
             ))
         };
-        Some(Snapshot {
+        Some(ProviderSnapshot {
             own,
             policies: self
                 .policies
@@ -241,7 +258,7 @@ impl Cluster {
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
             contracts: ContractFacts::default(),
-            mode: Mode::default(),
+            mode: OwnWorkingMode::default(),
             replacements: Replacements::new(),
             wall_time: Timestamp::now(),
         })
@@ -258,16 +275,16 @@ fn own_id(config: &Cache<ClusterId>) -> Option<ClusterId> {
 }
 
 /// The data and the readers of the catalog: the offers that this cluster received, from whom, how far away these are, and its customers.
-pub struct Received {
+pub struct CatalogOffers {
     config: Cache<ClusterId>,
     offers: Cache<ResourceOffer>,
     peers: Cache<ForeignCluster>,
     tunnels: Cache<TunnelEndpoint>,
 }
 
-impl Received {
+impl CatalogOffers {
     /// Shares the watches of `cluster`, and watches the tunnels until `stop`.
-    pub fn watch(client: &Client, cluster: &Cluster, stop: &CancellationToken) -> Self {
+    pub fn watch(client: &Client, cluster: &LedgerWatches, stop: &CancellationToken) -> Self {
         let tunnels = Api::<TunnelEndpoint>::all(client.clone());
         Self {
             config: cluster.config.clone(),
@@ -277,14 +294,14 @@ impl Received {
                 tunnels,
                 Config::default(),
                 stop.clone(),
-                whole,
+                without_managed_fields,
                 |_, _, _| {},
             ),
         }
     }
 
     /// Waits until all objects are listed: `false` if a watch ended before.
-    pub fn listed(&self) -> impl Future<Output = bool> + use<> {
+    pub fn wait_until_listed(&self) -> impl Future<Output = bool> + use<> {
         let (config, offers, peers, tunnels) = (
             self.config.clone(),
             self.offers.clone(),
@@ -293,17 +310,17 @@ impl Received {
         );
         async move {
             let all = [
-                config.synced().await,
-                offers.synced().await,
-                peers.synced().await,
-                tunnels.synced().await,
+                config.wait_until_synced().await,
+                offers.wait_until_synced().await,
+                peers.wait_until_synced().await,
+                tunnels.wait_until_synced().await,
             ];
             !all.contains(&false)
         }
     }
 }
 
-impl Clusters for Received {
+impl KnownClusters for CatalogOffers {
     fn own_id(&self) -> Option<ClusterId> {
         own_id(&self.config)
     }
@@ -313,7 +330,7 @@ impl Clusters for Received {
     }
 }
 
-impl Offered for Received {
+impl CatalogSource for CatalogOffers {
     fn entries(&self) -> Vec<Entry> {
         let peers = by_peer(&self.peers);
         let tunnels: HashMap<ClusterId, Arc<TunnelEndpoint>> = self
@@ -339,7 +356,7 @@ impl Offered for Received {
 }
 
 /// Watches all objects of a kind that match, and notifies of changes of the reduced form.
-fn watched<K, R>(
+fn watch_kind<K, R>(
     client: &Client,
     config: Config,
     stop: &CancellationToken,
@@ -368,9 +385,9 @@ impl ResourceSource for Broker {
         let offers = offers.ok_or_else(|| {
             SourceError::NotReady("the objects of this cluster are not listed yet".to_owned())
         })?;
-        Ok(decide::answer(
+        Ok(decide::answer_in_generation(
             self.generation,
-            &offers.to(cluster, Instant::now()),
+            &offers.offer_of_cluster(cluster, Instant::now()),
         ))
     }
 

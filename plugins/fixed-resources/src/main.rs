@@ -20,14 +20,14 @@ use clap::Parser;
 use liqo_quantity::{RateArgument, ResourceList, is_currency};
 use liqo_resource_plugin::{
     Generation, Options, Pool, Prices, ResourceSource, SourceError,
-    arguments::{missing, resources},
+    arguments::{missing_resources, resources},
     async_trait, serve,
 };
 
 /// Offer the same amount of resources to each peer of this cluster
 #[derive(Debug, Parser)]
 #[command(name = "fixed-resources", version)]
-struct Arguments {
+struct FixedOfferArguments {
     /// Amount of a resource that each peer is offered, such as cpu=2000m or nvidia.com/gpu=1; repeat the flag, or separate amounts by commas
     #[arg(long = "resource", value_name = "NAME=QUANTITY", required = true)]
     resources: Vec<String>,
@@ -40,25 +40,25 @@ struct Arguments {
     )]
     prices: Vec<RateArgument>,
     /// Currency of the prices, such as EUR
-    #[arg(long, value_parser = currency, requires = "prices")]
+    #[arg(long, value_parser = parse_currency, requires = "prices")]
     currency: Option<String>,
     #[command(flatten)]
     options: Options,
 }
 
-fn currency(text: &str) -> Result<String, &'static str> {
+fn parse_currency(text: &str) -> Result<String, &'static str> {
     let valid = is_currency(text).then(|| text.to_owned());
     valid.ok_or("a currency has letters, digits and dashes, at most 12, and begins with a letter")
 }
 
 /// What each peer is offered, and what it costs.
-struct Fixed {
+struct FixedOffer {
     resources: ResourceList,
     prices: Option<Prices>,
 }
 
 #[async_trait]
-impl ResourceSource for Fixed {
+impl ResourceSource for FixedOffer {
     async fn read(&self, _cluster: &str) -> Result<Vec<Pool>, SourceError> {
         Ok(vec![self.resources.clone().into()])
     }
@@ -70,7 +70,7 @@ impl ResourceSource for Fixed {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = FixedOfferArguments::parse();
     let offered = match resources(&arguments.resources) {
         Ok(offered) => offered,
         Err(error) => {
@@ -87,7 +87,7 @@ async fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     arguments.options.start_logging();
-    let missing = missing(&offered);
+    let missing = missing_resources(&offered);
     if !missing.is_empty() {
         let missing = missing.join(", ");
         tracing::warn!(
@@ -99,7 +99,7 @@ async fn main() -> ExitCode {
         .map(|prices| format!("{} {}", prices.rates, prices.currency));
     tracing::info!(%offered, per_hour, "offering the same to each peer");
     serve(
-        Fixed {
+        FixedOffer {
             resources: offered,
             prices,
         },

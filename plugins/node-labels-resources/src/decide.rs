@@ -24,7 +24,7 @@ pub struct SelectedNode {
 /// again.
 ///
 /// Pods of consumers have no tolerations, so taints close a node to them.
-pub fn node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
+pub fn select_node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
     let found = node.metadata.labels.unwrap_or_default();
     let is_virtual = found
         .get(labels::TYPE)
@@ -52,7 +52,7 @@ pub fn node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
         allocatable: status
             .allocatable
             .as_ref()
-            .map(requests::list)
+            .map(requests::parse_amounts)
             .unwrap_or_default(),
     })
 }
@@ -67,7 +67,7 @@ pub struct BoundPod {
 }
 
 /// The relevant part of a pod. Returns `None` for pods that have finished or have no node yet.
-pub fn pod(pod: core::Pod) -> Option<BoundPod> {
+pub fn bound_pod(pod: core::Pod) -> Option<BoundPod> {
     let status = pod.status.unwrap_or_default();
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return None;
@@ -86,7 +86,7 @@ pub fn pod(pod: core::Pod) -> Option<BoundPod> {
 }
 
 /// The consumer of a mapped namespace.
-pub fn namespace(namespace: core::Namespace) -> Option<String> {
+pub fn consumer_of_namespace(namespace: core::Namespace) -> Option<String> {
     let mut found = namespace.metadata.labels?;
     let mapped = found
         .get(labels::MANAGED)
@@ -112,7 +112,7 @@ pub struct Offers {
 
 impl Offers {
     /// The offer to this cluster.
-    pub fn of(&self, cluster: &str) -> &ResourceList {
+    pub fn offer_to(&self, cluster: &str) -> &ResourceList {
         self.consumers.get(cluster).unwrap_or(&self.newcomer)
     }
 
@@ -126,7 +126,7 @@ impl Offers {
         known.dedup();
         known
             .into_iter()
-            .filter(|cluster| self.of(cluster) != new.of(cluster))
+            .filter(|cluster| self.offer_to(cluster) != new.offer_to(cluster))
             .map(|cluster| Change::Cluster(cluster.clone()))
             .collect()
     }
@@ -143,7 +143,7 @@ struct NodeUsage<'a> {
 /// counts with the requests of the cluster's own pods there.
 ///
 /// `nodes` are keyed by name, `pods` by namespace. `namespaces` maps a mapped namespace to its consumer.
-pub fn offers<'a>(
+pub fn compute_offers<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a SelectedNode)>,
     pods: impl IntoIterator<Item = (&'a str, &'a BoundPod)>,
     namespaces: &'a HashMap<String, String>,

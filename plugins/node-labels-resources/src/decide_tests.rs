@@ -25,7 +25,7 @@ fn reduced_node(change: impl FnOnce(&mut Value)) -> Option<SelectedNode> {
         "status": { "allocatable": { "cpu": "4", "pods": "110" }, "conditions": [{ "type": "Ready", "status": "True" }] }
     });
     change(&mut value);
-    node(from_value(value).unwrap(), &shared())
+    select_node(from_value(value).unwrap(), &shared())
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<BoundPod> {
         "status": { "phase": "Running" }
     });
     change(&mut value);
-    pod(from_value(value).unwrap())
+    bound_pod(from_value(value).unwrap())
 }
 
 #[test]
@@ -122,7 +122,9 @@ fn a_pod_that_is_resized_in_place_counts_with_its_allocated_amount() {
 #[test]
 fn only_mapped_namespaces_have_a_consumer() {
     let of = |labels: Value| {
-        namespace(from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap())
+        consumer_of_namespace(
+            from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap(),
+        )
     };
     let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": "rome" });
     assert_eq!(of(mapped.clone()), Some("rome".to_owned()));
@@ -184,7 +186,7 @@ fn counted(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod]) -> Offers {
     // In these tests each consumer has one namespace of its own name.
     let namespaces =
         HashMap::from(["rome", "milan"].map(|name| (name.to_owned(), name.to_owned())));
-    offers(
+    compute_offers(
         nodes.iter().map(|(name, node)| (*name, node)),
         pods.iter().map(|(namespace, pod)| (*namespace, pod)),
         &namespaces,
@@ -192,7 +194,7 @@ fn counted(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod]) -> Offers {
 }
 
 fn offered(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod], cluster: &str) -> String {
-    counted(nodes, pods).of(cluster).to_string()
+    counted(nodes, pods).offer_to(cluster).to_string()
 }
 
 #[test]
@@ -361,7 +363,7 @@ fn count(nodes: &[(String, SelectedNode)], pods: &[(String, BoundPod)]) -> Offer
     let namespaces = ["rome", "milan", "turin"]
         .map(|name| (name.to_owned(), name.to_owned()))
         .into();
-    offers(
+    compute_offers(
         nodes.iter().map(|(name, node)| (name.as_str(), node)),
         pods.iter().map(|(name, pod)| (name.as_str(), pod)),
         &namespaces,
@@ -383,7 +385,7 @@ proptest! {
                     let allocatable = node.allocatable.get(resource).value();
                     expected += if node.open { (allocatable - held(false)).max(0) } else { held(true).min(allocatable) };
                 }
-                prop_assert_eq!(offers.of(cluster).get(resource).value(), expected, "{} of {}", cluster, resource);
+                prop_assert_eq!(offers.offer_to(cluster).get(resource).value(), expected, "{} of {}", cluster, resource);
             }
         }
     }
@@ -393,9 +395,9 @@ proptest! {
         let offers = count(&nodes, &pods);
         let all: ResourceList = nodes.iter().map(|(_, node)| &node.allocatable).sum();
         for cluster in ["rome", "milan", "turin", "newcomer"] {
-            prop_assert!(offers.of(cluster).iter().all(|(_, quantity)| !quantity.is_negative()));
-            prop_assert_eq!(offers.of(cluster).fits_in(&all), Ok(()));
-            prop_assert_eq!(offers.of("newcomer").fits_in(offers.of(cluster)), Ok(()));
+            prop_assert!(offers.offer_to(cluster).iter().all(|(_, quantity)| !quantity.is_negative()));
+            prop_assert_eq!(offers.offer_to(cluster).fits_in(&all), Ok(()));
+            prop_assert_eq!(offers.offer_to("newcomer").fits_in(offers.offer_to(cluster)), Ok(()));
         }
     }
 
@@ -413,7 +415,7 @@ proptest! {
         let changes = old.changes_to(&new);
         for cluster in ["rome", "milan", "turin", "newcomer"] {
             let announced = changes.contains(&Change::All) || changes.contains(&Change::Cluster(cluster.to_owned()));
-            let changed = old.of(cluster) != new.of(cluster);
+            let changed = old.offer_to(cluster) != new.offer_to(cluster);
             prop_assert!(announced || !changed, "the change of {} was not announced", cluster);
             prop_assert!(changed || !changes.contains(&Change::Cluster(cluster.to_owned())), "{} did not change", cluster);
         }

@@ -29,7 +29,7 @@ use crate::source::NodeLabels;
 /// Offer to each peer of this cluster what is free on the nodes with given labels
 #[derive(Debug, Parser)]
 #[command(name = "node-labels-resources", version)]
-struct Arguments {
+struct NodeLabelsArguments {
     /// Selects nodes by labels, as kubectl does: pool=shared, 'zone in (a,b),!gpu', or node-role.kubernetes.io/worker.
     /// A node must meet all parts of a selector; repeat the flag for alternatives
     #[arg(long = "node-label", value_name = "SELECTOR", required = true)]
@@ -40,7 +40,7 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = NodeLabelsArguments::parse();
     arguments.options.start_logging();
     let selectors: Vec<String> = arguments
         .selectors
@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
     );
     let client = match kubernetes::client().await {
         Ok(client) => client,
-        Err(error) => return failed(&error),
+        Err(error) => return report_failure(&error),
     };
     let stop = CancellationToken::new();
     let source = NodeLabels::start(&client, arguments.selectors, &stop);
@@ -62,7 +62,7 @@ async fn main() -> ExitCode {
     outcome
 }
 
-fn failed(error: &dyn std::error::Error) -> ExitCode {
+fn report_failure(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("node-labels-resources: {error}");
     ExitCode::FAILURE
 }
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn the_command_line_is_valid() {
-        Arguments::command().debug_assert();
+        NodeLabelsArguments::command().debug_assert();
         let parse = |arguments: &[&str]| {
-            Arguments::try_parse_from([&["node-labels-resources"], arguments].concat())
+            NodeLabelsArguments::try_parse_from([&["node-labels-resources"], arguments].concat())
         };
         let arguments = parse(&[
             "--node-label",

@@ -25,7 +25,7 @@ pub struct NodeLabels {
 }
 
 /// The watched objects.
-struct Cluster {
+struct NodeLabelsWatches {
     nodes: Cache<SelectedNode>,
     pods: Cache<BoundPod>,
     namespaces: Cache<String>,
@@ -35,13 +35,13 @@ struct Cluster {
 impl NodeLabels {
     /// Watches the cluster until `stop`.
     pub fn start(client: &Client, selectors: Vec<Selector>, stop: &CancellationToken) -> Self {
-        let cluster = Cluster::watch(client, selectors, stop);
+        let cluster = NodeLabelsWatches::watch(client, selectors, stop);
         let announcer = Announcer::new();
         let (sender, offers) = watch::channel(None);
         tokio::spawn({
             let (announcer, stop) = (announcer.clone(), stop.clone());
             async move {
-                stop.run_until_cancelled(follow(cluster, sender, announcer))
+                stop.run_until_cancelled(follow_changes(cluster, sender, announcer))
                     .await;
             }
         });
@@ -50,21 +50,21 @@ impl NodeLabels {
 }
 
 /// Computes the offers once all objects are listed, and then a moment after each change.
-async fn follow(
-    cluster: Cluster,
+async fn follow_changes(
+    cluster: NodeLabelsWatches,
     offers: watch::Sender<Option<Arc<Offers>>>,
     announcer: Announcer,
 ) {
     let synced = [
-        cluster.nodes.synced().await,
-        cluster.pods.synced().await,
-        cluster.namespaces.synced().await,
+        cluster.nodes.wait_until_synced().await,
+        cluster.pods.wait_until_synced().await,
+        cluster.namespaces.wait_until_synced().await,
     ];
     if synced.contains(&false) {
         return;
     }
     loop {
-        let new = Arc::new(cluster.offers());
+        let new = Arc::new(cluster.current_offers());
         // Before the first result, subscribers could not read.
         let changes = offers
             .borrow()
@@ -72,7 +72,7 @@ async fn follow(
             .map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
         offers.send_replace(Some(new.clone()));
         for change in changes {
-            tracing::info!(?change, free = %new.of(""), "the offers have changed");
+            tracing::info!(?change, free = %new.offer_to(""), "the offers have changed");
             announcer.announce(&change);
         }
         cluster.changed.notified().await;
@@ -80,7 +80,7 @@ async fn follow(
     }
 }
 
-impl Cluster {
+impl NodeLabelsWatches {
     fn watch(client: &Client, selectors: Vec<Selector>, stop: &CancellationToken) -> Self {
         let changed = Arc::new(Notify::new());
         let notify = || {
@@ -97,28 +97,28 @@ impl Cluster {
                 Api::<Node>::all(client.clone()),
                 Config::default(),
                 stop.clone(),
-                move |node| decide::node(node, &selectors),
+                move |node| decide::select_node(node, &selectors),
                 move |_, _, _| by_node(),
             ),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
                 bound,
                 stop.clone(),
-                decide::pod,
+                decide::bound_pod,
                 move |_, _, _| by_pod(),
             ),
             namespaces: Cache::watch(
                 Api::<Namespace>::all(client.clone()),
                 managed,
                 stop.clone(),
-                decide::namespace,
+                decide::consumer_of_namespace,
                 move |_, _, _| by_namespace(),
             ),
             changed,
         }
     }
 
-    fn offers(&self) -> Offers {
+    fn current_offers(&self) -> Offers {
         let (nodes, pods) = (self.nodes.all(), self.pods.all());
         let namespaces: HashMap<String, String> = self
             .namespaces
@@ -126,7 +126,7 @@ impl Cluster {
             .into_iter()
             .map(|(key, consumer)| (key.name, consumer.as_ref().clone()))
             .collect();
-        decide::offers(
+        decide::compute_offers(
             nodes
                 .iter()
                 .map(|(key, node)| (key.name.as_str(), node.as_ref())),
@@ -141,7 +141,7 @@ impl Cluster {
 impl ResourceSource for NodeLabels {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         match self.offers.borrow().as_deref() {
-            Some(offers) => Ok(vec![offers.of(cluster).clone().into()]),
+            Some(offers) => Ok(vec![offers.offer_to(cluster).clone().into()]),
             None => Err(SourceError::NotReady(
                 "the nodes and pods of this cluster are not listed yet".to_owned(),
             )),

@@ -14,7 +14,7 @@ use futures::{FutureExt as _, channel::mpsc};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
-use liqo_resource_plugin::Changes;
+use liqo_resource_plugin::ChangeStream;
 use serde_json::{Value, json};
 
 use super::*;
@@ -139,7 +139,7 @@ fn pod(name: &str, namespace: &str, consumer: Option<&str>) -> Value {
 struct Running {
     server: Arc<ApiServer>,
     source: NodeLabels,
-    changes: Changes,
+    changes: ChangeStream,
     stop: CancellationToken,
 }
 

@@ -14,7 +14,7 @@ use liqo_api::{
     record_text::{MAX_OBJECT_LEN, MAX_POD_LEN, MAX_SECRET_LEN},
     tenant_namespace,
 };
-use liqo_peering::{auth::client::Applicant, objects::quota, protocol::PeeringAnswer};
+use liqo_peering::{auth::client::Applicant, objects::tenant_quota, protocol::PeeringAnswer};
 use liqo_tests::{Cluster, Measurement, World};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -46,7 +46,7 @@ const PAGES: f64 = 1.25;
 
 /// Maximum size in MiB of what a tenant can store: the numbers of its quota times the maximum sizes.
 fn bound() -> Result<f64> {
-    let hard = quota()
+    let hard = tenant_quota()
         .spec
         .and_then(|spec| spec.hard)
         .context("the quota is empty")?;

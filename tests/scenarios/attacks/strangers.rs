@@ -11,7 +11,7 @@ use futures::future::{join_all, try_join_all};
 use liqo_api::tenant_namespace;
 use liqo_peering::{
     auth::client::{Applicant, AuthClient},
-    protocol::{Grant, PeeringAnswer, SecretText},
+    protocol::{AccessGrant, PeeringAnswer, SecretText},
 };
 use liqo_signing::ClusterIdentity;
 use liqo_tests::{World, eventually};
@@ -58,7 +58,7 @@ async fn ask(
 async fn a_reusable_token_is_used_up(
     world: &World,
     endpoint: &AuthClient,
-) -> Result<Vec<(ClusterIdentity, Grant)>> {
+) -> Result<Vec<(ClusterIdentity, AccessGrant)>> {
     let uses = USES.to_string();
     let create = [
         "token",
@@ -164,7 +164,7 @@ async fn parallel_renewals(
 async fn the_old_credential_is_refused(
     world: &World,
     key: &ClusterIdentity,
-    grant: &Grant,
+    grant: &AccessGrant,
 ) -> Result<()> {
     let kubeconfig = world.scratch("ended.kubeconfig");
     let old = client(

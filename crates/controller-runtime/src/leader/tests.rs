@@ -8,7 +8,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn observed(holder: &str, changed_at: Instant) -> Observed {
+fn observed(holder: &str, changed_at: Instant) -> ObservedLease {
     let spec = LeaseSpec {
         holder_identity: Some(holder.to_owned()),
         lease_duration_seconds: Some(15),
@@ -18,10 +18,10 @@ fn observed(holder: &str, changed_at: Instant) -> Observed {
         spec: Some(spec),
         ..Lease::default()
     });
-    Observed {
+    ObservedLease {
         lease,
         changed_at: Some(changed_at),
-        ..Observed::default()
+        ..ObservedLease::default()
     }
 }
 
@@ -29,41 +29,51 @@ fn observed(holder: &str, changed_at: Instant) -> Observed {
 async fn a_holder_that_renews_is_left_alone_and_a_silent_one_is_replaced() {
     let start = Instant::now();
     let seen = observed("other", start);
-    assert_eq!(decide(&seen, "me", start), Decision::Wait(POLL_PERIOD));
     assert_eq!(
-        decide(&seen, "me", start + Duration::from_millis(14_800)),
-        Decision::Wait(Duration::from_millis(200))
+        decide_on_lease(&seen, "me", start),
+        LeaseDecision::Wait(POLL_PERIOD)
     );
     assert_eq!(
-        decide(&seen, "me", start + 15 * SECOND),
-        Decision::TakeOrRenew
+        decide_on_lease(&seen, "me", start + Duration::from_millis(14_800)),
+        LeaseDecision::Wait(Duration::from_millis(200))
+    );
+    assert_eq!(
+        decide_on_lease(&seen, "me", start + 15 * SECOND),
+        LeaseDecision::TakeOrRenew
     );
 }
 
 #[tokio::test]
 async fn a_free_or_own_lease_is_taken_and_an_absent_one_made() {
     let now = Instant::now();
-    assert_eq!(decide(&observed("", now), "me", now), Decision::TakeOrRenew);
     assert_eq!(
-        decide(&observed("me", now), "me", now),
-        Decision::TakeOrRenew
+        decide_on_lease(&observed("", now), "me", now),
+        LeaseDecision::TakeOrRenew
     );
     assert_eq!(
-        decide(
-            &Observed {
+        decide_on_lease(&observed("me", now), "me", now),
+        LeaseDecision::TakeOrRenew
+    );
+    assert_eq!(
+        decide_on_lease(
+            &ObservedLease {
                 changed_at: Some(now),
-                ..Observed::default()
+                ..ObservedLease::default()
             },
             "me",
             now
         ),
-        Decision::Create
+        LeaseDecision::Create
     );
 }
 
 #[test]
 fn a_holder_ends_before_another_one_starts() {
-    for timing in [Timing::ALONE, Timing::WITH_STANDBY, Timing::of_lease(5)] {
+    for timing in [
+        LeaseTiming::ALONE,
+        LeaseTiming::WITH_STANDBY,
+        LeaseTiming::of_lease(5),
+    ] {
         let deadline = timing.renew_deadline();
         assert!(deadline + SECOND <= timing.lease_duration(), "{timing:?}");
         assert!(
@@ -72,14 +82,14 @@ fn a_holder_ends_before_another_one_starts() {
         );
     }
     assert!(
-        Timing::WITH_STANDBY.takeover_limit() <= 8 * SECOND,
+        LeaseTiming::WITH_STANDBY.takeover_limit() <= 8 * SECOND,
         "starting the controllers takes another second or two"
     );
 }
 
 /// When a replica that waits takes the lease of a holder that renewed it until `died_at`. Both
 /// begin at zero; requests take no time.
-fn taken_at(timing: Timing, died_at: Duration, first_poll: Duration) -> Duration {
+fn taken_at(timing: LeaseTiming, died_at: Duration, first_poll: Duration) -> Duration {
     let start = Instant::now();
     let renewals =
         |until: Duration| until.min(died_at).as_millis() / timing.renew_period().as_millis();
@@ -96,8 +106,8 @@ fn taken_at(timing: Timing, died_at: Duration, first_poll: Duration) -> Duration
             .and_then(|lease| lease.spec.as_mut())
             .unwrap()
             .lease_duration_seconds = seconds;
-        match decide(&observed, "me", start + now) {
-            Decision::Wait(wait) => now += wait,
+        match decide_on_lease(&observed, "me", start + now) {
+            LeaseDecision::Wait(wait) => now += wait,
             _ => return now,
         }
     }
@@ -106,7 +116,7 @@ fn taken_at(timing: Timing, died_at: Duration, first_poll: Duration) -> Duration
 #[test]
 fn a_replica_that_waits_takes_over_from_one_that_died_within_the_limit_but_not_before_that_one_gives_up()
  {
-    for timing in [Timing::ALONE, Timing::WITH_STANDBY] {
+    for timing in [LeaseTiming::ALONE, LeaseTiming::WITH_STANDBY] {
         for died_at in (20_000..24_000).step_by(130).map(Duration::from_millis) {
             for first_poll in (0..1000).step_by(90).map(Duration::from_millis) {
                 let silence = taken_at(timing, died_at, first_poll).saturating_sub(died_at);
@@ -134,7 +144,7 @@ struct Server {
 }
 
 impl Server {
-    fn election(&self, identity: &str, timing: Timing) -> Election {
+    fn election(&self, identity: &str, timing: LeaseTiming) -> Election {
         let server = self.clone();
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let server = server.clone();
@@ -213,19 +223,19 @@ async fn acquired(election: &Election) -> (Leadership<'_>, Duration) {
 async fn a_replica_waits_as_long_as_the_holder_promised_and_knows_whom_it_replaced() {
     let server = Server::default();
     let (first, second) = (
-        server.election("first", Timing::of_lease(2)),
-        server.election("second", Timing::of_lease(1)),
+        server.election("first", LeaseTiming::of_lease(2)),
+        server.election("second", LeaseTiming::of_lease(1)),
     );
     let (dead, _) = acquired(&first).await;
     assert_eq!(
-        (dead.replaced(), dead.former_renewal()),
+        (dead.replaced_holder(), dead.former_renewal()),
         (None, None),
         "nobody led before"
     );
     let renewed = server.renewed();
     let (leadership, took) = acquired(&second).await;
     assert_eq!(
-        (leadership.replaced(), leadership.former_renewal()),
+        (leadership.replaced_holder(), leadership.former_renewal()),
         (Some("first"), Some(renewed))
     );
     assert!(took >= Duration::from_secs(2), "after {took:?}");
@@ -235,8 +245,8 @@ async fn a_replica_waits_as_long_as_the_holder_promised_and_knows_whom_it_replac
 async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
     let server = Server::default();
     let (first, second) = (
-        server.election("first", Timing::of_lease(1)),
-        server.election("second", Timing::of_lease(1)),
+        server.election("first", LeaseTiming::of_lease(1)),
+        server.election("second", LeaseTiming::of_lease(1)),
     );
     let _dead = acquired(&first).await;
     let died = server.renewed();
@@ -244,17 +254,17 @@ async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
     let (mut leadership, _) = acquired(&second).await;
     assert_eq!(*server.loses_answer_to.lock(), None);
     assert_eq!(
-        (leadership.replaced(), leadership.former_renewal()),
+        (leadership.replaced_holder(), leadership.former_renewal()),
         (Some("first"), Some(died))
     );
     // A renewal replaces nobody.
-    let renewed = second.step(&mut leadership.observed).await.unwrap();
-    assert_eq!(renewed, Outcome::Held { replaced: None });
+    let renewed = second.run_step(&mut leadership.observed).await.unwrap();
+    assert_eq!(renewed, ElectionOutcome::Held { replaced: None });
     assert_eq!(leadership.former_renewal(), Some(died));
     // A container that starts again has the name of the former one.
     let (former, again) = (
         server.renewed(),
-        server.election("second", Timing::of_lease(1)),
+        server.election("second", LeaseTiming::of_lease(1)),
     );
     assert_eq!(acquired(&again).await.0.former_renewal(), Some(former));
 }
@@ -262,40 +272,43 @@ async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
 #[tokio::test]
 async fn a_holder_renews_without_reading_until_somebody_else_writes() {
     let server = Server::default();
-    let election = server.election("first", Timing::ALONE);
+    let election = server.election("first", LeaseTiming::ALONE);
     let (mut leadership, _) = acquired(&election).await;
     for _ in 0..3 {
-        let renewed = election.step(&mut leadership.observed).await.unwrap();
+        let renewed = election.run_step(&mut leadership.observed).await.unwrap();
         assert_eq!(
             (renewed, *server.reads.lock()),
-            (Outcome::Held { replaced: None }, 1)
+            (ElectionOutcome::Held { replaced: None }, 1)
         );
     }
     // Somebody adds an annotation.
     server.lease.lock().as_mut().unwrap()["metadata"]["resourceVersion"] = "100".into();
     assert_eq!(
-        election.step(&mut leadership.observed).await.unwrap(),
-        Outcome::Waits(POLL_PERIOD)
+        election.run_step(&mut leadership.observed).await.unwrap(),
+        ElectionOutcome::Waits(POLL_PERIOD)
     );
     assert_eq!(leadership.observed.holder(), Some("first"));
     assert_eq!(
-        election.step(&mut leadership.observed).await.unwrap(),
-        Outcome::Held { replaced: None }
+        election.run_step(&mut leadership.observed).await.unwrap(),
+        ElectionOutcome::Held { replaced: None }
     );
     // The answer to a renewal is lost.
     *server.loses_answer_to.lock() = Some("first");
-    election.step(&mut leadership.observed).await.unwrap_err();
+    election
+        .run_step(&mut leadership.observed)
+        .await
+        .unwrap_err();
     assert_eq!(
-        election.step(&mut leadership.observed).await.unwrap(),
-        Outcome::Held { replaced: None }
+        election.run_step(&mut leadership.observed).await.unwrap(),
+        ElectionOutcome::Held { replaced: None }
     );
     // Another replica takes it.
     let lease =
         json!({ "metadata": { "resourceVersion": "200" }, "spec": { "holderIdentity": "second" } });
     *server.lease.lock() = Some(lease);
     assert_eq!(
-        election.step(&mut leadership.observed).await.unwrap(),
-        Outcome::Waits(POLL_PERIOD)
+        election.run_step(&mut leadership.observed).await.unwrap(),
+        ElectionOutcome::Waits(POLL_PERIOD)
     );
     assert_eq!(leadership.observed.holder(), Some("second"));
 }
@@ -303,7 +316,7 @@ async fn a_holder_renews_without_reading_until_somebody_else_writes() {
 #[tokio::test]
 async fn a_holder_whose_lease_was_deleted_or_emptied_goes_on() {
     let server = Server::default();
-    let election = server.election("first", Timing::of_lease(2));
+    let election = server.election("first", LeaseTiming::of_lease(2));
     let (mut leadership, _) = acquired(&election).await;
     for lease in [
         None,
@@ -331,8 +344,8 @@ async fn a_holder_whose_lease_was_deleted_or_emptied_goes_on() {
 async fn a_lease_that_was_given_up_is_taken_before_it_expires_and_nobody_counts_as_dead() {
     let server = Server::default();
     let (first, second) = (
-        server.election("first", Timing::of_lease(60)),
-        server.election("second", Timing::ALONE),
+        server.election("first", LeaseTiming::of_lease(60)),
+        server.election("second", LeaseTiming::ALONE),
     );
     let (leadership, _) = acquired(&first).await;
     let gives_up = async {
@@ -340,14 +353,14 @@ async fn a_lease_that_was_given_up_is_taken_before_it_expires_and_nobody_counts_
         leadership.release().await;
     };
     let ((leadership, took), ()) = tokio::join!(acquired(&second), gives_up);
-    assert_eq!(leadership.replaced(), None);
+    assert_eq!(leadership.replaced_holder(), None);
     assert!(took < Duration::from_secs(30), "after {took:?}");
 }
 
 #[tokio::test]
 async fn a_holder_that_cannot_renew_ends_and_a_short_outage_does_not_end_it() {
     let server = Server::default();
-    let first = server.election("first", Timing::of_lease(4));
+    let first = server.election("first", LeaseTiming::of_lease(4));
     let (mut leadership, _) = acquired(&first).await;
     let never = CancellationToken::new();
     *server.is_away.lock() = true;

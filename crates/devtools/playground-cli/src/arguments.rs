@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use liqo_quantity::ResourceArgument;
-use liqoctl::output::Format;
+use liqoctl::output::OutputFormat;
 
 use crate::{
     cluster_argument::{ClusterArgument, nodes},
@@ -34,7 +34,7 @@ pub struct Arguments {
         default_value_t,
         value_name = "FORMAT"
     )]
-    pub output: Format,
+    pub output: OutputFormat,
     /// Write a log to standard error
     #[arg(short, long, global = true)]
     pub verbose: bool,

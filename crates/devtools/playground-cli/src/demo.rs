@@ -20,9 +20,9 @@ use liqo_api::{ResourceOffer, labels, provider_namespace};
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL};
 use liqoctl::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     readiness,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -77,7 +77,7 @@ pub async fn wait_for_virtual_node(
     let selector = format!(
         "{}={},{}!={FAKE_NODE}",
         labels::REMOTE_CLUSTER_ID,
-        provider.installed().await?.id,
+        provider.require_installed().await?.id,
         labels::POOL
     );
     let nodes: Api<Node> = Api::all(consumer.client.clone());
@@ -94,9 +94,9 @@ pub async fn wait_for_virtual_node(
                 .items;
             let ready = found.iter().any(readiness::node);
             Ok(if ready {
-                Poll::Done(())
+                PollResult::Done(())
             } else {
-                Poll::NotYet(format!("no Ready node has the labels {selector}"))
+                PollResult::NotYet(format!("no Ready node has the labels {selector}"))
             })
         },
     )
@@ -111,7 +111,7 @@ pub async fn wait_for_borrowed(
     timeout: Duration,
     news: impl FnMut(&str),
 ) -> anyhow::Result<()> {
-    let namespace = provider_namespace(&provider.installed().await?.id);
+    let namespace = provider_namespace(&provider.require_installed().await?.id);
     let offers: Api<ResourceOffer> = Api::namespaced(consumer.client.clone(), &namespace);
     until(
         "the broker lends only what it borrows",
@@ -123,7 +123,7 @@ pub async fn wait_for_borrowed(
                 .await
                 .doing("list the offers of the broker")?
                 .items;
-            Ok(not_borrowed(&found).map_or(Poll::Done(()), Poll::NotYet))
+            Ok(not_borrowed(&found).map_or(PollResult::Done(()), PollResult::NotYet))
         },
     )
     .await
@@ -203,9 +203,9 @@ pub async fn run(
                 .await
                 .doing("read the Deployment of the demo")?;
             Ok(if is_complete(&deployment) {
-                Poll::Done(())
+                PollResult::Done(())
             } else {
-                Poll::NotYet(progress(&deployment))
+                PollResult::NotYet(progress(&deployment))
             })
         },
     )
@@ -286,8 +286,8 @@ async fn answers(
                 .filter(|pod| !counted.contains_key(&pod.name_any()))
                 .count();
             Ok(match missing {
-                0 => Poll::Done(counted),
-                _ => Poll::NotYet(format!(
+                0 => PollResult::Done(counted),
+                _ => PollResult::NotYet(format!(
                     "{missing} of {} pods have not answered",
                     pods.len()
                 )),
@@ -333,7 +333,7 @@ pub async fn add_broker_nodes(
     let selector = format!(
         "{}={},app={NAME}",
         labels::CONSUMER_ID,
-        customer.installed().await?.id
+        customer.require_installed().await?.id
     );
     let api: Api<Pod> = Api::all(broker.client.clone());
     let found = api

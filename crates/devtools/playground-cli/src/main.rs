@@ -37,7 +37,7 @@ use liqo_playground::{Playground, Supervision};
 use liqoctl::{
     output::{self, Paint},
     program,
-    progress::Progress,
+    progress::StepProgress,
 };
 
 use arguments::{Arguments, Command};
@@ -48,28 +48,32 @@ fn main() -> ExitCode {
     if let Some(instance) = liqo_playground::supervised_instance() {
         return match liqo_playground::run_supervisor(&instance) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => program::failed(PROGRAM, &error.into()),
+            Err(error) => program::print_failure(PROGRAM, &error.into()),
         };
     }
     let arguments = Arguments::parse();
-    program::run(PROGRAM, arguments.verbose, run(arguments))
+    program::run_program(PROGRAM, arguments.verbose, run(arguments))
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (playground, format) = (open(&arguments.instance)?, arguments.output);
     match arguments.command {
         Command::Up(arguments) => {
-            let up = Box::pin(up::up(&playground, &arguments, &Progress::new())).await?;
-            output::print(format, &up, tables::up)
+            let up = Box::pin(up::up(&playground, &arguments, &StepProgress::new())).await?;
+            output::print_result(format, &up, tables::up)
         }
         Command::Conformance(arguments) if arguments.list => {
-            let tests = conformance::list(&arguments, &Progress::new()).await?;
-            output::print(format, &tests, |tests| tests.join("\n"))
+            let tests = conformance::list(&arguments, &StepProgress::new()).await?;
+            output::print_result(format, &tests, |tests| tests.join("\n"))
         }
         Command::Conformance(arguments) => {
-            let results =
-                Box::pin(conformance::run(&playground, &arguments, &Progress::new())).await?;
-            output::print(format, &results, tables::conformance)?;
+            let results = Box::pin(conformance::run(
+                &playground,
+                &arguments,
+                &StepProgress::new(),
+            ))
+            .await?;
+            output::print_result(format, &results, tables::conformance)?;
             let unexplained = results.unexplained();
             ensure!(
                 unexplained == 0,
@@ -77,10 +81,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             );
             Ok(())
         }
-        Command::Down => Ok(Progress::new()
-            .step("Ending the clusters", playground.down())
+        Command::Down => Ok(StepProgress::new()
+            .run_step("Ending the clusters", playground.down())
             .await?),
-        Command::Status => output::print(format, &playground.status().await?, |status| {
+        Command::Status => output::print_result(format, &playground.status().await?, |status| {
             tables::status(status, Paint::for_stdout())
         }),
         Command::Kubeconfig { cluster } => {

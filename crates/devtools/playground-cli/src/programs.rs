@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use liqoctl::progress::Progress;
+use liqoctl::progress::StepProgress;
 use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -47,7 +47,7 @@ impl Profile {
 pub async fn programs(
     with_plugins: bool,
     profile: Profile,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
@@ -110,7 +110,7 @@ async fn build(
     source: &Path,
     with_plugins: bool,
     profile: Profile,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let all = all(source, with_plugins)?;
     let needed = crates(source, &all).await?;

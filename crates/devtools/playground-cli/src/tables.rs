@@ -22,7 +22,7 @@ pub fn up(up: &UpResult) -> String {
             cluster.kubeconfig.display().to_string(),
         ]
     };
-    let mut text = output::table(
+    let mut text = output::format_table(
         &["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"],
         up.clusters.iter().map(row),
     );
@@ -51,7 +51,7 @@ pub fn up(up: &UpResult) -> String {
         let header: Vec<&str> = header.collect();
         text = format!(
             "{text}\n\n{}",
-            output::table(&header, up.demo.iter().map(row))
+            output::format_table(&header, up.demo.iter().map(row))
         );
     }
     text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
@@ -66,7 +66,7 @@ pub fn conformance(results: &Conformance) -> String {
             group.passed.to_string(),
         ]
     };
-    let mut blocks = vec![output::table(
+    let mut blocks = vec![output::format_table(
         &["GROUP", "LISTED", "RUN", "PASSED"],
         results.groups.iter().map(row),
     )];
@@ -89,7 +89,7 @@ pub fn conformance(results: &Conformance) -> String {
             let known = test.known.as_deref().unwrap_or("NOT EXPLAINED");
             vec![test.test.clone(), short(&test.message), known.to_owned()]
         };
-        blocks.push(output::table(
+        blocks.push(output::format_table(
             &["NOT PASSED", "MESSAGE", "ROW OF docs/reference/kubectl.md"],
             results.failed.iter().map(row),
         ));
@@ -129,7 +129,7 @@ pub fn status(status: &Status, paint: Paint) -> String {
                 component.last_exit.clone().unwrap_or_default(),
             ]
         });
-        blocks.push(output::table(
+        blocks.push(output::format_table(
             &["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"],
             rows,
         ));
@@ -176,7 +176,7 @@ fn node_table(cluster: &ClusterStatus, paint: Paint) -> String {
             String::new(),
         ]
     });
-    output::table(
+    output::format_table(
         &["NODE", "READY", "ADDRESS", "NETWORK NAMESPACE"],
         real.chain(fake),
     )

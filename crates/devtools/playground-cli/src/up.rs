@@ -21,10 +21,10 @@ use liqo_playground::{
 };
 use liqoctl::{
     broker,
-    cluster::{Access, Cluster, Explained as _},
+    cluster::{Cluster, ClusterAccess, ExplainFailure as _},
     evict, install, offload, peer,
-    progress::Progress,
-    settings::{Settings, default_fabric_image, default_image},
+    progress::StepProgress,
+    settings::{InstallSettings, default_fabric_image, default_image},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -62,15 +62,15 @@ pub struct UpCluster {
 }
 
 /// Shows what the playground library reports as the steps of a command.
-pub struct Steps<'a>(pub &'a Progress);
+pub struct Steps<'a>(pub &'a StepProgress);
 
 impl liqo_playground::Progress for Steps<'_> {
     fn started(&self, step: &str) {
-        self.0.started(step);
+        self.0.start_step(step);
     }
 
     fn finished(&self, step: &str) {
-        self.0.finished(step);
+        self.0.finish_step(step);
     }
 
     fn message(&self, step: &str, text: &str) {
@@ -78,7 +78,7 @@ impl liqo_playground::Progress for Steps<'_> {
     }
 
     fn line(&self, text: &str) {
-        self.0.line(text);
+        self.0.print_line(text);
     }
 }
 
@@ -86,7 +86,7 @@ impl liqo_playground::Progress for Steps<'_> {
 pub async fn up(
     playground: &Playground,
     arguments: &Up,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<UpResult> {
     specs::check(arguments)?;
     install_requirements(arguments, progress).await?;
@@ -109,7 +109,7 @@ pub async fn up(
             return Ok(None);
         }
         progress
-            .step(
+            .run_step(
                 programs::BUILDING,
                 programs::programs(arguments.plugins, profile, progress),
             )
@@ -122,11 +122,11 @@ pub async fn up(
     let (programs, ()) = tokio::try_join!(build, provide)?;
     let handles = playground.up(&specs, &steps).await?;
     if let Some(line) = metrics_line(&specs) {
-        progress.line(&line);
+        progress.print_line(&line);
     }
     let mut clusters = Vec::new();
     for handle in &handles {
-        clusters.push(Cluster::connect(&Access::file(handle.kubeconfig())).await?);
+        clusters.push(Cluster::connect(&ClusterAccess::from_file(handle.kubeconfig())).await?);
     }
     let Some(programs) = programs else {
         return summary(arguments, &clusters, Vec::new()).await;
@@ -162,7 +162,7 @@ pub async fn up(
         .filter(|(consumer, _)| *consumer == 0)
         .count();
     let mut demo = progress
-        .step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress))
+        .run_step(DEMO_STEP, run_demo(consumer, borrowed + 1, progress))
         .await?;
     let broker = arguments
         .broker
@@ -175,10 +175,10 @@ pub async fn up(
 }
 
 /// Reports what is missing on this machine before anything starts, and installs it.
-async fn install_requirements(arguments: &Up, progress: &Progress) -> anyhow::Result<()> {
+async fn install_requirements(arguments: &Up, progress: &StepProgress) -> anyhow::Result<()> {
     let requirements = Requirements::check(&specs::specs(arguments, &[])).await?;
     if !requirements.missing_packages.is_empty() {
-        progress.line(&format!(
+        progress.print_line(&format!(
             "Debian packages that will be installed: {}",
             requirements.missing_packages.join(", ")
         ));
@@ -199,7 +199,7 @@ struct PlannedPeering<'a> {
 
 impl PlannedPeering<'_> {
     /// Peers the two. A broker lends on what it borrows.
-    async fn establish(&self, is_broker: bool, progress: &Progress) -> anyhow::Result<()> {
+    async fn establish(&self, is_broker: bool, progress: &StepProgress) -> anyhow::Result<()> {
         let Self {
             consumer,
             provider,
@@ -208,18 +208,22 @@ impl PlannedPeering<'_> {
         } = self;
         if is_broker {
             let step = format!("Letting {provider_name} lend on what it borrows");
-            progress.step(&step, lend_on(provider, consumer)).await?;
+            progress
+                .run_step(&step, lend_on(provider, consumer))
+                .await?;
         }
         let step = match self.consumer_name {
             None => format!("Peering with {provider_name}"),
             Some(consumer_name) => format!("Peering {consumer_name} with {provider_name}"),
         };
-        progress.step(&step, peer_with(consumer, provider)).await?;
+        progress
+            .run_step(&step, peer_with(consumer, provider))
+            .await?;
         if is_broker {
             let step = format!("Waiting until {provider_name} lends only what it borrows");
             let news = |text: &str| progress.message(&step, text);
             progress
-                .step(
+                .run_step(
                     &step,
                     demo::wait_for_borrowed(consumer, provider, TIMEOUT, news),
                 )
@@ -231,18 +235,18 @@ impl PlannedPeering<'_> {
 
 /// Peers one cluster with another, and waits for its virtual node.
 async fn peer_with(consumer: &Cluster, provider: &Cluster) -> anyhow::Result<()> {
-    let options = peer::Options {
+    let options = peer::PeerOptions {
         name: None,
-        request: peer::Request::AsBefore,
+        request: peer::RequestArguments::AsBefore,
         granularity: None,
         timeout: TIMEOUT,
         wait: true,
     };
-    peer::peer(
+    peer::peer_and_wait(
         consumer,
-        peer::Source::Remote(provider.clone()),
+        peer::PeeringSource::Remote(provider.clone()),
         &options,
-        &Progress::silent(),
+        &StepProgress::silent(),
     )
     .await?;
     demo::wait_for_virtual_node(consumer, provider, TIMEOUT).await
@@ -251,16 +255,16 @@ async fn peer_with(consumer: &Cluster, provider: &Cluster) -> anyhow::Result<()>
 /// Lets the broker lend to this customer what it borrows, as `liqoctl broker enable` does.
 async fn lend_on(lender: &Cluster, customer: &Cluster) -> anyhow::Result<()> {
     let customers = Some(broker::Customers::These(vec![
-        customer.installed().await?.id.to_string(),
+        customer.require_installed().await?.id.to_string(),
     ]));
-    let wanted = broker::Wanted {
+    let wanted = broker::RequestedPolicyChange {
         policy: broker::change::DEFAULT_POLICY.to_owned(),
         customers,
-        ..broker::Wanted::default()
+        ..broker::RequestedPolicyChange::default()
     };
     let plan = broker::plan_enabling(lender, &wanted).await?;
     if plan.is_needed() {
-        broker::enable(lender, &plan).await
+        broker::enable_lending_on(lender, &plan).await
     } else {
         Ok(())
     }
@@ -287,7 +291,7 @@ async fn install_everywhere(
     handles: &[liqo_playground::Cluster],
     clusters: &[Cluster],
     specs: &[ClusterSpec],
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<()> {
     let manager = image_of(&programs[MANAGER], &default_image(), profile)?;
     // liqo-fabric runs nft to configure the node's kernel.
@@ -302,13 +306,13 @@ async fn install_everywhere(
     let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
     let loads = images.iter().map(|image| playground.load_image(image));
     progress
-        .step("Loading Liqo's images", try_join_all(loads))
+        .run_step("Loading Liqo's images", try_join_all(loads))
         .await?;
     let installs = clusters.iter().zip(specs).zip(handles);
     let installs = installs
         .map(|((cluster, spec), handle)| install_in(cluster, spec, handle, [&manager, &fabric]));
     progress
-        .step("Installing Liqo", try_join_all(installs))
+        .run_step("Installing Liqo", try_join_all(installs))
         .await
         .map(drop)
 }
@@ -316,16 +320,16 @@ async fn install_everywhere(
 async fn run_demo(
     consumer: &Cluster,
     clusters: usize,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<Vec<DemoPod>> {
     demo::ensure_namespace(consumer).await?;
     let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
-    let options = offload::Options {
+    let options = offload::OffloadOptions {
         strategy,
         timeout: TIMEOUT,
-        ..offload::Options::default()
+        ..offload::OffloadOptions::default()
     };
-    offload::offload(consumer, demo::NAMESPACE, &options, &Progress::silent()).await?;
+    offload::offload(consumer, demo::NAMESPACE, &options, &StepProgress::silent()).await?;
     demo::run(consumer, clusters, TIMEOUT, |text| {
         progress.message(DEMO_STEP, text);
     })
@@ -373,22 +377,22 @@ async fn install_in(
     spec: &ClusterSpec,
     handle: &liqo_playground::Cluster,
     images: [&ImageSpec; 2],
-) -> anyhow::Result<install::Installed> {
+) -> anyhow::Result<install::InstallResult> {
     let name = &spec.name;
     // Liqo's pods would seem to run on a fake node.
     let avoid_nodes = (spec.fake_nodes.count > 0)
         .then(|| [(NODE_KIND_LABEL.to_owned(), FAKE_NODE.to_owned())].into());
     let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
     let base = if spec.dual_stack {
-        Settings::parse(&DUAL_STACK_SETTINGS)?
+        InstallSettings::parse(&DUAL_STACK_SETTINGS)?
     } else {
-        Settings::default()
+        InstallSettings::default()
     };
     // Nothing else runs in these clusters, and most of them do not enforce NetworkPolicies.
     let lend_without_network_policies = Some(true);
     let key_directory = Some(handle.key_directory().display().to_string());
     let cluster_name = Some(name.clone());
-    let settings = Settings {
+    let settings = InstallSettings {
         cluster_name,
         image,
         fabric_image,
@@ -397,14 +401,18 @@ async fn install_in(
         lend_without_network_policies,
         ..base
     };
-    let options = install::Options {
+    let options = install::InstallOptions {
         settings,
         allow_no_policies: false,
         timeout: TIMEOUT,
     };
-    let installed = Box::pin(install::install(cluster, &options, &Progress::silent()))
-        .await
-        .with_context(|| format!("in cluster {name}"))?;
+    let installed = Box::pin(install::install_liqo(
+        cluster,
+        &options,
+        &StepProgress::silent(),
+    ))
+    .await
+    .with_context(|| format!("in cluster {name}"))?;
     match &installed.warning {
         Some(warning) => bail!("in cluster {name}: {warning}"),
         None => Ok(installed),
@@ -422,7 +430,7 @@ async fn summary(
             name: argument.name.clone(),
             kubeconfig: cluster.access.kubeconfig.clone().unwrap_or_default(),
             cluster_id: cluster
-                .config()
+                .read_configuration()
                 .await?
                 .and_then(|config| Some(config.status?.cluster_id?.to_string())),
             virtual_nodes: evict::virtual_nodes(cluster)

@@ -10,7 +10,7 @@ use super::whole_seconds;
 
 /// A breach that was found now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub struct BreachFinding {
     pub by: Party,
     pub kind: BreachKind,
     /// A pool, or the contract.
@@ -19,25 +19,25 @@ pub struct Finding {
     pub message: String,
 }
 
-impl Finding {
+impl BreachFinding {
     pub fn new(by: Party, kind: BreachKind, object: &str, message: impl Into<String>) -> Self {
         Self {
             by,
             kind,
             object: object.to_owned(),
-            message: text(&message.into()),
+            message: bounded_text(&message.into()),
         }
     }
 }
 
 /// A text of bounded length for the other side.
-pub fn text(message: &str) -> String {
+pub fn bounded_text(message: &str) -> String {
     message.chars().take(MAX_CONTRACT_MESSAGE_LEN).collect()
 }
 
 /// Whether a breach of this kind is over when it is no longer found. The others are facts that
 /// stay.
-fn passes(kind: BreachKind) -> bool {
+fn ends_when_unseen(kind: BreachKind) -> bool {
     match kind {
         BreachKind::CapacityMissing
         | BreachKind::TermsDiffer
@@ -51,21 +51,21 @@ fn passes(kind: BreachKind) -> bool {
 
 /// The list after these findings. Kinds in `unknown` could not be looked at now, so that their
 /// breaches last. A list that needs no change stays the same.
-pub fn update(
+pub fn update_breaches(
     listed: &[Breach],
-    found: &[Finding],
+    found: &[BreachFinding],
     unknown: &[BreachKind],
     now: Timestamp,
 ) -> Vec<Breach> {
     let time = Time(whole_seconds(now));
-    let same = |breach: &Breach, finding: &Finding| {
+    let same = |breach: &Breach, finding: &BreachFinding| {
         (breach.by, breach.kind, breach.object.as_str())
             == (finding.by, finding.kind, finding.object.as_str())
     };
     let mut all: Vec<Breach> = listed.to_vec();
     for breach in all
         .iter_mut()
-        .filter(|breach| breach.until.is_none() && passes(breach.kind))
+        .filter(|breach| breach.until.is_none() && ends_when_unseen(breach.kind))
     {
         if !unknown.contains(&breach.kind) && !found.iter().any(|finding| same(breach, finding)) {
             breach.until = Some(time.clone());
@@ -78,7 +78,7 @@ pub fn update(
         {
             continue;
         }
-        let Finding {
+        let BreachFinding {
             by,
             kind,
             object,
@@ -105,14 +105,14 @@ pub fn update(
 }
 
 /// The breaches of one side that last.
-pub fn lasting(breaches: &[Breach], by: Party) -> impl Iterator<Item = &Breach> {
+pub fn lasting_breaches(breaches: &[Breach], by: Party) -> impl Iterator<Item = &Breach> {
     breaches
         .iter()
         .filter(move |breach| breach.by == by && breach.until.is_none())
 }
 
 /// The condition `Honoured`, from what both sides found.
-pub fn honoured(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondition {
+pub fn honoured_condition(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondition {
     let all: Vec<&Breach> = of_provider.iter().chain(of_consumer).collect();
     let mut open: Vec<&&Breach> = all.iter().filter(|breach| breach.until.is_none()).collect();
     open.sort_by_key(|breach| breach.time.0);
@@ -139,24 +139,24 @@ pub fn honoured(of_provider: &[Breach], of_consumer: &[Breach]) -> DesiredCondit
 /// Problems that this process saw, each with its begin. One that lasts for less than the tolerance
 /// is no breach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Doubts(BTreeMap<(BreachKind, String), Timestamp>);
+pub struct UnconfirmedBreaches(BTreeMap<(BreachKind, String), Timestamp>);
 
-impl Doubts {
+impl UnconfirmedBreaches {
     /// Keeps the findings that last for longer than the tolerance. Returns the time at which the
     /// next one does.
-    pub fn confirm(
+    pub fn confirm_lasting(
         &mut self,
-        found: &[Finding],
+        found: &[BreachFinding],
         now: Timestamp,
-    ) -> (Vec<Finding>, Option<Timestamp>) {
-        let key = |finding: &Finding| (finding.kind, finding.object.clone());
+    ) -> (Vec<BreachFinding>, Option<Timestamp>) {
+        let key = |finding: &BreachFinding| (finding.kind, finding.object.clone());
         self.0.retain(|known, since| {
             *since <= now && found.iter().any(|finding| key(finding) == *known)
         });
         for finding in found {
             self.0.entry(key(finding)).or_insert(now);
         }
-        let due = |finding: &Finding| {
+        let due = |finding: &BreachFinding| {
             self.0
                 .get(&key(finding))
                 .and_then(|since| since.saturating_add(super::TOLERANCE).ok())
@@ -181,8 +181,8 @@ mod tests {
     use super::*;
     use crate::contract::fixtures::at;
 
-    fn missing(pool: &str) -> Finding {
-        Finding::new(
+    fn missing(pool: &str) -> BreachFinding {
+        BreachFinding::new(
             Party::Provider,
             BreachKind::CapacityMissing,
             pool,
@@ -192,35 +192,38 @@ mod tests {
 
     #[test]
     fn a_breach_is_listed_once_while_it_lasts_and_then_has_an_end() {
-        let first = update(&[], &[missing("default")], &[], at(10));
+        let first = update_breaches(&[], &[missing("default")], &[], at(10));
         assert_eq!((first.len(), first[0].until.clone()), (1, None));
-        assert_eq!(update(&first, &[missing("default")], &[], at(20)), first);
-        let over = update(&first, &[], &[], at(30));
+        assert_eq!(
+            update_breaches(&first, &[missing("default")], &[], at(20)),
+            first
+        );
+        let over = update_breaches(&first, &[], &[], at(30));
         assert_eq!(over[0].until, Some(Time(at(30))));
-        let again = update(&over, &[missing("default")], &[], at(40));
+        let again = update_breaches(&over, &[missing("default")], &[], at(40));
         assert_eq!(again.len(), 2);
     }
 
     #[test]
     fn a_breach_that_cannot_be_looked_at_lasts() {
-        let first = update(&[], &[missing("default")], &[], at(10));
+        let first = update_breaches(&[], &[missing("default")], &[], at(10));
         assert_eq!(
-            update(&first, &[], &[BreachKind::CapacityMissing], at(30)),
+            update_breaches(&first, &[], &[BreachKind::CapacityMissing], at(30)),
             first
         );
     }
 
     #[test]
     fn a_notice_that_was_too_short_stays_a_fact() {
-        let finding = Finding::new(
+        let finding = BreachFinding::new(
             Party::Provider,
             BreachKind::NoticeTooShort,
             "default",
             "10 s instead of 300 s",
         );
-        let listed = update(&[], &[finding], &[], at(10));
-        assert_eq!(update(&listed, &[], &[], at(30)), listed);
-        let condition = honoured(&[], &listed);
+        let listed = update_breaches(&[], &[finding], &[], at(10));
+        assert_eq!(update_breaches(&listed, &[], &[], at(30)), listed);
+        let condition = honoured_condition(&[], &listed);
         assert_eq!(
             (condition.status, condition.reason.as_str()),
             (Some(false), "NoticeTooShort")
@@ -233,44 +236,47 @@ mod tests {
 
     #[test]
     fn a_contract_is_honoured_again_when_the_last_breach_is_over() {
-        assert_eq!(honoured(&[], &[]).status, Some(true));
-        let first = update(&[], &[missing("default")], &[], at(10));
-        assert_eq!(honoured(&first, &[]).status, Some(false));
-        let over = update(&first, &[], &[], at(30));
+        assert_eq!(honoured_condition(&[], &[]).status, Some(true));
+        let first = update_breaches(&[], &[missing("default")], &[], at(10));
+        assert_eq!(honoured_condition(&first, &[]).status, Some(false));
+        let over = update_breaches(&first, &[], &[], at(30));
         assert_eq!(
-            (honoured(&over, &[]).status, honoured(&over, &[]).message),
+            (
+                honoured_condition(&over, &[]).status,
+                honoured_condition(&over, &[]).message
+            ),
             (Some(true), "one breach is over".to_owned())
         );
     }
 
     #[test]
     fn what_is_wrong_for_less_than_the_tolerance_is_no_breach() {
-        let mut doubts = Doubts::default();
+        let mut doubts = UnconfirmedBreaches::default();
         assert_eq!(
-            doubts.confirm(&[missing("a")], at(0)),
+            doubts.confirm_lasting(&[missing("a")], at(0)),
             (vec![], Some(at(300)))
         );
         assert_eq!(
-            doubts.confirm(&[missing("a")], at(299)),
+            doubts.confirm_lasting(&[missing("a")], at(299)),
             (vec![], Some(at(300)))
         );
-        assert_eq!(doubts.confirm(&[], at(299)), (vec![], None));
+        assert_eq!(doubts.confirm_lasting(&[], at(299)), (vec![], None));
         assert_eq!(
-            doubts.confirm(&[missing("a")], at(400)),
+            doubts.confirm_lasting(&[missing("a")], at(400)),
             (vec![], Some(at(700)))
         );
         assert_eq!(
-            doubts.confirm(&[missing("a")], at(700)),
+            doubts.confirm_lasting(&[missing("a")], at(700)),
             (vec![missing("a")], None)
         );
     }
 
     #[test]
     fn a_clock_that_is_set_back_starts_the_tolerance_again() {
-        let mut doubts = Doubts::default();
-        doubts.confirm(&[missing("a")], at(1000));
+        let mut doubts = UnconfirmedBreaches::default();
+        doubts.confirm_lasting(&[missing("a")], at(1000));
         assert_eq!(
-            doubts.confirm(&[missing("a")], at(0)),
+            doubts.confirm_lasting(&[missing("a")], at(0)),
             (vec![], Some(at(300)))
         );
     }
@@ -282,12 +288,12 @@ mod tests {
             let (mut listed, mut open) = (Vec::new(), [false; 4]);
             for (second, (pool, wrong)) in events.into_iter().enumerate() {
                 open[pool] = wrong;
-                let found: Vec<Finding> = pools.iter().zip(open).filter(|(_, wrong)| *wrong).map(|(pool, _)| missing(pool)).collect();
+                let found: Vec<BreachFinding> = pools.iter().zip(open).filter(|(_, wrong)| *wrong).map(|(pool, _)| missing(pool)).collect();
                 let now = at(i64::try_from(second).unwrap());
-                listed = update(&listed, &found, &[], now);
+                listed = update_breaches(&listed, &found, &[], now);
                 prop_assert!(listed.len() <= MAX_BREACHES);
-                prop_assert_eq!(lasting(&listed, Party::Provider).count(), open.iter().filter(|wrong| **wrong).count());
-                prop_assert_eq!(&update(&listed, &found, &[], at(1_000_000)), &listed);
+                prop_assert_eq!(lasting_breaches(&listed, Party::Provider).count(), open.iter().filter(|wrong| **wrong).count());
+                prop_assert_eq!(&update_breaches(&listed, &found, &[], at(1_000_000)), &listed);
             }
         }
     }

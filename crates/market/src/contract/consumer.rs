@@ -17,12 +17,14 @@ use liqo_signing::ClusterIdentity;
 
 use super::{
     TOLERANCE,
-    breaches::{Doubts, honoured, lasting, text, update},
-    copied::{Known, copied},
-    dearer::{Charged, charged, dearer},
-    document::Document,
-    duties::{Sight, removed},
-    record::{ContractAtProvider, ContractCopy, superfluous},
+    breaches::{
+        UnconfirmedBreaches, bounded_text, honoured_condition, lasting_breaches, update_breaches,
+    },
+    copied::{OwnKnowledge, next_copy},
+    dearer::{PositiveRate, cost_increase, positive_rates},
+    document::ContractDocument,
+    duties::{ObservedContract, removal_finding},
+    record::{ContractAtProvider, ContractCopy, surplus_contracts},
     whole_seconds,
 };
 
@@ -67,7 +69,7 @@ pub enum ContractAction {
 
 impl ContractAction {
     /// The name of the copy that it writes.
-    pub fn copy(&self) -> Option<&str> {
+    pub fn copy_name(&self) -> Option<&str> {
         match self {
             Self::ApplyCopy(name, _)
             | Self::AnswerCopy(name, _)
@@ -79,7 +81,7 @@ impl ContractAction {
 
 /// Effect of a contract on the offers under it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Stance {
+pub enum ContractStance {
     /// This cluster signed these terms. The text says why no new pods go there all the same.
     Signed {
         pools: Vec<String>,
@@ -102,7 +104,7 @@ pub enum Stance {
 pub struct ContractJudgement {
     pub actions: Vec<ContractAction>,
     /// By name.
-    pub stances: BTreeMap<String, Stance>,
+    pub stances: BTreeMap<String, ContractStance>,
     /// The contract in force: its name, and its end if that is announced.
     in_force: Option<(String, Option<Timestamp>)>,
     /// Time of the next judgement.
@@ -110,7 +112,7 @@ pub struct ContractJudgement {
 }
 
 /// Decision on terms that this cluster has not signed.
-enum Verdict {
+enum TermsDecision {
     Sign,
     Ask(String),
     Wait(String),
@@ -118,7 +120,10 @@ enum Verdict {
 }
 
 /// Judges all contracts of a provider. `doubts` are what this process saw before, by contract.
-pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> ContractJudgement {
+pub fn judge_contracts(
+    view: &ContractView,
+    doubts: &mut BTreeMap<String, UnconfirmedBreaches>,
+) -> ContractJudgement {
     let mut judgement = ContractJudgement::default();
     doubts.retain(|name, _| view.contracts.contains_key(name));
     let mut read: Vec<&Arc<ContractAtProvider>> = view
@@ -158,7 +163,7 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
         .copies
         .iter()
         .filter_map(|(name, copy)| Some((name.as_str(), copy.spec.ended.as_ref()?.at.0)));
-    let mut old = superfluous(ended, view.now);
+    let mut old = surplus_contracts(ended, view.now);
     // What was spent stays with the newest copy, so that one never goes.
     let in_force = view
         .copies
@@ -180,14 +185,15 @@ pub fn judge(view: &ContractView, doubts: &mut BTreeMap<String, Doubts>) -> Cont
 impl ContractView<'_> {
     /// Whether this cluster signed what a copy says, and it is not over.
     fn is_in_force(&self, copy: &ContractCopy) -> bool {
-        copy.signed().is_some() && !copy.is_over(self.now)
+        copy.signed_document().is_some() && !copy.is_over(self.now)
     }
 
     /// The latest end of other contracts that are in force, or that the provider may still put in
     /// force after the fact.
     fn end_before(&self, name: &str) -> Option<Timestamp> {
-        let counts =
-            |copy: &ContractCopy| copy.spec.in_force_since.is_some() || copy.signed().is_some();
+        let counts = |copy: &ContractCopy| {
+            copy.spec.in_force_since.is_some() || copy.signed_document().is_some()
+        };
         let others = self
             .copies
             .values()
@@ -200,7 +206,7 @@ impl ContractView<'_> {
     fn judge_one(
         &self,
         record: &ContractAtProvider,
-        doubts: &mut Doubts,
+        doubts: &mut UnconfirmedBreaches,
         judgement: &mut ContractJudgement,
     ) {
         let name = &record.name;
@@ -222,7 +228,7 @@ impl ContractView<'_> {
         let own = current.and_then(|document| self.own_signature(known, document));
         let signed = current.filter(|_| own.is_some());
         let has_follower = judgement.in_force.is_some();
-        let known_here = Known {
+        let known_here = OwnKnowledge {
             copy,
             signed: own,
             not_before: self.end_before(name),
@@ -230,8 +236,8 @@ impl ContractView<'_> {
             now: self.now,
         };
         // An end that the copy has stays, whatever the provider says.
-        let spec = copied(&known_here, record);
-        let sight = Sight {
+        let spec = next_copy(&known_here, record);
+        let sight = ObservedContract {
             record,
             signed,
             copy,
@@ -241,9 +247,9 @@ impl ContractView<'_> {
             now: self.now,
         };
         let findings = sight.findings();
-        let (mut found, next) = doubts.confirm(&findings.doubtful, self.now);
+        let (mut found, next) = doubts.confirm_lasting(&findings.doubtful, self.now);
         found.extend(findings.certain);
-        status.breaches = update(&status.breaches, &found, &findings.unknown, self.now);
+        status.breaches = update_breaches(&status.breaches, &found, &findings.unknown, self.now);
         judgement.next = judgement
             .next
             .into_iter()
@@ -251,8 +257,8 @@ impl ContractView<'_> {
             .chain(spec.ended.as_ref().map(|end| end.at.0))
             .filter(|time| *time > self.now)
             .min();
-        let bound =
-            copy.filter(|copy| copy.spec.in_force_since.is_some() && copy.signed().is_some());
+        let bound = copy
+            .filter(|copy| copy.spec.in_force_since.is_some() && copy.signed_document().is_some());
         let own = OwnView {
             known,
             signed,
@@ -261,14 +267,14 @@ impl ContractView<'_> {
             ended: spec.ended.as_ref(),
             in_force: judgement.in_force.as_ref(),
         };
-        let stance = self.answer(record, &own, &mut status);
-        let is_in_force = matches!(stance, Stance::Signed { .. })
+        let stance = self.answer_contract(record, &own, &mut status);
+        let is_in_force = matches!(stance, ContractStance::Signed { .. })
             || bound.is_some_and(|_| !own.is_over(self.now));
         if is_in_force && judgement.in_force.is_none() {
             judgement.in_force = Some((name.clone(), spec.ended.as_ref().map(|end| end.at.0)));
         }
         judgement.stances.insert(name.clone(), stance);
-        let honoured = honoured(&record.spec.unverified().breaches, &status.breaches);
+        let honoured = honoured_condition(&record.spec.unverified().breaches, &status.breaches);
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature is not in it, so the evidence stays.
         if copy.is_none_or(|copy| copy.spec != spec) && !copy.is_some_and(|copy| copy.deleting) {
@@ -294,25 +300,29 @@ impl ContractView<'_> {
     }
 
     /// Time of this cluster's signature under a document, as its own copy says.
-    fn own_signature(&self, known: &ContractStatus, document: &Document) -> Option<Timestamp> {
+    fn own_signature(
+        &self,
+        known: &ContractStatus,
+        document: &ContractDocument,
+    ) -> Option<Timestamp> {
         let all = [
             (&known.signature, &known.signed),
             (&known.pending_signature, &known.pending_signed),
         ];
         let (_, time) = all.into_iter().find(|(signature, _)| {
             let signature = signature.as_ref();
-            signature.is_some_and(|signature| document.check(signature).is_ok())
+            signature.is_some_and(|signature| document.check_countersignature(signature).is_ok())
         })?;
         Some(time.as_ref().map_or(self.now, |time| time.0))
     }
 
     /// Fills in phase, message, signatures and the wish to end.
-    fn answer(
+    fn answer_contract(
         &self,
         record: &ContractAtProvider,
         own: &OwnView<'_>,
         status: &mut ContractStatus,
-    ) -> Stance {
+    ) -> ContractStance {
         let OwnView {
             known,
             signed,
@@ -321,7 +331,7 @@ impl ContractView<'_> {
             in_force,
             ..
         } = *own;
-        let sign = |document: &Document| {
+        let sign = |document: &ContractDocument| {
             let time = self.own_signature(known, document).unwrap_or(self.now);
             (
                 Some(document.countersign(self.identity)),
@@ -350,15 +360,15 @@ impl ContractView<'_> {
         if own.is_over(self.now) {
             status.phase = ContractPhase::Ended;
             status.message =
-                ended.map(|end| text(&format!("ended by the {}: {}", end.by, end.reason)));
-            return Stance::Over;
+                ended.map(|end| bounded_text(&format!("ended by the {}: {}", end.by, end.reason)));
+            return ContractStance::Over;
         }
         let current = match &record.current {
             Ok(current) => &current.document,
-            Err(error) => return refuse(status, error.clone(), false),
+            Err(error) => return refuse_contract(status, error.clone(), false),
         };
         if !self.is_ours(&current.terms) {
-            return refuse(
+            return refuse_contract(
                 status,
                 "the contract is between other clusters".to_owned(),
                 false,
@@ -367,7 +377,7 @@ impl ContractView<'_> {
         status.end_requested = self.end_request(record, own, status);
         if signed.is_none() {
             if ended.is_some() {
-                return refuse(
+                return refuse_contract(
                     status,
                     "the provider ends it before it was signed".to_owned(),
                     false,
@@ -375,28 +385,31 @@ impl ContractView<'_> {
             }
             if bound.is_some() {
                 let why = "its terms replace those in force without an amendment".to_owned();
-                return refuse(status, why, false);
+                return refuse_contract(status, why, false);
             }
-            let verdict = beside(in_force).or_else(|| self.defect(&record.name, &current.terms));
+            let verdict = conflict_with_in_force(in_force)
+                .or_else(|| self.terms_defect(&record.name, &current.terms));
             let verdict = verdict.unwrap_or_else(|| {
-                self.verdict(&record.name, current, None, current.terms.start.0)
+                self.decide_on_terms(&record.name, current, None, current.terms.start.0)
             });
             match verdict {
-                Verdict::Ask(why) => {
+                TermsDecision::Ask(why) => {
                     status.phase = ContractPhase::AwaitingDecision;
-                    status.message = Some(text(&why));
-                    return Stance::Asks(why);
+                    status.message = Some(bounded_text(&why));
+                    return ContractStance::Asks(why);
                 }
-                Verdict::Wait(why) => {
-                    status.message = Some(text(&why));
-                    return Stance::Waits(why);
+                TermsDecision::Wait(why) => {
+                    status.message = Some(bounded_text(&why));
+                    return ContractStance::Waits(why);
                 }
-                Verdict::Refuse { why, by_person } => return refuse(status, why, by_person),
-                Verdict::Sign => (status.signature, status.signed) = sign(current),
+                TermsDecision::Refuse { why, by_person } => {
+                    return refuse_contract(status, why, by_person);
+                }
+                TermsDecision::Sign => (status.signature, status.signed) = sign(current),
             }
         }
         status.phase = ContractPhase::InForce;
-        status.message = self.amendment(record, current, own, status);
+        status.message = self.judge_amendment(record, current, own, status);
         let pools = current
             .terms
             .pools
@@ -409,27 +422,34 @@ impl ContractView<'_> {
                 "the provider has not said yet since when the contract is in force".to_owned()
             })
         };
-        Stance::Signed {
+        ContractStance::Signed {
             pools,
             no_new_pods: self.no_new_pods(record, status).or_else(waits),
         }
     }
 
     /// Signs the amendment if it is acceptable. Returns what a person should know about it.
-    fn amendment(
+    fn judge_amendment(
         &self,
         record: &ContractAtProvider,
-        current: &Document,
+        current: &ContractDocument,
         own: &OwnView<'_>,
         status: &mut ContractStatus,
     ) -> Option<String> {
         let ending = own.ended.filter(|end| end.cause != EndCause::PeriodOver);
         if let Some(end) = ending {
-            return Some(text(&format!("it ends at {}: {}", end.at.0, end.reason)));
+            return Some(bounded_text(&format!(
+                "it ends at {}: {}",
+                end.at.0, end.reason
+            )));
         }
         let pending = match record.pending.as_ref()? {
             Ok(pending) => &pending.document,
-            Err(error) => return Some(text(&format!("the amendment is not signed: {error}"))),
+            Err(error) => {
+                return Some(bounded_text(&format!(
+                    "the amendment is not signed: {error}"
+                )));
+            }
         };
         let version = pending.terms.version;
         let follows = self.is_ours(&pending.terms)
@@ -446,23 +466,24 @@ impl ContractView<'_> {
         let base = current.terms.end.as_ref().map_or(self.now, |end| end.0);
         // What was signed stays signed until it counts.
         let verdict = match self.own_signature(own.known, pending) {
-            Some(_) => Verdict::Sign,
-            None => too_soon(&current.terms, &pending.terms)
-                .unwrap_or_else(|| self.verdict(&record.name, pending, Some(&current.terms), base)),
+            Some(_) => TermsDecision::Sign,
+            None => too_soon(&current.terms, &pending.terms).unwrap_or_else(|| {
+                self.decide_on_terms(&record.name, pending, Some(&current.terms), base)
+            }),
         };
         match verdict {
-            Verdict::Sign => {
+            TermsDecision::Sign => {
                 let time = self.own_signature(own.known, pending).unwrap_or(self.now);
                 status.pending_signature = Some(pending.countersign(self.identity));
                 status.pending_signed = Some(Time(whole_seconds(time)));
                 None
             }
-            Verdict::Ask(why) | Verdict::Wait(why) => {
-                Some(text(&format!("version {version}: {why}")))
+            TermsDecision::Ask(why) | TermsDecision::Wait(why) => {
+                Some(bounded_text(&format!("version {version}: {why}")))
             }
-            Verdict::Refuse { why, .. } => {
-                Some(text(&format!("version {version} is not signed: {why}")))
-            }
+            TermsDecision::Refuse { why, .. } => Some(bounded_text(&format!(
+                "version {version} is not signed: {why}"
+            ))),
         }
     }
 
@@ -471,9 +492,9 @@ impl ContractView<'_> {
     }
 
     /// Refuses terms that are not a new contract of this peering, whatever policy and persons say.
-    fn defect(&self, name: &str, terms: &ContractTerms) -> Option<Verdict> {
+    fn terms_defect(&self, name: &str, terms: &ContractTerms) -> Option<TermsDecision> {
         let refuse = |why: String| {
-            Some(Verdict::Refuse {
+            Some(TermsDecision::Refuse {
                 why,
                 by_person: false,
             })
@@ -518,14 +539,14 @@ impl ContractView<'_> {
 
     /// `replaced`: the terms in force, if these are an amendment. `base`: when the period of these
     /// terms begins.
-    fn verdict(
+    fn decide_on_terms(
         &self,
         name: &str,
-        document: &Document,
+        document: &ContractDocument,
         replaced: Option<&ContractTerms>,
         base: Timestamp,
-    ) -> Verdict {
-        let refuse = |why: &str| Verdict::Refuse {
+    ) -> TermsDecision {
+        let refuse = |why: &str| TermsDecision::Refuse {
             why: why.to_owned(),
             by_person: false,
         };
@@ -535,7 +556,7 @@ impl ContractView<'_> {
             .filter(|decision| decision.is_about(&document.digest));
         let decision = decision.map(|decision| decision.decision);
         if matches!(decision, Some(ContractAnswer::Refuse | ContractAnswer::End)) {
-            return Verdict::Refuse {
+            return TermsDecision::Refuse {
                 why: "the user refused it".to_owned(),
                 by_person: true,
             };
@@ -560,8 +581,8 @@ impl ContractView<'_> {
             why.or_else(|| unlimited_costs(&document.terms, replaced, consume.max_prices.as_ref()))
         };
         match asks().filter(|_| decision.is_none()) {
-            Some(why) => Verdict::Ask(format!("{why}: `liqoctl offer accept {}`", self.peer)),
-            None => Verdict::Sign,
+            Some(why) => TermsDecision::Ask(format!("{why}: `liqoctl offer accept {}`", self.peer)),
+            None => TermsDecision::Sign,
         }
     }
 
@@ -591,12 +612,12 @@ impl ContractView<'_> {
         let ends = self
             .consume
             .is_some_and(|consume| consume.contract.on_breach == OnBreach::EndWithNotice);
-        let breach = lasting(&status.breaches, Party::Provider)
+        let breach = lasting_breaches(&status.breaches, Party::Provider)
             .next()
             .filter(|_| ends)?;
         Some(EndRequest {
             cause: EndCause::Breach,
-            reason: text(&format!("{}: {}", breach.kind.as_str(), breach.message)),
+            reason: bounded_text(&format!("{}: {}", breach.kind.as_str(), breach.message)),
         })
     }
 
@@ -604,8 +625,11 @@ impl ContractView<'_> {
         let refuses = self
             .consume
             .is_some_and(|consume| consume.contract.on_breach != OnBreach::Warn);
-        let own = lasting(&status.breaches, Party::Provider)
-            .chain(lasting(&record.spec.unverified().breaches, Party::Provider))
+        let own = lasting_breaches(&status.breaches, Party::Provider)
+            .chain(lasting_breaches(
+                &record.spec.unverified().breaches,
+                Party::Provider,
+            ))
             .next();
         own.filter(|_| refuses).map(|breach| {
             format!(
@@ -649,9 +673,10 @@ impl ContractView<'_> {
         if status.phase == ContractPhase::Ended {
             return actions;
         }
-        let found = Vec::from_iter((self.steady && copy.spec.ended.is_none()).then(removed));
-        let breaches = update(&status.breaches, &found, &[], self.now);
-        let honoured = honoured(&copy.spec.breaches, &breaches);
+        let found =
+            Vec::from_iter((self.steady && copy.spec.ended.is_none()).then(removal_finding));
+        let breaches = update_breaches(&status.breaches, &found, &[], self.now);
+        let honoured = honoured_condition(&copy.spec.breaches, &breaches);
         let conditions = with_condition(&status.conditions, &honoured, self.now);
         let message = Some(reason.to_owned());
         let status = ContractStatus {
@@ -672,7 +697,7 @@ impl ContractView<'_> {
 struct OwnView<'a> {
     known: &'a ContractStatus,
     /// The terms at the provider, if this cluster signed them.
-    signed: Option<&'a Document>,
+    signed: Option<&'a ContractDocument>,
     /// The copy, if it was in force under this cluster's signature.
     bound: Option<&'a ContractCopy>,
     /// Whether the copy says since when the terms are in force.
@@ -691,25 +716,25 @@ impl OwnView<'_> {
 
 /// Keeps this cluster from signing a contract next to the one in force: each pod would be charged
 /// under both.
-fn beside(in_force: Option<&(String, Option<Timestamp>)>) -> Option<Verdict> {
+fn conflict_with_in_force(in_force: Option<&(String, Option<Timestamp>)>) -> Option<TermsDecision> {
     let (name, end) = in_force?;
     if let Some(end) = end {
-        return Some(Verdict::Wait(format!(
+        return Some(TermsDecision::Wait(format!(
             "{name} is in force until {end}, and the next contract begins then"
         )));
     }
     let why =
         format!("{name} with the same provider is in force, and there is one contract at a time");
-    Some(Verdict::Refuse {
+    Some(TermsDecision::Refuse {
         why,
         by_person: false,
     })
 }
 
-fn refuse(status: &mut ContractStatus, why: String, by_person: bool) -> Stance {
+fn refuse_contract(status: &mut ContractStatus, why: String, by_person: bool) -> ContractStance {
     status.phase = ContractPhase::Refused;
-    status.message = Some(text(&why));
-    Stance::Refused { why, by_person }
+    status.message = Some(bounded_text(&why));
+    ContractStance::Refused { why, by_person }
 }
 
 fn with_condition(
@@ -718,7 +743,7 @@ fn with_condition(
     now: Timestamp,
 ) -> Vec<liqo_api::Condition> {
     let now = whole_seconds(now);
-    conditions::decide(current, std::slice::from_ref(wanted), now)
+    conditions::updated_conditions(current, std::slice::from_ref(wanted), now)
         .unwrap_or_else(|| current.to_vec())
 }
 
@@ -738,7 +763,7 @@ fn beyond_limits(terms: &ContractTerms, consume: &Consume, base: Timestamp) -> O
             ));
         }
     }
-    let guaranteed = terms.total();
+    let guaranteed = terms.total_resources();
     let excess = guaranteed.iter().find(|(name, amount)| {
         limits.max_resources.contains(name) && *amount > limits.max_resources.get(name)
     });
@@ -762,11 +787,11 @@ fn unlimited_costs(
     replaced: Option<&ContractTerms>,
     most: Option<&PriceList>,
 ) -> Option<String> {
-    let has_limit = |charge: &Charged| {
+    let has_limit = |charge: &PositiveRate| {
         let most = most.filter(|most| most.currency == charge.currency);
         most.is_some_and(|most| most.rates.get(charge.resource).is_some())
     };
-    let costs_that_before = |charge: &Charged| {
+    let costs_that_before = |charge: &PositiveRate| {
         let before = replaced
             .and_then(|terms| terms.prices.get(charge.pool))
             .filter(|list| list.currency == charge.currency);
@@ -774,8 +799,9 @@ fn unlimited_costs(
             .and_then(|list| list.rates.get(charge.resource))
             .is_some_and(|before| charge.rate <= before)
     };
-    let unlimited = charged(terms).find(|charge| !has_limit(charge) && !costs_that_before(charge));
-    if let Some(Charged {
+    let unlimited =
+        positive_rates(terms).find(|charge| !has_limit(charge) && !costs_that_before(charge));
+    if let Some(PositiveRate {
         pool,
         resource,
         rate,
@@ -790,23 +816,23 @@ fn unlimited_costs(
     let basis =
         |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
     let changes = replaced.is_some_and(|replaced| basis(replaced) != basis(terms))
-        && charged(terms).next().is_some();
+        && positive_rates(terms).next().is_some();
     changes.then(|| {
         "it changes which amounts of a pod are charged, so the user has to decide".to_owned()
     })
 }
 
 /// Whether a dearer amendment counts before the notice is over.
-fn too_soon(current: &ContractTerms, next: &ContractTerms) -> Option<Verdict> {
+fn too_soon(current: &ContractTerms, next: &ContractTerms) -> Option<TermsDecision> {
     let (delay, notice) = (
         next.counts_after_seconds.unwrap_or_default(),
         current.notice_seconds,
     );
-    let what = dearer(current, next).filter(|_| delay < notice)?;
+    let what = cost_increase(current, next).filter(|_| delay < notice)?;
     let why = format!(
         "it counts after {delay} s, and the notice is {notice} s, although it costs more: {what}"
     );
-    Some(Verdict::Refuse {
+    Some(TermsDecision::Refuse {
         why,
         by_person: false,
     })

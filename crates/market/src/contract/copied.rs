@@ -25,7 +25,7 @@ use super::{
 
 /// Facts that this cluster itself knows.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct OwnKnowledge<'a> {
     /// The copy, from the last time.
     pub copy: Option<&'a ContractCopy>,
     /// Time of this cluster's signature under the terms at the provider, if its own copy has that
@@ -38,7 +38,7 @@ pub struct Known<'a> {
     pub now: Timestamp,
 }
 
-impl Known<'_> {
+impl OwnKnowledge<'_> {
     /// Time since which terms count. The provider says it: its manager may have been down when this
     /// cluster signed. `agreed`: the time of the signature, and the delay that both signed.
     fn counts_since(&self, said: &Time, agreed: Timestamp) -> Option<Time> {
@@ -70,8 +70,8 @@ impl Known<'_> {
 }
 
 /// The next spec of the copy.
-pub fn copied(known: &Known<'_>, record: &ContractAtProvider) -> ContractSpec {
-    let mut spec = readable(record);
+pub fn next_copy(known: &OwnKnowledge<'_>, record: &ContractAtProvider) -> ContractSpec {
+    let mut spec = signed_contents(record);
     spec.countersignature = spec.countersignature.filter(|_| known.signed.is_some());
     let was_in_force = known
         .copy
@@ -95,7 +95,7 @@ pub fn copied(known: &Known<'_>, record: &ContractAtProvider) -> ContractSpec {
         // begun.
         let own_end = known
             .copy
-            .filter(|copy| copy.signed().is_some())
+            .filter(|copy| copy.signed_document().is_some())
             .and_then(|copy| copy.spec.ended.clone());
         spec.ended = own_end.or(spec.ended);
         return spec;
@@ -116,7 +116,7 @@ pub fn copied(known: &Known<'_>, record: &ContractAtProvider) -> ContractSpec {
             );
             let prices = replaced.document.terms.prices.clone();
             spec.earlier.clone_from(&copy.spec.earlier);
-            spec.remember(EarlierTerms {
+            spec.remember_terms(EarlierTerms {
                 version,
                 digest,
                 since: before.clone(),
@@ -135,7 +135,7 @@ pub fn copied(known: &Known<'_>, record: &ContractAtProvider) -> ContractSpec {
 
 /// The contract at the provider without what nobody signed: readable terms are those of the
 /// documents, and no earlier terms.
-fn readable(record: &ContractAtProvider) -> ContractSpec {
+fn signed_contents(record: &ContractAtProvider) -> ContractSpec {
     let mut spec = ContractSpec {
         earlier: Vec::new(),
         ..record.spec.unverified().clone()
@@ -188,14 +188,14 @@ mod tests {
         contract: &Contract,
         signed: Option<i64>,
     ) -> ContractSpec {
-        let known = Known {
+        let known = OwnKnowledge {
             copy: copy.map(Arc::as_ref),
             signed: signed.map(at),
             not_before: None,
             has_follower: false,
             now: at(NOW),
         };
-        copied(&known, &at_provider(contract))
+        next_copy(&known, &at_provider(contract))
     }
 
     /// The second since which the terms of the copy are in force, and the versions and seconds of
@@ -353,14 +353,14 @@ mod tests {
         }
         let renewed = |end_at, has_follower| {
             let copy = copy_of(&ending(1, Some(end(end_at))));
-            let known = Known {
+            let known = OwnKnowledge {
                 copy: Some(&copy),
                 signed: Some(at(end_at - 10)),
                 not_before: None,
                 has_follower,
                 now: at(NOW),
             };
-            copied(&known, &at_provider(&ending(2, None))).ended
+            next_copy(&known, &at_provider(&ending(2, None))).ended
         };
         assert_eq!(
             (renewed(NOW + 10, false), renewed(NOW - 10, false)),
@@ -383,14 +383,14 @@ mod tests {
     fn a_contract_begins_at_the_end_of_the_one_before_at_the_earliest() {
         let parties = Parties::known();
         let begins = |said| {
-            let known = Known {
+            let known = OwnKnowledge {
                 copy: None,
                 signed: Some(at(5000)),
                 not_before: Some(at(4990)),
                 has_follower: false,
                 now: at(NOW),
             };
-            history(&copied(&known, &at_provider(&signed(&parties, 1, said)))).0
+            history(&next_copy(&known, &at_provider(&signed(&parties, 1, said)))).0
         };
         assert_eq!((begins(4989), begins(4990)), (Some(5000), Some(4990)));
     }

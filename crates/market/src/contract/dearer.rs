@@ -10,8 +10,8 @@ use liqo_api::{ContractTerms, Money};
 use super::after;
 
 /// Describes what costs more under the next terms; `None` if nothing does.
-pub fn dearer(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
-    let raised = charged(next).find_map(|charge| {
+pub fn cost_increase(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
+    let raised = positive_rates(next).find_map(|charge| {
         let before = now
             .prices
             .get(charge.pool)
@@ -19,7 +19,7 @@ pub fn dearer(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
         let before = before.and_then(|list| list.rates.get(charge.resource));
         let is_raised = before.is_none_or(|before| charge.rate > before);
         let before = before.map_or_else(|| "nothing".to_owned(), |before| before.to_string());
-        let Charged {
+        let PositiveRate {
             pool,
             resource,
             rate,
@@ -31,7 +31,7 @@ pub fn dearer(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
     let basis =
         |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
     let counts_more = || {
-        let changes = basis(now) != basis(next) && charged(next).next().is_some();
+        let changes = basis(now) != basis(next) && positive_rates(next).next().is_some();
         changes.then(|| "it changes which amounts of a pod are charged".to_owned())
     };
     raised.or_else(counts_more)
@@ -39,7 +39,7 @@ pub fn dearer(now: &ContractTerms, next: &ContractTerms) -> Option<String> {
 
 /// A rate above zero.
 #[derive(Clone, Copy, Debug)]
-pub struct Charged<'a> {
+pub struct PositiveRate<'a> {
     pub pool: &'a str,
     pub resource: &'a str,
     pub rate: Money,
@@ -47,10 +47,10 @@ pub struct Charged<'a> {
 }
 
 /// All resources of the terms that cost something.
-pub fn charged(terms: &ContractTerms) -> impl Iterator<Item = Charged<'_>> {
+pub fn positive_rates(terms: &ContractTerms) -> impl Iterator<Item = PositiveRate<'_>> {
     terms.prices.iter().flat_map(|(pool, list)| {
         let rates = list.rates.iter().filter(|(_, rate)| !rate.is_zero());
-        rates.map(|(resource, rate)| Charged {
+        rates.map(|(resource, rate)| PositiveRate {
             pool,
             resource,
             rate,
@@ -97,7 +97,7 @@ mod tests {
     fn a_version_is_dearer_if_a_rate_rises_or_other_amounts_are_charged() {
         use serde_json::json;
         let now = priced("EUR", json!({ "cpu": "0.04" }));
-        let is_dearer = |next: &ContractTerms| dearer(&now, next).is_some();
+        let is_dearer = |next: &ContractTerms| cost_increase(&now, next).is_some();
         assert!(
             !is_dearer(&now)
                 && !is_dearer(&priced("EUR", json!({ "cpu": "0.03" })))
@@ -129,7 +129,11 @@ mod tests {
         let free = terms(&Parties::known());
         let mut limits = free.clone();
         limits.limits.charge = Charge::Limits;
-        assert_eq!(dearer(&free, &limits), None, "nothing costs anything");
+        assert_eq!(
+            cost_increase(&free, &limits),
+            None,
+            "nothing costs anything"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The signed bytes of a contract, and what they say.
 
 use liqo_api::{CONTRACT_PAYLOAD, ClusterId, ContractSignature, ContractTerms, MAX_CONTRACT_LEN};
-use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature, digest};
+use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature, payload_digest};
 use serde_json::Value;
 
 /// Reason to reject a document.
@@ -40,7 +40,7 @@ impl From<EnvelopeError> for DocumentError {
 
 /// A document with the valid signature of its provider.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Document {
+pub struct ContractDocument {
     pub envelope: Envelope,
     /// The exact bytes that were signed.
     pub payload: Vec<u8>,
@@ -50,7 +50,7 @@ pub struct Document {
     pub digest: String,
 }
 
-impl Document {
+impl ContractDocument {
     /// Signs terms as their provider. Returns the text that is stored.
     pub fn compose(
         identity: &ClusterIdentity,
@@ -74,10 +74,11 @@ impl Document {
         if text.len() > MAX_CONTRACT_LEN {
             return Err(DocumentError::TooLong);
         }
-        let envelope: Envelope =
-            serde_json::from_str(text).map_err(|error| DocumentError::NoEnvelope(short(&error)))?;
+        let envelope: Envelope = serde_json::from_str(text)
+            .map_err(|error| DocumentError::NoEnvelope(shortened_error(&error)))?;
         let verified = envelope.verify(CONTRACT_PAYLOAD)?;
-        let unreadable = |error: serde_json::Error| DocumentError::Unreadable(short(&error));
+        let unreadable =
+            |error: serde_json::Error| DocumentError::Unreadable(shortened_error(&error));
         let value: Value = serde_json::from_slice(&verified.payload).map_err(unreadable)?;
         let terms: ContractTerms = serde_json::from_slice(&verified.payload).map_err(unreadable)?;
         // Who signs terms has read all of them.
@@ -91,7 +92,7 @@ impl Document {
             });
         }
         Ok(Self {
-            digest: digest(&verified.payload),
+            digest: payload_digest(&verified.payload),
             envelope,
             payload: verified.payload,
             terms,
@@ -114,14 +115,14 @@ impl Document {
     }
 
     /// The document with both signatures.
-    pub fn with(&self, signature: &ContractSignature) -> Envelope {
+    pub fn with_countersignature(&self, signature: &ContractSignature) -> Envelope {
         let ContractSignature {
             keyid,
             public_key,
             sig,
             ..
         } = signature.clone();
-        self.envelope.with(Signature {
+        self.envelope.with_signature(Signature {
             keyid,
             sig,
             public_key: Some(public_key),
@@ -129,7 +130,10 @@ impl Document {
     }
 
     /// Checks that provider and consumer signed the same bytes.
-    pub fn check(&self, signature: &ContractSignature) -> Result<(), DocumentError> {
+    pub fn check_countersignature(
+        &self,
+        signature: &ContractSignature,
+    ) -> Result<(), DocumentError> {
         if signature.version != self.terms.version {
             return Err(DocumentError::OtherVersion {
                 signed: signature.version,
@@ -137,14 +141,14 @@ impl Document {
             });
         }
         let signers = [&self.terms.provider, &self.terms.consumer];
-        self.with(signature)
+        self.with_countersignature(signature)
             .verify_signed_by(CONTRACT_PAYLOAD, &signers)?;
         Ok(())
     }
 }
 
 /// Errors repeat what the other cluster wrote.
-fn short(error: &serde_json::Error) -> String {
+fn shortened_error(error: &serde_json::Error) -> String {
     error.to_string().chars().take(200).collect()
 }
 
@@ -158,11 +162,11 @@ mod tests {
     #[test]
     fn both_sign_the_same_bytes() {
         let parties = Parties::new();
-        let text = Document::compose(&parties.provider, &terms(&parties)).unwrap();
-        let document = Document::read(&text).unwrap();
+        let text = ContractDocument::compose(&parties.provider, &terms(&parties)).unwrap();
+        let document = ContractDocument::read(&text).unwrap();
         assert_eq!(document.terms, terms(&parties));
         let signature = document.countersign(&parties.consumer);
-        assert_eq!(document.check(&signature), Ok(()));
+        assert_eq!(document.check_countersignature(&signature), Ok(()));
         assert_eq!(
             serde_json::to_string(&document.envelope).unwrap(),
             text,
@@ -175,13 +179,17 @@ mod tests {
         let parties = Parties::new();
         let document = parties.document(&terms(&parties));
         let stranger = ClusterIdentity::generate().unwrap();
-        assert!(document.check(&document.countersign(&stranger)).is_err());
+        assert!(
+            document
+                .check_countersignature(&document.countersign(&stranger))
+                .is_err()
+        );
         let other = ContractSignature {
             version: 2,
             ..document.countersign(&parties.consumer)
         };
         assert_eq!(
-            document.check(&other),
+            document.check_countersignature(&other),
             Err(DocumentError::OtherVersion {
                 signed: 2,
                 version: 1
@@ -193,7 +201,7 @@ mod tests {
         });
         assert!(
             document
-                .check(&ContractSignature {
+                .check_countersignature(&ContractSignature {
                     version: 1,
                     ..next.countersign(&parties.consumer)
                 })
@@ -204,9 +212,9 @@ mod tests {
     #[test]
     fn nobody_proposes_terms_in_the_name_of_another_provider() {
         let parties = Parties::new();
-        let text = Document::compose(&parties.consumer, &terms(&parties)).unwrap();
+        let text = ContractDocument::compose(&parties.consumer, &terms(&parties)).unwrap();
         assert!(matches!(
-            Document::read(&text),
+            ContractDocument::read(&text),
             Err(DocumentError::OtherProvider { .. })
         ));
     }
@@ -223,7 +231,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            Document::read(&serde_json::to_string(&envelope).unwrap()),
+            ContractDocument::read(&serde_json::to_string(&envelope).unwrap()),
             Err(DocumentError::NotUnderstood)
         );
     }
@@ -238,7 +246,7 @@ mod tests {
                 .map(|number| format!("a-long-name-of-a-storage-class-{number}"))
                 .collect();
             assert_eq!(
-                Document::compose(&parties.provider, &long),
+                ContractDocument::compose(&parties.provider, &long),
                 Err(DocumentError::TooLong)
             );
         }
@@ -250,12 +258,12 @@ mod tests {
         #[test]
         fn a_contract_with_a_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let parties = Parties::known();
-            let text = Document::compose(&parties.provider, &terms(&parties)).unwrap();
+            let text = ContractDocument::compose(&parties.provider, &terms(&parties)).unwrap();
             let mut bytes = text.clone().into_bytes();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             let Ok(changed) = String::from_utf8(bytes) else { return Ok(()) };
-            if let Ok(document) = Document::read(&changed) {
+            if let Ok(document) = ContractDocument::read(&changed) {
                 prop_assert_eq!(document.terms, terms(&parties), "only the form of the envelope may differ");
             }
         }

@@ -14,8 +14,8 @@ use liqo_api::{
 
 use super::{
     TOLERANCE, after,
-    breaches::Finding,
-    document::Document,
+    breaches::BreachFinding,
+    document::ContractDocument,
     record::{ContractAtProvider, ContractCopy},
 };
 
@@ -23,7 +23,7 @@ use super::{
 pub const CONTRACT: &str = "contract";
 
 /// Promised amounts that an offer lacks, in words; `None` if it has all of them.
-pub fn missing(promised: &ResourceList, offered: Option<&ResourceList>) -> Option<String> {
+pub fn missing_amounts(promised: &ResourceList, offered: Option<&ResourceList>) -> Option<String> {
     let amount = |name: &str| offered.map(|list| list.get(name)).unwrap_or_default();
     let short = promised
         .iter()
@@ -35,7 +35,7 @@ pub fn missing(promised: &ResourceList, offered: Option<&ResourceList>) -> Optio
 }
 
 /// Whether the provider ends guaranteed amounts before the date that it promised.
-pub fn ended_early(terms: &ContractTerms, end: &ContractEnd) -> Option<Finding> {
+pub fn ended_early(terms: &ContractTerms, end: &ContractEnd) -> Option<BreachFinding> {
     let promised = &terms
         .end
         .as_ref()
@@ -58,15 +58,15 @@ fn is_before(time: Timestamp, limit: Timestamp) -> bool {
         .is_ok_and(|time| time < limit)
 }
 
-fn by_provider_finding(kind: BreachKind, object: &str, message: String) -> Finding {
-    Finding::new(Party::Provider, kind, object, message)
+fn by_provider_finding(kind: BreachKind, object: &str, message: String) -> BreachFinding {
+    BreachFinding::new(Party::Provider, kind, object, message)
 }
 
 /// State of one contract, as the consumer sees it.
-pub struct Sight<'a> {
+pub struct ObservedContract<'a> {
     pub record: &'a ContractAtProvider,
     /// The terms that this cluster signed.
-    pub signed: Option<&'a Document>,
+    pub signed: Option<&'a ContractDocument>,
     /// The copy here, from the last time.
     pub copy: Option<&'a ContractCopy>,
     /// The offers at the provider, and their copies here, by pool.
@@ -78,17 +78,17 @@ pub struct Sight<'a> {
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub struct Findings {
-    pub certain: Vec<Finding>,
+pub struct ContractFindings {
+    pub certain: Vec<BreachFinding>,
     /// Breaches only if they last.
-    pub doubtful: Vec<Finding>,
+    pub doubtful: Vec<BreachFinding>,
     /// Kinds that could not be looked at.
     pub unknown: Vec<BreachKind>,
 }
 
-impl Sight<'_> {
+impl ObservedContract<'_> {
     /// The contract that the provider shows. Nothing but breaches follows from it.
-    fn shown(&self) -> &ContractSpec {
+    fn shown_contract(&self) -> &ContractSpec {
         self.record.spec.unverified()
     }
 
@@ -103,18 +103,18 @@ impl Sight<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.shown()
+        self.shown_contract()
             .ended
             .as_ref()
             .is_some_and(|end| end.at.0 <= self.now)
     }
 
-    pub fn findings(&self) -> Findings {
-        let mut findings = Findings {
-            certain: self.terms(),
-            ..Findings::default()
+    pub fn findings(&self) -> ContractFindings {
+        let mut findings = ContractFindings {
+            certain: self.terms_findings(),
+            ..ContractFindings::default()
         };
-        let ended = self.shown().ended.as_ref();
+        let ended = self.shown_contract().ended.as_ref();
         let Some(signed) = self.signed.filter(|_| !self.is_over()) else {
             findings.unknown = vec![BreachKind::CapacityMissing, BreachKind::PriceDiffers];
             return findings;
@@ -122,21 +122,21 @@ impl Sight<'_> {
         findings
             .certain
             .extend(ended.and_then(|end| ended_early(&signed.terms, end)));
-        findings.certain.extend(self.prices(&signed.terms));
+        findings.certain.extend(self.price_findings(&signed.terms));
         if ended.is_none() {
-            findings.doubtful = self.amounts(&signed.terms);
+            findings.doubtful = self.amount_findings(&signed.terms);
         } else {
             findings.unknown.push(BreachKind::CapacityMissing);
         }
         if self.steady {
-            findings.certain.extend(self.notices(&signed.terms));
+            findings.certain.extend(self.notice_findings(&signed.terms));
             findings.certain.extend(self.notice_of_end(&signed.terms));
         }
         findings
     }
 
     /// Whether the provider's copy of the terms, and what it acts on, is what this cluster signed.
-    fn terms(&self) -> Vec<Finding> {
+    fn terms_findings(&self) -> Vec<BreachFinding> {
         let mut found = Vec::new();
         let mut differs = |what: &str, difference: String| {
             found.push(by_provider_finding(
@@ -146,34 +146,38 @@ impl Sight<'_> {
             ));
         };
         match &self.record.current {
-            Ok(current) if current.document.terms != self.shown().terms => {
+            Ok(current) if current.document.terms != self.shown_contract().terms => {
                 differs(
                     CONTRACT,
-                    difference(&current.document.terms, &self.shown().terms),
+                    differing_fields(&current.document.terms, &self.shown_contract().terms),
                 );
             }
             Ok(_) => {}
             Err(error) => differs(CONTRACT, error.clone()),
         }
-        let pending = self.record.amendment().zip(self.shown().pending.as_ref());
+        let pending = self
+            .record
+            .amendment()
+            .zip(self.shown_contract().pending.as_ref());
         if let Some((read, pending)) =
             pending.filter(|(read, pending)| read.document.terms != pending.terms)
         {
             differs(
                 "amendment",
-                difference(&read.document.terms, &pending.terms),
+                differing_fields(&read.document.terms, &pending.terms),
             );
         }
         let was_signed = self
             .copy
             .is_some_and(|copy| copy.spec.in_force_since.is_some());
         // A copy that this cluster lost is no breach of the provider.
-        let acts =
-            was_signed || (self.shown().in_force_since.is_some() && self.record.signed().is_none());
+        let acts = was_signed
+            || (self.shown_contract().in_force_since.is_some()
+                && self.record.signed_document().is_none());
         if self.signed.is_none() && acts && self.record.current.is_ok() && !self.is_over() {
             let message = format!(
                 "the provider's terms are version {}, which this cluster did not sign",
-                self.shown().terms.version
+                self.shown_contract().terms.version
             );
             found.push(by_provider_finding(
                 BreachKind::TermsNotSigned,
@@ -190,7 +194,7 @@ impl Sight<'_> {
         contract.is_some_and(|contract| contract.name == self.record.name && contract.in_force)
     }
 
-    fn prices(&self, terms: &ContractTerms) -> Vec<Finding> {
+    fn price_findings(&self, terms: &ContractTerms) -> Vec<BreachFinding> {
         let differing = self.shown_offers().filter(|(pool, offer)| {
             let same_version = offer
                 .spec
@@ -215,7 +219,7 @@ impl Sight<'_> {
         differing.map(finding).collect()
     }
 
-    fn amounts(&self, terms: &ContractTerms) -> Vec<Finding> {
+    fn amount_findings(&self, terms: &ContractTerms) -> Vec<BreachFinding> {
         let guaranteed = terms
             .pools
             .iter()
@@ -227,7 +231,7 @@ impl Sight<'_> {
             Some(by_provider_finding(
                 BreachKind::CapacityMissing,
                 &pool.name,
-                missing(&pool.resources, offered)?,
+                missing_amounts(&pool.resources, offered)?,
             ))
         };
         guaranteed.filter_map(finding).collect()
@@ -235,7 +239,7 @@ impl Sight<'_> {
 
     /// Whether the provider takes something back too early. Only an announcement that is new
     /// counts.
-    fn notices(&self, terms: &ContractTerms) -> Vec<Finding> {
+    fn notice_findings(&self, terms: &ContractTerms) -> Vec<BreachFinding> {
         let due = after(self.now, terms.notice_seconds);
         let mut found = Vec::new();
         let copies = self
@@ -265,7 +269,7 @@ impl Sight<'_> {
                     .min_by_key(|time| time.0)
             };
             let message = match offer.map(times) {
-                None if self.shown().ended.is_none() => {
+                None if self.shown_contract().ended.is_none() => {
                     "the offer went without a notice".to_owned()
                 }
                 Some(Some(Time(end)))
@@ -295,15 +299,15 @@ impl Sight<'_> {
             .is_some_and(|end| !is_before(time, end.0));
         by_terms
             || self
-                .shown()
+                .shown_contract()
                 .ended
                 .as_ref()
                 .is_some_and(|end| end.by == Party::Consumer)
     }
 
-    fn notice_of_end(&self, terms: &ContractTerms) -> Option<Finding> {
+    fn notice_of_end(&self, terms: &ContractTerms) -> Option<BreachFinding> {
         let known = self.copy.is_none_or(|copy| copy.spec.ended.is_some());
-        let end = self.shown().ended.as_ref().filter(|_| !known)?;
+        let end = self.shown_contract().ended.as_ref().filter(|_| !known)?;
         let is_short = is_before(end.at.0, after(self.now, terms.notice_seconds))
             && !self.ends_as_agreed(terms, end.at.0);
         let message = || {
@@ -317,7 +321,7 @@ impl Sight<'_> {
 }
 
 /// A contract that both signed is gone at the provider.
-pub fn removed() -> Finding {
+pub fn removal_finding() -> BreachFinding {
     by_provider_finding(
         BreachKind::NoticeTooShort,
         CONTRACT,
@@ -326,7 +330,7 @@ pub fn removed() -> Finding {
 }
 
 /// Names the fields in which two lists of terms differ.
-pub fn difference(signed: &ContractTerms, shown: &ContractTerms) -> String {
+pub fn differing_fields(signed: &ContractTerms, shown: &ContractTerms) -> String {
     let fields = |terms: &ContractTerms| {
         serde_json::to_value(terms)
             .ok()

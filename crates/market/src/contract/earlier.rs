@@ -128,7 +128,7 @@ mod tests {
                 .replace(Time(at(1000 + changes)))
                 .unwrap();
             let digest = "d".repeat(64);
-            spec.remember(EarlierTerms {
+            spec.remember_terms(EarlierTerms {
                 version: 1,
                 digest,
                 since,

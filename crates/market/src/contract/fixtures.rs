@@ -12,7 +12,7 @@ use liqo_api::{
 use liqo_signing::ClusterIdentity;
 
 use super::{
-    document::Document,
+    document::ContractDocument,
     record::{ContractAtProvider, ContractCopy, ContractRecord, IssuedContract},
 };
 
@@ -52,14 +52,14 @@ impl Parties {
     }
 
     /// The document of these terms, which the provider signed.
-    pub fn document(&self, terms: &ContractTerms) -> Document {
-        Document::read(&Document::compose(&self.provider, terms).unwrap()).unwrap()
+    pub fn document(&self, terms: &ContractTerms) -> ContractDocument {
+        ContractDocument::read(&ContractDocument::compose(&self.provider, terms).unwrap()).unwrap()
     }
 
     /// A contract that nobody but the provider signed.
     pub fn proposal(&self, terms: &ContractTerms) -> Contract {
         let spec = ContractSpec {
-            document: Document::compose(&self.provider, terms).unwrap(),
+            document: ContractDocument::compose(&self.provider, terms).unwrap(),
             terms: terms.clone(),
             countersignature: None,
             in_force_since: None,
@@ -91,17 +91,19 @@ impl Parties {
 
 /// A contract as its provider reads it.
 pub fn issued(contract: &Contract) -> Arc<IssuedContract> {
-    Arc::new(ContractRecord::issued(contract.clone()))
+    Arc::new(ContractRecord::from_issued(contract.clone()))
 }
 
 /// A contract at the provider, as the consumer reads it.
 pub fn at_provider(contract: &Contract) -> Arc<ContractAtProvider> {
-    Arc::new(ContractRecord::at_provider(Claimed::new(contract.clone())))
+    Arc::new(ContractRecord::from_provider(Claimed::new(
+        contract.clone(),
+    )))
 }
 
 /// The consumer's own copy of a contract.
 pub fn copy(contract: &Contract) -> Arc<ContractCopy> {
-    Arc::new(ContractRecord::copy(contract.clone()))
+    Arc::new(ContractRecord::from_own_copy(contract.clone()))
 }
 
 /// A time in seconds since 1970.

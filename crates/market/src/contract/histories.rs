@@ -18,14 +18,14 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::{
     TOLERANCE, after,
-    breaches::Doubts,
-    consumer::{ContractAction, ContractView, judge},
-    dearer::{counts_from, dearer},
-    document::Document,
+    breaches::UnconfirmedBreaches,
+    consumer::{ContractAction, ContractView, judge_contracts},
+    dearer::{cost_increase, counts_from},
+    document::ContractDocument,
     fixtures::{Parties, at, copy, terms},
     record::ContractCopy,
 };
-use crate::receipt::contract::metered;
+use crate::receipt::contract::metered_contract;
 
 /// Action of the provider on one of its contracts, or an event at the consumer.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ struct World {
     copies: BTreeMap<String, Contract>,
     consume: Consume,
     decisions: BTreeMap<String, ContractDecision>,
-    doubts: BTreeMap<String, Doubts>,
+    doubts: BTreeMap<String, UnconfirmedBreaches>,
     /// All that the provider has seen: contracts with the answers of the consumer.
     seen: Vec<Contract>,
     signed: Signed,
@@ -239,7 +239,7 @@ impl World {
                 let proposed = moved(0);
                 let Some(current) = self
                     .contract(id)
-                    .and_then(|contract| Document::read(&contract.spec.document).ok())
+                    .and_then(|contract| ContractDocument::read(&contract.spec.document).ok())
                 else {
                     return;
                 };
@@ -254,7 +254,7 @@ impl World {
                 if limits {
                     next.limits.charge = Charge::Limits;
                 }
-                let document = Document::compose(&self.parties.provider, &next).unwrap();
+                let document = ContractDocument::compose(&self.parties.provider, &next).unwrap();
                 let pending = ProposedTerms {
                     document,
                     terms: next,
@@ -423,7 +423,7 @@ impl World {
             steady: true,
             now: self.now,
         };
-        let actions = judge(&view, &mut self.doubts).actions;
+        let actions = judge_contracts(&view, &mut self.doubts).actions;
         let wrote = !actions.is_empty();
         for action in actions.into_iter().take(writes) {
             match action {
@@ -476,13 +476,13 @@ impl World {
         for document in texts
             .into_iter()
             .flatten()
-            .filter_map(|text| Document::read(text).ok())
+            .filter_map(|text| ContractDocument::read(text).ok())
         {
             let signatures = [&status.signature, &status.pending_signature];
             let is_signed = signatures
                 .into_iter()
                 .flatten()
-                .any(|signature| document.check(signature).is_ok());
+                .any(|signature| document.check_countersignature(signature).is_ok());
             if !is_signed || self.signed.contains_key(&document.digest) {
                 continue;
             }
@@ -522,7 +522,7 @@ impl World {
                 .as_ref()
                 .is_some_and(|digest| self.in_force.contains(digest));
             if let Some(before) =
-                before.filter(|before| had_pods && dearer(before, terms).is_some())
+                before.filter(|before| had_pods && cost_increase(before, terms).is_some())
             {
                 prop_assert!(
                     terms.counts_after_seconds.unwrap_or_default() >= before.notice_seconds,
@@ -555,7 +555,7 @@ impl World {
         let priced = self
             .copies
             .values()
-            .filter_map(|copy| metered(copy).ok().flatten());
+            .filter_map(|copy| metered_contract(copy).ok().flatten());
         self.in_force.extend(
             priced
                 .flat_map(|contract| contract.versions)
@@ -564,8 +564,8 @@ impl World {
         let mut spans: Vec<(i64, i64, &str)> = Vec::new();
         for (name, copy) in &self.copies {
             let of_receipts =
-                metered(copy).map_err(|error| TestCaseError::fail(error.to_string()))?;
-            let of_budgets = liqo_metering::receipt::Contract::of(&copy.spec);
+                metered_contract(copy).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let of_budgets = liqo_metering::receipt::ReceiptContract::of_spec(&copy.spec);
             prop_assert_eq!(copy.spec.in_force_since.is_some(), of_budgets.is_some());
             let Some(priced) = of_receipts else {
                 prop_assert_eq!(of_budgets, None, "{} is recorded without a signature", name);

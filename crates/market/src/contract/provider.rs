@@ -11,23 +11,25 @@ use liqo_api::{
     ContractPhase, ContractSpec, ContractTerms, EarlierTerms, EndCause, OnBreach, Party,
     ProposedTerms, Provide, ProvideContract, Renewal, ResourceList, Time,
 };
-use liqo_signing::{ClusterIdentity, digest};
+use liqo_signing::{ClusterIdentity, payload_digest};
 
 use super::{
     after, before,
-    breaches::{Doubts, Finding, lasting, text, update},
-    dearer::{counts_from, dearer},
-    document::{Document, DocumentError},
-    duties::{ended_early, missing},
+    breaches::{
+        BreachFinding, UnconfirmedBreaches, bounded_text, lasting_breaches, update_breaches,
+    },
+    dearer::{cost_increase, counts_from},
+    document::{ContractDocument, DocumentError},
+    duties::{ended_early, missing_amounts},
     earlier::full_until,
-    record::{IssuedContract, SignedTerms, superfluous},
-    standing::{deadline, is_reopened, live, may_propose},
-    wanted::{Names, WantedTerms},
+    record::{IssuedContract, SignedTerms, surplus_contracts},
+    standing::{is_reopened, live_contract, may_propose, signing_deadline},
+    wanted::{VersionNames, WantedTerms},
     whole_seconds,
 };
 
 /// One consumer with a tenancy.
-pub struct Case<'a> {
+pub struct ContractInput<'a> {
     pub identity: &'a ClusterIdentity,
     pub consumer: &'a ClusterId,
     /// The `provide` section of the policy that applies to it.
@@ -73,18 +75,18 @@ pub struct ContractPlan {
 }
 
 /// Decides on the contracts of one consumer. `doubts` are what this process saw before.
-pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
+pub fn decide_contracts(case: &ContractInput, doubts: &mut UnconfirmedBreaches) -> ContractPlan {
     let mut plan = ContractPlan::default();
-    let policy = case.policy();
-    let (mut found, next) = doubts.confirm(&case.doubtful(), case.now);
-    plan.note(next);
-    match live(case.records, case.now) {
-        Some(record) if policy.is_none() && record.signed().is_none() => {
+    let policy = case.contract_policy();
+    let (mut found, next) = doubts.confirm_lasting(&case.possible_breaches(), case.now);
+    plan.note_time(next);
+    match live_contract(case.records, case.now) {
+        Some(record) if policy.is_none() && record.signed_document().is_none() => {
             plan.deletions.push(record.name.clone());
         }
         Some(record) => {
             let spec = case.next_spec(record, &mut found, &mut plan);
-            plan.write(record, spec);
+            plan.write_spec(record, spec);
         }
         None => case.propose_first(&mut plan),
     }
@@ -93,7 +95,7 @@ pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
         .iter()
         .filter(|record| record.is_over(case.now) && !record.deleting)
     {
-        let not_accepted: Vec<Finding> = found
+        let not_accepted: Vec<BreachFinding> = found
             .iter()
             .filter(|finding| finding.object == record.name)
             .cloned()
@@ -104,10 +106,10 @@ pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
         } else {
             vec![BreachKind::EndNotAccepted]
         };
-        spec.breaches = update(&spec.breaches, &not_accepted, &unknown, case.now);
-        plan.write(record, spec);
+        spec.breaches = update_breaches(&spec.breaches, &not_accepted, &unknown, case.now);
+        plan.write_spec(record, spec);
     }
-    let names = superfluous(
+    let names = surplus_contracts(
         case.records
             .iter()
             .filter_map(|record| Some((record.name.as_str(), record.spec.ended.as_ref()?.at.0))),
@@ -119,11 +121,11 @@ pub fn decide(case: &Case, doubts: &mut Doubts) -> ContractPlan {
 }
 
 impl ContractPlan {
-    fn note(&mut self, time: Option<Timestamp>) {
+    fn note_time(&mut self, time: Option<Timestamp>) {
         self.next = self.next.into_iter().chain(time).min();
     }
 
-    fn write(&mut self, record: &IssuedContract, spec: ContractSpec) {
+    fn write_spec(&mut self, record: &IssuedContract, spec: ContractSpec) {
         if spec != record.spec {
             self.writes.push(ContractWrite {
                 name: record.name.clone(),
@@ -134,20 +136,20 @@ impl ContractPlan {
     }
 
     /// Signs terms; notes why that is impossible.
-    fn signed(&mut self, identity: &ClusterIdentity, terms: &ContractTerms) -> Option<String> {
-        let composed: Result<String, DocumentError> = Document::compose(identity, terms);
+    fn sign_terms(&mut self, identity: &ClusterIdentity, terms: &ContractTerms) -> Option<String> {
+        let composed: Result<String, DocumentError> = ContractDocument::compose(identity, terms);
         self.problem = composed.as_ref().err().map(ToString::to_string);
         composed.ok()
     }
 }
 
-impl Case<'_> {
-    fn policy(&self) -> Option<&ProvideContract> {
+impl ContractInput<'_> {
+    fn contract_policy(&self) -> Option<&ProvideContract> {
         self.provide?.contract.as_ref()
     }
 
     fn propose_first(&self, plan: &mut ContractPlan) {
-        let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else {
+        let (Some(policy), Some(wanted)) = (self.contract_policy(), &self.wanted) else {
             return;
         };
         if !self.asks
@@ -159,12 +161,12 @@ impl Case<'_> {
         {
             return;
         }
-        let id = digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat())
+        let id = payload_digest(&[self.nonce, self.consumer.as_str().as_bytes()].concat())
             .chars()
             .take(32)
             .collect();
         let terms = self.first_terms(wanted, policy, id, 1);
-        let Some(document) = plan.signed(self.identity, &terms) else {
+        let Some(document) = plan.sign_terms(self.identity, &terms) else {
             return;
         };
         let name = Contract::name_of(&terms.contract);
@@ -196,12 +198,21 @@ impl Case<'_> {
         let end = policy
             .period_seconds
             .map(|period| Time(after(start, period)));
-        wanted.terms(self.names(contract, version, None), Time(start), end)
+        wanted.with_names(
+            self.version_names(contract, version, None),
+            Time(start),
+            end,
+        )
     }
 
-    fn names(&self, contract: String, version: u32, previous: Option<String>) -> Names {
+    fn version_names(
+        &self,
+        contract: String,
+        version: u32,
+        previous: Option<String>,
+    ) -> VersionNames {
         let (provider, consumer) = (self.identity.id().clone(), self.consumer.clone());
-        Names {
+        VersionNames {
             contract,
             version,
             previous,
@@ -214,26 +225,26 @@ impl Case<'_> {
     fn next_spec(
         &self,
         record: &IssuedContract,
-        found: &mut Vec<Finding>,
+        found: &mut Vec<BreachFinding>,
         plan: &mut ContractPlan,
     ) -> ContractSpec {
         let mut spec = record.spec.clone();
         self.mark_in_force(record, &mut spec, plan);
-        match record.signed() {
+        match record.signed_document() {
             None => self.replace_proposal(record, &mut spec, plan),
             Some(signed) => {
                 // A promoted amendment is looked at again with the next event.
                 if spec.document == record.spec.document {
-                    self.amend(record, &signed.terms, &signed.digest, &mut spec, plan);
+                    self.amend_contract(record, &signed.terms, &signed.digest, &mut spec, plan);
                 }
             }
         }
         if spec.ended.is_none() && spec.document == record.spec.document {
-            spec.ended = self.end(record, plan);
+            spec.ended = self.due_end(record, plan);
             if let Some(end) = &spec.ended {
                 found.extend(
                     record
-                        .signed()
+                        .signed_document()
                         .and_then(|signed| ended_early(&signed.terms, end)),
                 );
                 spec.pending = spec.pending.filter(|_| end.cause == EndCause::PeriodOver);
@@ -245,18 +256,18 @@ impl Case<'_> {
         } else {
             vec![BreachKind::CapacityMissing]
         };
-        let mine: Vec<Finding> = found
+        let mine: Vec<BreachFinding> = found
             .iter()
             .filter(|finding| finding.kind != BreachKind::EndNotAccepted)
             .cloned()
             .collect();
-        spec.breaches = update(&spec.breaches, &mine, &unknown, self.now);
-        plan.note(
-            self.policy()
-                .and_then(|policy| deadline(policy, record))
+        spec.breaches = update_breaches(&spec.breaches, &mine, &unknown, self.now);
+        plan.note_time(
+            self.contract_policy()
+                .and_then(|policy| signing_deadline(policy, record))
                 .filter(|deadline| *deadline > self.now),
         );
-        plan.note(
+        plan.note_time(
             spec.ended
                 .as_ref()
                 .map(|end| end.at.0)
@@ -273,7 +284,7 @@ impl Case<'_> {
         plan: &mut ContractPlan,
     ) {
         if let Some(counts) = self.counts_later(record) {
-            plan.note(Some(counts));
+            plan.note_time(Some(counts));
             let signature = record
                 .amendment()
                 .and_then(|terms| terms.countersignature.clone());
@@ -297,11 +308,11 @@ impl Case<'_> {
         if let (Some(amendment), Some(pending)) = (amendment, &record.spec.pending) {
             if let (Ok(replaced), Some(since)) = (&record.current, &record.spec.in_force_since) {
                 let SignedTerms {
-                    document: Document { terms, digest, .. },
+                    document: ContractDocument { terms, digest, .. },
                     ..
                 } = replaced;
                 let (digest, since, prices) = (digest.clone(), since.clone(), terms.prices.clone());
-                spec.remember(EarlierTerms {
+                spec.remember_terms(EarlierTerms {
                     version: terms.version,
                     digest,
                     since,
@@ -358,7 +369,7 @@ impl Case<'_> {
         plan: &mut ContractPlan,
     ) {
         let (Some(policy), Some(wanted), Ok(current)) =
-            (self.policy(), &self.wanted, &record.current)
+            (self.contract_policy(), &self.wanted, &record.current)
         else {
             return;
         };
@@ -373,14 +384,14 @@ impl Case<'_> {
             terms.contract.clone(),
             terms.version.saturating_add(1),
         );
-        if let Some(document) = plan.signed(self.identity, &next) {
+        if let Some(document) = plan.sign_terms(self.identity, &next) {
             spec.document = document;
             spec.terms = next;
         }
     }
 
     /// Proposes an amendment, changes the one that is proposed, or takes it back.
-    fn amend(
+    fn amend_contract(
         &self,
         record: &IssuedContract,
         signed: &ContractTerms,
@@ -389,13 +400,16 @@ impl Case<'_> {
         plan: &mut ContractPlan,
     ) {
         let renewing = self.renewal_time(signed);
-        plan.note(renewing.filter(|time| *time > self.now));
+        plan.note_time(renewing.filter(|time| *time > self.now));
         let is_ending = spec
             .ended
             .as_ref()
             .is_some_and(|end| end.cause != EndCause::PeriodOver);
-        let (Some(policy), Some(wanted)) = (self.policy(), &self.wanted) else {
-            spec.pending = spec.pending.take().filter(|_| self.policy().is_some());
+        let (Some(policy), Some(wanted)) = (self.contract_policy(), &self.wanted) else {
+            spec.pending = spec
+                .pending
+                .take()
+                .filter(|_| self.contract_policy().is_some());
             return;
         };
         let renews = renewing.is_some_and(|time| time <= self.now);
@@ -426,12 +440,12 @@ impl Case<'_> {
             return;
         }
         let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
-        let names = self.names(
+        let names = self.version_names(
             signed.contract.clone(),
             last.saturating_add(1),
             Some(digest.to_owned()),
         );
-        let terms = wanted.terms(names, signed.start.clone(), end);
+        let terms = wanted.with_names(names, signed.start.clone(), end);
         // Periods of different lengths would overlap.
         let terms = ContractTerms {
             metering_period_seconds: signed.metering_period_seconds,
@@ -439,7 +453,7 @@ impl Case<'_> {
         };
         // Otherwise prices that go on to rise would never count.
         let waits = pending.filter(|_| self.counts_later(record).is_some());
-        if waits.is_some_and(|waiting| dearer(waiting, &terms).is_some()) {
+        if waits.is_some_and(|waiting| cost_increase(waiting, &terms).is_some()) {
             return;
         }
         if let Some(until) = full_until(spec, renews, self.now) {
@@ -447,18 +461,19 @@ impl Case<'_> {
             plan.problem = Some(format!(
                 "its terms changed {changes} times lately, and receipts need them all: no change before {until}"
             ));
-            plan.note(Some(until));
+            plan.note_time(Some(until));
             spec.pending = None;
             return;
         }
         // An older version of Liqo, which names no peering, does not know the delay either.
-        let delays =
-            self.peering.is_some() && signed.notice_seconds > 0 && dearer(signed, &terms).is_some();
+        let delays = self.peering.is_some()
+            && signed.notice_seconds > 0
+            && cost_increase(signed, &terms).is_some();
         let terms = ContractTerms {
             counts_after_seconds: delays.then_some(signed.notice_seconds),
             ..terms
         };
-        if let Some(document) = plan.signed(self.identity, &terms) {
+        if let Some(document) = plan.sign_terms(self.identity, &terms) {
             let proposed = Time(whole_seconds(self.now));
             spec.pending = Some(ProposedTerms {
                 document,
@@ -474,7 +489,7 @@ impl Case<'_> {
     /// consumer's signature.
     fn renewal_time(&self, signed: &ContractTerms) -> Option<Timestamp> {
         let policy = self
-            .policy()
+            .contract_policy()
             .filter(|policy| policy.renewal == Renewal::Automatic)?;
         let period = policy.period_seconds?;
         let lead = signed
@@ -485,14 +500,14 @@ impl Case<'_> {
     }
 
     /// The end of a contract, if something ends it now.
-    fn end(&self, record: &IssuedContract, plan: &mut ContractPlan) -> Option<ContractEnd> {
+    fn due_end(&self, record: &IssuedContract, plan: &mut ContractPlan) -> Option<ContractEnd> {
         let Ok(current) = &record.current else {
             let reason = "the provider's own document cannot be verified any more";
             return Some(self.end_after(0, Party::Provider, EndCause::Damaged, reason));
         };
         let terms = &current.document.terms;
         // Nothing runs under a proposal.
-        let notice = if record.signed().is_some() {
+        let notice = if record.signed_document().is_some() {
             terms.notice_seconds
         } else {
             0
@@ -512,7 +527,7 @@ impl Case<'_> {
             cause,
             announced: Time(announced),
             at: Time(after(announced, seconds)),
-            reason: text(reason),
+            reason: bounded_text(reason),
         }
     }
 
@@ -552,7 +567,7 @@ impl Case<'_> {
         let signed_for = terms
             .peering
             .as_deref()
-            .filter(|_| record.signed().is_some());
+            .filter(|_| record.signed_document().is_some());
         let is_of_another = signed_for
             .zip(self.peering)
             .is_some_and(|(signed, present)| signed != present);
@@ -565,12 +580,12 @@ impl Case<'_> {
 
     /// The end because of a lasting breach by the consumer, if the policy ends contracts for that.
     fn end_for_breach(&self, notice: u32) -> Option<ContractEnd> {
-        self.policy()
+        self.contract_policy()
             .filter(|policy| policy.on_breach == OnBreach::EndWithNotice)?;
         let breach = self
             .records
             .iter()
-            .flat_map(|record| lasting(&record.spec.breaches, Party::Consumer))
+            .flat_map(|record| lasting_breaches(&record.spec.breaches, Party::Consumer))
             .next()?;
         let reason = format!("{}: {}", breach.kind.as_str(), breach.message);
         Some(self.end_after(notice, Party::Provider, EndCause::Breach, &reason))
@@ -578,7 +593,7 @@ impl Case<'_> {
 
     /// The end of a contract that the policy does not provide for any more.
     fn end_without_policy(&self, terms: &ContractTerms, notice: u32) -> Option<ContractEnd> {
-        if self.policy().is_some() {
+        if self.contract_policy().is_some() {
             return None;
         }
         let reason = "the provider's policy has no contracts for this consumer any more";
@@ -600,7 +615,11 @@ impl Case<'_> {
         notice: u32,
         plan: &mut ContractPlan,
     ) -> Option<ContractEnd> {
-        let over = &terms.end.as_ref().filter(|_| record.signed().is_some())?.0;
+        let over = &terms
+            .end
+            .as_ref()
+            .filter(|_| record.signed_document().is_some())?
+            .0;
         let renews = |next: &SignedTerms| {
             next.countersignature.is_some() && next.document.terms.end != terms.end
         };
@@ -611,7 +630,7 @@ impl Case<'_> {
             u32::try_from(over.duration_since(terms.start.0).as_secs()).unwrap_or(u32::MAX);
         let announce = before(*over, notice.min(length / 4));
         if announce > self.now {
-            plan.note(Some(announce));
+            plan.note_time(Some(announce));
             return None;
         }
         let reason = "its period is over";
@@ -621,11 +640,12 @@ impl Case<'_> {
     }
 
     /// Problems that exist now. They count as breaches only if they last.
-    fn doubtful(&self) -> Vec<Finding> {
+    fn possible_breaches(&self) -> Vec<BreachFinding> {
         let mut found = Vec::new();
-        let live = live(self.records, self.now).filter(|record| record.spec.ended.is_none());
+        let live =
+            live_contract(self.records, self.now).filter(|record| record.spec.ended.is_none());
         if let (Some(terms), Some(offered), true) = (
-            live.and_then(IssuedContract::signed),
+            live.and_then(IssuedContract::signed_document),
             &self.offered,
             self.asks,
         ) {
@@ -635,9 +655,9 @@ impl Case<'_> {
                 .iter()
                 .filter(|_| terms.terms.commitment == Commitment::Guaranteed)
             {
-                let missing = missing(&pool.resources, offered.get(&pool.name));
+                let missing = missing_amounts(&pool.resources, offered.get(&pool.name));
                 found.extend(missing.map(|text| {
-                    Finding::new(
+                    BreachFinding::new(
                         Party::Provider,
                         BreachKind::CapacityMissing,
                         &pool.name,
@@ -647,11 +667,11 @@ impl Case<'_> {
             }
         }
         if let Some((terms, text)) = live.and_then(|record| {
-            let terms = record.signed()?;
+            let terms = record.signed_document()?;
             Some((terms, self.unanswered.get(&terms.terms.contract)?))
         }) {
             let id = Contract::name_of(&terms.terms.contract);
-            found.push(Finding::new(
+            found.push(BreachFinding::new(
                 Party::Consumer,
                 BreachKind::ReceiptsNotAnswered,
                 &id,
@@ -669,7 +689,7 @@ impl Case<'_> {
             .map(|record| (record, record.status.unverified().phase));
         for (record, phase) in answers.filter(|(_, phase)| *phase != ContractPhase::Ended) {
             let message = format!("the consumer answers {phase:?} after the end");
-            found.push(Finding::new(
+            found.push(BreachFinding::new(
                 Party::Consumer,
                 BreachKind::EndNotAccepted,
                 &record.name,

@@ -5,13 +5,13 @@ use liqo_api::{Claimed, Contract, ContractSignature, ContractSpec, ContractStatu
 
 use super::{
     ENDED_KEPT, MAX_ENDED,
-    document::{Document, DocumentError},
+    document::{ContractDocument, DocumentError},
 };
 
 /// Terms with the provider's signature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedTerms {
-    pub document: Document,
+    pub document: ContractDocument,
     /// The consumer's valid signature, if there is one.
     pub countersignature: Option<ContractSignature>,
 }
@@ -42,7 +42,7 @@ pub type ContractAtProvider = ContractRecord<Claimed<ContractSpec>, Claimed<Cont
 
 impl ContractCopy {
     /// Reads the consumer's own copy.
-    pub fn copy(contract: Contract) -> Self {
+    pub fn from_own_copy(contract: Contract) -> Self {
         let Contract {
             metadata,
             spec,
@@ -60,18 +60,18 @@ impl ContractCopy {
             status.pending_signature.as_ref(),
         ];
         let read = |text: &str| {
-            let signed = |document: Document| {
+            let signed = |document: ContractDocument| {
                 let valid = answers
                     .into_iter()
                     .chain([of_pending])
                     .flatten()
-                    .find(|signature| document.check(signature).is_ok());
+                    .find(|signature| document.check_countersignature(signature).is_ok());
                 SignedTerms {
                     countersignature: valid.cloned(),
                     document,
                 }
             };
-            Document::read(text)
+            ContractDocument::read(text)
                 .map(signed)
                 .map_err(|error: DocumentError| error.to_string())
         };
@@ -93,26 +93,26 @@ impl ContractCopy {
     /// Converts it into the provider's record in its own cluster, where the consumer wrote the
     /// status.
     pub fn into_issued(self) -> IssuedContract {
-        self.marked(|spec| spec, Claimed::new)
+        self.mark_claims(|spec| spec, Claimed::new)
     }
 
     /// Converts it into what the consumer sees at the provider.
     pub fn into_at_provider(self) -> ContractAtProvider {
-        self.marked(Claimed::new, Claimed::new)
+        self.mark_claims(Claimed::new, Claimed::new)
     }
 }
 
 impl IssuedContract {
     /// Reads a contract in the cluster of its provider. The consumer wrote the status.
-    pub fn issued(contract: Contract) -> Self {
-        ContractCopy::copy(contract).into_issued()
+    pub fn from_issued(contract: Contract) -> Self {
+        ContractCopy::from_own_copy(contract).into_issued()
     }
 }
 
 impl ContractAtProvider {
     /// Reads a contract at the provider.
-    pub fn at_provider(contract: Claimed<Contract>) -> Self {
-        ContractCopy::copy(contract.into_unverified()).into_at_provider()
+    pub fn from_provider(contract: Claimed<Contract>) -> Self {
+        ContractCopy::from_own_copy(contract.into_unverified()).into_at_provider()
     }
 }
 
@@ -125,7 +125,7 @@ impl<Status> ContractRecord<ContractSpec, Status> {
 
 impl<Spec, Status> ContractRecord<Spec, Status> {
     /// The same record, with marks on what a peer wrote.
-    fn marked<S, T>(
+    fn mark_claims<S, T>(
         self,
         spec: impl FnOnce(Spec) -> S,
         status: impl FnOnce(Status) -> T,
@@ -152,7 +152,7 @@ impl<Spec, Status> ContractRecord<Spec, Status> {
     }
 
     /// The terms that both signed.
-    pub fn signed(&self) -> Option<&Document> {
+    pub fn signed_document(&self) -> Option<&ContractDocument> {
         self.current
             .as_ref()
             .ok()
@@ -167,7 +167,7 @@ impl<Spec, Status> ContractRecord<Spec, Status> {
 }
 
 /// Names of contracts that are over for too long, or too many. `ended`: names and ends.
-pub fn superfluous<'a>(
+pub fn surplus_contracts<'a>(
     ended: impl Iterator<Item = (&'a str, Timestamp)>,
     now: Timestamp,
 ) -> Vec<String> {
@@ -194,9 +194,9 @@ mod tests {
         let parties = Parties::new();
         let mut contract = parties.in_force(&terms(&parties));
         contract.status = Some(ContractStatus::default());
-        assert!(issued(&contract).signed().is_some());
+        assert!(issued(&contract).signed_document().is_some());
         contract.spec.countersignature = None;
-        assert!(issued(&contract).signed().is_none());
+        assert!(issued(&contract).signed_document().is_none());
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
             ..terms(&parties)
         };
         contract.spec.pending = Some(liqo_api::ProposedTerms {
-            document: Document::compose(&parties.provider, &next).unwrap(),
+            document: ContractDocument::compose(&parties.provider, &next).unwrap(),
             terms: next.clone(),
             proposed: next.start.clone(),
             countersignature: None,

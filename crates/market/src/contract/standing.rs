@@ -9,11 +9,11 @@ use liqo_api::{
     ResourceOfferSpec,
 };
 
-use super::{after, breaches::lasting, record::IssuedContract};
+use super::{after, breaches::lasting_breaches, record::IssuedContract};
 
 /// Effect of the contracts of one consumer on its offers.
 #[derive(Clone, Debug, Default)]
-pub struct Standing<'a> {
+pub struct ContractStanding<'a> {
     /// The contract that is proposed or in force.
     pub live: Option<&'a IssuedContract>,
     /// The terms that both signed. They bind prices, classes and notice.
@@ -34,8 +34,8 @@ pub struct Standing<'a> {
     pub next: Option<Timestamp>,
 }
 
-impl<'a> Standing<'a> {
-    pub fn of(
+impl<'a> ContractStanding<'a> {
+    pub fn of_records(
         provide: Option<&Provide>,
         records: &'a [Arc<IssuedContract>],
         reopened: bool,
@@ -46,7 +46,7 @@ impl<'a> Standing<'a> {
             record.is_over(now) && !record.spec.ended.as_ref().is_some_and(is_by_policy)
         });
         let over = over.map(|record| record.name.as_str()).collect();
-        let Some(live) = live(records, now) else {
+        let Some(live) = live_contract(records, now) else {
             let Some(policy) = policy else {
                 return Self {
                     over,
@@ -61,7 +61,7 @@ impl<'a> Standing<'a> {
                 ..Self::default()
             };
         };
-        let signed = live.signed().map(|document| &document.terms);
+        let signed = live.signed_document().map(|document| &document.terms);
         // Without contracts in the policy, a proposal means nothing, and what was signed goes on
         // until its end.
         if policy.is_none() && signed.is_none() {
@@ -75,14 +75,14 @@ impl<'a> Standing<'a> {
         // sign one.
         let by_policy = end.is_some_and(is_by_policy);
         let keeps_offers = by_policy && policy.is_none();
-        let deadline = policy.and_then(|policy| deadline(policy, live));
+        let deadline = policy.and_then(|policy| signing_deadline(policy, live));
         let overdue = policy
             .is_some_and(|policy| policy.if_not_signed == IfNotSigned::WithdrawOffer)
             && deadline.is_some_and(|deadline| deadline <= now)
             && signed.is_none_or(|terms| terms.commitment == Commitment::BestEffort);
         let broken = policy.is_some_and(|policy| policy.on_breach != OnBreach::Warn)
             && records.iter().any(|record| {
-                lasting(&record.spec.breaches, Party::Consumer)
+                lasting_breaches(&record.spec.breaches, Party::Consumer)
                     .next()
                     .is_some()
             });
@@ -122,20 +122,22 @@ impl<'a> Standing<'a> {
     }
 
     /// The amounts of a pool that nobody else gets.
-    pub fn reserved(&self, pool: &str) -> Option<&'a ResourceList> {
-        self.reserved?.guaranteed(pool)
+    pub fn reserved_amounts(&self, pool: &str) -> Option<&'a ResourceList> {
+        self.reserved?.guaranteed_in_pool(pool)
     }
 
     /// The amounts of all pools that nobody else gets.
     pub fn reserved_total(&self) -> Option<ResourceList> {
-        self.reserved.map(ContractTerms::total)
+        self.reserved.map(ContractTerms::total_resources)
     }
 
     /// The `contract` field of the offer of a pool.
-    pub fn of_offer(&self, pool: &str) -> Option<OfferContract> {
+    pub fn offer_contract(&self, pool: &str) -> Option<OfferContract> {
         let live = self.live?;
         let terms = &live.current.as_ref().ok()?.document.terms;
-        let contains = self.bound.is_some_and(|terms| terms.pool(pool).is_some());
+        let contains = self
+            .bound
+            .is_some_and(|terms| terms.amounts_of_pool(pool).is_some());
         Some(OfferContract {
             name: live.name.clone(),
             version: terms.version,
@@ -150,7 +152,7 @@ fn is_by_policy(end: &ContractEnd) -> bool {
 }
 
 /// The contract that is proposed or in force: the newest one that is not over.
-pub fn live(records: &[Arc<IssuedContract>], now: Timestamp) -> Option<&IssuedContract> {
+pub fn live_contract(records: &[Arc<IssuedContract>], now: Timestamp) -> Option<&IssuedContract> {
     let open = records
         .iter()
         .filter(|record| !record.deleting && !record.is_over(now));
@@ -160,11 +162,11 @@ pub fn live(records: &[Arc<IssuedContract>], now: Timestamp) -> Option<&IssuedCo
 
 /// Time until which the consumer has to sign the proposed terms; `None` if there is nothing to
 /// sign.
-pub fn deadline(policy: &ProvideContract, live: &IssuedContract) -> Option<Timestamp> {
+pub fn signing_deadline(policy: &ProvideContract, live: &IssuedContract) -> Option<Timestamp> {
     let is_signed = live
         .amendment()
         .is_some_and(|terms| terms.countersignature.is_some());
-    let proposed = match (&live.spec.pending, live.signed()) {
+    let proposed = match (&live.spec.pending, live.signed_document()) {
         // It waits until it counts.
         (Some(_), _) if is_signed => return None,
         (Some(pending), _) => pending.proposed.0,
@@ -228,11 +230,11 @@ mod tests {
 
     #[test]
     fn without_contracts_in_the_policy_nothing_changes() {
-        let standing = Standing::of(Some(&Provide::default()), &[], true, at(0));
+        let standing = ContractStanding::of_records(Some(&Provide::default()), &[], true, at(0));
         assert!(
             standing.may_have_offers()
                 && !standing.waits_for_proposal
-                && standing.of_offer("default").is_none()
+                && standing.offer_contract("default").is_none()
         );
     }
 
@@ -240,15 +242,17 @@ mod tests {
     fn a_new_offer_waits_until_its_contract_is_proposed_and_admits_no_pod_until_it_is_signed() {
         let parties = Parties::new();
         let policy = provide(ProvideContract::default());
-        assert!(Standing::of(Some(&policy), &[], true, at(0)).waits_for_proposal);
+        assert!(ContractStanding::of_records(Some(&policy), &[], true, at(0)).waits_for_proposal);
         let proposed = [issued(&parties.proposal(&terms(&parties)))];
-        let standing = Standing::of(Some(&policy), &proposed, true, at(1001));
-        assert!(standing.may_have_offers() && !standing.of_offer("default").unwrap().in_force);
-        let signed = [issued(&parties.in_force(&terms(&parties)))];
-        let standing = Standing::of(Some(&policy), &signed, true, at(1001));
-        assert!(standing.of_offer("default").unwrap().in_force);
+        let standing = ContractStanding::of_records(Some(&policy), &proposed, true, at(1001));
         assert!(
-            !standing.of_offer("gold").unwrap().in_force,
+            standing.may_have_offers() && !standing.offer_contract("default").unwrap().in_force
+        );
+        let signed = [issued(&parties.in_force(&terms(&parties)))];
+        let standing = ContractStanding::of_records(Some(&policy), &signed, true, at(1001));
+        assert!(standing.offer_contract("default").unwrap().in_force);
+        assert!(
+            !standing.offer_contract("gold").unwrap().in_force,
             "the terms do not contain that pool"
         );
     }
@@ -266,10 +270,15 @@ mod tests {
             sign_within_seconds: 100,
             ..ProvideContract::default()
         });
-        assert!(Standing::of(Some(&keeps), &proposed, true, at(5000)).may_have_offers());
-        let early = Standing::of(Some(&loses), &proposed, true, at(1050));
+        assert!(
+            ContractStanding::of_records(Some(&keeps), &proposed, true, at(5000)).may_have_offers()
+        );
+        let early = ContractStanding::of_records(Some(&loses), &proposed, true, at(1050));
         assert!(early.may_have_offers() && early.next == Some(at(1100)));
-        assert!(!Standing::of(Some(&loses), &proposed, true, at(1100)).may_have_offers());
+        assert!(
+            !ContractStanding::of_records(Some(&loses), &proposed, true, at(1100))
+                .may_have_offers()
+        );
     }
 
     #[test]
@@ -285,8 +294,8 @@ mod tests {
         });
         let reserved = |contract: &liqo_api::Contract, now| {
             let records = [issued(contract)];
-            Standing::of(Some(&policy), &records, true, at(now))
-                .reserved("default")
+            ContractStanding::of_records(Some(&policy), &records, true, at(now))
+                .reserved_amounts("default")
                 .is_some()
         };
         assert!(
@@ -317,17 +326,19 @@ mod tests {
         ending.spec.ended = Some(end(EndCause::Requested, 2000));
         let records = [issued(&ending)];
         let policy = provide(ProvideContract::default());
-        let standing = Standing::of(Some(&policy), &records, true, at(1500));
+        let standing = ContractStanding::of_records(Some(&policy), &records, true, at(1500));
         assert_eq!(
             (standing.may_have_offers(), standing.ends_at, standing.next),
             (false, Some(at(2000)), Some(at(2000)))
         );
         ending.spec.ended = Some(end(EndCause::PolicyChanged, 2000));
         let records = [issued(&ending)];
-        let standing = Standing::of(Some(&Provide::default()), &records, true, at(1500));
-        assert!(standing.may_have_offers() && standing.of_offer("default").unwrap().in_force);
-        let standing = Standing::of(Some(&Provide::default()), &records, true, at(2000));
-        assert!(standing.may_have_offers() && standing.of_offer("default").is_none());
+        let standing =
+            ContractStanding::of_records(Some(&Provide::default()), &records, true, at(1500));
+        assert!(standing.may_have_offers() && standing.offer_contract("default").unwrap().in_force);
+        let standing =
+            ContractStanding::of_records(Some(&Provide::default()), &records, true, at(2000));
+        assert!(standing.may_have_offers() && standing.offer_contract("default").is_none());
     }
 
     #[test]
@@ -340,7 +351,7 @@ mod tests {
                 ..end(EndCause::PolicyChanged, 2000)
             });
             let records = [issued(&ending)];
-            let standing = Standing::of(Some(provide), &records, true, at(1500));
+            let standing = ContractStanding::of_records(Some(provide), &records, true, at(1500));
             (standing.may_have_offers(), standing.ends_at)
         };
         let (with, without) = (provide(ProvideContract::default()), Provide::default());
@@ -372,8 +383,8 @@ mod tests {
                 on_breach,
                 ..ProvideContract::default()
             });
-            Standing::of(Some(&policy), &records, true, at(1001))
-                .of_offer("default")
+            ContractStanding::of_records(Some(&policy), &records, true, at(1001))
+                .offer_contract("default")
                 .unwrap()
                 .in_force
         };

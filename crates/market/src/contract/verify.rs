@@ -3,19 +3,19 @@
 
 use liqo_api::{Contract, ContractSignature, ContractTerms};
 
-use super::{document::Document, duties::difference};
+use super::{document::ContractDocument, duties::differing_fields};
 
 /// Content of one valid stored copy.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Copy {
-    pub document: Document,
+pub struct VerifiedCopy {
+    pub document: ContractDocument,
     pub signature: ContractSignature,
 }
 
 /// Checks one stored copy. Returns everything that is wrong with it.
-pub fn copy(contract: &Contract) -> Result<Copy, Vec<String>> {
+pub fn verify_copy(contract: &Contract) -> Result<VerifiedCopy, Vec<String>> {
     let mut faults = Vec::new();
-    let document = Document::read(&contract.spec.document)
+    let document = ContractDocument::read(&contract.spec.document)
         .map_err(|error| vec![format!("spec.document: {error}")])?;
     typed_copy(
         "spec.terms",
@@ -24,7 +24,7 @@ pub fn copy(contract: &Contract) -> Result<Copy, Vec<String>> {
         &mut faults,
     );
     if let Some(pending) = &contract.spec.pending {
-        match Document::read(&pending.document) {
+        match ContractDocument::read(&pending.document) {
             Ok(amendment) => typed_copy(
                 "spec.pending.terms",
                 &amendment.terms,
@@ -44,13 +44,13 @@ pub fn copy(contract: &Contract) -> Result<Copy, Vec<String>> {
         .into_iter()
         .filter_map(|(field, signature)| Some((field, signature.as_ref()?)))
     {
-        match document.check(signature) {
+        match document.check_countersignature(signature) {
             Ok(()) => valid = valid.or(Some(signature.clone())),
             Err(error) => faults.push(format!("{field}: {error}")),
         }
     }
     match valid {
-        Some(signature) if faults.is_empty() => Ok(Copy {
+        Some(signature) if faults.is_empty() => Ok(VerifiedCopy {
             document,
             signature,
         }),
@@ -71,13 +71,13 @@ fn typed_copy(
     if signed != shown {
         faults.push(format!(
             "{field} differs from the signed document: {}",
-            difference(signed, shown)
+            differing_fields(signed, shown)
         ));
     }
 }
 
 /// Names in what two valid copies differ; `None` if both signed the same bytes.
-pub fn same(one: &Copy, other: &Copy) -> Option<String> {
+pub fn copies_difference(one: &VerifiedCopy, other: &VerifiedCopy) -> Option<String> {
     let (first, second) = (&one.document, &other.document);
     if first.payload == second.payload {
         return None;
@@ -90,7 +90,7 @@ pub fn same(one: &Copy, other: &Copy) -> Option<String> {
     }
     Some(format!(
         "the two copies have other terms: {}",
-        difference(&first.terms, &second.terms)
+        differing_fields(&first.terms, &second.terms)
     ))
 }
 
@@ -103,18 +103,21 @@ mod tests {
     fn a_contract_that_both_signed_is_accepted() {
         let parties = Parties::new();
         let contract = parties.in_force(&terms(&parties));
-        let found = copy(&contract).unwrap();
-        assert_eq!(same(&found, &copy(&contract.clone()).unwrap()), None);
+        let found = verify_copy(&contract).unwrap();
+        assert_eq!(
+            copies_difference(&found, &verify_copy(&contract.clone()).unwrap()),
+            None
+        );
         let mut of_provider = contract.clone();
         of_provider.status = None;
         assert_eq!(
-            copy(&of_provider).unwrap(),
+            verify_copy(&of_provider).unwrap(),
             found,
             "the provider has the signature in the spec"
         );
         let mut of_consumer = contract;
         of_consumer.spec.countersignature = None;
-        assert_eq!(copy(&of_consumer).unwrap(), found);
+        assert_eq!(verify_copy(&of_consumer).unwrap(), found);
     }
 
     #[test]
@@ -122,7 +125,7 @@ mod tests {
         let parties = Parties::new();
         let mut contract = parties.in_force(&terms(&parties));
         contract.spec.terms.notice_seconds = 10;
-        let faults = copy(&contract).unwrap_err();
+        let faults = verify_copy(&contract).unwrap_err();
         assert_eq!(
             faults,
             ["spec.terms differs from the signed document: noticeSeconds is 10 instead of 300"]
@@ -141,7 +144,7 @@ mod tests {
                 "A"
             };
             changed.spec.document.replace_range(at..=at, byte);
-            assert!(copy(&changed).is_err(), "byte {at}");
+            assert!(verify_copy(&changed).is_err(), "byte {at}");
         }
         let mut forged = contract;
         let signature = forged.spec.countersignature.as_mut().unwrap();
@@ -151,13 +154,16 @@ mod tests {
             "A"
         };
         signature.sig.replace_range(..1, first);
-        assert!(copy(&forged).unwrap_err()[0].starts_with("spec.countersignature: the signature"));
+        assert!(
+            verify_copy(&forged).unwrap_err()[0]
+                .starts_with("spec.countersignature: the signature")
+        );
     }
 
     #[test]
     fn what_the_consumer_has_not_signed_is_no_contract() {
         let parties = Parties::new();
-        let faults = copy(&parties.proposal(&terms(&parties))).unwrap_err();
+        let faults = verify_copy(&parties.proposal(&terms(&parties))).unwrap_err();
         assert_eq!(
             faults,
             [format!(
@@ -170,14 +176,14 @@ mod tests {
     #[test]
     fn two_copies_with_other_terms_are_told_apart() {
         let parties = Parties::new();
-        let one = copy(&parties.in_force(&terms(&parties))).unwrap();
+        let one = verify_copy(&parties.in_force(&terms(&parties))).unwrap();
         let next = ContractTerms {
             version: 2,
             notice_seconds: 60,
             ..terms(&parties)
         };
-        let other = copy(&parties.in_force(&next)).unwrap();
-        let message = same(&one, &other).unwrap();
+        let other = verify_copy(&parties.in_force(&next)).unwrap();
+        let message = copies_difference(&one, &other).unwrap();
         assert!(
             message.contains("noticeSeconds is 60 instead of 300")
                 && message.contains("version is 2 instead of 1"),
@@ -188,7 +194,7 @@ mod tests {
             ..terms(&parties)
         };
         assert!(
-            same(&one, &copy(&parties.in_force(&another)).unwrap())
+            copies_difference(&one, &verify_copy(&parties.in_force(&another)).unwrap())
                 .unwrap()
                 .contains("two contracts")
         );

@@ -9,7 +9,7 @@ use liqo_api::{
 
 /// One pool as it is offered now.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PoolNow {
+pub struct PoolOnOffer {
     pub name: String,
     /// The amounts that the provider offers.
     pub resources: ResourceList,
@@ -31,7 +31,11 @@ impl WantedTerms {
     /// The terms of these pools; `None` if the policy has no contracts, or nothing is offered.
     /// `limits` are the most of each named resource that the consumer may have in all pools
     /// together.
-    pub fn of(provide: &Provide, pools: Vec<PoolNow>, limits: &[&ResourceList]) -> Option<Self> {
+    pub fn of_policy(
+        provide: &Provide,
+        pools: Vec<PoolOnOffer>,
+        limits: &[&ResourceList],
+    ) -> Option<Self> {
         let contract = provide.contract.clone().filter(|_| !pools.is_empty())?;
         let usage = &provide.usage;
         let prices = pools
@@ -40,7 +44,7 @@ impl WantedTerms {
             .collect();
         Some(Self {
             contract,
-            pools: within(pools, limits),
+            pools: limit_pools(pools, limits),
             prices,
             classes: ContractClasses {
                 storage: usage.storage_classes.clone(),
@@ -62,7 +66,7 @@ impl WantedTerms {
     /// Whether these terms need an amendment of `terms`. Amounts count only where they are
     /// guaranteed. A pool that is not offered now stays in the terms: its nodes may come back.
     pub fn differ_from(&self, terms: &ContractTerms) -> bool {
-        let pool_differs = |pool: &ContractPool| match terms.pool(&pool.name) {
+        let pool_differs = |pool: &ContractPool| match terms.amounts_of_pool(&pool.name) {
             None => true,
             Some(promised) => {
                 self.prices.get(&pool.name) != terms.prices.get(&pool.name)
@@ -80,8 +84,8 @@ impl WantedTerms {
     }
 
     /// The terms with these names and times.
-    pub fn terms(&self, names: Names, start: Time, end: Option<Time>) -> ContractTerms {
-        let Names {
+    pub fn with_names(&self, names: VersionNames, start: Time, end: Option<Time>) -> ContractTerms {
+        let VersionNames {
             contract,
             version,
             previous,
@@ -122,7 +126,7 @@ impl WantedTerms {
 
 /// Fields that identify a version of a contract.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct VersionNames {
     pub contract: String,
     pub version: u32,
     pub previous: Option<String>,
@@ -133,10 +137,10 @@ pub struct Names {
 }
 
 /// The pools, limited by lists that apply to all of them together: the first pools get most.
-fn within(pools: Vec<PoolNow>, limits: &[&ResourceList]) -> Vec<ContractPool> {
+fn limit_pools(pools: Vec<PoolOnOffer>, limits: &[&ResourceList]) -> Vec<ContractPool> {
     let mut left: Vec<ResourceList> = limits.iter().map(|&limit| limit.clone()).collect();
     let mut all = Vec::new();
-    for PoolNow {
+    for PoolOnOffer {
         name,
         mut resources,
         ..
@@ -167,12 +171,12 @@ mod tests {
             ..Provide::default()
         };
         change(&mut provide);
-        let pool = PoolNow {
+        let pool = PoolOnOffer {
             name: "default".to_owned(),
             resources: list(resources),
             prices: None,
         };
-        WantedTerms::of(&provide, vec![pool], &[]).unwrap()
+        WantedTerms::of_policy(&provide, vec![pool], &[]).unwrap()
     }
 
     #[test]
@@ -241,7 +245,7 @@ mod tests {
     fn the_terms_say_what_is_wanted() {
         let parties = Parties::new();
         let wanted = wanted(|_| (), "cpu=4, memory=8Gi, pods=10");
-        let names = Names {
+        let names = VersionNames {
             contract: terms(&parties).contract,
             version: 1,
             previous: None,
@@ -249,7 +253,10 @@ mod tests {
             consumer: parties.consumer.id().clone(),
             peering: Some(PEERING.to_owned()),
         };
-        assert_eq!(wanted.terms(names, Time(at(1000)), None), terms(&parties));
+        assert_eq!(
+            wanted.with_names(names, Time(at(1000)), None),
+            terms(&parties)
+        );
     }
 
     #[test]
@@ -269,12 +276,12 @@ mod tests {
 
     #[test]
     fn limits_apply_to_all_pools_together() {
-        let pool = |name: &str| PoolNow {
+        let pool = |name: &str| PoolOnOffer {
             name: name.to_owned(),
             resources: list("cpu=4, memory=8Gi"),
             prices: None,
         };
-        let pools = within(
+        let pools = limit_pools(
             vec![pool("a"), pool("b")],
             &[&list("cpu=6"), &list("memory=1Gi")],
         );

@@ -2,38 +2,40 @@
 
 use liqo_api::ReceiptPhase::{Disputed, Signed};
 use liqo_api::{Claimed, ClusterId, Dispute, Receipt, ReceiptSignature, ReceiptStatus};
-use liqo_metering::receipt::{Contract, contradiction, period_of, statement_difference};
-use liqo_metering::{Tolerance, Usage, compare};
+use liqo_metering::receipt::{
+    ReceiptContract, period_of, statement_contradiction, statement_difference,
+};
+use liqo_metering::{Tolerance, UsageEntries, compare_usage};
 use liqo_signing::ClusterIdentity;
 
 use super::document::{ReceiptParties, SignedReceipt};
 
 /// Facts that the consumer knows when it compares.
 #[derive(Clone, Debug)]
-pub struct Evidence<'a> {
+pub struct ConsumerEvidence<'a> {
     pub provider: &'a ClusterId,
     /// The contract, from this cluster's copy.
-    pub contract: Option<&'a Contract>,
+    pub contract: Option<&'a ReceiptContract>,
     /// The provider's entries of the period, or why they cannot be read.
-    pub theirs: &'a Claimed<Result<Usage, String>>,
+    pub theirs: &'a Claimed<Result<UsageEntries, String>>,
     /// This cluster's own entries.
-    pub ours: &'a Usage,
+    pub ours: &'a UsageEntries,
     pub tolerance: Tolerance,
 }
 
-pub fn answer(
+pub fn answer_receipt(
     receipt: Claimed<&Receipt>,
-    evidence: &Evidence<'_>,
+    evidence: &ConsumerEvidence<'_>,
     identity: &ClusterIdentity,
 ) -> ReceiptStatus {
-    match check(receipt, evidence, identity) {
-        Ok(signed) => agreement(signed.countersign(identity)),
-        Err((message, dispute)) => disagreement(&message, dispute),
+    match check_receipt(receipt, evidence, identity) {
+        Ok(signed) => agreement_status(signed.countersign(identity)),
+        Err((message, dispute)) => disagreement_status(&message, dispute),
     }
 }
 
 /// The answer with this cluster's signature.
-pub(super) fn agreement(signature: ReceiptSignature) -> ReceiptStatus {
+pub(super) fn agreement_status(signature: ReceiptSignature) -> ReceiptStatus {
     let message = Some("both clusters counted the same".to_owned());
     ReceiptStatus {
         phase: Signed,
@@ -44,7 +46,7 @@ pub(super) fn agreement(signature: ReceiptSignature) -> ReceiptStatus {
 }
 
 /// The answer of a cluster that does not sign.
-pub(super) fn disagreement(message: &str, dispute: Option<Dispute>) -> ReceiptStatus {
+pub(super) fn disagreement_status(message: &str, dispute: Option<Dispute>) -> ReceiptStatus {
     ReceiptStatus {
         phase: Disputed,
         message: Some(message.chars().take(1000).collect()),
@@ -54,9 +56,9 @@ pub(super) fn disagreement(message: &str, dispute: Option<Dispute>) -> ReceiptSt
 }
 
 /// The receipt, if it is right. Otherwise what is wrong, with the pods that differ.
-fn check(
+fn check_receipt(
     receipt: Claimed<&Receipt>,
-    evidence: &Evidence<'_>,
+    evidence: &ConsumerEvidence<'_>,
     identity: &ClusterIdentity,
 ) -> Result<SignedReceipt, (String, Option<Dispute>)> {
     let wrong = |message: String| (message, None);
@@ -64,13 +66,13 @@ fn check(
         provider: evidence.provider.clone(),
         consumer: identity.id().clone(),
     };
-    let signed =
-        SignedReceipt::between(&parties, receipt).map_err(|error| wrong(error.to_string()))?;
+    let signed = SignedReceipt::between_parties(&parties, receipt)
+        .map_err(|error| wrong(error.to_string()))?;
     let statement = &signed.statement;
     let Some(period) = period_of(&statement.period) else {
         return Err(wrong("its period is none".to_owned()));
     };
-    if let Some(message) = contradiction(statement) {
+    if let Some(message) = statement_contradiction(statement) {
         return Err(wrong(message));
     }
     let theirs = evidence
@@ -98,7 +100,7 @@ fn check(
     if let Some(message) = statement_difference(&expected, statement) {
         return Err(wrong(message));
     }
-    let comparison = compare(theirs, evidence.ours, evidence.tolerance);
+    let comparison = compare_usage(theirs, evidence.ours, evidence.tolerance);
     match comparison.dispute() {
         None => Ok(signed),
         Some(dispute) => {
@@ -127,10 +129,10 @@ mod tests {
     struct Case {
         provider: ClusterIdentity,
         consumer: ClusterIdentity,
-        contract: Contract,
+        contract: ReceiptContract,
         receipt: Receipt,
-        theirs: Result<Usage, String>,
-        ours: Usage,
+        theirs: Result<UsageEntries, String>,
+        ours: UsageEntries,
     }
 
     impl Case {
@@ -140,7 +142,7 @@ mod tests {
                 ClusterIdentity::generate().unwrap(),
             );
             let contract = contract(&provider, &consumer);
-            let theirs = Usage::read(THEIRS).unwrap();
+            let theirs = UsageEntries::parse(THEIRS).unwrap();
             let statement = contract.receipt(Period::at(0, 3600), &theirs).unwrap();
             let document = SignedReceipt::compose(&provider, &statement).unwrap();
             let receipt = Receipt::new(
@@ -162,18 +164,18 @@ mod tests {
         }
 
         fn answer(&self) -> (ReceiptPhase, String, Option<Dispute>) {
-            let evidence = Evidence {
+            let evidence = ConsumerEvidence {
                 provider: self.provider.id(),
                 contract: Some(&self.contract),
                 theirs: &Claimed::new(self.theirs.clone()),
                 ours: &self.ours,
                 tolerance: Tolerance::default(),
             };
-            let status = answer(Claimed::new(&self.receipt), &evidence, &self.consumer);
+            let status = answer_receipt(Claimed::new(&self.receipt), &evidence, &self.consumer);
             if let Some(signature) = &status.signature {
                 SignedReceipt::read(&self.receipt.spec.document)
                     .unwrap()
-                    .check(signature)
+                    .check_countersignature(signature)
                     .unwrap();
             }
             (status.phase, status.message.unwrap(), status.dispute)
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_the_provider_counts_too_long_is_named() {
-        let ours = Usage::read("u p 0 3600 cpu=1\nv p 10 19 cpu=1\n").unwrap();
+        let ours = UsageEntries::parse("u p 0 3600 cpu=1\nv p 10 19 cpu=1\n").unwrap();
         let (phase, message, dispute) = Case {
             ours,
             ..Case::new()
@@ -224,11 +226,11 @@ mod tests {
         assert!(case.disputed().contains("20 MiB"));
 
         let mut case = Case::new();
-        case.theirs = Ok(Usage::read("u p 0 3600 cpu=1\n").unwrap());
+        case.theirs = Ok(UsageEntries::parse("u p 0 3600 cpu=1\n").unwrap());
         assert!(case.disputed().contains("digest"));
 
         let mut case = Case::new();
-        case.theirs = Ok(Usage::read("u p 0 9000 cpu=1\n").unwrap());
+        case.theirs = Ok(UsageEntries::parse("u p 0 9000 cpu=1\n").unwrap());
         assert!(case.disputed().contains("in the period"));
 
         let mut case = Case::new();

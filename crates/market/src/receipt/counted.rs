@@ -12,7 +12,7 @@ use liqo_api::ReceiptPhase;
 use liqo_metering::Seconds;
 
 use super::issue::{ContractPeriod, ReceiptHead, RecordHead};
-use super::unclaimed::{AFTER_END, Ends};
+use super::unclaimed::{AFTER_END, ContractEnds};
 
 /// Delay before the consumer compares a disputed receipt again. Nobody has signed anything yet.
 const COMPARED_AGAIN_AFTER: SignedDuration = SignedDuration::from_hours(1);
@@ -23,7 +23,7 @@ pub fn is_counted(
     of: &ContractPeriod,
     records: &[RecordHead],
     copies: &[&ReceiptHead],
-    ends: &Ends,
+    ends: &ContractEnds,
     is_known: bool,
     now: Seconds,
 ) -> bool {
@@ -43,7 +43,8 @@ pub fn is_counted(
         return own().any(|record| record.is_last);
     }
     // When a period is complete, so are all before it.
-    counted(records, copies).any(|other| other.0 == *contract && other.1.end() >= period.end())
+    counted_periods(records, copies)
+        .any(|other| other.0 == *contract && other.1.end() >= period.end())
 }
 
 /// Whether a receipt that this cluster disputed is compared again. `compared`: when this process
@@ -54,13 +55,13 @@ pub fn is_compared_again(compared: Option<Timestamp>, now: Timestamp) -> bool {
 
 /// The periods in which this cluster counted nothing, and said so in a record that makes no
 /// difference any more: a later period is complete, or this cluster signed its receipt.
-pub fn superseded(records: &[RecordHead], copies: &[&ReceiptHead]) -> Vec<ContractPeriod> {
+pub fn superseded_periods(records: &[RecordHead], copies: &[&ReceiptHead]) -> Vec<ContractPeriod> {
     let with_entries: BTreeSet<&ContractPeriod> = records
         .iter()
         .filter(|record| !record.is_empty)
         .map(|record| &record.of)
         .collect();
-    let complete = || counted(records, copies);
+    let complete = || counted_periods(records, copies);
     let is_before = |one: &ContractPeriod| {
         complete().any(|other| other.0 == one.0 && other.1.start > one.1.start)
     };
@@ -72,7 +73,7 @@ pub fn superseded(records: &[RecordHead], copies: &[&ReceiptHead]) -> Vec<Contra
 }
 
 /// The periods that this cluster has counted, as its own records and copies say.
-fn counted<'a>(
+fn counted_periods<'a>(
     records: &'a [RecordHead],
     copies: &'a [&ReceiptHead],
 ) -> impl Iterator<Item = &'a ContractPeriod> {
@@ -109,7 +110,7 @@ mod tests {
     }
 
     fn counted(hour: i64, records: &[RecordHead], now: Seconds) -> bool {
-        is_counted(&of(hour), records, &[], &Ends::new(), true, now)
+        is_counted(&of(hour), records, &[], &ContractEnds::new(), true, now)
     }
 
     #[test]
@@ -153,7 +154,14 @@ mod tests {
             is_kept: true,
         };
         let counted = |hour, copy: &ReceiptHead| {
-            is_counted(&of(hour), &[], &[copy], &Ends::new(), true, 5 * HOUR)
+            is_counted(
+                &of(hour),
+                &[],
+                &[copy],
+                &ContractEnds::new(),
+                true,
+                5 * HOUR,
+            )
         };
         let copy = signed(ReceiptPhase::Signed);
         assert!(
@@ -163,14 +171,18 @@ mod tests {
 
     #[test]
     fn a_receipt_of_a_contract_that_is_unknown_or_long_over_is_answered_in_the_end() {
-        let at = |ends: &Ends, is_known, now| is_counted(&of(0), &[], &[], ends, is_known, now);
-        let ends = Ends::from([("c".to_owned(), HOUR)]);
+        let at =
+            |ends: &ContractEnds, is_known, now| is_counted(&of(0), &[], &[], ends, is_known, now);
+        let ends = ContractEnds::from([("c".to_owned(), HOUR)]);
         assert!(!at(&ends, true, HOUR + AFTER_END - 1) && at(&ends, true, HOUR + AFTER_END));
         assert!(
-            !at(&Ends::new(), false, HOUR + AFTER_END - 1)
-                && at(&Ends::new(), false, HOUR + AFTER_END)
+            !at(&ContractEnds::new(), false, HOUR + AFTER_END - 1)
+                && at(&ContractEnds::new(), false, HOUR + AFTER_END)
         );
-        assert!(!at(&Ends::new(), true, HOUR + AFTER_END), "it is in force");
+        assert!(
+            !at(&ContractEnds::new(), true, HOUR + AFTER_END),
+            "it is in force"
+        );
     }
 
     #[test]
@@ -191,22 +203,22 @@ mod tests {
             record(2, true, false),
             record(3, true, true),
         ];
-        assert_eq!(superseded(&records, &[]), [of(0), of(1)]);
-        assert!(superseded(&records[3..], &[]).is_empty());
+        assert_eq!(superseded_periods(&records, &[]), [of(0), of(1)]);
+        assert!(superseded_periods(&records[3..], &[]).is_empty());
         let signed = ReceiptHead {
             of: of(4),
             created: Timestamp::UNIX_EPOCH,
             phase: ReceiptPhase::Signed,
             is_kept: true,
         };
-        assert_eq!(superseded(&records[3..], &[&signed]), [of(3)]);
+        assert_eq!(superseded_periods(&records[3..], &[&signed]), [of(3)]);
         let mixed = [
             record(0, false, false),
             record(0, true, true),
             record(1, true, true),
         ];
         assert!(
-            superseded(&mixed, &[]).is_empty(),
+            superseded_periods(&mixed, &[]).is_empty(),
             "its last chunk is empty, and another one is not"
         );
     }

@@ -98,11 +98,11 @@ impl SignedReceipt {
         if text.len() > MAX_DOCUMENT_LEN {
             return Err(ReceiptError::TooLong);
         }
-        let envelope: Envelope =
-            serde_json::from_str(text).map_err(|error| ReceiptError::NoEnvelope(short(&error)))?;
+        let envelope: Envelope = serde_json::from_str(text)
+            .map_err(|error| ReceiptError::NoEnvelope(shortened_error(&error)))?;
         let verified = envelope.verify(RECEIPT_PAYLOAD_TYPE)?;
         let statement: ReceiptStatement = serde_json::from_slice(&verified.payload)
-            .map_err(|error| ReceiptError::Unreadable(short(&error)))?;
+            .map_err(|error| ReceiptError::Unreadable(shortened_error(&error)))?;
         if statement.provider != verified.signer {
             let (named, signer) = (statement.provider.to_string(), verified.signer.to_string());
             return Err(ReceiptError::OtherProvider { named, signer });
@@ -116,7 +116,7 @@ impl SignedReceipt {
 
     /// Reads a receipt between two clusters. Whoever reads its statement afterwards reads what was
     /// signed.
-    pub fn between(
+    pub fn between_parties(
         parties: &ReceiptParties,
         receipt: Claimed<&Receipt>,
     ) -> Result<Self, ReceiptError> {
@@ -147,7 +147,7 @@ impl SignedReceipt {
         let all = [receipt.spec.countersignature.as_ref(), shown];
         all.into_iter()
             .flatten()
-            .find(|signature| self.check(signature).is_ok())
+            .find(|signature| self.check_countersignature(signature).is_ok())
     }
 
     /// Signs the same bytes as the consumer.
@@ -165,13 +165,16 @@ impl SignedReceipt {
     }
 
     /// Checks that provider and consumer signed the same bytes.
-    pub fn check(&self, signature: &ReceiptSignature) -> Result<(), EnvelopeError> {
+    pub fn check_countersignature(
+        &self,
+        signature: &ReceiptSignature,
+    ) -> Result<(), EnvelopeError> {
         let ReceiptSignature {
             keyid,
             public_key,
             sig,
         } = signature.clone();
-        let both = self.envelope.with(Signature {
+        let both = self.envelope.with_signature(Signature {
             keyid,
             sig,
             public_key: Some(public_key),
@@ -184,7 +187,7 @@ impl SignedReceipt {
 
 /// The answer to a receipt between two clusters. Both signatures make it signed, never a word.
 pub fn answered_phase(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> ReceiptPhase {
-    let signed = SignedReceipt::between(parties, receipt);
+    let signed = SignedReceipt::between_parties(parties, receipt);
     if signed.is_ok_and(|signed| signed.countersignature(receipt).is_some()) {
         return Signed;
     }
@@ -200,27 +203,27 @@ pub fn answered_phase(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> R
 }
 
 /// Errors repeat what the other cluster wrote.
-fn short(error: &serde_json::Error) -> String {
+fn shortened_error(error: &serde_json::Error) -> String {
     error.to_string().chars().take(200).collect()
 }
 
 #[cfg(test)]
 pub mod tests {
-    use liqo_metering::receipt::{Contract, Version};
-    use liqo_metering::{Period, Usage};
+    use liqo_metering::receipt::{ContractVersion, ReceiptContract};
+    use liqo_metering::{Period, UsageEntries};
     use proptest::prelude::*;
 
     use super::*;
 
-    pub fn contract(provider: &ClusterIdentity, consumer: &ClusterIdentity) -> Contract {
-        let version = Version {
+    pub fn contract(provider: &ClusterIdentity, consumer: &ClusterIdentity) -> ReceiptContract {
+        let version = ContractVersion {
             version: 1,
             digest: "d".repeat(64),
             from: 0,
             prices: std::collections::BTreeMap::new(),
         };
         let id = "0123456789abcdef0123456789abcdef".to_owned();
-        Contract {
+        ReceiptContract {
             id,
             provider: provider.id().clone(),
             consumer: consumer.id().clone(),
@@ -234,7 +237,7 @@ pub mod tests {
             ClusterIdentity::generate().unwrap(),
             ClusterIdentity::generate().unwrap(),
         );
-        let usage = Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let usage = UsageEntries::parse("u p 0 3600 cpu=1\n").unwrap();
         let statement = contract(&provider, &consumer)
             .receipt(Period::at(0, 3600), &usage)
             .unwrap();
@@ -246,9 +249,16 @@ pub mod tests {
     fn both_sign_the_same_bytes_and_nobody_else_does() {
         let (_, consumer, text) = signed();
         let receipt = SignedReceipt::read(&text).unwrap();
-        assert_eq!(receipt.check(&receipt.countersign(&consumer)), Ok(()));
+        assert_eq!(
+            receipt.check_countersignature(&receipt.countersign(&consumer)),
+            Ok(())
+        );
         let stranger = ClusterIdentity::generate().unwrap();
-        assert!(receipt.check(&receipt.countersign(&stranger)).is_err());
+        assert!(
+            receipt
+                .check_countersignature(&receipt.countersign(&stranger))
+                .is_err()
+        );
         assert_eq!(receipt.statement.pods, 1);
     }
 
@@ -324,7 +334,7 @@ pub mod tests {
             .insert("EUR".to_owned(), "1000000".parse().unwrap());
         assert_eq!(answered_phase(&parties, Claimed::new(&receipt)), Pending);
         assert_eq!(
-            SignedReceipt::between(&parties, Claimed::new(&receipt)),
+            SignedReceipt::between_parties(&parties, Claimed::new(&receipt)),
             Err(ReceiptError::CopyDiffers)
         );
     }

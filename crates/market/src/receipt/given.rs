@@ -8,7 +8,7 @@ use liqo_api::ReceiptPhase::Signed;
 use liqo_api::{Claimed, Receipt, ReceiptSpec, ReceiptStatus};
 use liqo_metering::receipt::{period_of, receipt_name};
 
-use super::answer::{agreement, disagreement};
+use super::answer::{agreement_status, disagreement_status};
 use super::document::{ReceiptParties, SignedReceipt, answered_phase};
 use super::issue::ContractPeriod;
 
@@ -22,7 +22,7 @@ pub struct OwnEvidence<'a> {
 
 /// The answer that this cluster gave already to a receipt at its provider. `None`: it has to
 /// compare.
-pub fn given(
+pub fn earlier_answer(
     found: Claimed<&Receipt>,
     parties: &ReceiptParties,
     own: OwnEvidence<'_>,
@@ -32,7 +32,7 @@ pub fn given(
         .filter(|copy| answered_phase(parties, Claimed::new(copy)) == Signed)
     {
         if !shows_same(found, copy) {
-            return Some(disagreement(
+            return Some(disagreement_status(
                 "this cluster signed another receipt of the same period",
                 None,
             ));
@@ -90,7 +90,7 @@ pub fn is_asked_for(found: Claimed<&Receipt>, of: &ContractPeriod) -> bool {
 
 /// The spec of the copy of a receipt that was answered so. What this cluster disputes is stored as
 /// the provider shows it: whoever reads it verifies it again, and says what is wrong with it.
-pub fn copied(found: Claimed<&Receipt>, answer: &ReceiptStatus) -> ReceiptSpec {
+pub fn copy_spec(found: Claimed<&Receipt>, answer: &ReceiptStatus) -> ReceiptSpec {
     ReceiptSpec {
         countersignature: answer.signature.clone(),
         ..found.unverified().spec.clone()
@@ -105,14 +105,17 @@ fn shows_same(found: Claimed<&Receipt>, copy: &Receipt) -> bool {
 }
 
 fn signed_answer(receipt: Claimed<&Receipt>, parties: &ReceiptParties) -> Option<ReceiptStatus> {
-    let signed = SignedReceipt::between(parties, receipt).ok()?;
-    signed.countersignature(receipt).cloned().map(agreement)
+    let signed = SignedReceipt::between_parties(parties, receipt).ok()?;
+    signed
+        .countersignature(receipt)
+        .cloned()
+        .map(agreement_status)
 }
 
 #[cfg(test)]
 mod tests {
     use liqo_api::ReceiptPhase;
-    use liqo_metering::{Period, Usage};
+    use liqo_metering::{Period, UsageEntries};
     use liqo_signing::ClusterIdentity;
 
     use super::*;
@@ -143,7 +146,7 @@ mod tests {
 
         /// A receipt for these lines that this key signed as the consumer.
         fn signed_by(&self, consumer: &ClusterIdentity, lines: &str) -> Receipt {
-            let usage = Usage::read(lines).unwrap();
+            let usage = UsageEntries::parse(lines).unwrap();
             let statement = contract(&self.provider, consumer)
                 .receipt(Period::at(0, 3600), &usage)
                 .unwrap();
@@ -159,7 +162,7 @@ mod tests {
                     countersignature: None,
                 },
             );
-            receipt.status = Some(agreement(signature));
+            receipt.status = Some(agreement_status(signature));
             receipt
         }
 
@@ -169,7 +172,7 @@ mod tests {
             copy: Option<&Receipt>,
             has_records: bool,
         ) -> Option<ReceiptPhase> {
-            given(
+            earlier_answer(
                 Claimed::new(found),
                 &self.parties,
                 OwnEvidence { copy, has_records },
@@ -205,7 +208,7 @@ mod tests {
             .insert("EUR".to_owned(), "1000000".parse().unwrap());
         assert_eq!(world.given(&replayed, None, false), None);
         let mut disputed = real.clone();
-        disputed.status = Some(disagreement("the provider wrote this", None));
+        disputed.status = Some(disagreement_status("the provider wrote this", None));
         assert_eq!(world.given(&disputed, None, false), None);
     }
 
@@ -220,7 +223,7 @@ mod tests {
             "its own copy is its own answer"
         );
         let mut disputed = real.clone();
-        disputed.status = Some(disagreement("seconds", None));
+        disputed.status = Some(disagreement_status("seconds", None));
         assert_eq!(
             world.given(&real, Some(&disputed), true),
             None,
@@ -272,7 +275,7 @@ mod tests {
             "the same document below another statement"
         );
         let mut unsigned = asked.clone();
-        unsigned.status = Some(disagreement("seconds", None));
+        unsigned.status = Some(disagreement_status("seconds", None));
         assert_eq!(step(Some(&unsigned), &other), CopyStep::Replace);
     }
 }

@@ -46,7 +46,7 @@ pub struct ReceiptHead {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum ReceiptAction {
     /// Write the receipt of a period.
     Issue(ContractPeriod),
     /// Keep the consumer's signature where it cannot take it back.
@@ -102,19 +102,19 @@ pub fn kept_signature(
     parties: &ReceiptParties,
     receipt: Claimed<&Receipt>,
 ) -> Option<ReceiptSignature> {
-    SignedReceipt::between(parties, receipt)
+    SignedReceipt::between_parties(parties, receipt)
         .ok()?
         .countersignature(receipt)
         .cloned()
 }
 
 /// Decides on the records and receipts of one namespace.
-pub fn decide<'a>(
+pub fn decide_actions<'a>(
     records: impl IntoIterator<Item = &'a RecordHead>,
     receipts: impl IntoIterator<Item = &'a ReceiptHead>,
     settings: &MeteringSettings,
     now: Timestamp,
-) -> BTreeSet<Action> {
+) -> BTreeSet<ReceiptAction> {
     let receipts: BTreeMap<&ContractPeriod, &ReceiptHead> = receipts
         .into_iter()
         .map(|receipt| (&receipt.of, receipt))
@@ -129,30 +129,32 @@ pub fn decide<'a>(
     actions.extend(
         beyond_bound(&lengths)
             .into_iter()
-            .map(|of| Action::DeleteRecords(of.clone())),
+            .map(|of| ReceiptAction::DeleteRecords(of.clone())),
     );
     for (of, is_complete) in complete {
         let action = match receipts.get(of) {
-            None if is_expired(of.1, settings, now) => Some(Action::DeleteRecords(of.clone())),
-            None if is_complete => Some(Action::Issue(of.clone())),
-            Some(receipt) if receipt.is_kept => Some(Action::DeleteRecords(of.clone())),
+            None if is_expired(of.1, settings, now) => {
+                Some(ReceiptAction::DeleteRecords(of.clone()))
+            }
+            None if is_complete => Some(ReceiptAction::Issue(of.clone())),
+            Some(receipt) if receipt.is_kept => Some(ReceiptAction::DeleteRecords(of.clone())),
             // They are the evidence.
             _ => None,
         };
         actions.extend(action);
     }
-    let surplus = surplus(receipts.keys().copied(), settings, now);
+    let surplus = surplus_receipts(receipts.keys().copied(), settings, now);
     let shown = receipts
         .values()
         .filter(|receipt| receipt.phase == ReceiptPhase::Signed && !receipt.is_kept);
     actions.extend(
         shown
             .filter(|receipt| !surplus.contains(&&receipt.of))
-            .map(|receipt| Action::KeepSignature(receipt.of.clone())),
+            .map(|receipt| ReceiptAction::KeepSignature(receipt.of.clone())),
     );
     for of in surplus {
-        actions.insert(Action::DeleteReceipt(of.clone()));
-        actions.insert(Action::DeleteRecords(of.clone()));
+        actions.insert(ReceiptAction::DeleteReceipt(of.clone()));
+        actions.insert(ReceiptAction::DeleteRecords(of.clone()));
     }
     actions
 }
@@ -173,7 +175,7 @@ fn beyond_bound<'a>(lengths: &BTreeMap<&'a ContractPeriod, usize>) -> Vec<&'a Co
 }
 
 /// The receipts that are too old, or too many for their contract.
-pub fn surplus<'a>(
+pub fn surplus_receipts<'a>(
     receipts: impl Iterator<Item = &'a ContractPeriod>,
     settings: &MeteringSettings,
     now: Timestamp,
@@ -229,8 +231,8 @@ mod tests {
         records: &[RecordHead],
         receipts: &[ReceiptHead],
         settings: &MeteringSettings,
-    ) -> Vec<Action> {
-        decide(
+    ) -> Vec<ReceiptAction> {
+        decide_actions(
             records,
             receipts,
             settings,
@@ -249,7 +251,7 @@ mod tests {
         );
         assert_eq!(
             decided(&[record(0, false), record(0, true)], &[], &settings),
-            [Action::Issue(of(0))]
+            [ReceiptAction::Issue(of(0))]
         );
         assert_eq!(
             decided(
@@ -271,7 +273,7 @@ mod tests {
         ];
         assert_eq!(
             decided(&records, &receipts, &settings),
-            [Action::DeleteRecords(of(0))]
+            [ReceiptAction::DeleteRecords(of(0))]
         );
     }
 
@@ -286,14 +288,14 @@ mod tests {
         let (records, settings) = ([record(0, true)], MeteringSettings::default());
         assert_eq!(
             decided(&records, &[shown], &settings),
-            [Action::KeepSignature(of(0))]
+            [ReceiptAction::KeepSignature(of(0))]
         );
 
         let (provider, consumer) = (
             ClusterIdentity::generate().unwrap(),
             ClusterIdentity::generate().unwrap(),
         );
-        let usage = liqo_metering::Usage::read("u p 0 3600 cpu=1\n").unwrap();
+        let usage = liqo_metering::UsageEntries::parse("u p 0 3600 cpu=1\n").unwrap();
         let contract = crate::receipt::document::tests::contract(&provider, &consumer);
         let statement = contract.receipt(Period::at(0, 3600), &usage).unwrap();
         let document = SignedReceipt::compose(&provider, &statement).unwrap();
@@ -342,8 +344,8 @@ mod tests {
         let receipts: Vec<ReceiptHead> = (0..103)
             .map(|hour| receipt(hour * 3600, ReceiptPhase::Disputed))
             .collect();
-        let expected: Vec<Action> = (0..3)
-            .map(|hour| Action::DeleteRecords(of(hour * 3600)))
+        let expected: Vec<ReceiptAction> = (0..3)
+            .map(|hour| ReceiptAction::DeleteRecords(of(hour * 3600)))
             .collect();
         assert_eq!(
             decided(&records, &receipts, &MeteringSettings::default()),
@@ -365,8 +367,8 @@ mod tests {
             max_receipts: 2000,
             ..MeteringSettings::default()
         };
-        let expected: Vec<Action> = (0..6)
-            .map(|hour| Action::DeleteRecords(of(hour * 3600)))
+        let expected: Vec<ReceiptAction> = (0..6)
+            .map(|hour| ReceiptAction::DeleteRecords(of(hour * 3600)))
             .collect();
         assert_eq!(
             decided(&records, &receipts, &settings),
@@ -386,7 +388,10 @@ mod tests {
             .into();
         assert_eq!(
             decided(&[], &receipts, &settings),
-            [Action::DeleteRecords(of(0)), Action::DeleteReceipt(of(0))]
+            [
+                ReceiptAction::DeleteRecords(of(0)),
+                ReceiptAction::DeleteReceipt(of(0))
+            ]
         );
         let settings = MeteringSettings {
             receipt_days: 0,
@@ -395,7 +400,7 @@ mod tests {
         assert_eq!(decided(&[], &receipts[1..], &settings).len(), 4);
         assert_eq!(
             decided(&[record(0, true)], &[], &settings),
-            [Action::DeleteRecords(of(0))],
+            [ReceiptAction::DeleteRecords(of(0))],
             "nobody reads it any more"
         );
     }

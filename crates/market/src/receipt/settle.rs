@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use liqo_metering::{Period, Seconds};
 
-use super::issue::{Action, ContractPeriod, RecordHead};
+use super::issue::{ContractPeriod, ReceiptAction, RecordHead};
 
 /// The time until which the costs of each contract (its ID) are settled. A contract without one has
 /// none that must be.
@@ -13,7 +13,7 @@ pub type SettledUntil = BTreeMap<String, Seconds>;
 
 /// The periods of a contract to settle, in their order. When a period is complete, so are all
 /// before it: nothing can be added to them.
-pub fn due(contract: &str, records: &[RecordHead], until: Seconds) -> Vec<Period> {
+pub fn periods_to_settle(contract: &str, records: &[RecordHead], until: Seconds) -> Vec<Period> {
     let of_contract = || records.iter().filter(|record| record.of.0 == contract);
     let complete = of_contract()
         .filter(|record| record.is_last)
@@ -30,17 +30,23 @@ pub fn due(contract: &str, records: &[RecordHead], until: Seconds) -> Vec<Period
 
 /// Whether an action can be taken now: the records of a complete period are the only place where
 /// its costs are, until they are settled.
-pub fn is_allowed(action: &Action, records: &[RecordHead], settled: &SettledUntil) -> bool {
+pub fn is_action_allowed(
+    action: &ReceiptAction,
+    records: &[RecordHead],
+    settled: &SettledUntil,
+) -> bool {
     let is_settled =
         |of: &ContractPeriod| settled.get(&of.0).is_none_or(|until| of.1.end() <= *until);
     match action {
-        Action::DeleteRecords(of) => {
+        ReceiptAction::DeleteRecords(of) => {
             is_settled(of)
                 || !records
                     .iter()
                     .any(|record| record.of == *of && record.is_last)
         }
-        Action::Issue(_) | Action::KeepSignature(_) | Action::DeleteReceipt(_) => true,
+        ReceiptAction::Issue(_)
+        | ReceiptAction::KeepSignature(_)
+        | ReceiptAction::DeleteReceipt(_) => true,
     }
 }
 
@@ -67,7 +73,7 @@ mod tests {
             head("d", 0, true),
         ];
         let starts = |until| {
-            due("c", &records, until)
+            periods_to_settle("c", &records, until)
                 .iter()
                 .map(|period| period.start)
                 .collect::<Vec<_>>()
@@ -76,28 +82,32 @@ mod tests {
             (starts(0), starts(120), starts(180)),
             (vec![60, 120], vec![120], Vec::new())
         );
-        assert_eq!(due("c", &records[3..], 0), [], "nothing is complete");
+        assert_eq!(
+            periods_to_settle("c", &records[3..], 0),
+            [],
+            "nothing is complete"
+        );
     }
 
     #[test]
     fn records_stay_until_their_costs_are_settled() {
         let records = [head("c", 60, true), head("c", 120, false)];
         let settled = |until| SettledUntil::from([("c".to_owned(), until)]);
-        let delete = |start| Action::DeleteRecords(("c".to_owned(), Period::at(start, 60)));
+        let delete = |start| ReceiptAction::DeleteRecords(("c".to_owned(), Period::at(start, 60)));
         assert!(
-            !is_allowed(&delete(60), &records, &settled(60))
-                && is_allowed(&delete(60), &records, &settled(120))
+            !is_action_allowed(&delete(60), &records, &settled(60))
+                && is_action_allowed(&delete(60), &records, &settled(120))
         );
         assert!(
-            is_allowed(&delete(120), &records, &settled(0)),
+            is_action_allowed(&delete(120), &records, &settled(0)),
             "it will never be complete"
         );
         assert!(
-            is_allowed(&delete(60), &records, &SettledUntil::new()),
+            is_action_allowed(&delete(60), &records, &SettledUntil::new()),
             "the contract is gone"
         );
-        assert!(is_allowed(
-            &Action::DeleteReceipt(("c".to_owned(), Period::at(60, 60))),
+        assert!(is_action_allowed(
+            &ReceiptAction::DeleteReceipt(("c".to_owned(), Period::at(60, 60))),
             &records,
             &settled(0)
         ));

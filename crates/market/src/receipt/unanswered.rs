@@ -18,7 +18,7 @@ const TIME_TO_ANSWER: SignedDuration = SignedDuration::from_hours(1);
 
 /// The contracts (their IDs) whose latest receipts have no signature of the consumer, each with the
 /// evidence.
-pub fn unanswered<R: Borrow<ReceiptHead>>(
+pub fn unanswered_contracts<R: Borrow<ReceiptHead>>(
     receipts: &[R],
     now: Timestamp,
 ) -> BTreeMap<String, String> {
@@ -31,11 +31,13 @@ pub fn unanswered<R: Borrow<ReceiptHead>>(
     }
     by_contract
         .into_iter()
-        .filter_map(|(contract, receipts)| Some((contract.to_owned(), evidence(receipts)?)))
+        .filter_map(|(contract, receipts)| {
+            Some((contract.to_owned(), missing_answer_evidence(receipts)?))
+        })
         .collect()
 }
 
-fn evidence(mut receipts: Vec<&ReceiptHead>) -> Option<String> {
+fn missing_answer_evidence(mut receipts: Vec<&ReceiptHead>) -> Option<String> {
     receipts.sort_by_key(|receipt| std::cmp::Reverse(receipt.of.1));
     receipts.truncate(MAX_IN_A_ROW);
     if receipts.len() < MAX_IN_A_ROW || receipts.iter().any(|receipt| receipt.phase == Signed) {
@@ -72,7 +74,7 @@ mod tests {
     }
 
     fn found(phases: &[liqo_api::ReceiptPhase], hour: i64) -> Option<String> {
-        unanswered(
+        unanswered_contracts(
             &receipts(phases),
             Timestamp::from_second(hour * 3600).unwrap(),
         )

@@ -17,16 +17,16 @@ use super::issue::{ContractPeriod, ReceiptHead, RecordHead};
 pub(super) const AFTER_END: Seconds = 2 * 24 * 3600;
 
 /// The end of each contract (its ID) that has ended, in seconds since 1970.
-pub type Ends = BTreeMap<String, Seconds>;
+pub type ContractEnds = BTreeMap<String, Seconds>;
 
 /// The complete periods without a receipt here (`copies`) or at the provider (`theirs`), after
 /// which this cluster signed one or whose contract ended long ago; the oldest first. Their records
 /// can go if the provider has no record of them.
-pub fn unclaimed(
+pub fn unclaimed_periods(
     records: &[RecordHead],
     copies: &[&ReceiptHead],
     theirs: &[&Claimed<ReceiptHead>],
-    ends: &Ends,
+    ends: &ContractEnds,
     now: Seconds,
 ) -> Vec<ContractPeriod> {
     let shown = theirs.iter().map(|receipt| &receipt.unverified().of);
@@ -95,11 +95,11 @@ mod tests {
     fn found(
         records: &[RecordHead],
         receipts: &[ReceiptHead],
-        ends: &Ends,
+        ends: &ContractEnds,
         now: Seconds,
     ) -> Vec<Seconds> {
         let receipts: Vec<&ReceiptHead> = receipts.iter().collect();
-        unclaimed(records, &receipts, &[], ends, now)
+        unclaimed_periods(records, &receipts, &[], ends, now)
             .into_iter()
             .map(|of| of.1.start)
             .collect()
@@ -115,7 +115,8 @@ mod tests {
             record(180, true),
             record(240, true),
         ];
-        let after = |receipts: &[ReceiptHead]| found(&records, receipts, &Ends::new(), 1000);
+        let after =
+            |receipts: &[ReceiptHead]| found(&records, receipts, &ContractEnds::new(), 1000);
         assert_eq!(after(&[receipt("c", 180, Signed)]), [60, 120]);
         assert_eq!(
             after(&[receipt("c", 180, Signed), receipt("c", 60, Disputed)]),
@@ -151,11 +152,11 @@ mod tests {
         let found = |copies: &[&ReceiptHead], theirs: &[ReceiptHead]| {
             let theirs: Vec<Claimed<ReceiptHead>> =
                 theirs.iter().cloned().map(Claimed::new).collect();
-            unclaimed(
+            unclaimed_periods(
                 &records,
                 copies,
                 &theirs.iter().collect::<Vec<_>>(),
-                &Ends::new(),
+                &ContractEnds::new(),
                 1000,
             )
             .len()
@@ -173,7 +174,10 @@ mod tests {
 
     #[test]
     fn after_the_last_receipt_records_are_unclaimed_when_the_contract_is_over_for_long() {
-        let (records, ends) = ([record(60, true)], Ends::from([("c".to_owned(), 60)]));
+        let (records, ends) = (
+            [record(60, true)],
+            ContractEnds::from([("c".to_owned(), 60)]),
+        );
         let at = |now: Seconds| found(&records, &[], &ends, now);
         assert_eq!(
             (at(120 + AFTER_END - 1).len(), at(120 + AFTER_END)),

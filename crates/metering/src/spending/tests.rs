@@ -7,7 +7,7 @@ use crate::entry::tests::list;
 /// 2026-01-31T23:00:00Z.
 const LAST_HOUR: Seconds = 1_769_900_400;
 
-fn contract(versions: &[(Seconds, &str, &str)]) -> Contract {
+fn contract(versions: &[(Seconds, &str, &str)]) -> ReceiptContract {
     let prices = |cpu: &str, currency: &str| {
         let rates = [("cpu", cpu.parse().unwrap())].into_iter().collect();
         BTreeMap::from([(
@@ -21,14 +21,14 @@ fn contract(versions: &[(Seconds, &str, &str)]) -> Contract {
     let versions = versions
         .iter()
         .zip(1..)
-        .map(|((from, cpu, currency), version)| Version {
+        .map(|((from, cpu, currency), version)| ContractVersion {
             version,
             digest: format!("d{version}"),
             from: *from,
             prices: prices(cpu, currency),
         });
     let id = |byte: u8| ClusterId::of_public_key(&[byte; 32]);
-    Contract {
+    ReceiptContract {
         id: "c".to_owned(),
         provider: id(1),
         consumer: id(2),
@@ -37,7 +37,7 @@ fn contract(versions: &[(Seconds, &str, &str)]) -> Contract {
     }
 }
 
-fn usage(lines: &[String]) -> Usage {
+fn usage(lines: &[String]) -> UsageEntries {
     lines.iter().map(|line| line.parse().unwrap()).collect()
 }
 
@@ -79,7 +79,7 @@ fn costs_are_known_by_namespace_and_follow_the_versions_of_the_contract() {
         format!("c other {LAST_HOUR} {half} cpu=2 shop"),
         format!("d p ~{LAST_HOUR} ~{half} cpu=1"),
     ]);
-    let costs = contract.costs(period, &usage, &(0..Seconds::MAX));
+    let costs = contract.period_costs(period, &usage, &(0..Seconds::MAX));
     let all: Vec<String> = costs
         .iter()
         .map(|(currency, namespace, cost)| format!("{namespace}={cost} {currency}"))
@@ -91,13 +91,13 @@ fn costs_are_known_by_namespace_and_follow_the_versions_of_the_contract() {
     assert_eq!(
         (
             costs.total("EUR"),
-            costs.of("EUR", "demo"),
-            costs.of("EUR", "none")
+            costs.of_namespace("EUR", "demo"),
+            costs.of_namespace("EUR", "none")
         ),
         (money("2"), money("0.5"), Money::ZERO)
     );
-    let first_quarter = contract.costs(period, &usage, &(0..LAST_HOUR + 900));
-    assert_eq!(first_quarter.of("EUR", "shop"), money("0.5"));
+    let first_quarter = contract.period_costs(period, &usage, &(0..LAST_HOUR + 900));
+    assert_eq!(first_quarter.of_namespace("EUR", "shop"), money("0.5"));
     assert_eq!(
         contract.per_hour("p", &list("cpu=3"), half),
         Some(("credits", money("12")))
@@ -116,13 +116,14 @@ fn what_is_settled_counts_once_whether_its_record_still_exists_or_not() {
     let period = Period::at(LAST_HOUR, 3600);
     let contract = contract(&[(0, "1", "EUR")]);
     let line = format!("a p {LAST_HOUR} {} cpu=1 demo", period.end());
-    let settled = Settled::default().with(&contract, period, &usage(std::slice::from_ref(&line)));
-    let read = Settled::of(Some(&BTreeMap::from([(
+    let settled =
+        SettledCosts::default().with_period(&contract, period, &usage(std::slice::from_ref(&line)));
+    let read = SettledCosts::from_annotations(Some(&BTreeMap::from([(
         annotations::SPENT.to_owned(),
-        settled.text(),
+        settled.annotation_text(),
     )])));
     assert_eq!(read, settled);
-    let mut account = Account::new(contract.clone(), 3600, read);
+    let mut account = ContractAccount::new(contract.clone(), 3600, read);
     account.add_record(period, true, &line);
     let spent = |kind, now| account.spent(kind, now).total("EUR");
     assert_eq!(spent(BudgetPeriod::Day, LAST_HOUR + 3599), money("1"));
@@ -134,11 +135,11 @@ fn what_is_settled_counts_once_whether_its_record_still_exists_or_not() {
         (Money::ZERO, Money::ZERO)
     );
     assert_eq!(
-        Settled::of(Some(&BTreeMap::from([(
+        SettledCosts::from_annotations(Some(&BTreeMap::from([(
             annotations::SPENT.to_owned(),
             "broken".to_owned()
         )]))),
-        Settled::default()
+        SettledCosts::default()
     );
 }
 
@@ -149,7 +150,8 @@ fn a_period_over_midnight_counts_for_both_days() {
     let long = Period::at(LAST_HOUR, 7 * 24 * 3600);
     let contract = contract(&[(0, "1", "EUR")]);
     let line = format!("a p {} {} cpu=1 demo", LAST_HOUR, LAST_HOUR + 3 * 3600);
-    let mut account = Account::new(contract.clone(), long.seconds(), Settled::default());
+    let mut account =
+        ContractAccount::new(contract.clone(), long.seconds(), SettledCosts::default());
     account.add_record(long, false, &line);
     assert_eq!(
         account.spent(BudgetPeriod::Day, LAST_HOUR).total("EUR"),
@@ -167,7 +169,7 @@ fn a_period_over_midnight_counts_for_both_days() {
 fn pods_that_still_run_count_from_the_last_complete_period_on() {
     let contract = contract(&[(0, "1", "EUR")]);
     let (first, from) = (Period::at(LAST_HOUR, 600), LAST_HOUR);
-    let mut account = Account::new(contract, 600, Settled::default());
+    let mut account = ContractAccount::new(contract, 600, SettledCosts::default());
     account.add_record(
         first,
         true,
@@ -179,7 +181,7 @@ fn pods_that_still_run_count_from_the_last_complete_period_on() {
         false,
         &format!("a p {} ~{} cpu=1 demo", first.end(), first.end() + 300),
     );
-    let running: Vec<Entry> = [
+    let running: Vec<UsageEntry> = [
         format!("a p {from} {} cpu=1 demo", first.end() + 300),
         format!(
             "a p {} {} cpu=3 demo",
@@ -201,7 +203,7 @@ fn pods_that_still_run_count_from_the_last_complete_period_on() {
 
 #[test]
 fn the_namespaces_that_cost_least_lose_their_name_first() {
-    let mut costs = Costs::default();
+    let mut costs = CostsByNamespace::default();
     for number in 0..4000 {
         costs.add(
             "EUR",
@@ -210,13 +212,13 @@ fn the_namespaces_that_cost_least_lose_their_name_first() {
         );
     }
     let total = costs.total("EUR");
-    let bounded = Costs::default().bounded_with(&costs);
+    let bounded = CostsByNamespace::default().bounded_with(&costs);
     let named = i128::try_from(bounded.iter().count()).unwrap() - 1;
     assert!(
         named > 500 && bounded.total("EUR") == total,
         "{named} of 4000"
     );
-    let of = |number: i128| bounded.of("EUR", &format!("n{number:062}"));
+    let of = |number: i128| bounded.of_namespace("EUR", &format!("n{number:062}"));
     assert_eq!(
         (of(4000 - named), of(3999 - named)),
         (Money::from_nanos(1_000_004_000 - named), Money::ZERO)
@@ -225,10 +227,10 @@ fn the_namespaces_that_cost_least_lose_their_name_first() {
 
 #[test]
 fn the_annotation_has_a_bounded_length_whatever_namespaces_and_currencies_there_are() {
-    let mut settled = Settled::default();
+    let mut settled = SettledCosts::default();
     let amount = Money::from_nanos(1_234_567_890_123_456_789_012_345);
     for number in 0..3 * MAX_CURRENCIES {
-        let mut more = Costs::default();
+        let mut more = CostsByNamespace::default();
         for namespace in 0..60 {
             more.add(
                 &format!("credits-{number:04}"),
@@ -243,9 +245,9 @@ fn the_annotation_has_a_bounded_length_whatever_namespaces_and_currencies_there_
         settled = settled.taking_over(&format!("{number:036}"), &settled);
     }
     assert!(
-        settled.text().len() < 200 * 1024,
+        settled.annotation_text().len() < 200 * 1024,
         "{} bytes",
-        settled.text().len()
+        settled.annotation_text().len()
     );
     let first = settled.month.total("credits-0000");
     assert_eq!(
@@ -260,19 +262,23 @@ fn what_a_contract_cost_stays_when_its_copy_goes() {
     let contract = contract(&[(0, "1", "EUR")]);
     let settled_at = |at: Seconds| {
         let period = Period::at(at, 3600);
-        Settled::default().with(
+        SettledCosts::default().with_period(
             &contract,
             period,
             &usage(&[format!("a p {} {} cpu=1 demo", period.start, period.end())]),
         )
     };
     let (yesterday, today) = (settled_at(LAST_HOUR - 24 * 3600), settled_at(LAST_HOUR));
-    let spent = |settled: &Settled| {
-        let account = Account::new(contract.clone(), 3600, settled.clone());
-        [BudgetPeriod::Day, BudgetPeriod::Month]
-            .map(|kind| account.spent(kind, LAST_HOUR).of("EUR", "demo").to_string())
+    let spent = |settled: &SettledCosts| {
+        let account = ContractAccount::new(contract.clone(), 3600, settled.clone());
+        [BudgetPeriod::Day, BudgetPeriod::Month].map(|kind| {
+            account
+                .spent(kind, LAST_HOUR)
+                .of_namespace("EUR", "demo")
+                .to_string()
+        })
     };
-    let heir = Settled::default().taking_over("u", &today);
+    let heir = SettledCosts::default().taking_over("u", &today);
     assert_eq!(
         (spent(&heir), heir.until),
         (["1".to_owned(), "1".to_owned()], 0),
@@ -292,15 +298,15 @@ fn what_a_contract_cost_stays_when_its_copy_goes() {
         "the costs of u are in those of the heir, and are not added again"
     );
     assert_eq!(
-        Settled::of(Some(&BTreeMap::from([(
+        SettledCosts::from_annotations(Some(&BTreeMap::from([(
             annotations::SPENT.to_owned(),
-            next.text()
+            next.annotation_text()
         )]))),
         next
     );
     assert_eq!(
-        Settled::default().taking_over("x", &Settled::default()),
-        Settled::default()
+        SettledCosts::default().taking_over("x", &SettledCosts::default()),
+        SettledCosts::default()
     );
 }
 
@@ -319,7 +325,7 @@ proptest! {
         // From 20:00 until 02:00 of the next month.
         let (start, now) = (LAST_HOUR - 3 * 3600, LAST_HOUR + 3 * 3600);
         let contract = contract(&[(0, "0.07", "EUR"), (start + 5000, "0.11", "EUR")]);
-        let mut records: BTreeMap<Period, Usage> = BTreeMap::new();
+        let mut records: BTreeMap<Period, UsageEntries> = BTreeMap::new();
         for (n, (from, length, cores, namespace)) in pods.iter().enumerate() {
             let (from, until) = (start + from, (start + from + length).min(now));
             let line = format!("u{n} p {from} {until} cpu={cores} {}", ["demo", "shop", "test"][*namespace]);
@@ -327,21 +333,21 @@ proptest! {
                 records.entry(period).or_default().add(part);
             }
         }
-        let mut settled = Settled::default();
+        let mut settled = SettledCosts::default();
         for (period, usage) in records.iter().take(settled_periods).filter(|(period, _)| period.end() <= now) {
             // A process that starts again reads what the former one wrote.
-            settled = Settled::of(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), settled.with(&contract, *period, usage).text())])));
+            settled = SettledCosts::from_annotations(Some(&BTreeMap::from([(annotations::SPENT.to_owned(), settled.with_period(&contract, *period, usage).annotation_text())])));
         }
-        let mut account = Account::new(contract.clone(), seconds, settled.clone());
+        let mut account = ContractAccount::new(contract.clone(), seconds, settled.clone());
         for (period, usage) in &records {
             if !(are_deleted && period.end() <= settled.until) {
-                account.add_record(*period, period.end() <= now, &usage.text());
+                account.add_record(*period, period.end() <= now, &usage.canonical_text());
             }
         }
         for kind in [BudgetPeriod::Day, BudgetPeriod::Month] {
-            let (span, mut expected) = (span_of(kind, now), Costs::default());
+            let (span, mut expected) = (span_of(kind, now), CostsByNamespace::default());
             for (period, usage) in &records {
-                expected.add_all(&contract.costs(*period, usage, &span));
+                expected.add_all(&contract.period_costs(*period, usage, &span));
             }
             prop_assert_eq!(account.spent(kind, now), expected);
         }

@@ -2,16 +2,18 @@
 
 /// The kind of a datagram, judged by its first bytes and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DatagramKind {
     Handshake,
     /// With the receiver index, which names the session.
     Data(u32),
 }
 
-pub(crate) fn kind(datagram: &[u8]) -> Option<Kind> {
+pub(crate) fn datagram_kind(datagram: &[u8]) -> Option<DatagramKind> {
     match (datagram.first_chunk::<4>()?, datagram.len()) {
-        ([1, 0, 0, 0], 148) | ([2, 0, 0, 0], 92) | ([3, 0, 0, 0], 64) => Some(Kind::Handshake),
-        ([4, 0, 0, 0], 32..) => Some(Kind::Data(u32::from_le_bytes(
+        ([1, 0, 0, 0], 148) | ([2, 0, 0, 0], 92) | ([3, 0, 0, 0], 64) => {
+            Some(DatagramKind::Handshake)
+        }
+        ([4, 0, 0, 0], 32..) => Some(DatagramKind::Data(u32::from_le_bytes(
             *datagram.get(4..)?.first_chunk()?,
         ))),
         _ => None,
@@ -20,7 +22,7 @@ pub(crate) fn kind(datagram: &[u8]) -> Option<Kind> {
 
 /// Whether a datagram that the tunnel sends proves that the tunnel knows the remote. Cookie replies
 /// go to anybody.
-pub(crate) fn proves(datagram: &[u8]) -> bool {
+pub(crate) fn proves_known_remote(datagram: &[u8]) -> bool {
     matches!(datagram.first(), Some(2 | 4))
 }
 
@@ -39,14 +41,20 @@ mod tests {
             bytes
         };
         for (first, length) in [(1, 148), (2, 92), (3, 64)] {
-            assert_eq!(kind(&datagram(first, length)), Some(Kind::Handshake));
-            assert_eq!(kind(&datagram(first, length + 1)), None);
-            assert_eq!(kind(&datagram(first, length - 1)), None);
+            assert_eq!(
+                datagram_kind(&datagram(first, length)),
+                Some(DatagramKind::Handshake)
+            );
+            assert_eq!(datagram_kind(&datagram(first, length + 1)), None);
+            assert_eq!(datagram_kind(&datagram(first, length - 1)), None);
         }
-        assert_eq!(kind(&datagram(4, 32)), Some(Kind::Data(0x0707_0707)));
-        assert_eq!(kind(&datagram(4, 31)), None);
-        assert_eq!(kind(&datagram(5, 148)), None);
-        assert_eq!(kind(&[4, 0, 0]), None);
+        assert_eq!(
+            datagram_kind(&datagram(4, 32)),
+            Some(DatagramKind::Data(0x0707_0707))
+        );
+        assert_eq!(datagram_kind(&datagram(4, 31)), None);
+        assert_eq!(datagram_kind(&datagram(5, 148)), None);
+        assert_eq!(datagram_kind(&[4, 0, 0]), None);
     }
 
     proptest! {
@@ -56,7 +64,7 @@ mod tests {
                 bytes[..4].copy_from_slice(&[first, 0, 0, 0]);
             }
             let parsed = Packet::copy_from(&bytes[..]).try_into_wg();
-            prop_assert_eq!(kind(&bytes).is_some(), parsed.is_ok());
+            prop_assert_eq!(datagram_kind(&bytes).is_some(), parsed.is_ok());
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use jiff::Timestamp;
 use liqo_datapath::{
-    node::{Error, Firewall, Links, Node, Routes},
-    tunnel::{Endpoint, Tunnel, TunnelError},
+    node::{Firewall, Links, NodeError, NodeKernel, Routes},
+    tunnel::{EndpointConfig, Tunnel, TunnelError},
 };
 use liqo_network_model::{fabric::TUNNEL, plan::NodePlan};
 
 use crate::{
     decide::{DesiredState, NodeAction, TunnelEnd},
-    key::Keys,
+    key::NodeGatewayKeys,
 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error(transparent)]
-    Node(#[from] Error),
+    Node(#[from] NodeError),
     #[error(transparent)]
     Tunnel(#[from] TunnelError),
 }
@@ -23,45 +23,45 @@ pub enum AgentError {
 impl AgentError {
     /// Whether a gateway carries packets nevertheless, although not to all.
     pub fn is_partial(&self) -> bool {
-        matches!(self, Self::Node(Error::Change { .. }))
+        matches!(self, Self::Node(NodeError::Change { .. }))
     }
 }
 
 /// The kernel of a node. Methods that change it return the number of steps that this took.
 pub trait Kernel {
-    async fn apply(&self, plan: &NodePlan) -> Result<usize, Error>;
-    async fn clear(&self) -> Result<usize, Error>;
+    async fn apply_plan(&self, plan: &NodePlan) -> Result<usize, NodeError>;
+    async fn clear(&self) -> Result<usize, NodeError>;
     /// Forgets translations that may be out of date.
-    async fn forget(&self, plan: &NodePlan);
+    async fn forget_translations(&self, plan: &NodePlan);
 }
 
-impl<L: Links, R: Routes, F: Firewall> Kernel for Node<L, R, F> {
-    async fn apply(&self, plan: &NodePlan) -> Result<usize, Error> {
-        Ok(Node::apply(self, plan).await?.len())
+impl<L: Links, R: Routes, F: Firewall> Kernel for NodeKernel<L, R, F> {
+    async fn apply_plan(&self, plan: &NodePlan) -> Result<usize, NodeError> {
+        Ok(NodeKernel::apply(self, plan).await?.len())
     }
 
-    async fn clear(&self) -> Result<usize, Error> {
-        Ok(Node::clear(self).await?.len())
+    async fn clear(&self) -> Result<usize, NodeError> {
+        Ok(NodeKernel::clear(self).await?.len())
     }
 
-    async fn forget(&self, plan: &NodePlan) {
-        Node::forget(self, plan).await;
+    async fn forget_translations(&self, plan: &NodePlan) {
+        NodeKernel::forget_carried_connections(self, plan).await;
     }
 }
 
 /// Changes the kernel and the tunnel of a node.
-pub struct Agent<'a, T, K> {
+pub struct NodeAgent<'a, T, K> {
     pub tunnel: &'a T,
     pub kernel: K,
 }
 
-impl<T: Tunnel, K: Kernel> Agent<'_, T, K> {
+impl<T: Tunnel, K: Kernel> NodeAgent<'_, T, K> {
     /// Carries out the action and returns the number of steps in the kernel. Call it again after an
     /// error: finished steps stay.
-    pub async fn apply(
+    pub async fn apply_action(
         &self,
         action: &NodeAction,
-        keys: &Keys,
+        keys: &NodeGatewayKeys,
         now: Timestamp,
     ) -> Result<usize, AgentError> {
         match action {
@@ -81,21 +81,21 @@ impl<T: Tunnel, K: Kernel> Agent<'_, T, K> {
     async fn apply_state(
         &self,
         desired: &DesiredState,
-        keys: &Keys,
+        keys: &NodeGatewayKeys,
         now: Timestamp,
     ) -> Result<usize, AgentError> {
         let Some(end) = &desired.tunnel else {
             self.stop_tunnel()?;
-            return Ok(self.kernel.apply(&desired.plan).await?);
+            return Ok(self.kernel.apply_plan(&desired.plan).await?);
         };
-        let first = match self.kernel.apply(&desired.plan).await {
-            Err(Error::NoDevice { .. } | Error::Change { .. }) => None,
+        let first = match self.kernel.apply_plan(&desired.plan).await {
+            Err(NodeError::NoDevice { .. } | NodeError::Change { .. }) => None,
             done => Some(done?),
         };
-        self.tunnel.apply(&endpoint(end, keys, now))?;
+        self.tunnel.apply(&endpoint_config(end, keys, now))?;
         match first {
             Some(steps) => Ok(steps),
-            None => Ok(self.kernel.apply(&desired.plan).await?),
+            None => Ok(self.kernel.apply_plan(&desired.plan).await?),
         }
     }
 
@@ -105,8 +105,8 @@ impl<T: Tunnel, K: Kernel> Agent<'_, T, K> {
     }
 }
 
-fn endpoint(end: &TunnelEnd, keys: &Keys, now: Timestamp) -> Endpoint {
-    Endpoint {
+fn endpoint_config(end: &TunnelEnd, keys: &NodeGatewayKeys, now: Timestamp) -> EndpointConfig {
+    EndpointConfig {
         private_key: keys.newest.clone(),
         previous_key: keys.accepted_former(now).cloned(),
         listen: end.listen.clone(),
@@ -125,13 +125,13 @@ mod tests {
     use liqo_network_model::ruleset::GUARD;
 
     use super::*;
-    use crate::decide::{decide, fixtures};
+    use crate::decide::{decide_action, fixtures};
 
     fn agent<'a>(
         tunnel: &'a FakeTunnel,
         kernel: &FakeKernel,
-    ) -> Agent<'a, FakeTunnel, impl Kernel> {
-        Agent {
+    ) -> NodeAgent<'a, FakeTunnel, impl Kernel> {
+        NodeAgent {
             tunnel,
             kernel: kernel.node(),
         }
@@ -139,32 +139,44 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn keys() -> Keys {
-        Keys::first(NOW)
+    fn keys() -> NodeGatewayKeys {
+        NodeGatewayKeys::generate_first(NOW)
     }
 
     fn action(this: &str) -> NodeAction {
-        decide(&fixtures::snapshot(), this, &[])
+        decide_action(&fixtures::snapshot(), this, &[])
     }
 
     #[tokio::test]
     async fn a_gateway_has_the_tunnel_and_other_nodes_have_none() {
         let (tunnel, kernel) = (FakeTunnel::default(), FakeKernel::default());
         let agent = agent(&tunnel, &kernel);
-        assert!(agent.apply(&action("n1"), &keys(), NOW).await.unwrap() > 0);
+        assert!(
+            agent
+                .apply_action(&action("n1"), &keys(), NOW)
+                .await
+                .unwrap()
+                > 0
+        );
         let applied = tunnel.applied();
         assert_eq!(
             (applied.len(), applied[0].device.as_str(), applied[0].mtu),
             (1, TUNNEL, 1420)
         );
         assert!(tunnel.state().running && tunnel.removed().is_empty());
-        assert_eq!(agent.apply(&action("n1"), &keys(), NOW).await.unwrap(), 0);
+        assert_eq!(
+            agent
+                .apply_action(&action("n1"), &keys(), NOW)
+                .await
+                .unwrap(),
+            0
+        );
 
         // Another one is the gateway now.
         let mut snapshot = fixtures::snapshot();
         snapshot.gateways = [fixtures::active(1, "n2")].into();
         agent
-            .apply(&decide(&snapshot, "n1", &[]), &keys(), NOW)
+            .apply_action(&decide_action(&snapshot, "n1", &[]), &keys(), NOW)
             .await
             .unwrap();
         assert!(!tunnel.state().running);
@@ -178,8 +190,8 @@ mod tests {
         kernel.lose_tunnel();
         let agent = agent(&tunnel, &kernel);
         assert!(matches!(
-            agent.apply(&action("n1"), &keys(), NOW).await,
-            Err(AgentError::Node(Error::NoDevice { .. }))
+            agent.apply_action(&action("n1"), &keys(), NOW).await,
+            Err(AgentError::Node(NodeError::NoDevice { .. }))
         ));
         assert_eq!(tunnel.applied().len(), 1);
         assert!(
@@ -195,16 +207,22 @@ mod tests {
     async fn waiting_touches_nothing_and_clearing_leaves_nothing() {
         let (tunnel, kernel) = (FakeTunnel::default(), FakeKernel::default());
         let agent = agent(&tunnel, &kernel);
-        agent.apply(&action("n1"), &keys(), NOW).await.unwrap();
+        agent
+            .apply_action(&action("n1"), &keys(), NOW)
+            .await
+            .unwrap();
         let before = kernel.state();
         agent
-            .apply(&NodeAction::Wait("something"), &keys(), NOW)
+            .apply_action(&NodeAction::Wait("something"), &keys(), NOW)
             .await
             .unwrap();
         assert_eq!(kernel.state(), before);
         assert!(tunnel.state().running);
 
-        agent.apply(&NodeAction::Clear, &keys(), NOW).await.unwrap();
+        agent
+            .apply_action(&NodeAction::Clear, &keys(), NOW)
+            .await
+            .unwrap();
         assert_eq!(kernel.state(), KernelState::default());
         assert!(!tunnel.state().running);
         assert_eq!(tunnel.removed(), [TUNNEL]);

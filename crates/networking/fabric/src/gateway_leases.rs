@@ -23,7 +23,7 @@ use liqo_datapath::tunnel::PublicKey;
 use liqo_network_model::{
     gateways::{
         GatewayLease, LEASE_DURATION, LeaseObservations, MAX_GATEWAYS, RENEW_PERIOD, RENEWAL_ROUND,
-        lease_number, since,
+        lease_number, time_between,
     },
     spread::{self, Buckets, gateway_number},
 };
@@ -33,14 +33,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     decide::{
-        election::{self, ActiveGateways, Candidate, Fitness, Move},
+        election::{self, ActiveGateways, ElectionCandidate, ElectionMove, GatewayFitness},
         has_one_address,
         probe_results::OtherGateway,
     },
-    key::Keys,
-    options::Options,
+    key::NodeGatewayKeys,
+    options::AgentOptions,
     relays::Relays,
-    watches::Watches,
+    watches::NodeWatches,
 };
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct GatewayLeases {
     api: Api<Lease>,
     node: String,
-    state: Mutex<State>,
+    state: Mutex<ElectionState>,
     changed: Arc<Notify>,
     /// Our Lease has to be written now.
     renew_now: Notify,
@@ -60,27 +60,27 @@ pub struct GatewayLeases {
     tried: watch::Sender<bool>,
 }
 
-struct State {
+struct ElectionState {
     observations: LeaseObservations,
     in_use: ActiveGateways,
-    fitness: Fitness,
+    fitness: GatewayFitness,
     /// The gateways that this node suspects.
     suspects: SuspectedGateways,
-    keys: Keys,
+    keys: NodeGatewayKeys,
 }
 
 impl GatewayLeases {
     pub fn new(
         client: Client,
-        options: &Options,
-        keys: Keys,
+        options: &AgentOptions,
+        keys: NodeGatewayKeys,
         relays: Arc<Relays>,
         changed: Arc<Notify>,
     ) -> Self {
-        let state = State {
+        let state = ElectionState {
             observations: LeaseObservations::default(),
             in_use: ActiveGateways::new(),
-            fitness: Fitness::default(),
+            fitness: GatewayFitness::default(),
             suspects: SuspectedGateways::default(),
             keys,
         };
@@ -110,7 +110,10 @@ impl GatewayLeases {
 
     /// Records whether this node, which is a gateway, carries packets.
     pub fn record_fitness(&self, works: bool) {
-        self.state.lock().fitness.record(works, Instant::now());
+        self.state
+            .lock()
+            .fitness
+            .record_health(works, Instant::now());
     }
 
     /// Records that the kernel's connection tracking may be out of date.
@@ -124,13 +127,13 @@ impl GatewayLeases {
     }
 
     /// Waits until this node tried to become a gateway.
-    pub async fn tried(&self) {
+    pub async fn wait_until_tried(&self) {
         // The sender lives as long as this.
         let _ = self.tried.subscribe().wait_for(|tried| *tried).await;
     }
 
     /// Records that a Lease changed, or is gone.
-    pub fn observe(&self, name: &str, lease: Option<&GatewayLease>) {
+    pub fn observe_lease(&self, name: &str, lease: Option<&GatewayLease>) {
         let Some(number) = lease_number(name) else {
             return;
         };
@@ -140,7 +143,7 @@ impl GatewayLeases {
             // We recorded our own write at once.
             Some(lease)
                 if lease.version.is_some()
-                    && version(&state.observations, number) == lease.version =>
+                    && observed_version(&state.observations, number) == lease.version =>
             {
                 return;
             }
@@ -155,17 +158,17 @@ impl GatewayLeases {
     }
 
     /// The other nodes that hold Leases, if this one holds one.
-    pub fn others(&self) -> Vec<OtherGateway> {
-        election::others(&self.state.lock().observations, &self.node)
+    pub fn other_gateways(&self) -> Vec<OtherGateway> {
+        election::other_gateways(&self.state.lock().observations, &self.node)
     }
 
     /// The key by which peers know this node.
     pub fn key(&self) -> PublicKey {
-        self.state.lock().keys.newest.public()
+        self.state.lock().keys.newest.public_key()
     }
 
     /// Publishes the keys of this node in its Lease.
-    pub fn publish_keys(&self, keys: &Keys) {
+    pub fn publish_keys(&self, keys: &NodeGatewayKeys) {
         let mut state = self.state.lock();
         if state.keys != *keys {
             state.keys.clone_from(keys);
@@ -174,7 +177,7 @@ impl GatewayLeases {
     }
 
     /// Publishes in the Lease which gateways this node suspects.
-    pub fn suspect(&self, suspects: SuspectedGateways) {
+    pub fn publish_suspects(&self, suspects: SuspectedGateways) {
         self.state.lock().suspects = suspects;
         self.renew_now.notify_one();
     }
@@ -182,14 +185,14 @@ impl GatewayLeases {
     /// Takes part until `stop`. It does not give the Lease up then: a process that is back before
     /// the Lease expires goes on as the gateway, and connections only see a pause. A change of
     /// gateways would cost them more.
-    pub async fn run(self: Arc<Self>, watches: Watches, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, watches: NodeWatches, stop: CancellationToken) {
         loop {
             let candidate = self.candidate(&watches);
             // After this node took a Lease, it gives up a former one at once.
             for _ in 0..3 {
                 let next = candidate.next_move(&self.state.lock().observations, Instant::now());
                 match self.carry_out(next).await {
-                    Ok(()) if matches!(next, Move::Take(_) | Move::GiveUp(_)) => {}
+                    Ok(()) if matches!(next, ElectionMove::Take(_) | ElectionMove::GiveUp(_)) => {}
                     Ok(()) => break,
                     Err(error) => {
                         tracing::warn!(%error, ?next, "the Lease of a gateway cannot be written, trying again");
@@ -197,7 +200,7 @@ impl GatewayLeases {
                         self.state
                             .lock()
                             .observations
-                            .forgive_silence(Instant::now());
+                            .restart_silence_times(Instant::now());
                         break;
                     }
                 }
@@ -215,8 +218,8 @@ impl GatewayLeases {
         }
     }
 
-    fn candidate(&self, watches: &Watches) -> Candidate<'_> {
-        let unfit = Candidate {
+    fn candidate(&self, watches: &NodeWatches) -> ElectionCandidate<'_> {
+        let unfit = ElectionCandidate {
             node: &self.node,
             is_fit: false,
             replicas: 0,
@@ -235,19 +238,21 @@ impl GatewayLeases {
         state.observations.set_replicas(replicas);
         let is_another_alive = election::is_another_alive(&state.observations, &self.node, now);
         let may_serve = state.fitness.may_serve(is_another_alive, now);
-        Candidate {
-            is_fit: config.settings.enabled && settings.selects(&node.labels) && may_serve,
+        ElectionCandidate {
+            is_fit: config.settings.enabled && settings.selects_node(&node.labels) && may_serve,
             replicas,
             moves_up: has_one_address(settings),
             ..unfit
         }
     }
 
-    async fn carry_out(&self, next: Move) -> Result<(), kube::Error> {
+    async fn carry_out(&self, next: ElectionMove) -> Result<(), kube::Error> {
         let outcome = match next {
-            Move::Nothing => return Ok(()),
-            Move::Renew(number) | Move::Take(number) => self.write(number, true).await,
-            Move::GiveUp(number) => self.write(number, false).await,
+            ElectionMove::Nothing => return Ok(()),
+            ElectionMove::Renew(number) | ElectionMove::Take(number) => {
+                self.write_lease(number, true).await
+            }
+            ElectionMove::GiveUp(number) => self.write_lease(number, false).await,
         };
         match outcome {
             // Another node was faster: the watch says which.
@@ -256,7 +261,7 @@ impl GatewayLeases {
             }
             Err(error) => Err(error),
             Ok(()) => {
-                if !matches!(next, Move::Renew(_)) {
+                if !matches!(next, ElectionMove::Renew(_)) {
                     tracing::info!(
                         node = self.node,
                         ?next,
@@ -269,7 +274,7 @@ impl GatewayLeases {
     }
 
     /// Writes a Lease, if it is as it was last observed.
-    async fn write(&self, number: u8, hold: bool) -> Result<(), kube::Error> {
+    async fn write_lease(&self, number: u8, hold: bool) -> Result<(), kube::Error> {
         let name = gateway_lease(number);
         let request = async {
             let Some(mut lease) = self.api.get_opt(&name).await? else {
@@ -281,15 +286,15 @@ impl GatewayLeases {
                     metadata,
                     spec: None,
                 };
-                self.fill(&mut lease, hold);
+                self.fill_lease(&mut lease, hold);
                 return self.api.create(&PostParams::default(), &lease).await;
             };
-            let known = version(&self.state.lock().observations, number);
+            let known = observed_version(&self.state.lock().observations, number);
             if known.is_some() && known != lease.resource_version() {
                 let Some(found) = GatewayLease::parse(&lease) else {
                     return Ok(lease);
                 };
-                self.observe(&name, Some(&found));
+                self.observe_lease(&name, Some(&found));
                 if found.node.is_some_and(|node| node != self.node) {
                     return Ok(lease);
                 }
@@ -300,7 +305,7 @@ impl GatewayLeases {
             let was_away = hold
                 && (was_suspected
                     || (!self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?));
-            self.fill(&mut lease, hold);
+            self.fill_lease(&mut lease, hold);
             let written = self
                 .api
                 .replace(&name, &PostParams::default(), &lease)
@@ -319,7 +324,7 @@ impl GatewayLeases {
         let written = tokio::time::timeout(REQUEST_TIMEOUT, request)
             .await
             .map_err(late)??;
-        self.observe(&name, GatewayLease::parse(&written).as_ref());
+        self.observe_lease(&name, GatewayLease::parse(&written).as_ref());
         Ok(())
     }
 
@@ -331,7 +336,7 @@ impl GatewayLeases {
             .list(&ListParams::default().labels(&format!("{}=true", labels::GATEWAY)))
             .await?
             .items;
-        let (mut numbers, mut carried) = (vec![self.number()], 0);
+        let (mut numbers, mut carried) = (vec![self.own_gateway_number()], 0);
         for lease in all.iter().filter_map(GatewayLease::parse) {
             let first_key = lease
                 .first_key
@@ -343,34 +348,35 @@ impl GatewayLeases {
                 carried |= lease.buckets;
             }
         }
-        Ok(spread::carried(numbers[0], &numbers) & carried != 0)
+        Ok(spread::carried_buckets(numbers[0], &numbers) & carried != 0)
     }
 
     /// The buckets that this node carries as a gateway.
-    fn carried(&self) -> Buckets {
+    fn buckets_carried_here(&self) -> Buckets {
         let in_use = self.in_use();
         let others = in_use
             .values()
             .filter(|one| one.node != self.node)
             .map(|one| gateway_number(&one.first_key.0));
-        let own = self.number();
-        spread::carried(own, &others.chain([own]).collect::<Vec<_>>())
+        let own = self.own_gateway_number();
+        spread::carried_buckets(own, &others.chain([own]).collect::<Vec<_>>())
     }
 
-    fn number(&self) -> u64 {
+    fn own_gateway_number(&self) -> u64 {
         gateway_number(&self.state.lock().keys.first.0)
     }
 
     /// Whether this node holds the Lease, and renewed it so recently that nobody takes it for lost.
     /// The time is by this node's own clock.
     fn is_renewed_in_time(&self, lease: &Lease) -> bool {
-        let is_recent = |renewed: Timestamp| since(renewed, Timestamp::now()) < RENEWAL_ROUND;
+        let is_recent =
+            |renewed: Timestamp| time_between(renewed, Timestamp::now()) < RENEWAL_ROUND;
         GatewayLease::parse(lease).is_some_and(|lease| {
             lease.is_held_by(&self.node) && lease.renewed_at.is_some_and(is_recent)
         })
     }
 
-    fn fill(&self, lease: &mut Lease, hold: bool) {
+    fn fill_lease(&self, lease: &mut Lease, hold: bool) {
         let old = lease.spec.take().unwrap_or_default();
         let is_own = old.holder_identity.as_deref() == Some(&self.node);
         let now = MicroTime(Timestamp::now());
@@ -382,7 +388,7 @@ impl GatewayLeases {
             let state = self.state.lock();
             (state.keys.clone(), state.suspects.to_string())
         };
-        let newest = keys.newest.public();
+        let newest = keys.newest.public_key();
         let published = [
             (annotations::GATEWAY_KEY, Some(newest.to_string())),
             (
@@ -402,7 +408,7 @@ impl GatewayLeases {
             ),
             (
                 annotations::GATEWAY_BUCKETS,
-                Some(format!("{:04x}", self.carried())),
+                Some(format!("{:04x}", self.buckets_carried_here())),
             ),
             (
                 annotations::SUSPECTED_GATEWAYS,
@@ -452,6 +458,6 @@ impl GatewayLeases {
     }
 }
 
-fn version(observations: &LeaseObservations, number: u8) -> Option<String> {
+fn observed_version(observations: &LeaseObservations, number: u8) -> Option<String> {
     observations.lease(number)?.version.clone()
 }

@@ -39,21 +39,25 @@ impl GatewayProber {
                 () = self.stop.cancelled() => return,
                 _ = period.tick() => {}
             }
-            let round = self.gateways.others().into_iter().map(|other| async {
-                let answers = self.answers(&other).await;
-                (other, answers)
-            });
-            if let Some(suspects) = results.record(&join_all(round).await) {
+            let round = self
+                .gateways
+                .other_gateways()
+                .into_iter()
+                .map(|other| async {
+                    let answers = self.is_answering(&other).await;
+                    (other, answers)
+                });
+            if let Some(suspects) = results.record_round(&join_all(round).await) {
                 if !suspects.is_empty() {
                     tracing::warn!(%suspects, "the node of another gateway stopped answering");
                 }
-                self.gateways.suspect(suspects);
+                self.gateways.publish_suspects(suspects);
             }
         }
     }
 
     /// Whether the node answers; refusing the connection is an answer, too.
-    async fn answers(&self, other: &OtherGateway) -> bool {
+    async fn is_answering(&self, other: &OtherGateway) -> bool {
         let addresses = self
             .nodes
             .get(&Key::new("", &other.node))

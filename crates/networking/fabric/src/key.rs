@@ -25,7 +25,7 @@ const ANNOUNCED_FOR: Duration = Duration::from_mins(5);
 const ACCEPTED_FOR: Duration = Duration::from_hours(24);
 
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum KeyFileError {
     #[error(
         "cannot {step} {path}: {source}; --key-directory has to be a directory that stays when the pod goes"
     )]
@@ -40,7 +40,7 @@ pub enum KeyError {
 
 /// The keys of a node's gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub struct NodeGatewayKeys {
     pub newest: PrivateKey,
     former: Option<PrivateKey>,
     /// The first key that the gateway had.
@@ -49,12 +49,12 @@ pub struct Keys {
     generated_at: Timestamp,
 }
 
-impl Keys {
+impl NodeGatewayKeys {
     /// Generates a gateway's first key.
-    pub fn first(now: Timestamp) -> Self {
+    pub fn generate_first(now: Timestamp) -> Self {
         let newest = PrivateKey::generate();
         Self {
-            first: newest.public(),
+            first: newest.public_key(),
             newest,
             former: None,
             generated_at: now,
@@ -62,7 +62,7 @@ impl Keys {
     }
 
     /// With a new key, if `not_before` has come and the newest key is older.
-    pub fn renewed(&self, not_before: Option<Timestamp>, now: Timestamp) -> Option<Self> {
+    pub fn with_new_key(&self, not_before: Option<Timestamp>, now: Timestamp) -> Option<Self> {
         let is_due = not_before.is_some_and(|moment| self.generated_at < moment && moment <= now);
         is_due.then(|| Self {
             newest: PrivateKey::generate(),
@@ -84,7 +84,7 @@ impl Keys {
         self.former
             .as_ref()
             .filter(|_| self.is_younger(ANNOUNCED_FOR, now))
-            .map(PrivateKey::public)
+            .map(PrivateKey::public_key)
     }
 
     /// The time until a former key is no longer announced or accepted.
@@ -96,11 +96,11 @@ impl Keys {
         ends.filter(|left| !left.is_zero()).min()
     }
 
-    pub fn all(&self) -> Vec<PublicKey> {
+    pub fn public_keys(&self) -> Vec<PublicKey> {
         [Some(&self.newest), self.former.as_ref()]
             .into_iter()
             .flatten()
-            .map(PrivateKey::public)
+            .map(PrivateKey::public_key)
             .collect()
     }
 
@@ -108,11 +108,11 @@ impl Keys {
         now < self.generated_at + age
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse_keys(text: &str) -> Option<Self> {
         // Earlier versions wrote only the key.
         if let Ok(newest) = text.trim().parse::<PrivateKey>() {
             return Some(Self {
-                first: newest.public(),
+                first: newest.public_key(),
                 newest,
                 former: None,
                 generated_at: Timestamp::UNIX_EPOCH,
@@ -134,7 +134,7 @@ impl Keys {
         })
     }
 
-    fn text(&self) -> String {
+    fn file_text(&self) -> String {
         let key = |name: &str, key: &PrivateKey| format!("{name} {}\n", BASE64.encode(key.bytes()));
         let former = self
             .former
@@ -150,21 +150,25 @@ impl Keys {
     }
 }
 
-fn file(directory: &Path, node: &str) -> PathBuf {
+fn key_file(directory: &Path, node: &str) -> PathBuf {
     directory.join(format!("{node}.key"))
 }
 
 /// Reads the keys of this node, or generates the first one.
-pub fn load_or_create(directory: &Path, node: &str, now: Timestamp) -> Result<Keys, KeyError> {
-    let path = file(directory, node);
+pub fn load_or_create(
+    directory: &Path,
+    node: &str,
+    now: Timestamp,
+) -> Result<NodeGatewayKeys, KeyFileError> {
+    let path = key_file(directory, node);
     match fs::read_to_string(&path) {
-        Ok(text) => Keys::read(&text).ok_or(KeyError::Invalid { path }),
+        Ok(text) => NodeGatewayKeys::parse_keys(&text).ok_or(KeyFileError::Invalid { path }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let keys = Keys::first(now);
-            save(directory, node, &keys)?;
+            let keys = NodeGatewayKeys::generate_first(now);
+            save_keys(directory, node, &keys)?;
             Ok(keys)
         }
-        Err(source) => Err(KeyError::File {
+        Err(source) => Err(KeyFileError::File {
             step: "read",
             path,
             source,
@@ -173,11 +177,11 @@ pub fn load_or_create(directory: &Path, node: &str, now: Timestamp) -> Result<Ke
 }
 
 /// Writes the keys of this node atomically.
-pub fn save(directory: &Path, node: &str, keys: &Keys) -> Result<(), KeyError> {
-    let path = file(directory, node);
+pub fn save_keys(directory: &Path, node: &str, keys: &NodeGatewayKeys) -> Result<(), KeyFileError> {
+    let path = key_file(directory, node);
     let failed = |step| {
         let path = path.clone();
-        move |source| KeyError::File { step, path, source }
+        move |source| KeyFileError::File { step, path, source }
     };
     fs::DirBuilder::new()
         .recursive(true)
@@ -192,17 +196,17 @@ pub fn save(directory: &Path, node: &str, keys: &Keys) -> Result<(), KeyError> {
         .mode(0o600)
         .open(&unfinished)
         .map_err(failed("write"))?;
-    io::Write::write_all(&mut file, keys.text().as_bytes()).map_err(failed("write"))?;
+    io::Write::write_all(&mut file, keys.file_text().as_bytes()).map_err(failed("write"))?;
     file.sync_all().map_err(failed("write"))?;
     fs::rename(&unfinished, &path).map_err(failed("write"))
 }
 
 /// Removes the keys, and the directory if it is empty. It is no error if there are none.
-pub fn remove(directory: &Path, node: &str) -> Result<(), KeyError> {
-    let path = file(directory, node);
+pub fn remove(directory: &Path, node: &str) -> Result<(), KeyFileError> {
+    let path = key_file(directory, node);
     match fs::remove_file(&path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(KeyError::File {
+            return Err(KeyFileError::File {
                 step: "remove",
                 path,
                 source,
@@ -233,26 +237,29 @@ mod tests {
         let load = |node: &str| load_or_create(&directory, node, at(0));
         let keys = load("n1").unwrap();
         assert_eq!(load("n1").unwrap(), keys);
-        let renewed = keys.renewed(Some(at(1)), at(2)).unwrap();
-        save(&directory, "n1", &renewed).unwrap();
+        let renewed = keys.with_new_key(Some(at(1)), at(2)).unwrap();
+        save_keys(&directory, "n1", &renewed).unwrap();
         assert_eq!(load("n1").unwrap(), renewed);
-        let file = super::file(&directory, "n1");
+        let file = super::key_file(&directory, "n1");
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        for garbage in ["garbage", &renewed.text().replace("former ", "former x")] {
+        for garbage in [
+            "garbage",
+            &renewed.file_text().replace("former ", "former x"),
+        ] {
             fs::write(&file, garbage).unwrap();
             assert_ne!(load("n2").unwrap(), keys);
-            assert!(matches!(load("n1"), Err(KeyError::Invalid { .. })));
+            assert!(matches!(load("n1"), Err(KeyFileError::Invalid { .. })));
         }
         fs::write(&file, format!("{}\n", BASE64.encode(keys.newest.bytes()))).unwrap();
         let alone = load("n1").unwrap();
         assert_eq!(
-            (&alone.newest, alone.first, alone.renewed(None, at(0))),
+            (&alone.newest, alone.first, alone.with_new_key(None, at(0))),
             (&keys.newest, keys.first, None)
         );
-        assert!(alone.renewed(Some(at(0)), at(0)).is_some());
+        assert!(alone.with_new_key(Some(at(0)), at(0)).is_some());
         remove(&directory, "n1").unwrap();
         remove(&directory, "n1").unwrap();
         assert_ne!(load("n1").unwrap(), keys);
@@ -264,29 +271,29 @@ mod tests {
 
     #[test]
     fn a_key_that_is_too_old_is_renewed_once() {
-        let keys = Keys::first(at(0));
-        assert_eq!(keys.renewed(None, at(100)), None);
+        let keys = NodeGatewayKeys::generate_first(at(0));
+        assert_eq!(keys.with_new_key(None, at(100)), None);
         assert_eq!(
-            keys.renewed(Some(at(0)), at(100)),
+            keys.with_new_key(Some(at(0)), at(100)),
             None,
             "it was generated then"
         );
-        assert_eq!(keys.renewed(Some(at(200)), at(100)), None, "not yet");
-        let renewed = keys.renewed(Some(at(50)), at(100)).unwrap();
+        assert_eq!(keys.with_new_key(Some(at(200)), at(100)), None, "not yet");
+        let renewed = keys.with_new_key(Some(at(50)), at(100)).unwrap();
         assert_eq!(
-            (renewed.first, renewed.all()),
+            (renewed.first, renewed.public_keys()),
             (
                 keys.first,
-                vec![renewed.newest.public(), keys.newest.public()]
+                vec![renewed.newest.public_key(), keys.newest.public_key()]
             )
         );
         assert_ne!(renewed.newest, keys.newest);
-        assert_eq!(renewed.renewed(Some(at(50)), at(101)), None);
+        assert_eq!(renewed.with_new_key(Some(at(50)), at(101)), None);
     }
 
     #[test]
     fn a_former_key_is_announced_for_minutes_and_accepted_for_a_day() {
-        let keys = Keys::first(at(0));
+        let keys = NodeGatewayKeys::generate_first(at(0));
         assert_eq!(
             (
                 keys.announced_former(at(0)),
@@ -296,7 +303,7 @@ mod tests {
             (None, None, None)
         );
         let renewed = keys
-            .renewed(Some(at(0) + Duration::from_secs(1)), at(1))
+            .with_new_key(Some(at(0) + Duration::from_secs(1)), at(1))
             .unwrap();
         assert_eq!(
             (
@@ -324,10 +331,10 @@ mod tests {
             ),
             (None, None)
         );
-        let twice = renewed.renewed(Some(at(3)), at(3)).unwrap();
+        let twice = renewed.with_new_key(Some(at(3)), at(3)).unwrap();
         assert_eq!(
-            twice.all(),
-            [twice.newest.public(), renewed.newest.public()],
+            twice.public_keys(),
+            [twice.newest.public_key(), renewed.newest.public_key()],
             "the first one is gone at once"
         );
     }

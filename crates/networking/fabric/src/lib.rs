@@ -58,5 +58,5 @@ mod view;
 mod watches;
 
 pub use lan::service as lan_service;
-pub use options::Options;
+pub use options::AgentOptions;
 pub use run::{clear, run};

@@ -12,7 +12,7 @@ use liqo_controller_runtime::{
     context::every_address,
     process::{self, LogFormat, Readiness},
 };
-use liqo_fabric::Options;
+use liqo_fabric::AgentOptions;
 use tokio_util::sync::CancellationToken;
 
 /// Carries packets between this node and the pods of other clusters.
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
     about,
     after_help = "`liqo-fabric probe --help`: what pods of `liqoctl test network` run."
 )]
-struct Arguments {
+struct AgentArguments {
     /// Namespace of Liqo's objects.
     #[arg(long, default_value = liqo_api::SYSTEM_NAMESPACE)]
     namespace: String,
@@ -49,14 +49,14 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    if let Some(probe) = probe::parse() {
-        return probe::run(probe).await;
+    if let Some(probe) = probe::parse_arguments() {
+        return probe::run_command(probe).await;
     }
-    let arguments = Arguments::parse();
+    let arguments = AgentArguments::parse();
     let health_address = every_address(arguments.pod_ip, arguments.health_port);
     let readiness =
         Readiness::waiting("the objects for this node are not read from the API server yet");
-    process::run(
+    process::run_program(
         arguments.log_format,
         health_address,
         readiness.clone(),
@@ -66,11 +66,11 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn run(
-    arguments: Arguments,
+    arguments: AgentArguments,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let options = Options {
+    let options = AgentOptions {
         namespace: arguments.namespace,
         node: arguments.node_name,
         key_directory: arguments.key_directory,
@@ -78,9 +78,9 @@ async fn run(
     };
     if arguments.clear {
         liqo_fabric::clear(&options).await?;
-        readiness.ready("nothing of Liqo's network is on this node".to_owned());
+        readiness.set_ready("nothing of Liqo's network is on this node".to_owned());
         stop.cancelled().await;
         return Ok(());
     }
-    liqo_fabric::run(process::client().await?, options, readiness, stop).await
+    liqo_fabric::run(process::api_client().await?, options, readiness, stop).await
 }

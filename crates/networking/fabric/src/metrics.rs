@@ -11,8 +11,8 @@ use std::{
 use liqo_api::ClusterId;
 use liqo_controller_runtime::metrics::register;
 use liqo_datapath::{
-    relay::Counts,
-    tunnel::{Dropped, RemoteState},
+    relay::RelayCounts,
+    tunnel::{Dropped, TunnelRemoteState},
 };
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
@@ -23,7 +23,7 @@ type ByPeer = [(&'static str, String); 1];
 type ByReason = [(&'static str, String); 2];
 type ByDirection = [(&'static str, &'static str); 1];
 
-struct Metrics {
+struct AgentMetrics {
     steps: Counter,
     up: Family<ByPeer, Gauge>,
     gateways: Family<ByPeer, Gauge>,
@@ -39,9 +39,9 @@ struct Metrics {
     relays_dropped: Counter,
 }
 
-fn metrics() -> &'static Metrics {
-    static METRICS: OnceLock<Metrics> = OnceLock::new();
-    METRICS.get_or_init(|| Metrics {
+fn metrics() -> &'static AgentMetrics {
+    static METRICS: OnceLock<AgentMetrics> = OnceLock::new();
+    METRICS.get_or_init(|| AgentMetrics {
         steps: register(
             "fabric_steps",
             "Changes of the kernel of this node",
@@ -110,17 +110,17 @@ fn metrics() -> &'static Metrics {
     })
 }
 
-fn of(peer: &ClusterId) -> ByPeer {
+fn peer_label(peer: &ClusterId) -> ByPeer {
     [("peer", peer.to_string())]
 }
 
 /// Counts changes of the kernel.
-pub fn steps(count: usize) {
+pub fn count_steps(count: usize) {
     metrics().steps.inc_by(count as u64);
 }
 
 /// Removes all values about tunnels.
-pub fn no_tunnel() {
+pub fn record_no_tunnel() {
     let metrics = metrics();
     metrics.up.clear();
     metrics.gateways.clear();
@@ -135,7 +135,7 @@ pub fn no_tunnel() {
 
 /// Records the number of relays that this gateway opened, and the counts of the server that accepts
 /// those of peers. The drops include both.
-pub fn relays(opened: usize, accepted: Counts) {
+pub fn record_relays(opened: usize, accepted: RelayCounts) {
     let metrics = metrics();
     let set = |direction, count| {
         metrics
@@ -157,11 +157,11 @@ pub fn relays(opened: usize, accepted: Counts) {
 }
 
 /// Records the tunnel to each peer, and dropped packets that belong to no peer.
-pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Dropped) {
+pub fn record_tunnels(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Dropped) {
     static KNOWN: Mutex<BTreeSet<ClusterId>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock();
     if known.iter().any(|peer| !peers.contains_key(peer)) {
-        no_tunnel();
+        record_no_tunnel();
     }
     known.clone_from(&peers.keys().cloned().collect());
     let metrics = metrics();
@@ -172,18 +172,18 @@ pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Droppe
                 .iter()
                 .chain(tunnel.direct.iter().map(|(_, remote)| remote))
         };
-        let sum = |of: fn(&RemoteState) -> u64| all().map(of).sum::<u64>();
+        let sum = |of: fn(&TunnelRemoteState) -> u64| all().map(of).sum::<u64>();
         metrics
             .up
-            .get_or_create(&of(peer))
+            .get_or_create(&peer_label(peer))
             .set(tunnel.is_connected().into());
         metrics
             .gateways
-            .get_or_create(&of(peer))
-            .set(i64::try_from(tunnel.answering()).unwrap_or(i64::MAX));
+            .get_or_create(&peer_label(peer))
+            .set(i64::try_from(tunnel.answering_gateways()).unwrap_or(i64::MAX));
         metrics
             .relayed
-            .get_or_create(&of(peer))
+            .get_or_create(&peer_label(peer))
             .set(tunnel.is_relayed().into());
         let direct = tunnel
             .direct
@@ -192,47 +192,47 @@ pub fn tunnel(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer: &Droppe
             .count();
         metrics
             .direct
-            .get_or_create(&of(peer))
+            .get_or_create(&peer_label(peer))
             .set(i64::try_from(direct).unwrap_or(i64::MAX));
-        let measured = tunnel.measured();
+        let measured = tunnel.worst_measurement();
         match measured.and_then(|measured| measured.latency) {
             Some(latency) => {
                 _ = metrics
                     .latency
-                    .get_or_create(&of(peer))
+                    .get_or_create(&peer_label(peer))
                     .set(latency.as_secs_f64());
             }
-            None => _ = metrics.latency.remove(&of(peer)),
+            None => _ = metrics.latency.remove(&peer_label(peer)),
         }
         match measured {
             Some(measured) => {
                 _ = metrics
                     .loss
-                    .get_or_create(&of(peer))
+                    .get_or_create(&peer_label(peer))
                     .set(f64::from(measured.lost_per_thousand) / 1000.0);
             }
-            None => _ = metrics.loss.remove(&of(peer)),
+            None => _ = metrics.loss.remove(&peer_label(peer)),
         }
         metrics
             .sent
-            .get_or_create(&of(peer))
+            .get_or_create(&peer_label(peer))
             .inner()
             .store(sum(|remote| remote.sent_bytes), Relaxed);
         metrics
             .received
-            .get_or_create(&of(peer))
+            .get_or_create(&peer_label(peer))
             .inner()
             .store(sum(|remote| remote.received_bytes), Relaxed);
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for (reason, count) in all().flat_map(|remote| remote.dropped.by_reason()) {
             *counts.entry(reason).or_default() += count;
         }
-        dropped(peer.as_str(), counts);
+        record_dropped(peer.as_str(), counts);
     }
-    dropped("", without_peer.by_reason());
+    record_dropped("", without_peer.by_reason());
 }
 
-fn dropped<'a>(peer: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
+fn record_dropped<'a>(peer: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
     for (reason, count) in counts {
         let labels = [("peer", peer.to_owned()), ("reason", reason.to_owned())];
         metrics()

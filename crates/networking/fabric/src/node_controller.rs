@@ -12,19 +12,20 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{Agent, AgentError, Kernel},
+    agent::{AgentError, Kernel, NodeAgent},
     decide::{
-        self, AppliedState, DesiredState, NodeAction, Snapshot, reachable_addresses::OpenAddresses,
+        self, AppliedState, DesiredState, NodeAction, NodeSnapshot,
+        reachable_addresses::OpenAddresses,
     },
     gateway_leases::GatewayLeases,
-    key::{self, Keys},
+    key::{self, NodeGatewayKeys},
     metrics,
     open_watches::{ExposureContext, OpenWatches},
-    options::Options,
+    options::AgentOptions,
     relays::Relays,
-    resolve::Resolver,
+    resolve::GatewayNameResolver,
     tunnel_clients::ClientRegistry,
-    watches::Watches,
+    watches::NodeWatches,
 };
 
 /// Changes come in groups; after this time they are processed together.
@@ -39,11 +40,11 @@ const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 const LISTS_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct NodeController<'a, K> {
-    pub agent: Agent<'a, UserspaceTunnel, K>,
+    pub agent: NodeAgent<'a, UserspaceTunnel, K>,
     pub tunnel_clients: ClientRegistry<UserspaceTunnel>,
     pub client: Client,
-    pub options: &'a Options,
-    pub watches: Watches,
+    pub options: &'a AgentOptions,
+    pub watches: NodeWatches,
     pub gateways: Arc<GatewayLeases>,
     pub relays: Arc<Relays>,
     pub changed: Arc<Notify>,
@@ -53,21 +54,21 @@ pub struct NodeController<'a, K> {
 }
 
 /// The state that a pass keeps for the next one.
-struct Memory {
+struct ReconcileMemory {
     open: Option<OpenWatches>,
-    resolver: Resolver,
+    resolver: GatewayNameResolver,
     /// The peer that each gateway's key belongs to.
     owners: BTreeMap<PublicKey, ClusterId>,
-    keys: Keys,
+    keys: NodeGatewayKeys,
 }
 
 impl<K: Kernel> NodeController<'_, K> {
     /// Runs until `stop`. The node's state stays then.
-    pub async fn run(mut self, keys: Keys) {
-        self.gateways.tried().await;
-        let mut memory = Memory {
+    pub async fn run(mut self, keys: NodeGatewayKeys) {
+        self.gateways.wait_until_tried().await;
+        let mut memory = ReconcileMemory {
             open: None,
-            resolver: Resolver::default(),
+            resolver: GatewayNameResolver::default(),
             owners: BTreeMap::new(),
             keys,
         };
@@ -81,7 +82,7 @@ impl<K: Kernel> NodeController<'_, K> {
                 Err(error) => {
                     let error = format!("{error:#}");
                     tracing::warn!(error, "this node is not in its desired state, trying again");
-                    self.readiness.not_ready(error);
+                    self.readiness.set_not_ready(error);
                     let wait = retry;
                     retry = (retry * 2).min(PERIOD);
                     wait
@@ -96,9 +97,9 @@ impl<K: Kernel> NodeController<'_, K> {
     }
 
     /// Makes one pass, and returns the time until the next one.
-    async fn reconcile(&mut self, memory: &mut Memory) -> anyhow::Result<Duration> {
+    async fn reconcile(&mut self, memory: &mut ReconcileMemory) -> anyhow::Result<Duration> {
         let (this, now) = (&self.options.node, Timestamp::now());
-        let mut snapshot = self.snapshot(&memory.owners);
+        let mut snapshot = self.take_snapshot(&memory.owners);
         self.renew_keys(&snapshot, memory, now)?;
         snapshot.open = self.open_addresses(&snapshot, memory).await;
         let list = self
@@ -106,31 +107,34 @@ impl<K: Kernel> NodeController<'_, K> {
             .tunnel_clients
             .get(&Key::new(&self.options.namespace, TUNNEL_CLIENTS));
         let list = list.filter(|_| snapshot.accepts_tunnel_clients(this));
-        snapshot.tunnel_clients =
-            self.tunnel_clients
-                .admit(list.as_deref(), &self.client, &self.options.namespace);
+        snapshot.tunnel_clients = self.tunnel_clients.admit_listed(
+            list.as_deref(),
+            &self.client,
+            &self.options.namespace,
+        );
         if snapshot.is_gateway(this) {
             snapshot.resolved = memory
                 .resolver
-                .look_up(decide::names(&snapshot.peers))
+                .look_up(decide::gateway_names(&snapshot.peers))
                 .await;
         }
-        let action = decide::decide(&snapshot, this, &memory.keys.all());
-        let applied = self.agent.apply(&action, &memory.keys, now).await;
+        let action = decide::decide_action(&snapshot, this, &memory.keys.public_keys());
+        let applied = self.agent.apply_action(&action, &memory.keys, now).await;
         if snapshot.is_gateway(this) {
             let is_applied = applied
                 .as_ref()
                 .map_or_else(AgentError::is_partial, |_| true);
             let is_running = self.agent.tunnel.state().running;
-            self.gateways
-                .record_fitness(decide::works(&snapshot, &action, is_applied, is_running));
+            self.gateways.record_fitness(decide::is_gateway_working(
+                &snapshot, &action, is_applied, is_running,
+            ));
         }
         if applied.as_ref().is_err_and(|error| !error.is_partial()) {
             // A change may be done without the changes that follow from it.
             self.gateways.record_away();
         }
         let steps = applied?;
-        metrics::steps(steps);
+        metrics::count_steps(steps);
         if steps > 0 {
             tracing::info!(
                 steps,
@@ -141,16 +145,16 @@ impl<K: Kernel> NodeController<'_, K> {
         }
         let state = match action {
             NodeAction::Wait(reason) => {
-                self.readiness.ready(format!("waiting: {reason}"));
+                self.readiness.set_ready(format!("waiting: {reason}"));
                 return Ok(WAITING_PERIOD);
             }
             NodeAction::Clear => {
-                self.readiness.ready(
+                self.readiness.set_ready(
                     "the network is switched off, and this node has no part of it left".to_owned(),
                 );
                 None
             }
-            NodeAction::Apply(desired) => self.finish(*desired, memory).await,
+            NodeAction::Apply(desired) => self.publish_applied(*desired, memory).await,
         };
         self.publish.send_if_modified(|before| {
             let differs = *before != state;
@@ -166,8 +170,8 @@ impl<K: Kernel> NodeController<'_, K> {
     /// Gives the gateway a new key if the settings ask for one.
     fn renew_keys(
         &self,
-        snapshot: &Snapshot,
-        memory: &mut Memory,
+        snapshot: &NodeSnapshot,
+        memory: &mut ReconcileMemory,
         now: Timestamp,
     ) -> anyhow::Result<()> {
         let not_before = snapshot
@@ -176,9 +180,9 @@ impl<K: Kernel> NodeController<'_, K> {
             .keys_not_before
             .as_ref()
             .map(|moment| moment.0);
-        if let Some(renewed) = memory.keys.renewed(not_before, now) {
-            key::save(&self.options.key_directory, &self.options.node, &renewed)?;
-            tracing::info!(key = %renewed.newest.public(), "the key of this node is renewed");
+        if let Some(renewed) = memory.keys.with_new_key(not_before, now) {
+            key::save_keys(&self.options.key_directory, &self.options.node, &renewed)?;
+            tracing::info!(key = %renewed.newest.public_key(), "the key of this node is renewed");
             memory.keys = renewed;
         }
         Ok(())
@@ -187,8 +191,8 @@ impl<K: Kernel> NodeController<'_, K> {
     /// The single addresses that are open, if this node needs them.
     async fn open_addresses(
         &self,
-        snapshot: &Snapshot,
-        memory: &mut Memory,
+        snapshot: &NodeSnapshot,
+        memory: &mut ReconcileMemory,
     ) -> Option<OpenAddresses> {
         if !(decide::needs_open_addresses(snapshot, &self.options.node)
             && snapshot.settings.enabled)
@@ -206,12 +210,16 @@ impl<K: Kernel> NodeController<'_, K> {
         };
         let start = || OpenWatches::start(&self.client, context.clone(), &self.changed);
         let watches = memory.open.get_or_insert_with(start);
-        let _ = tokio::time::timeout(LISTS_TIMEOUT, watches.complete()).await;
+        let _ = tokio::time::timeout(LISTS_TIMEOUT, watches.wait_until_complete()).await;
         watches.addresses(context)
     }
 
     /// Publishes what was applied, and logs what was left out.
-    async fn finish(&self, desired: DesiredState, memory: &mut Memory) -> AppliedState {
+    async fn publish_applied(
+        &self,
+        desired: DesiredState,
+        memory: &mut ReconcileMemory,
+    ) -> AppliedState {
         // Only now: peers that learn of a key must find it in use.
         self.gateways.publish_keys(&memory.keys);
         for (peer, reason) in &desired.left_out {
@@ -230,9 +238,9 @@ impl<K: Kernel> NodeController<'_, K> {
             .map(|problem| format!(", but {problem}"))
             .unwrap_or_default();
         self.readiness
-            .ready(format!("this node is in its desired state{but}"));
+            .set_ready(format!("this node is in its desired state{but}"));
         if desired.tunnel.is_some() && self.gateways.take_was_away() {
-            self.agent.kernel.forget(&desired.plan).await;
+            self.agent.kernel.forget_translations(&desired.plan).await;
         }
         memory.owners = desired
             .tunnel
@@ -242,7 +250,7 @@ impl<K: Kernel> NodeController<'_, K> {
         desired.tunnel.is_some().then(|| Arc::new(desired))
     }
 
-    fn snapshot(&self, owners: &BTreeMap<PublicKey, ClusterId>) -> Snapshot {
+    fn take_snapshot(&self, owners: &BTreeMap<PublicKey, ClusterId>) -> NodeSnapshot {
         let config = self.watches.config.get(&Key::new("", CLUSTER_CONFIG));
         let nodes = self
             .watches
@@ -252,7 +260,7 @@ impl<K: Kernel> NodeController<'_, K> {
             .map(|(key, node)| (key.name, (*node).clone()))
             .collect();
         let peers = self.watches.peers.all().into_iter();
-        Snapshot {
+        NodeSnapshot {
             settings: config
                 .as_ref()
                 .map(|config| config.settings.clone())
@@ -268,8 +276,8 @@ impl<K: Kernel> NodeController<'_, K> {
             resolved: BTreeMap::new(),
             keys: owners.clone(),
             tunnel_clients: BTreeMap::new(),
-            responsive: decide::responsive(&self.agent.tunnel.state().remotes),
-            relays: self.relays.connected(),
+            responsive: decide::responsive_gateways(&self.agent.tunnel.state().remotes),
+            relays: self.relays.connected_addresses(),
         }
     }
 }

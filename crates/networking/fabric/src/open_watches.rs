@@ -26,8 +26,10 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    decide::reachable_addresses::{Exposure, OpenAddresses, RemotePod, open_addresses},
-    view::{self, Backends, LocalPodView, MappedNamespaceView, Marked, OffloadingView},
+    decide::reachable_addresses::{ExposureInput, OpenAddresses, RunningRemotePod, open_addresses},
+    view::{
+        self, LocalPodView, MappedNamespaceView, MarkedService, OffloadingView, ServiceBackends,
+    },
 };
 
 /// Changes come in groups; after this time they are processed together.
@@ -60,22 +62,22 @@ struct ExposureWatches {
     mapped: Cache<MappedNamespaceView>,
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
     offloadings: Cache<OffloadingView>,
-    services: Cache<Marked>,
-    backends: Cache<Backends>,
-    local_pods: LocalPods,
+    services: Cache<MarkedService>,
+    backends: Cache<ServiceBackends>,
+    local_pods: LocalPodCaches,
 }
 
 /// The pods of offloaded namespaces, in each namespace whose pods matter.
-struct LocalPods {
+struct LocalPodCaches {
     client: Client,
     dirty: Arc<Notify>,
     stop: CancellationToken,
     namespaces: BTreeMap<String, (Cache<LocalPodView>, DropGuard)>,
 }
 
-impl LocalPods {
+impl LocalPodCaches {
     /// Watches these namespaces and no others, and waits until the list of each is complete.
-    async fn watch(&mut self, namespaces: &BTreeSet<String>) {
+    async fn watch_namespaces(&mut self, namespaces: &BTreeSet<String>) {
         self.namespaces.retain(|name, _| namespaces.contains(name));
         for name in namespaces {
             self.namespaces.entry(name.clone()).or_insert_with(|| {
@@ -88,17 +90,23 @@ impl LocalPods {
                     .page_size(POD_PAGE);
                 let keep = |pod| view::local_pod(&pod);
                 (
-                    Cache::watch(api, config, stop.clone(), keep, notify(&self.dirty)),
+                    Cache::watch(
+                        api,
+                        config,
+                        stop.clone(),
+                        keep,
+                        notify_of_changes(&self.dirty),
+                    ),
                     stop.drop_guard(),
                 )
             });
         }
         for (pods, _) in self.namespaces.values() {
-            pods.synced().await;
+            pods.wait_until_synced().await;
         }
     }
 
-    fn all(&self) -> BTreeMap<String, Vec<Arc<LocalPodView>>> {
+    fn pods_by_namespace(&self) -> BTreeMap<String, Vec<Arc<LocalPodView>>> {
         let pods =
             |cache: &Cache<LocalPodView>| cache.all().into_iter().map(|(_, pod)| pod).collect();
         self.namespaces
@@ -118,7 +126,7 @@ impl OpenWatches {
         let (publish, addresses) = watch::channel(None);
         let (changed, stopped) = (changed.clone(), stop.clone());
         tokio::spawn(async move {
-            let follow = watches.follow(&dirty, context_receiver, |addresses| {
+            let follow = watches.follow_changes(&dirty, context_receiver, |addresses| {
                 let is_new = publish.send_if_modified(|before| {
                     let differs = before.as_ref() != Some(&addresses);
                     *before = Some(addresses);
@@ -152,7 +160,7 @@ impl OpenWatches {
     }
 
     /// Waits until all lists are complete.
-    pub async fn complete(&self) {
+    pub async fn wait_until_complete(&self) {
         // An error means that the watches have ended.
         let _ = self.addresses.clone().wait_for(Option::is_some).await;
     }
@@ -172,37 +180,37 @@ impl ExposureWatches {
                 of_consumers,
                 stop.clone(),
                 |namespace| view::mapped_namespace(&namespace),
-                notify(dirty),
+                notify_of_changes(dirty),
             ),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
                 all().labels(labels::SHADOW_POD).page_size(POD_PAGE),
                 stop.clone(),
                 |pod| view::remote_pod(&pod),
-                notify(dirty),
+                notify_of_changes(dirty),
             ),
             offloadings: Cache::watch(
                 Api::<NamespaceOffloading>::all(client.clone()),
                 all(),
                 stop.clone(),
-                view::offloading,
-                notify(dirty),
+                view::offloading_view,
+                notify_of_changes(dirty),
             ),
             services: Cache::watch(
                 Api::<Service>::all(client.clone()),
                 all(),
                 stop.clone(),
-                |service| view::service(&service),
-                notify(dirty),
+                |service| view::marked_service(&service),
+                notify_of_changes(dirty),
             ),
             backends: Cache::watch(
                 Api::<EndpointSlice>::all(client.clone()),
                 all(),
                 stop.clone(),
-                |slice| view::backends(&slice),
-                notify(dirty),
+                |slice| view::service_backends(&slice),
+                notify_of_changes(dirty),
             ),
-            local_pods: LocalPods {
+            local_pods: LocalPodCaches {
                 client: client.clone(),
                 dirty: dirty.clone(),
                 stop: stop.clone(),
@@ -212,37 +220,37 @@ impl ExposureWatches {
     }
 
     /// `publish` returns whether the addresses changed.
-    async fn follow(
+    async fn follow_changes(
         mut self,
         dirty: &Notify,
         mut context: watch::Receiver<ExposureContext>,
         publish: impl Fn(OpenAddresses) -> bool,
     ) {
         tokio::join!(
-            self.mapped.synced(),
-            self.pods.synced(),
-            self.offloadings.synced(),
-            self.services.synced(),
-            self.backends.synced()
+            self.mapped.wait_until_synced(),
+            self.pods.wait_until_synced(),
+            self.offloadings.wait_until_synced(),
+            self.services.wait_until_synced(),
+            self.backends.wait_until_synced()
         );
         let mut batches = Batches::default();
         loop {
             // Otherwise a gateway that starts would close connections that exist.
             self.local_pods
-                .watch(&self.namespaces_whose_pods_matter())
+                .watch_namespaces(&self.namespaces_whose_pods_matter())
                 .await;
             if publish(self.addresses(context.borrow_and_update().clone())) {
-                batches.processed(Instant::now(), SETTLE, MAX_SETTLE);
+                batches.record_batch(Instant::now(), SETTLE, MAX_SETTLE);
             }
             tokio::select! {
                 () = dirty.notified() => {}
                 still = context.changed() => if still.is_err() { return },
             }
-            tokio::time::sleep(batches.wait(Instant::now()).max(SETTLE)).await;
+            tokio::time::sleep(batches.time_to_wait(Instant::now()).max(SETTLE)).await;
         }
     }
 
-    fn offloaded(&self) -> BTreeMap<String, Arc<OffloadingView>> {
+    fn offloaded_namespaces(&self) -> BTreeMap<String, Arc<OffloadingView>> {
         self.offloadings
             .all()
             .into_iter()
@@ -251,11 +259,11 @@ impl ExposureWatches {
     }
 
     /// The Services of offloaded namespaces, and whether each is reflected.
-    fn services(
+    fn offloaded_services(
         &self,
         offloaded: &BTreeMap<String, Arc<OffloadingView>>,
     ) -> BTreeMap<(String, String), bool> {
-        let is_reflected = |(key, marked): (Key, Arc<Marked>)| {
+        let is_reflected = |(key, marked): (Key, Arc<MarkedService>)| {
             let is_reflected = marked.is_reflected(offloaded.get(&key.namespace)?.reflection);
             Some(((key.namespace, key.name), is_reflected))
         };
@@ -267,26 +275,26 @@ impl ExposureWatches {
     }
 
     fn namespaces_whose_pods_matter(&self) -> BTreeSet<String> {
-        let offloaded = self.offloaded();
-        namespaces_whose_pods_matter(&offloaded, &self.services(&offloaded))
+        let offloaded = self.offloaded_namespaces();
+        namespaces_whose_pods_matter(&offloaded, &self.offloaded_services(&offloaded))
     }
 
     fn addresses(&self, ExposureContext { nodes, remote }: ExposureContext) -> OpenAddresses {
-        let offloaded = self.offloaded();
+        let offloaded = self.offloaded_namespaces();
         // Whoever creates a pod chooses its labels, but not its namespace's.
         let remote_pod = |(key, pod): (Key, Arc<(ClusterId, BTreeSet<IpAddr>)>)| {
             let namespace = self.mapped.get(&Key::new("", key.namespace.as_str()))?;
             let (consumer, addresses) = (*pod).clone();
             let home_namespace = namespace.home.clone();
-            (namespace.consumer == consumer).then_some(RemotePod {
+            (namespace.consumer == consumer).then_some(RunningRemotePod {
                 consumer,
                 home_namespace,
                 addresses,
             })
         };
-        open_addresses(&Exposure {
+        open_addresses(&ExposureInput {
             remote_pods: self.pods.all().into_iter().filter_map(remote_pod).collect(),
-            services: self.services(&offloaded),
+            services: self.offloaded_services(&offloaded),
             offloaded: offloaded
                 .iter()
                 .map(|(namespace, one)| (namespace.clone(), one.clusters.clone()))
@@ -297,7 +305,7 @@ impl ExposureWatches {
                 .into_iter()
                 .map(|(_, backends)| backends)
                 .collect(),
-            local_pods: self.local_pods.all(),
+            local_pods: self.local_pods.pods_by_namespace(),
             nodes,
             remote,
         })
@@ -326,7 +334,7 @@ fn namespaces_whose_pods_matter(
 }
 
 /// Notifies of each change of the kept values.
-fn notify<T: PartialEq>(
+fn notify_of_changes<T: PartialEq>(
     dirty: &Arc<Notify>,
 ) -> impl FnMut(&Key, Option<&Arc<T>>, Option<&Arc<T>>) + Send + use<T> {
     let dirty = dirty.clone();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct AgentOptions {
     /// Namespace of Liqo's objects.
     pub namespace: String,
     /// The node that the program runs on.

@@ -17,7 +17,7 @@ use crate::decide::AppliedState;
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// Allows gaps until it is asked to stop.
-pub async fn run(applied: watch::Receiver<AppliedState>, stop: CancellationToken) {
+pub async fn keep_gaps_allowed(applied: watch::Receiver<AppliedState>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,

@@ -4,18 +4,18 @@
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use liqo_network_probe::{PORT, Request, ask, serve};
+use liqo_network_probe::{AskRequest, PORT, ask, serve};
 
 /// Answers and asks in pods, to see whether the network between clusters works.
 #[derive(Parser)]
 #[command(name = "liqo-fabric probe", version)]
-pub struct Probe {
+pub struct ProbeArguments {
     #[command(subcommand)]
-    command: Command,
+    command: ProbeCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum ProbeCommand {
     /// Answer, on TCP and UDP
     Serve {
         #[arg(long, default_value_t = PORT)]
@@ -37,30 +37,30 @@ enum Command {
 }
 
 /// The command line of the probe, if the first argument is `probe`.
-pub fn parse() -> Option<Probe> {
+pub fn parse_arguments() -> Option<ProbeArguments> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     arguments
         .peek()
         .is_some_and(|first| first == "probe")
-        .then(|| Probe::parse_from(arguments))
+        .then(|| ProbeArguments::parse_from(arguments))
 }
 
 /// Runs until the command or SIGTERM ends it.
-pub async fn run(probe: Probe) -> anyhow::Result<()> {
+pub async fn run_command(probe: ProbeArguments) -> anyhow::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .context("listening for SIGTERM")?;
     let working = async {
         match probe.command {
-            Command::Serve {
+            ProbeCommand::Serve {
                 port,
                 pod,
                 node,
                 token,
-            } => serve::serve(port, serve::Name { pod, node, token })
+            } => serve::serve_questions(port, serve::AnnouncedIdentity { pod, node, token })
                 .await
                 .with_context(|| format!("answering on port {port}")),
-            Command::Wait => std::future::pending().await,
-            Command::Ask => ask_all().await,
+            ProbeCommand::Wait => std::future::pending().await,
+            ProbeCommand::Ask => ask_all().await,
         }
     };
     tokio::select! {
@@ -76,8 +76,9 @@ async fn ask_all() -> anyhow::Result<()> {
     let line = line
         .context("there are no questions")?
         .context("reading the questions")?;
-    let request: Request = serde_json::from_str(&line).context("the questions cannot be read")?;
-    let mut reports = ask::ask(request);
+    let request: AskRequest =
+        serde_json::from_str(&line).context("the questions cannot be read")?;
+    let mut reports = ask::ask_questions(request);
     while let Some(report) = reports.recv().await {
         println!("{}", serde_json::to_string(&report)?);
     }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use liqo_datapath::{
-    relay::{Client, Counts, LIMITS, Server},
+    relay::{LIMITS, RelayClient, RelayCounts, RelayServer},
     tunnel::PublicKey,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -27,12 +27,12 @@ const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// The relays that exist now.
 #[derive(Default)]
-pub struct Relays(Mutex<State>);
+pub struct Relays(Mutex<RelayState>);
 
 #[derive(Default)]
-struct State {
-    clients: BTreeMap<PublicKey, Client>,
-    server: Option<Server>,
+struct RelayState {
+    clients: BTreeMap<PublicKey, RelayClient>,
+    server: Option<RelayServer>,
     /// The port and the tunnel's address of the last attempt to start the server.
     wanted: Option<(u16, SocketAddr)>,
     /// The reason why no connections are accepted, and the time of the last failed attempt.
@@ -43,7 +43,7 @@ struct State {
 
 impl Relays {
     /// The local addresses of the relays that are connected: the tunnel sends datagrams there.
-    pub fn connected(&self) -> BTreeMap<PublicKey, SocketAddr> {
+    pub fn connected_addresses(&self) -> BTreeMap<PublicKey, SocketAddr> {
         let state = self.state();
         let connected = state
             .clients
@@ -59,7 +59,7 @@ impl Relays {
         self.state()
             .server
             .as_ref()
-            .and_then(|server| server.listen().first())
+            .and_then(|server| server.listen_addresses().first())
             .map(SocketAddr::port)
     }
 
@@ -72,39 +72,39 @@ impl Relays {
     }
 
     /// The other end of the relay that has this local address.
-    pub fn remote(&self, address: SocketAddr) -> Option<SocketAddr> {
+    pub fn remote_end(&self, address: SocketAddr) -> Option<SocketAddr> {
         let state = self.state();
         let client = state
             .clients
             .values()
             .find(|client| client.address() == address);
         client
-            .and_then(Client::server)
-            .or_else(|| state.server.as_ref()?.peer(address))
+            .and_then(RelayClient::server)
+            .or_else(|| state.server.as_ref()?.client_address(address))
     }
 
-    fn counts(&self) -> (usize, Counts) {
+    fn counts(&self) -> (usize, RelayCounts) {
         let state = self.state();
         let counts = state
             .server
             .as_ref()
-            .map(Server::counts)
+            .map(RelayServer::counts)
             .unwrap_or_default();
         (
             state.clients.len(),
-            Counts {
+            RelayCounts {
                 dropped: counts.dropped + state.dropped.load(Relaxed),
                 ..counts
             },
         )
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RelayState> {
         self.0.lock()
     }
 
     /// Accepts connections as the tunnel's end says.
-    fn serve(&self, end: Option<&TunnelEnd>) {
+    fn accept_clients(&self, end: Option<&TunnelEnd>) {
         let mut state = self.state();
         let wanted = end
             .filter(|end| end.tls_port != 0)
@@ -132,7 +132,7 @@ impl Relays {
             .iter()
             .map(|address| SocketAddr::new(address.ip(), port))
             .collect();
-        match Server::start(&listen, tunnel, LIMITS) {
+        match RelayServer::start(&listen, tunnel, LIMITS) {
             Ok(server) => {
                 tracing::info!(port, "accepting connections over TLS");
                 state.server = Some(server);
@@ -183,10 +183,10 @@ mod tests {
             ..TunnelEnd::default()
         };
         let relays = Relays::default();
-        relays.serve(Some(&end(51_840)));
+        relays.accept_clients(Some(&end(51_840)));
         assert_eq!(relays.port(), Some(free.port()));
         for _ in 0..10 {
-            relays.serve(Some(&end(51_841)));
+            relays.accept_clients(Some(&end(51_841)));
             assert_eq!(relays.problem(), None);
             tokio::task::yield_now().await;
         }

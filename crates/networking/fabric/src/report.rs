@@ -13,15 +13,15 @@ use kube::{
 };
 use liqo_api::{ClusterId, Key, TunnelEndpoint, TunnelEndpointStatus};
 use liqo_controller_runtime::{Cache, writes::unless_changed};
-use liqo_datapath::tunnel::{RemoteState, Tunnel as _, UserspaceTunnel};
+use liqo_datapath::tunnel::{Tunnel as _, TunnelRemoteState, UserspaceTunnel};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     decide::{
-        AppliedState, DesiredState, responsive,
-        status::{ObservedTunnel, status},
+        AppliedState, DesiredState, responsive_gateways,
+        status::{ObservedTunnel, tunnel_status},
     },
     metrics,
     relays::Relays,
@@ -56,14 +56,14 @@ impl Reporter {
             }
             let applied = self.applied.borrow().clone();
             let Some(applied) = applied else {
-                metrics::no_tunnel();
+                metrics::record_no_tunnel();
                 continue;
             };
             let state = self.tunnel.state();
             if applied
                 .tunnel
                 .as_ref()
-                .is_some_and(|end| end.is_outdated(&responsive(&state.remotes)))
+                .is_some_and(|end| end.is_outdated(&responsive_gateways(&state.remotes)))
             {
                 self.changed.notify_one();
             }
@@ -71,28 +71,28 @@ impl Reporter {
                 continue;
             }
             let peers = self.peers.all();
-            let tunnels = self.observe(&applied, &peers, state.remotes);
-            metrics::tunnel(&tunnels, &state.dropped);
+            let tunnels = self.observe_tunnels(&applied, &peers, state.remotes);
+            metrics::record_tunnels(&tunnels, &state.dropped);
             self.write_all(&applied, &peers, &tunnels, &mut written_at)
                 .await;
         }
     }
 
-    fn observe(
+    fn observe_tunnels(
         &self,
         applied: &DesiredState,
         peers: &[(Key, Arc<PeerView>)],
-        remotes: Vec<RemoteState>,
+        remotes: Vec<TunnelRemoteState>,
     ) -> BTreeMap<ClusterId, ObservedTunnel> {
-        let mut direct = by_broker(applied, &remotes);
-        let mut remotes = by_peer(applied, remotes);
+        let mut direct = remotes_by_broker(applied, &remotes);
+        let mut remotes = remotes_by_peer(applied, remotes);
         let tunnel = |(_, peer): &(Key, Arc<PeerView>)| {
             let id = &peer.spec.cluster_id;
             let remotes = remotes.remove(id).unwrap_or_default();
             let relayed = remotes.iter().filter_map(|remote| {
                 let address = self
                     .relays
-                    .remote(remote.endpoint.filter(|_| remote.is_relayed())?)?;
+                    .remote_end(remote.endpoint.filter(|_| remote.is_relayed())?)?;
                 Some((remote.public_key, address))
             });
             let relayed = relayed.collect();
@@ -127,7 +127,7 @@ impl Reporter {
             };
             let since_written = written_at.get(id).map_or(Duration::MAX, Instant::elapsed);
             let now = Timestamp::now();
-            let new = status(
+            let new = tunnel_status(
                 &self.node,
                 &applied.gateways,
                 &peer.spec,
@@ -138,7 +138,7 @@ impl Reporter {
             );
             let Some(new) = new else { continue };
             let Ok(written) =
-                tokio::time::timeout(WRITE_TIMEOUT, self.write(&key.name, peer, &new)).await
+                tokio::time::timeout(WRITE_TIMEOUT, self.write_status(&key.name, peer, &new)).await
             else {
                 tracing::warn!(peer = %id, "the API server does not answer; the state of tunnels is written later");
                 return;
@@ -160,7 +160,7 @@ impl Reporter {
 
     /// The version makes sure that nothing is overwritten that another gateway wrote meanwhile.
     /// Fields without a value are written as null, because a merge patch would keep them otherwise.
-    async fn write(
+    async fn write_status(
         &self,
         name: &str,
         peer: &PeerView,
@@ -183,11 +183,11 @@ impl Reporter {
 }
 
 /// The gateways on direct paths, by the peer that forwards packets else.
-fn by_broker(
+fn remotes_by_broker(
     applied: &DesiredState,
-    remotes: &[RemoteState],
-) -> BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> {
-    let mut sorted: BTreeMap<ClusterId, Vec<(ClusterId, RemoteState)>> = BTreeMap::new();
+    remotes: &[TunnelRemoteState],
+) -> BTreeMap<ClusterId, Vec<(ClusterId, TunnelRemoteState)>> {
+    let mut sorted: BTreeMap<ClusterId, Vec<(ClusterId, TunnelRemoteState)>> = BTreeMap::new();
     for remote in remotes {
         let ends = applied
             .tunnel
@@ -203,11 +203,11 @@ fn by_broker(
     sorted
 }
 
-fn by_peer(
+fn remotes_by_peer(
     applied: &DesiredState,
-    remotes: Vec<RemoteState>,
-) -> BTreeMap<ClusterId, Vec<RemoteState>> {
-    let mut sorted: BTreeMap<ClusterId, Vec<RemoteState>> = BTreeMap::new();
+    remotes: Vec<TunnelRemoteState>,
+) -> BTreeMap<ClusterId, Vec<TunnelRemoteState>> {
+    let mut sorted: BTreeMap<ClusterId, Vec<TunnelRemoteState>> = BTreeMap::new();
     for remote in remotes {
         let owner = applied
             .tunnel

@@ -17,11 +17,11 @@ const MAX_ADDRESSES: usize = 8;
 
 /// Looks up names and remembers the answers.
 #[derive(Debug, Default)]
-pub struct Resolver {
+pub struct GatewayNameResolver {
     known: BTreeMap<String, (Vec<SocketAddr>, Instant)>,
 }
 
-impl Resolver {
+impl GatewayNameResolver {
     /// The addresses of these names. A name without an answer keeps its former addresses.
     pub async fn look_up(&mut self, names: BTreeSet<String>) -> BTreeMap<String, Vec<SocketAddr>> {
         self.known.retain(|name, _| names.contains(name));
@@ -32,7 +32,10 @@ impl Resolver {
         };
         let asked = names.iter().filter(is_due).map(|name| async move {
             let answer = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(name)).await;
-            (name.clone(), answer.ok().and_then(Result::ok).map(sorted))
+            (
+                name.clone(),
+                answer.ok().and_then(Result::ok).map(sorted_addresses),
+            )
         });
         for (name, answer) in join_all(asked).await {
             if answer.is_none() {
@@ -55,7 +58,7 @@ impl Resolver {
 }
 
 /// Sorts, because many name servers change the order each time.
-fn sorted(answer: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+fn sorted_addresses(answer: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let all: BTreeSet<SocketAddr> = answer.collect();
     all.into_iter().take(MAX_ADDRESSES).collect()
 }
@@ -69,15 +72,20 @@ mod tests {
         let all: Vec<SocketAddr> = (0..20)
             .map(|last| ([192, 0, 2, last], 443).into())
             .collect();
-        let answer = sorted(all.iter().copied());
+        let answer = sorted_addresses(all.iter().copied());
         assert_eq!(answer.len(), MAX_ADDRESSES);
-        assert_eq!(sorted(all.iter().rev().chain(&all).copied()), answer);
+        assert_eq!(
+            sorted_addresses(all.iter().rev().chain(&all).copied()),
+            answer
+        );
     }
 
     #[tokio::test]
     async fn names_are_looked_up_and_an_unknown_name_has_no_address() {
         let names = ["localhost:7".to_owned(), "no such name:7".to_owned()];
-        let found = Resolver::default().look_up(names.clone().into()).await;
+        let found = GatewayNameResolver::default()
+            .look_up(names.clone().into())
+            .await;
         assert!(
             found[&names[0]]
                 .iter()

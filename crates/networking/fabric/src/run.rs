@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::{Api, Client};
 use liqo_controller_runtime::process::Readiness;
 use liqo_datapath::{
-    node::Node,
+    node::NodeKernel,
     tunnel::{Tunnel as _, UserspaceTunnel},
 };
 use tokio::{
@@ -17,19 +17,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::Agent,
+    agent::NodeAgent,
     decide::NodeAction,
     gateway_leases::GatewayLeases,
     gateway_probes::GatewayProber,
-    key::{self, Keys},
-    lan::LanDiscovery,
+    key::{self, NodeGatewayKeys},
+    lan::LanDiscoverer,
     node_controller::NodeController,
-    options::Options,
+    options::AgentOptions,
     passed_by,
     relays::{Relays, controller::RelayController},
     report::Reporter,
     tunnel_clients::ClientRegistry,
-    watches::Watches,
+    watches::NodeWatches,
 };
 
 /// A start waits at most this long for the list of tunnel clients: sessions of unlisted clients
@@ -39,13 +39,13 @@ const CLIENT_LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keeps this node in its desired state until `stop`.
 pub async fn run(
     client: Client,
-    options: Options,
+    options: AgentOptions,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let keys = key::load_or_create(&options.key_directory, &options.node, Timestamp::now());
     let keys = keys.context("the keys of this node's gateway")?;
-    let kernel = Node::of_this_namespace().context("the kernel of this node")?;
+    let kernel = NodeKernel::of_this_namespace().context("the kernel of this node")?;
     let changed = Arc::new(Notify::new());
     let relays = Arc::new(Relays::default());
     let gateways = Arc::new(GatewayLeases::new(
@@ -56,23 +56,27 @@ pub async fn run(
         changed.clone(),
     ));
     let observer = gateways.clone();
-    let on_lease = move |name: &str, lease: Option<&_>| observer.observe(name, lease);
-    let watches = Watches::start(&client, &options.namespace, &changed, on_lease, &stop);
+    let on_lease = move |name: &str, lease: Option<&_>| observer.observe_lease(name, lease);
+    let watches = NodeWatches::start(&client, &options.namespace, &changed, on_lease, &stop);
     // Packets must flow even if the right to read the list of tunnel clients is missing.
     let synced = async {
         tokio::join!(
-            watches.nodes.synced(),
-            watches.peers.synced(),
-            watches.config.synced(),
-            watches.leases.synced()
+            watches.nodes.wait_until_synced(),
+            watches.peers.wait_until_synced(),
+            watches.config.wait_until_synced(),
+            watches.leases.wait_until_synced()
         );
-        timeout(CLIENT_LIST_TIMEOUT, watches.tunnel_clients.synced()).await
+        timeout(
+            CLIENT_LIST_TIMEOUT,
+            watches.tunnel_clients.wait_until_synced(),
+        )
+        .await
     };
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
         _ = synced => {}
     }
-    tracing::info!(node = options.node, key = %keys.newest.public(), "this node");
+    tracing::info!(node = options.node, key = %keys.newest.public_key(), "this node");
     let tunnel = Arc::new(UserspaceTunnel::new());
     let (publish, applied) = watch::channel(None);
     let election = gateways.clone().run(watches.clone(), stop.clone());
@@ -86,7 +90,7 @@ pub async fn run(
         changed: changed.clone(),
         stop: stop.clone(),
     };
-    let gaps = passed_by::run(applied.clone(), stop.clone());
+    let gaps = passed_by::keep_gaps_allowed(applied.clone(), stop.clone());
     let relay_controller = RelayController {
         relays: relays.clone(),
         tunnel: tunnel.clone(),
@@ -101,7 +105,7 @@ pub async fn run(
         port: options.health_port,
         stop: stop.clone(),
     };
-    let lan = LanDiscovery {
+    let lan = LanDiscoverer {
         api: Api::namespaced(client.clone(), &options.namespace),
         node: options.node.clone(),
         watches: watches.clone(),
@@ -109,7 +113,7 @@ pub async fn run(
         stop: stop.clone(),
     };
     let tunnel_clients = ClientRegistry::new(tunnel.clone());
-    let agent = Agent {
+    let agent = NodeAgent {
         tunnel: &*tunnel,
         kernel,
     };
@@ -142,18 +146,22 @@ pub async fn run(
 }
 
 /// Removes everything that is ours from this node.
-pub async fn clear(options: &Options) -> anyhow::Result<()> {
+pub async fn clear(options: &AgentOptions) -> anyhow::Result<()> {
     let tunnel = UserspaceTunnel::new();
-    let kernel = Node::of_this_namespace().context("the kernel of this node")?;
+    let kernel = NodeKernel::of_this_namespace().context("the kernel of this node")?;
     let (agent, now) = (
-        Agent {
+        NodeAgent {
             tunnel: &tunnel,
             kernel,
         },
         Timestamp::now(),
     );
     let steps = agent
-        .apply(&NodeAction::Clear, &Keys::first(now), now)
+        .apply_action(
+            &NodeAction::Clear,
+            &NodeGatewayKeys::generate_first(now),
+            now,
+        )
         .await
         .context("removing what is in the kernel")?;
     key::remove(&options.key_directory, &options.node).context("removing the gateway's keys")?;

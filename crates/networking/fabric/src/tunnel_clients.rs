@@ -29,9 +29,10 @@ use data_encoding::HEXLOWER;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client};
 use liqo_api::tunnel_client_scopes as scopes;
-use liqo_datapath::tunnel::{Inward, PublicKey, Tunnel};
+use liqo_datapath::tunnel::{InwardChannel, PublicKey, Tunnel};
 use liqo_tunnel_client::{
-    API_PORT, AUTH_PORT, IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Role, Stack,
+    API_PORT, AUTH_PORT, IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Stack,
+    StackRole,
 };
 use tokio::{
     io::copy_bidirectional,
@@ -46,12 +47,12 @@ use self::rate_limit::RateLimit;
 
 const MAX_CLIENTS: usize = 512;
 /// For clients with a tenancy.
-const TENANT_QUOTA: Quota = Quota {
+const TENANT_QUOTA: ClientQuota = ClientQuota {
     sessions: 96,
     connections: 640,
 };
 /// For clients that were only invited.
-const INVITED_QUOTA: Quota = Quota {
+const INVITED_QUOTA: ClientQuota = ClientQuota {
     sessions: 32,
     connections: 96,
 };
@@ -75,7 +76,7 @@ const LOOK_UP_PERIOD: Duration = Duration::from_secs(30);
 const LOOK_UP_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// The limits of all clients of one scope together.
-struct Quota {
+struct ClientQuota {
     /// Clients that have a stack at the same time. A session may take a megabyte, without its
     /// connections.
     sessions: usize,
@@ -86,7 +87,7 @@ struct Quota {
 
 /// The ports that a client may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub enum ClientScope {
     /// The API server and the auth endpoint: the client has a tenancy here.
     All,
     /// Only the auth endpoint: the client was invited, and has not proved its identity yet.
@@ -95,28 +96,28 @@ pub enum Scope {
 
 /// The permits that clients of one scope share.
 struct ScopePermits {
-    sessions: Permits,
-    connections: Permits,
+    sessions: PermitPool,
+    connections: PermitPool,
 }
 
 impl ScopePermits {
-    fn new(quota: &Quota) -> Self {
+    fn new(quota: &ClientQuota) -> Self {
         Self {
-            sessions: Permits::new("sessions", quota.sessions),
-            connections: Permits::new("connections", quota.connections),
+            sessions: PermitPool::new("sessions", quota.sessions),
+            connections: PermitPool::new("connections", quota.connections),
         }
     }
 }
 
 /// A number of permits for one thing.
-struct Permits {
+struct PermitPool {
     free: Arc<Semaphore>,
     what: &'static str,
     /// Whether the last check found no free permit, so that the warning is logged once.
     was_exhausted: AtomicBool,
 }
 
-impl Permits {
+impl PermitPool {
     fn new(what: &'static str, count: usize) -> Self {
         Self {
             free: Arc::new(Semaphore::new(count)),
@@ -147,33 +148,33 @@ impl AllPermits {
         }
     }
 
-    fn of(&self, scope: Scope) -> &ScopePermits {
+    fn permits_of_scope(&self, scope: ClientScope) -> &ScopePermits {
         match scope {
-            Scope::All => &self.tenants,
-            Scope::Auth => &self.invited,
+            ClientScope::All => &self.tenants,
+            ClientScope::Auth => &self.invited,
         }
     }
 
-    fn listen_policy(&self, scope: Scope) -> ListenPolicy {
+    fn listen_policy(&self, scope: ClientScope) -> ListenPolicy {
         let (ports, max_connections) = match scope {
-            Scope::All => (vec![AUTH_PORT, API_PORT], MAX_STREAMS),
-            Scope::Auth => (vec![AUTH_PORT], MAX_INVITED_CONNECTIONS),
+            ClientScope::All => (vec![AUTH_PORT, API_PORT], MAX_STREAMS),
+            ClientScope::Auth => (vec![AUTH_PORT], MAX_INVITED_CONNECTIONS),
         };
         ListenPolicy {
             ports,
             max_connections,
-            permits: self.of(scope).connections.free.clone(),
+            permits: self.permits_of_scope(scope).connections.free.clone(),
         }
     }
 }
 
 /// Reads the list of clients that the manager writes. Entries that cannot be read are left out.
-fn parse_list(list: &BTreeMap<String, String>) -> BTreeMap<PublicKey, Scope> {
+fn parse_list(list: &BTreeMap<String, String>) -> BTreeMap<PublicKey, ClientScope> {
     let entry = |(key, scope): (&String, &String)| {
         let key = HEXLOWER.decode(key.as_bytes()).ok()?.try_into().ok()?;
         let scope = match scope.as_str() {
-            scopes::AUTH => Scope::Auth,
-            scopes::ALL => Scope::All,
+            scopes::AUTH => ClientScope::Auth,
+            scopes::ALL => ClientScope::All,
             _ => return None,
         };
         Some((PublicKey(key), scope))
@@ -183,12 +184,12 @@ fn parse_list(list: &BTreeMap<String, String>) -> BTreeMap<PublicKey, Scope> {
 
 /// The addresses that streams lead to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Targets {
+pub struct StreamTargets {
     pub auth: Option<SocketAddr>,
     pub api: Option<SocketAddr>,
 }
 
-impl Targets {
+impl StreamTargets {
     /// Looks the Services up. If that fails, the known addresses stay.
     async fn look_up(self, client: &Client, namespace: &str) -> Self {
         let of = async |namespace: &str, name: &str, known: Option<SocketAddr>| {
@@ -196,7 +197,7 @@ impl Targets {
                 .get_opt(name)
                 .await
             {
-                Ok(service) => service.as_ref().and_then(address),
+                Ok(service) => service.as_ref().and_then(service_address),
                 Err(error) => {
                     tracing::warn!(%error, name, "cannot look up a Service");
                     known
@@ -210,7 +211,7 @@ impl Targets {
         Self { auth, api }
     }
 
-    fn of(self, port: u16) -> Option<SocketAddr> {
+    fn target_of_port(self, port: u16) -> Option<SocketAddr> {
         match port {
             AUTH_PORT => self.auth,
             API_PORT => self.api,
@@ -219,7 +220,7 @@ impl Targets {
     }
 }
 
-fn address(service: &Service) -> Option<SocketAddr> {
+fn service_address(service: &Service) -> Option<SocketAddr> {
     let spec = service.spec.as_ref()?;
     let port = u16::try_from(spec.ports.as_ref()?.first()?.port).ok()?;
     Some(SocketAddr::new(
@@ -231,14 +232,14 @@ fn address(service: &Service) -> Option<SocketAddr> {
 /// The clients of this gateway, and the addresses of the Services that they reach.
 pub struct ClientRegistry<T> {
     clients: TunnelClients<T>,
-    targets: watch::Sender<Targets>,
+    targets: watch::Sender<StreamTargets>,
     /// Stops looking Services up.
     look_up: Option<DropGuard>,
 }
 
 impl<T: Tunnel + 'static> ClientRegistry<T> {
     pub fn new(tunnel: Arc<T>) -> Self {
-        let targets = watch::Sender::new(Targets::default());
+        let targets = watch::Sender::new(StreamTargets::default());
         Self {
             clients: TunnelClients::new(tunnel, targets.subscribe()),
             targets,
@@ -248,12 +249,12 @@ impl<T: Tunnel + 'static> ClientRegistry<T> {
 
     /// Admits the clients in this list, and no others. Returns where the tunnel delivers the
     /// packets of each.
-    pub fn admit(
+    pub fn admit_listed(
         &mut self,
         list: Option<&BTreeMap<String, String>>,
         client: &Client,
         namespace: &str,
-    ) -> BTreeMap<PublicKey, Inward> {
+    ) -> BTreeMap<PublicKey, InwardChannel> {
         let wanted = list.map(parse_list).unwrap_or_default();
         if wanted.is_empty() {
             self.look_up = None;
@@ -264,11 +265,11 @@ impl<T: Tunnel + 'static> ClientRegistry<T> {
             tokio::spawn(stop.clone().run_until_cancelled_owned(look_up));
             self.look_up = Some(stop.drop_guard());
         }
-        self.clients.admit(&wanted)
+        self.clients.admit_clients(&wanted)
     }
 }
 
-async fn refresh_targets(targets: watch::Sender<Targets>, client: Client, namespace: String) {
+async fn refresh_targets(targets: watch::Sender<StreamTargets>, client: Client, namespace: String) {
     loop {
         let known = *targets.borrow();
         let now = known.look_up(&client, &namespace).await;
@@ -285,28 +286,28 @@ async fn refresh_targets(targets: watch::Sender<Targets>, client: Client, namesp
 
 /// The admitted clients.
 struct TunnelClients<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedByClients<T>>,
     admitted: BTreeMap<PublicKey, TunnelClient>,
     /// Whether the list was too long, so that the warning is logged once.
     are_too_many: bool,
 }
 
-struct Shared<T> {
+struct SharedByClients<T> {
     tunnel: Arc<T>,
-    targets: watch::Receiver<Targets>,
+    targets: watch::Receiver<StreamTargets>,
     permits: AllPermits,
 }
 
 struct TunnelClient {
-    scope: watch::Sender<Scope>,
+    scope: watch::Sender<ClientScope>,
     policy: watch::Sender<ListenPolicy>,
-    inward: Inward,
+    inward: InwardChannel,
     _stop: DropGuard,
 }
 
 impl<T: Tunnel + 'static> TunnelClients<T> {
-    fn new(tunnel: Arc<T>, targets: watch::Receiver<Targets>) -> Self {
-        let shared = Arc::new(Shared {
+    fn new(tunnel: Arc<T>, targets: watch::Receiver<StreamTargets>) -> Self {
+        let shared = Arc::new(SharedByClients {
             tunnel,
             targets,
             permits: AllPermits::new(),
@@ -321,12 +322,15 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
     /// Admits these clients and no others. Clients that stay only lose the streams that their scope
     /// no longer allows. If there are too many, those with a tenancy come first, then those that
     /// are already admitted.
-    fn admit(&mut self, wanted: &BTreeMap<PublicKey, Scope>) -> BTreeMap<PublicKey, Inward> {
+    fn admit_clients(
+        &mut self,
+        wanted: &BTreeMap<PublicKey, ClientScope>,
+    ) -> BTreeMap<PublicKey, InwardChannel> {
         let order: BTreeSet<_> = wanted
             .iter()
             .map(|(&key, &scope)| (scope, !self.admitted.contains_key(&key), key))
             .collect();
-        let chosen: BTreeMap<PublicKey, Scope> = order
+        let chosen: BTreeMap<PublicKey, ClientScope> = order
             .into_iter()
             .take(MAX_CLIENTS)
             .map(|(scope, _, key)| (key, scope))
@@ -342,7 +346,7 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
                         .send_replace(self.shared.permits.listen_policy(scope));
                 }
                 None => {
-                    let client = self.start(key, scope);
+                    let client = self.start_client(key, scope);
                     self.admitted.insert(key, client);
                 }
             }
@@ -362,7 +366,7 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
             .collect()
     }
 
-    fn start(&self, key: PublicKey, scope: Scope) -> TunnelClient {
+    fn start_client(&self, key: PublicKey, scope: ClientScope) -> TunnelClient {
         let (sender, packets) = mpsc::channel(MAX_WAITING_PACKETS);
         let policy = watch::Sender::new(self.shared.permits.listen_policy(scope));
         let scope = watch::Sender::new(scope);
@@ -378,7 +382,7 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
         TunnelClient {
             scope,
             policy,
-            inward: Inward(sender),
+            inward: InwardChannel(sender),
             _stop: stop.drop_guard(),
         }
     }
@@ -386,23 +390,23 @@ impl<T: Tunnel + 'static> TunnelClients<T> {
 
 /// Serves a client: it gets a session whenever it sends something.
 async fn serve_client<T: Tunnel + 'static>(
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedByClients<T>>,
     key: PublicKey,
     mut packets: mpsc::Receiver<Vec<u8>>,
-    scope: watch::Receiver<Scope>,
+    scope: watch::Receiver<ClientScope>,
     policy: watch::Receiver<ListenPolicy>,
 ) {
     while let Some(first) = packets.recv().await {
-        let permits = shared.permits.of(*scope.borrow());
+        let permits = shared.permits.permits_of_scope(*scope.borrow());
         let session = permits.sessions.free.try_acquire();
         permits.sessions.warn_if(session.is_err());
         let Ok(_session) = session else { continue };
         let (inside, mut outside) = PacketLink::pair();
-        let (_, accepted) = Stack::start(Role::Server(policy.clone()), inside);
+        let (_, accepted) = Stack::start(StackRole::Server(policy.clone()), inside);
         let receive = async {
             let (mut limit, mut next) = (RateLimit::of_bytes(BYTE_RATE), Some(first));
             while let Some(packet) = next {
-                limit.take(cost(&packet)).await;
+                limit.take_amount(packet_cost(&packet)).await;
                 // No stack sends larger packets, and the queue's limit is a number of packets.
                 if packet.len() <= MTU && outside.outgoing.send(packet).await.is_err() {
                     return;
@@ -413,7 +417,7 @@ async fn serve_client<T: Tunnel + 'static>(
         let send = async {
             let mut limit = RateLimit::of_bytes(BYTE_RATE);
             while let Some(packet) = outside.incoming.recv().await {
-                limit.take(cost(&packet)).await;
+                limit.take_amount(packet_cost(&packet)).await;
                 shared.tunnel.send(key, &packet);
             }
         };
@@ -425,7 +429,7 @@ async fn serve_client<T: Tunnel + 'static>(
     }
 }
 
-fn cost(packet: &[u8]) -> u32 {
+fn packet_cost(packet: &[u8]) -> u32 {
     u32::try_from(packet.len())
         .unwrap_or(u32::MAX)
         .max(MIN_PACKET_COST)
@@ -434,9 +438,9 @@ fn cost(packet: &[u8]) -> u32 {
 /// Joins streams with connections to their Services, until the session ends.
 async fn join_streams(
     mut accepted: mpsc::Receiver<IncomingStream>,
-    targets: watch::Receiver<Targets>,
+    targets: watch::Receiver<StreamTargets>,
     policy: watch::Receiver<ListenPolicy>,
-    connections: &Permits,
+    connections: &PermitPool,
 ) {
     let (mut streams, mut limit) = (JoinSet::new(), RateLimit::of_streams(STREAM_RATE));
     while let Some(IncomingStream {
@@ -447,8 +451,8 @@ async fn join_streams(
     {
         while streams.try_join_next().is_some() {}
         connections.warn_if(connections.free.available_permits() == 0);
-        limit.take(1).await;
-        let target = targets.borrow().of(port);
+        limit.take_amount(1).await;
+        let target = targets.borrow().target_of_port(port);
         let mut policy = policy.clone();
         streams.spawn(async move {
             let joined = async {
@@ -482,29 +486,38 @@ mod tests {
     use super::*;
 
     /// The auth endpoint, the API server, and where they are.
-    async fn services() -> (TcpListener, TcpListener, watch::Receiver<Targets>) {
+    async fn services() -> (TcpListener, TcpListener, watch::Receiver<StreamTargets>) {
         let auth = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let targets = Targets {
+        let targets = StreamTargets {
             auth: auth.local_addr().ok(),
             api: api.local_addr().ok(),
         };
         (auth, api, watch::channel(targets).1)
     }
 
-    fn serve(policy: &watch::Sender<ListenPolicy>, targets: &watch::Receiver<Targets>) -> Stack {
+    fn serve(
+        policy: &watch::Sender<ListenPolicy>,
+        targets: &watch::Receiver<StreamTargets>,
+    ) -> Stack {
         let (near, far) = PacketLink::pair();
-        let (_, accepted) = Stack::start(Role::Server(policy.subscribe()), far);
+        let (_, accepted) = Stack::start(StackRole::Server(policy.subscribe()), far);
         let (targets, policy) = (targets.clone(), policy.subscribe());
         tokio::spawn(async move {
-            join_streams(accepted, targets, policy, &Permits::new("connections", 1)).await;
+            join_streams(
+                accepted,
+                targets,
+                policy,
+                &PermitPool::new("connections", 1),
+            )
+            .await;
         });
-        Stack::start(Role::Client, near).0
+        Stack::start(StackRole::Client, near).0
     }
 
     fn keys(count: usize) -> Vec<PublicKey> {
         let mut keys: Vec<_> = (0..count)
-            .map(|_| PrivateKey::generate().public())
+            .map(|_| PrivateKey::generate().public_key())
             .collect();
         keys.sort();
         keys
@@ -513,7 +526,7 @@ mod tests {
     #[tokio::test]
     async fn an_invited_cluster_reaches_the_auth_endpoint_and_nothing_else() {
         let (auth, _api, targets) = services().await;
-        for (scope, may_call_api) in [(Scope::Auth, false), (Scope::All, true)] {
+        for (scope, may_call_api) in [(ClientScope::Auth, false), (ClientScope::All, true)] {
             let policy = watch::Sender::new(AllPermits::new().listen_policy(scope));
             let near = serve(&policy, &targets);
             let mut stream = near.connect(AUTH_PORT).await.unwrap();
@@ -530,7 +543,7 @@ mod tests {
     async fn a_tenancy_that_ends_takes_the_api_server_away_and_leaves_the_auth_endpoint() {
         let (auth, api, targets) = services().await;
         let permits = AllPermits::new();
-        let policy = watch::Sender::new(permits.listen_policy(Scope::All));
+        let policy = watch::Sender::new(permits.listen_policy(ClientScope::All));
         let near = serve(&policy, &targets);
         let mut of_api = near.connect(API_PORT).await.unwrap();
         let mut of_auth = near.connect(AUTH_PORT).await.unwrap();
@@ -538,7 +551,7 @@ mod tests {
             api.accept().await.unwrap().0,
             auth.accept().await.unwrap().0,
         );
-        policy.send_replace(permits.listen_policy(Scope::Auth));
+        policy.send_replace(permits.listen_policy(ClientScope::Auth));
         assert!(matches!(of_api.read(&mut [0; 1]).await, Ok(0) | Err(_)));
         assert!(near.connect(API_PORT).await.is_err());
         auth.write_all(b"!").await.unwrap();
@@ -556,8 +569,8 @@ mod tests {
             .clone()
             .try_acquire_many_owned(95)
             .unwrap();
-        let [invited, tenant] =
-            [Scope::Auth, Scope::All].map(|scope| watch::Sender::new(permits.listen_policy(scope)));
+        let [invited, tenant] = [ClientScope::Auth, ClientScope::All]
+            .map(|scope| watch::Sender::new(permits.listen_policy(scope)));
         let (invited, tenant) = (serve(&invited, &targets), serve(&tenant, &targets));
         let mut first = invited.connect(AUTH_PORT).await.unwrap();
         let mut served = auth.accept().await.unwrap().0;
@@ -570,43 +583,44 @@ mod tests {
     #[tokio::test]
     async fn if_too_many_are_listed_those_with_a_tenancy_come_first_and_then_those_already_admitted()
      {
-        let (_known, targets) = watch::channel(Targets::default());
+        let (_known, targets) = watch::channel(StreamTargets::default());
         let mut clients = TunnelClients::new(Arc::new(FakeTunnel::default()), targets);
         let keys = keys(MAX_CLIENTS + 2);
         let invited = |keys: &[PublicKey]| {
             keys.iter()
-                .map(|&key| (key, Scope::Auth))
+                .map(|&key| (key, ClientScope::Auth))
                 .collect::<BTreeMap<_, _>>()
         };
-        let first = clients.admit(&invited(&keys[1..=MAX_CLIENTS]));
+        let first = clients.admit_clients(&invited(&keys[1..=MAX_CLIENTS]));
         assert_eq!(
             first,
-            clients.admit(&invited(&keys)),
+            clients.admit_clients(&invited(&keys)),
             "a lower key is no better one"
         );
         let mut wanted = invited(&keys);
-        wanted.insert(keys[MAX_CLIENTS + 1], Scope::All);
-        let now = clients.admit(&wanted);
+        wanted.insert(keys[MAX_CLIENTS + 1], ClientScope::All);
+        let now = clients.admit_clients(&wanted);
         assert!(now.len() == MAX_CLIENTS && now.contains_key(&keys[MAX_CLIENTS + 1]));
     }
 
     #[tokio::test]
     async fn clients_that_stay_are_not_disturbed() {
-        let (_known, targets) = watch::channel(Targets::default());
+        let (_known, targets) = watch::channel(StreamTargets::default());
         let mut clients = TunnelClients::new(Arc::new(FakeTunnel::default()), targets);
         let keys = [
-            PrivateKey::generate().public(),
-            PrivateKey::generate().public(),
+            PrivateKey::generate().public_key(),
+            PrivateKey::generate().public_key(),
         ];
-        let first = clients.admit(&keys.map(|key| (key, Scope::Auth)).into());
-        let again = clients.admit(&[(keys[0], Scope::All), (keys[1], Scope::Auth)].into());
+        let first = clients.admit_clients(&keys.map(|key| (key, ClientScope::Auth)).into());
+        let again = clients
+            .admit_clients(&[(keys[0], ClientScope::All), (keys[1], ClientScope::Auth)].into());
         assert_eq!(first, again);
-        assert!(clients.admit(&BTreeMap::new()).is_empty());
+        assert!(clients.admit_clients(&BTreeMap::new()).is_empty());
     }
 
     #[test]
     fn entries_that_cannot_be_read_admit_nobody() {
-        let key = HEXLOWER.encode(&PrivateKey::generate().public().0);
+        let key = HEXLOWER.encode(&PrivateKey::generate().public_key().0);
         let list = [
             (key.as_str(), "All"),
             ("zz", "All"),
@@ -618,7 +632,7 @@ mod tests {
             .into();
         assert_eq!(
             parse_list(&list).into_values().collect::<Vec<_>>(),
-            [Scope::All]
+            [ClientScope::All]
         );
     }
 }

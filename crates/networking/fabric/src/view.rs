@@ -31,7 +31,7 @@ pub struct NodeView {
 }
 
 /// Keeps nodes that are not virtual.
-pub fn node(node: Node) -> Option<NodeView> {
+pub fn node_view(node: Node) -> Option<NodeView> {
     if node
         .labels()
         .get(labels::TYPE)
@@ -87,7 +87,7 @@ pub struct IdentityView {
 }
 
 #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
-pub fn config(config: ClusterConfig) -> Option<ConfigView> {
+pub fn config_view(config: ClusterConfig) -> Option<ConfigView> {
     let (spec, status) = (config.spec, config.status.unwrap_or_default());
     let identity = status.cluster_id.map(|cluster_id| IdentityView {
         cluster_id,
@@ -102,7 +102,7 @@ pub fn config(config: ClusterConfig) -> Option<ConfigView> {
     })
 }
 
-pub fn list(list: ConfigMap) -> Option<BTreeMap<String, String>> {
+pub fn config_map_data(list: ConfigMap) -> Option<BTreeMap<String, String>> {
     list.data
 }
 
@@ -116,7 +116,7 @@ pub struct PeerView {
 }
 
 #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
-pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
+pub fn peer_view(endpoint: TunnelEndpoint) -> Option<PeerView> {
     let version = endpoint.resource_version();
     Some(PeerView {
         spec: endpoint.spec,
@@ -127,7 +127,7 @@ pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
 
 /// The addresses of a pod that is not finished and not in the node's own network: no peer may reach
 /// the node's address.
-fn addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
+fn pod_addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let status = pod.status.as_ref()?;
     let is_finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     if is_finished
@@ -160,7 +160,7 @@ pub struct LocalPodView {
 /// Keeps pods that have an address, until they are finished. Nothing else closes the address of a
 /// pod: it may answer while it is not ready or terminates.
 pub fn local_pod(pod: &Pod) -> Option<LocalPodView> {
-    let addresses = addresses(pod).filter(|addresses| !addresses.is_empty())?;
+    let addresses = pod_addresses(pod).filter(|addresses| !addresses.is_empty())?;
     Some(LocalPodView {
         node: pod.spec.as_ref()?.node_name.clone()?,
         addresses,
@@ -206,7 +206,7 @@ pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
 /// Keeps the consumer and the addresses of remote pods that are not finished.
 pub fn remote_pod(pod: &Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
     let consumer = pod.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
-    Some((consumer, addresses(pod)?))
+    Some((consumer, pod_addresses(pod)?))
 }
 
 /// An offloaded namespace.
@@ -220,7 +220,7 @@ pub struct OffloadingView {
     pub api_server: bool,
 }
 
-pub fn offloading(offloading: NamespaceOffloading) -> Option<OffloadingView> {
+pub fn offloading_view(offloading: NamespaceOffloading) -> Option<OffloadingView> {
     let clusters = offloading
         .status?
         .remote_namespaces
@@ -241,36 +241,36 @@ pub fn offloading(offloading: NamespaceOffloading) -> Option<OffloadingView> {
 
 /// The mark of a Service by which its users control its reflection.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Marked {
+pub enum MarkedService {
     Denied,
     Nothing,
     Allowed,
 }
 
-impl Marked {
+impl MarkedService {
     /// Whether the Service is reflected from a namespace with this kind of list.
     pub fn is_reflected(self, list: Reflection) -> bool {
-        self != Self::Denied && reflection::passes(list, self == Self::Allowed)
+        self != Self::Denied && reflection::passes_list(list, self == Self::Allowed)
     }
 }
 
 /// Keeps Services that may have pods of this cluster behind them. Replicas have those of a
 /// consumer.
-pub fn service(service: &Service) -> Option<Marked> {
+pub fn marked_service(service: &Service) -> Option<MarkedService> {
     if reflection::is_external_name(service) || reflection::is_replica(service) {
         return None;
     }
     Some(match reflection::is_reflected(service) {
-        false => Marked::Denied,
-        true if reflection::is_allowed(service) => Marked::Allowed,
-        true => Marked::Nothing,
+        false => MarkedService::Denied,
+        true if reflection::is_allowed(service) => MarkedService::Allowed,
+        true => MarkedService::Nothing,
     })
 }
 
 /// The addresses behind a Service, or some of them. Users may write them, so they prove nothing
 /// about pods.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Backends {
+pub struct ServiceBackends {
     /// Namespace and name.
     pub service: (String, String),
     /// Whatever their conditions are: the Service decides which of them get new connections.
@@ -279,14 +279,14 @@ pub struct Backends {
     pub is_denied: bool,
 }
 
-pub fn backends(slice: &EndpointSlice) -> Option<Backends> {
+pub fn service_backends(slice: &EndpointSlice) -> Option<ServiceBackends> {
     let service = slice.labels().get("kubernetes.io/service-name")?.clone();
     let addresses = slice
         .endpoints
         .iter()
         .flat_map(|endpoint| &endpoint.addresses)
         .filter_map(|address| address.parse().ok());
-    Some(Backends {
+    Some(ServiceBackends {
         service: (slice.namespace()?, service),
         addresses: addresses.collect(),
         is_denied: reflection::is_denied(slice),
@@ -312,7 +312,7 @@ mod tests {
                 { "type": "ExternalIP", "address": "203.0.113.2" },
             ] },
         });
-        let view = node(serde_json::from_value(object.clone()).unwrap()).unwrap();
+        let view = node_view(serde_json::from_value(object.clone()).unwrap()).unwrap();
         assert_eq!(
             view.addresses,
             ["172.18.0.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap())
@@ -321,12 +321,12 @@ mod tests {
         assert!(!view.is_ready, "nothing says so");
         object["status"]["conditions"] = json!([{ "type": "MemoryPressure", "status": "False" }, { "type": "Ready", "status": "True" }]);
         assert!(
-            node(serde_json::from_value(object.clone()).unwrap())
+            node_view(serde_json::from_value(object.clone()).unwrap())
                 .unwrap()
                 .is_ready
         );
         object["metadata"]["labels"] = json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE });
-        assert_eq!(node(serde_json::from_value(object).unwrap()), None);
+        assert_eq!(node_view(serde_json::from_value(object).unwrap()), None);
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
                     { "addresses": ["10.244.0.3"] },
                 ],
             });
-            backends(&serde_json::from_value(object).unwrap()).unwrap()
+            service_backends(&serde_json::from_value(object).unwrap()).unwrap()
         };
         let kept = slice(json!({}));
         assert_eq!(kept.service, ("shop".to_owned(), "web".to_owned()));
@@ -359,7 +359,7 @@ mod tests {
     fn a_service_is_reflected_as_it_is_marked_and_has_no_pods_of_this_cluster_if_it_is_a_replica_or_a_name()
      {
         let service = |metadata: serde_json::Value, kind: &str| {
-            service(
+            marked_service(
                 &serde_json::from_value(json!({ "metadata": metadata, "spec": { "type": kind } }))
                     .unwrap(),
             )
@@ -368,7 +368,12 @@ mod tests {
         let marks = ["", "allow", "deny"].map(|mark| service(marked(mark), "ClusterIP"));
         assert_eq!(
             marks,
-            [Marked::Nothing, Marked::Allowed, Marked::Denied].map(Some)
+            [
+                MarkedService::Nothing,
+                MarkedService::Allowed,
+                MarkedService::Denied
+            ]
+            .map(Some)
         );
         let reflected = |list| marks.map(|mark| mark.is_some_and(|mark| mark.is_reflected(list)));
         assert_eq!(reflected(Reflection::DenyList), [true, true, false]);

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::view::{self, ConfigView, NodeView, PeerView};
 
 #[derive(Clone)]
-pub struct Watches {
+pub struct NodeWatches {
     pub nodes: Cache<NodeView>,
     pub peers: Cache<PeerView>,
     pub config: Cache<ConfigView>,
@@ -25,7 +25,7 @@ pub struct Watches {
     pub tunnel_clients: Cache<BTreeMap<String, String>>,
 }
 
-impl Watches {
+impl NodeWatches {
     /// Starts to watch. `changed` is notified of all changes except those of Leases, which
     /// `on_lease` gets with their names.
     pub fn start(
@@ -46,14 +46,14 @@ impl Watches {
                 Api::<Node>::all(client.clone()),
                 all(),
                 stop.clone(),
-                view::node,
+                view::node_view,
                 move |_, _, _| on_node(),
             ),
             peers: Cache::watch(
                 Api::<TunnelEndpoint>::namespaced(client.clone(), namespace),
                 all(),
                 stop.clone(),
-                view::peer,
+                view::peer_view,
                 // The gateways write the status themselves.
                 move |_, before, now| {
                     if before.map(|peer| &peer.spec) != now.map(|peer| &peer.spec) {
@@ -65,14 +65,14 @@ impl Watches {
                 Api::<ClusterConfig>::all(client.clone()),
                 all().fields(&format!("metadata.name={CLUSTER_CONFIG}")),
                 stop.clone(),
-                view::config,
+                view::config_view,
                 move |_, _, _| on_config(),
             ),
             tunnel_clients: Cache::watch(
                 Api::<ConfigMap>::namespaced(client.clone(), namespace),
                 all().fields(&format!("metadata.name={TUNNEL_CLIENTS}")),
                 stop.clone(),
-                view::list,
+                view::config_map_data,
                 move |_, _, _| on_client(),
             ),
             leases: Cache::watch(

@@ -11,7 +11,7 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use liqo_api::ClusterId;
 
-use crate::space::overlap;
+use crate::space::prefixes_overlap;
 
 /// Allocated prefixes, by the peer that exports them and the peer's own prefix.
 pub type Allocations = BTreeMap<(ClusterId, IpNet), IpNet>;
@@ -44,28 +44,28 @@ pub struct KeptAddresses {
 
 impl AddressPlan {
     /// Whether the owner names a peer's prefix. Public addresses are never kept.
-    fn names(&self, (peer, prefix): &(ClusterId, IpNet)) -> bool {
+    fn owner_names(&self, (peer, prefix): &(ClusterId, IpNet)) -> bool {
         let is_named =
             |kept: &KeptAddresses| kept.prefixes.iter().any(|named| named.contains(prefix));
         self.kept.get(peer).is_some_and(is_named) && is_private(prefix)
     }
 
     /// Whether a peer's prefix appears here as it is if it is free.
-    fn keeps(&self, key: &(ClusterId, IpNet)) -> bool {
+    fn keeps_prefix(&self, key: &(ClusterId, IpNet)) -> bool {
         let is_avoided =
             |kept: &KeptAddresses| kept.avoids.iter().any(|address| key.1.contains(address));
-        self.names(key) && !self.kept.get(&key.0).is_some_and(is_avoided)
+        self.owner_names(key) && !self.kept.get(&key.0).is_some_and(is_avoided)
     }
 
     /// Whether a prefix that appears as `before` has to appear elsewhere because of what the peer
     /// keeps.
-    fn moves(&self, key: &(ClusterId, IpNet), before: &IpNet) -> bool {
+    fn must_move(&self, key: &(ClusterId, IpNet), before: &IpNet) -> bool {
         let may_move = self.kept.get(&key.0).is_none_or(|kept| !kept.in_use);
         let appears_as_itself = *before == key.1;
         let is_misplaced = if appears_as_itself {
-            !self.names(key) && !within(before, &self.pools)
+            !self.owner_names(key) && !is_within(before, &self.pools)
         } else {
-            self.keeps(key)
+            self.keeps_prefix(key)
         };
         may_move && is_misplaced
     }
@@ -79,7 +79,7 @@ impl AddressPlan {
 /// allocation: else a peer could choose which of our addresses lead to it.
 ///
 /// The answer depends only on the arguments, so it is the same after a restart.
-pub fn allocate(
+pub fn allocate_prefixes(
     plan: &AddressPlan,
     wanted: &[(ClusterId, IpNet)],
     previous: &Allocations,
@@ -95,7 +95,7 @@ pub fn allocate(
     let stands = |key: &(ClusterId, IpNet), before: &IpNet| {
         let fits = before.prefix_len() == key.1.prefix_len()
             && before.addr().is_ipv4() == key.1.addr().is_ipv4();
-        fits && (within(before, &plan.pools) || *before == key.1)
+        fits && (is_within(before, &plan.pools) || *before == key.1)
     };
     let before: Vec<(&(ClusterId, IpNet), IpNet)> = wanted
         .iter()
@@ -105,8 +105,8 @@ pub fn allocate(
     // Those that stay come first, so that none of them is in the way of another one later.
     let (moving, staying): (Vec<_>, Vec<_>) = before
         .into_iter()
-        .partition(|(key, before)| plan.moves(key, before));
-    let to_itself = moving.into_iter().filter(|(key, _)| plan.keeps(key));
+        .partition(|(key, before)| plan.must_move(key, before));
+    let to_itself = moving.into_iter().filter(|(key, _)| plan.keeps_prefix(key));
     let choices = staying.into_iter().map(|(key, before)| (key, vec![before]));
     for (key, choices) in choices.chain(to_itself.map(|(key, before)| (key, vec![key.1, before]))) {
         if let Some(found) = choices
@@ -122,7 +122,8 @@ pub fn allocate(
         if allocations.contains_key(&key) {
             continue;
         }
-        let itself = Some(key.1).filter(|prefix| plan.keeps(&key) && is_free(prefix, &occupied));
+        let itself =
+            Some(key.1).filter(|prefix| plan.keeps_prefix(&key) && is_free(prefix, &occupied));
         match itself
             .or_else(|| first_free(plan, key.1.prefix_len(), key.1.addr().is_ipv4(), &occupied))
         {
@@ -153,8 +154,8 @@ pub fn could_keep(
     };
     let is_elsewhere = allocations.get(&key).is_some_and(|here| here != prefix);
     let is_free_here =
-        || is_free(prefix, &plan.taken) && others().all(|here| !overlap(prefix, here));
-    is_elsewhere && is_private(prefix) && !plan.names(&key) && is_free_here()
+        || is_free(prefix, &plan.taken) && others().all(|here| !prefixes_overlap(prefix, here));
+    is_elsewhere && is_private(prefix) && !plan.owner_names(&key) && is_free_here()
 }
 
 fn first_free(plan: &AddressPlan, length: u8, is_v4: bool, occupied: &[IpNet]) -> Option<IpNet> {
@@ -166,7 +167,7 @@ fn first_free(plan: &AddressPlan, length: u8, is_v4: bool, occupied: &[IpNet]) -
 }
 
 fn is_free(prefix: &IpNet, occupied: &[IpNet]) -> bool {
-    !occupied.iter().any(|other| overlap(prefix, other))
+    !occupied.iter().any(|other| prefixes_overlap(prefix, other))
 }
 
 /// Whether addresses are for use within a network: those of RFC 1918, of carriers (RFC 6598), and
@@ -183,35 +184,35 @@ pub fn is_private(prefix: &IpNet) -> bool {
     }
 }
 
-fn within(prefix: &IpNet, pools: &[IpNet]) -> bool {
+fn is_within(prefix: &IpNet, pools: &[IpNet]) -> bool {
     pools.iter().any(|pool| pool.contains(prefix))
 }
 
 /// Jumps to the end of each occupied prefix, so large pools cost no more than small ones.
 fn first_free_in(pool: &IpNet, length: u8, occupied: &[IpNet]) -> Option<IpNet> {
-    let mut candidate = prefix_at(pool, first(pool), length)?;
+    let mut candidate = prefix_at(pool, first_address(pool), length)?;
     while pool.contains(&candidate) {
         let Some(blocking) = occupied
             .iter()
-            .filter(|other| overlap(&candidate, other))
-            .max_by_key(|other| last(other))
+            .filter(|other| prefixes_overlap(&candidate, other))
+            .max_by_key(|other| last_address(other))
         else {
             return Some(candidate);
         };
-        let end = last(blocking).max(last(&candidate));
+        let end = last_address(blocking).max(last_address(&candidate));
         candidate = prefix_at(pool, end.checked_add(1)?, length)?;
     }
     None
 }
 
-fn first(prefix: &IpNet) -> u128 {
+fn first_address(prefix: &IpNet) -> u128 {
     match prefix {
         IpNet::V4(prefix) => prefix.network().to_bits().into(),
         IpNet::V6(prefix) => prefix.network().to_bits(),
     }
 }
 
-fn last(prefix: &IpNet) -> u128 {
+fn last_address(prefix: &IpNet) -> u128 {
     match prefix {
         IpNet::V4(prefix) => prefix.broadcast().to_bits().into(),
         IpNet::V6(prefix) => prefix.broadcast().to_bits(),

@@ -54,9 +54,9 @@ pub struct FabricNode {
     /// Prefixes of the pods on it, as far as they are known.
     pub pods: Vec<IpNet>,
     /// Its MAC address in the overlay.
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// Set if a tunnel ends on this node.
-    pub gateway: Option<Gateway>,
+    pub gateway: Option<FabricGateway>,
 }
 
 /// The prefixes of a node's pods, if the cluster assigns them.
@@ -82,7 +82,7 @@ impl FabricNode {
     }
 
     /// The next hop of routes of a family that lead to this node over the overlay.
-    pub(crate) fn hop(&self, is_v4: bool) -> Option<IpAddr> {
+    pub(crate) fn next_hop(&self, is_v4: bool) -> Option<IpAddr> {
         if is_v4 {
             self.address(true)
         } else {
@@ -93,14 +93,14 @@ impl FabricNode {
 
 /// A node where a tunnel ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Gateway {
+pub struct FabricGateway {
     /// The number of its Lease, less than [`MAX_GATEWAYS`]. Unique in this cluster.
     pub slot: u8,
     /// Derived from its public key ([`spread::gateway_number`]), so unique everywhere.
     pub number: u64,
 }
 
-impl Gateway {
+impl FabricGateway {
     /// The mark of packets that other nodes send to this gateway. On the gateway itself, the mark
     /// of packets for other nodes.
     pub fn mark(self) -> u32 {
@@ -115,11 +115,11 @@ impl Gateway {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mac(pub [u8; 6]);
+pub struct MacAddress(pub [u8; 6]);
 
-impl Mac {
+impl MacAddress {
     /// A locally administered address that is derived from a hash of the node's name.
-    pub fn of(hash: [u8; 5]) -> Self {
+    pub fn from_hash(hash: [u8; 5]) -> Self {
         let mut bytes = [0x0a; 6];
         bytes[1..].copy_from_slice(&hash);
         Self(bytes)
@@ -139,7 +139,7 @@ impl Mac {
     }
 }
 
-impl std::fmt::Display for Mac {
+impl std::fmt::Display for MacAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let bytes = self.0.map(|byte| format!("{byte:02x}"));
         f.write_str(&bytes.join(":"))
@@ -155,7 +155,7 @@ pub struct PeerNetwork {
     /// [`Fabric::mtu`].
     pub mtus: BTreeMap<IpNet, u32>,
     /// The addresses of ours that it may open connections to.
-    pub reachable: Reachable,
+    pub reachable: ReachableScope,
     /// The addresses of its pods that may reach our API servers; `None` if no pod there ever may.
     /// Only gateways know the addresses.
     pub api_server: Option<BTreeSet<IpAddr>>,
@@ -170,7 +170,7 @@ pub struct PeerNetwork {
 
 /// The addresses that a peer may open connections to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reachable {
+pub enum ReachableScope {
     /// Everything that is exported to it.
     Everything,
     /// These addresses of ours.
@@ -181,9 +181,9 @@ pub enum Reachable {
     },
 }
 
-impl Reachable {
+impl ReachableScope {
     /// These addresses, and no others by connections that exist.
-    pub fn only(all: impl IntoIterator<Item = IpAddr>) -> Self {
+    pub fn only_addresses(all: impl IntoIterator<Item = IpAddr>) -> Self {
         Self::Only {
             all: all.into_iter().collect(),
             established: BTreeSet::new(),
@@ -191,9 +191,9 @@ impl Reachable {
     }
 }
 
-impl Default for Reachable {
+impl Default for ReachableScope {
     fn default() -> Self {
-        Self::only([])
+        Self::only_addresses([])
     }
 }
 
@@ -249,8 +249,8 @@ impl Fabric {
     }
 
     /// The gateways in the order of their slots.
-    pub fn gateways(&self) -> Vec<(&str, Gateway)> {
-        let mut all: Vec<(&str, Gateway)> = self
+    pub fn gateways(&self) -> Vec<(&str, FabricGateway)> {
+        let mut all: Vec<(&str, FabricGateway)> = self
             .nodes
             .iter()
             .filter_map(|(name, node)| Some((name.as_str(), node.gateway?)))
@@ -260,7 +260,7 @@ impl Fabric {
     }
 
     /// The gateway that the main table of this node leads to: itself if it is one, else the first.
-    pub fn nearest(&self, name: &str) -> Option<(&str, Gateway)> {
+    pub fn nearest_gateway(&self, name: &str) -> Option<(&str, FabricGateway)> {
         let all = self.gateways();
         all.iter()
             .find(|(gateway, _)| *gateway == name)
@@ -276,7 +276,7 @@ impl Fabric {
             .map(|(_, gateway)| gateway.number)
             .collect();
         let own = self.nodes.get(name).and_then(|node| node.gateway);
-        own.map(|own| spread::carried(own.number, &numbers))
+        own.map(|own| spread::carried_buckets(own.number, &numbers))
             .unwrap_or_default()
     }
 }
@@ -287,6 +287,9 @@ mod tests {
 
     #[test]
     fn the_mac_address_of_a_node_is_locally_administered() {
-        assert_eq!(Mac::of([0xff, 0, 1, 2, 3]).to_string(), "0a:ff:00:01:02:03");
+        assert_eq!(
+            MacAddress::from_hash([0xff, 0, 1, 2, 3]).to_string(),
+            "0a:ff:00:01:02:03"
+        );
     }
 }

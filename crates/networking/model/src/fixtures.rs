@@ -36,6 +36,6 @@ pub fn map(pairs: &[(&str, &str)]) -> PrefixMap {
 /// The inverse of [`PeerMaps::seen_there`].
 pub fn seen_here(maps: &PeerMaps, address: There<IpAddr>) -> Option<Here<IpAddr>> {
     maps.imported
-        .here(address)
-        .or_else(|| maps.exported.here(address))
+        .to_here(address)
+        .or_else(|| maps.exported.to_here(address))
 }

@@ -57,7 +57,7 @@ impl LossRule {
     /// For a process that watches the Leases and takes the times by its own clock. Every gateway
     /// renews its Lease within two thirds of its duration, as within [`RENEWAL_ROUND`] of
     /// [`LEASE_DURATION`].
-    pub fn watched(lease_duration: Duration) -> Self {
+    pub fn by_own_clock(lease_duration: Duration) -> Self {
         Self {
             expired_after: lease_duration,
             overtaken_by: lease_duration * 2 / 3,
@@ -160,7 +160,7 @@ impl GatewayLease {
     }
 
     /// Time for which the Lease holds after a renewal.
-    pub fn holds_for(&self) -> Duration {
+    pub fn holding_time(&self) -> Duration {
         self.duration
             .unwrap_or(LEASE_DURATION)
             .clamp(MIN_LEASE_DURATION, MAX_LEASE_DURATION)
@@ -187,45 +187,49 @@ pub fn is_key(text: &str) -> bool {
 
 /// The Leases of usable gateways that are not lost, by the times written in them. A Lease that was
 /// never renewed is left out.
-pub fn alive(mut leases: Vec<GatewayLease>, replicas: u8, now: Timestamp) -> Vec<GatewayLease> {
+pub fn alive_gateways(
+    mut leases: Vec<GatewayLease>,
+    replicas: u8,
+    now: Timestamp,
+) -> Vec<GatewayLease> {
     leases.retain(|lease| lease.is_usable(replicas));
     let newest = leases.iter().filter_map(|lease| lease.renewed_at).max();
     let is_alive = |lease: &GatewayLease| {
         let (Some(renewed), Some(newest)) = (lease.renewed_at, newest) else {
             return false;
         };
-        !LossRule::by_holders_clocks(lease.holds_for())
-            .is_lost(since(renewed, now), since(renewed, newest))
+        !LossRule::by_holders_clocks(lease.holding_time())
+            .is_lost(time_between(renewed, now), time_between(renewed, newest))
     };
     leases.into_iter().filter(is_alive).collect()
 }
 
 /// The time from one moment to a later one; zero if it is not later.
-pub fn since(earlier: Timestamp, later: Timestamp) -> Duration {
+pub fn time_between(earlier: Timestamp, later: Timestamp) -> Duration {
     Duration::try_from(later.duration_since(earlier)).unwrap_or_default()
 }
 
 /// The Leases of gateways, and when this process saw each of them change.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseObservations {
-    all: BTreeMap<u8, Observation>,
+    all: BTreeMap<u8, LeaseObservation>,
     /// The configured number of gateways, if it is known.
     replicas: Option<u8>,
 }
 
 #[derive(Clone, Debug)]
-struct Observation {
+struct LeaseObservation {
     lease: GatewayLease,
     changed_at: Instant,
 }
 
-impl Observation {
+impl LeaseObservation {
     fn silent_for(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.changed_at)
     }
 
-    fn rule(&self) -> LossRule {
-        LossRule::watched(self.lease.holds_for())
+    fn loss_rule(&self) -> LossRule {
+        LossRule::by_own_clock(self.lease.holding_time())
     }
 }
 
@@ -240,11 +244,11 @@ impl LeaseObservations {
         // If all were silent, it was the API server: nobody loses the Lease because of that. A
         // Lease of a gateway that is not usable shows, too, that the API server answers.
         if self.all.keys().all(|number| self.has_expired(*number, now)) {
-            self.forgive_silence(now);
+            self.restart_silence_times(now);
         }
         self.all.insert(
             lease.number,
-            Observation {
+            LeaseObservation {
                 lease,
                 changed_at: now,
             },
@@ -258,11 +262,11 @@ impl LeaseObservations {
 
     /// Nothing could be observed up to now, so silence says nothing about anybody, except about
     /// gateways that were already silent while another one was heard.
-    pub fn forgive_silence(&mut self, now: Instant) {
-        let newest = self.newest();
+    pub fn restart_silence_times(&mut self, now: Instant) {
+        let newest = self.newest_change();
         for one in self.all.values_mut() {
             let behind = newest.map(|newest| newest.saturating_duration_since(one.changed_at));
-            if behind.is_none_or(|behind| behind < one.rule().overtaken_by) {
+            if behind.is_none_or(|behind| behind < one.loss_rule().overtaken_by) {
                 one.changed_at = now;
             }
         }
@@ -282,7 +286,7 @@ impl LeaseObservations {
     pub fn expires_in(&self, number: u8, now: Instant) -> Duration {
         self.all
             .get(&number)
-            .map(|one| one.lease.holds_for().saturating_sub(one.silent_for(now)))
+            .map(|one| one.lease.holding_time().saturating_sub(one.silent_for(now)))
             .unwrap_or_default()
     }
 
@@ -294,10 +298,10 @@ impl LeaseObservations {
     /// Whether a gateway is taken for lost because its Lease expired while that of a usable gateway
     /// was renewed.
     pub fn is_silent(&self, number: u8, now: Instant) -> bool {
-        let (Some(one), Some(newest)) = (self.all.get(&number), self.newest()) else {
+        let (Some(one), Some(newest)) = (self.all.get(&number), self.newest_change()) else {
             return false;
         };
-        one.rule().is_lost(
+        one.loss_rule().is_lost(
             one.silent_for(now),
             newest.saturating_duration_since(one.changed_at),
         )
@@ -312,7 +316,7 @@ impl LeaseObservations {
         else {
             return false;
         };
-        let others = self.usable().map(|one| &one.lease);
+        let others = self.usable_observations().map(|one| &one.lease);
         let mut others =
             others.filter(|other| other.number != number && !self.is_silent(other.number, now));
         others.any(|other| other.suspects.contains(number, version))
@@ -323,12 +327,12 @@ impl LeaseObservations {
         lease.is_usable(self.replicas.unwrap_or(MAX_GATEWAYS))
     }
 
-    fn usable(&self) -> impl Iterator<Item = &Observation> {
+    fn usable_observations(&self) -> impl Iterator<Item = &LeaseObservation> {
         self.all.values().filter(|one| self.is_usable(&one.lease))
     }
 
-    fn newest(&self) -> Option<Instant> {
-        self.usable().map(|one| one.changed_at).max()
+    fn newest_change(&self) -> Option<Instant> {
+        self.usable_observations().map(|one| one.changed_at).max()
     }
 }
 
@@ -397,7 +401,7 @@ mod tests {
             ..usable(number)
         };
         let numbers = |leases: Vec<GatewayLease>| {
-            alive(leases, 2, now)
+            alive_gateways(leases, 2, now)
                 .iter()
                 .map(|lease| lease.number)
                 .collect::<Vec<_>>()
@@ -497,7 +501,7 @@ mod tests {
             let lease = json!({ "metadata": { "name": gateway_lease(0) }, "spec": { "leaseDurationSeconds": seconds } });
             GatewayLease::parse(&serde_json::from_value(lease).unwrap())
                 .unwrap()
-                .holds_for()
+                .holding_time()
                 .as_secs()
         };
         let read = [json!(15), json!(null), json!(0), json!(-1), json!(86_400)].map(holds_for);

@@ -53,5 +53,5 @@ pub mod ruleset;
 pub mod space;
 pub mod spread;
 
-pub use map::{Externals, InvalidMap, PeerMaps, PrefixMap};
+pub use map::{ExternalAddresses, InvalidMap, PeerMaps, PrefixMap};
 pub use space::{Here, There};

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use liqo_api::TunnelEndpointSpec;
 
 use crate::{
-    space::{Here, There, overlap, translate},
+    space::{Here, There, prefixes_overlap, translate_address},
     spread::{BUCKETS, low_bits},
 };
 
@@ -52,7 +52,7 @@ impl PrefixMap {
         }
         for (other_here, other_there) in &self.pairs {
             for (one, other) in [(here.0, other_here.0), (there.0, other_there.0)] {
-                if overlap(&one, &other) {
+                if prefixes_overlap(&one, &other) {
                     return Err(InvalidMap::Overlap { one, other });
                 }
             }
@@ -71,18 +71,18 @@ impl PrefixMap {
     }
 
     /// Translates an address of ours into the peer's address space.
-    pub fn there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
+    pub fn to_there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
         self.pairs
             .iter()
-            .find_map(|(here, there)| translate(address.0, &here.0, &there.0))
+            .find_map(|(here, there)| translate_address(address.0, &here.0, &there.0))
             .map(There)
     }
 
     /// Translates an address of the peer into our address space.
-    pub fn here(&self, address: There<IpAddr>) -> Option<Here<IpAddr>> {
+    pub fn to_here(&self, address: There<IpAddr>) -> Option<Here<IpAddr>> {
         self.pairs
             .iter()
-            .find_map(|(here, there)| translate(address.0, &there.0, &here.0))
+            .find_map(|(here, there)| translate_address(address.0, &there.0, &here.0))
             .map(Here)
     }
 }
@@ -120,15 +120,15 @@ impl PeerMaps {
     /// addresses, ours those that it mapped.
     pub fn seen_there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
         self.imported
-            .there(address)
-            .or_else(|| self.exported.there(address))
+            .to_there(address)
+            .or_else(|| self.exported.to_there(address))
     }
 
     /// The maps between us and a cluster behind the peer, if the peer and that cluster see each
     /// other by `next`: the prefixes that it exports to us, and those of ours that the peer passes
     /// on to it.
     #[must_use]
-    pub fn then(&self, next: &Self) -> Self {
+    pub fn followed_by(&self, next: &Self) -> Self {
         let through = |last: &PrefixMap| {
             let all = self.imported.pairs().chain(self.exported.pairs());
             all.filter_map(|(here, at_peer)| Some((here, *last.pairs.get(&Here(at_peer.0))?)))
@@ -149,16 +149,16 @@ impl PeerMaps {
 /// Single addresses outside of all exported prefixes that peers may reach (an API server, for
 /// example). Each has a stand-in within the external prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Externals {
+pub struct ExternalAddresses {
     stand_ins: BTreeMap<IpAddr, IpAddr>,
 }
 
-impl Externals {
+impl ExternalAddresses {
     /// Gives each address a stand-in from the external prefix of its family. Stand-ins of
     /// `previous` stay if they still fit. Returns the addresses for which no stand-in is left, too.
     /// A stand-in has the low bits of its address, so a flow takes the same gateways on both sides
     /// ([`crate::spread`]).
-    pub fn assign(
+    pub fn assign_stand_ins(
         external: &[IpNet],
         addresses: impl IntoIterator<Item = IpAddr>,
         previous: &Self,
@@ -172,7 +172,7 @@ impl Externals {
         let kept = |address: &IpAddr| {
             let before = *previous.stand_ins.get(address)?;
             let is_fallback =
-                |prefix: &IpNet| (0..BUCKETS).any(|bits| fallback(prefix, bits) == before);
+                |prefix: &IpNet| (0..BUCKETS).any(|bits| fallback_stand_in(prefix, bits) == before);
             let fits = |prefix: &&IpNet| {
                 prefix.contains(&before)
                     && !is_fallback(prefix)
@@ -191,9 +191,10 @@ impl Externals {
                 continue;
             }
             // The first addresses are reserved: see `fallback`.
-            let next = |before: &IpAddr| Some(offset(*before, BUCKETS));
+            let next = |before: &IpAddr| Some(offset_address(*before, BUCKETS));
             let candidates = |prefix| {
-                std::iter::successors(Some(fallback(prefix, low_bits(address))), next).skip(1)
+                std::iter::successors(Some(fallback_stand_in(prefix, low_bits(address))), next)
+                    .skip(1)
             };
             let free = prefix_of(&address).and_then(|prefix| {
                 candidates(prefix)
@@ -212,7 +213,7 @@ impl Externals {
     }
 
     /// Restores recorded pairs.
-    pub fn recorded(pairs: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
+    pub fn from_recorded(pairs: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
         Self {
             stand_ins: pairs.into_iter().collect(),
         }
@@ -229,12 +230,12 @@ impl Externals {
 /// The stand-in with these low bits, for all sources without an address at the peer: nodes, clients
 /// of node ports. The external prefix begins with sixteen of them, so a gateway can choose one
 /// whose answers come back to it.
-pub fn fallback(external: &IpNet, low_bits: u8) -> IpAddr {
-    offset(external.network(), low_bits)
+pub fn fallback_stand_in(external: &IpNet, low_bits: u8) -> IpAddr {
+    offset_address(external.network(), low_bits)
 }
 
 /// Adds to an address, with wrapping at the end of its family.
-fn offset(address: IpAddr, by: u8) -> IpAddr {
+fn offset_address(address: IpAddr, by: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => IpAddr::V4(address.to_bits().wrapping_add(by.into()).into()),
         IpAddr::V6(address) => IpAddr::V6(address.to_bits().wrapping_add(by.into()).into()),

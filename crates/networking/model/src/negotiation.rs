@@ -20,9 +20,9 @@ use ipnet::IpNet;
 use liqo_api::ClusterId;
 
 use crate::{
-    allocator::{AddressPlan, Allocations, KeptAddresses, allocate},
+    allocator::{AddressPlan, Allocations, KeptAddresses, allocate_prefixes},
     map::{InvalidMap, PeerMaps, PrefixMap},
-    space::{Here, There, overlap},
+    space::{Here, There, prefixes_overlap},
     spread::keeps_low_bits,
 };
 
@@ -38,7 +38,7 @@ pub const MIN_EXPORT_LEN: (u8, u8) = (10, 40);
 /// One cluster's announcement to another. All prefixes are of the announcing cluster's address
 /// space, except the keys of `views`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Announcement {
+pub struct PrefixAnnouncement {
     /// The prefixes that the other may reach.
     pub exports: BTreeSet<IpNet>,
     /// The other's exports, and the prefixes as which they appear here.
@@ -47,7 +47,7 @@ pub struct Announcement {
 
 /// Reason to refuse an announcement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum AnnouncementRefusal {
     #[error("it exports {count} prefixes; at most {MAX_EXPORTS} are accepted")]
     TooMany { count: usize },
     #[error("it exports {prefix}, which is larger than any cluster accepts")]
@@ -66,7 +66,7 @@ pub enum Refused {
 
 /// Ranges of this cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges {
+pub struct ClusterRanges {
     pub pods: Vec<IpNet>,
     pub services: Vec<IpNet>,
     /// The prefixes of stand-ins ([`crate::Externals`], [`crate::map::fallback`]), at most one of
@@ -80,10 +80,10 @@ pub struct Ranges {
 }
 
 /// The peers that keep addresses of their own.
-pub type Kept = BTreeMap<ClusterId, KeptAddresses>;
+pub type KeptByPeer = BTreeMap<ClusterId, KeptAddresses>;
 
-impl Ranges {
-    pub fn plan(&self, kept: Kept) -> AddressPlan {
+impl ClusterRanges {
+    pub fn address_plan(&self, kept: KeptByPeer) -> AddressPlan {
         let nodes = self.nodes.iter().copied().map(IpNet::from);
         let taken = [&self.pods, &self.services, &self.external, &self.reserved]
             .into_iter()
@@ -99,14 +99,14 @@ impl Ranges {
 }
 
 /// Whether a peer's exports can be accepted at all.
-pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
+pub fn check_exports(exports: &BTreeSet<IpNet>) -> Result<(), AnnouncementRefusal> {
     if exports.len() > MAX_EXPORTS {
-        return Err(Refused::TooMany {
+        return Err(AnnouncementRefusal::TooMany {
             count: exports.len(),
         });
     }
     if let Some(prefix) = exports.iter().find(|prefix| **prefix != prefix.trunc()) {
-        return Err(Refused::HostBits { prefix: *prefix });
+        return Err(AnnouncementRefusal::HostBits { prefix: *prefix });
     }
     let shortest = |prefix: &IpNet| {
         if prefix.addr().is_ipv4() {
@@ -119,15 +119,15 @@ pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
         .iter()
         .find(|prefix| prefix.prefix_len() < shortest(prefix))
     {
-        return Err(Refused::TooLarge { prefix: *prefix });
+        return Err(AnnouncementRefusal::TooLarge { prefix: *prefix });
     }
     if let Some(prefix) = exports.iter().find(|prefix| !keeps_low_bits(prefix)) {
-        return Err(Refused::TooSmall { prefix: *prefix });
+        return Err(AnnouncementRefusal::TooSmall { prefix: *prefix });
     }
     // The set is sorted, so a prefix that overlaps with another one follows it at once.
     let mut pairs = exports.iter().zip(exports.iter().skip(1));
-    match pairs.find(|(one, other)| overlap(one, other)) {
-        Some((one, other)) => Err(Refused::ExportsOverlap {
+    match pairs.find(|(one, other)| prefixes_overlap(one, other)) {
+        Some((one, other)) => Err(AnnouncementRefusal::ExportsOverlap {
             one: *one,
             other: *other,
         }),
@@ -138,14 +138,14 @@ pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
 /// Allocates views of all peers' exports, those of each peer in the order of their importance. A
 /// peer with refused exports gets none. Also returns the exports that did not fit.
 pub fn allocate_views(
-    ranges: &Ranges,
+    ranges: &ClusterRanges,
     peers: &BTreeMap<ClusterId, Vec<IpNet>>,
-    kept: Kept,
+    kept: KeptByPeer,
     previous: &Allocations,
 ) -> (Allocations, Vec<(ClusterId, IpNet)>) {
     let sound = peers
         .iter()
-        .filter(|(_, exports)| check(&exports.iter().copied().collect()).is_ok());
+        .filter(|(_, exports)| check_exports(&exports.iter().copied().collect()).is_ok());
     let (mut wanted, mut too_much) = (Vec::new(), Vec::new());
     for (peer, exports) in sound {
         // The order is fixed, so the same prefixes fit each time.
@@ -163,7 +163,8 @@ pub fn allocate_views(
             }
         }
     }
-    let (allocations, mut without) = allocate(&ranges.plan(kept), &wanted, previous);
+    let (allocations, mut without) =
+        allocate_prefixes(&ranges.address_plan(kept), &wanted, previous);
     without.extend(too_much);
     without.sort();
     (allocations, without)
@@ -203,8 +204,11 @@ impl Agreement {
 
 /// Computes the agreement from both announcements. Views of prefixes that we do not export are
 /// ignored: the peer knew them from an earlier announcement of ours.
-pub fn agree(ours: &Announcement, theirs: &Announcement) -> Result<Agreement, Refused> {
-    check(&theirs.exports)?;
+pub fn compute_agreement(
+    ours: &PrefixAnnouncement,
+    theirs: &PrefixAnnouncement,
+) -> Result<Agreement, AnnouncementRefusal> {
+    check_exports(&theirs.exports)?;
     let seen = |prefix: &IpNet| Some((Here(*prefix), There(*theirs.views.get(prefix)?)));
     let allocated = |prefix: &IpNet| Some((Here(*ours.views.get(prefix)?), There(*prefix)));
     let has = |exports: &BTreeSet<IpNet>, is_v4| {

@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 
 use crate::{
-    fabric::{Fabric, FabricNode, Gateway, Mac},
+    fabric::{Fabric, FabricGateway, FabricNode, MacAddress},
     ruleset,
 };
 
@@ -40,9 +40,9 @@ pub struct NodePlan {
     /// In no particular order.
     pub routes: Vec<Route>,
     /// Rules that choose a table.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<MarkRule>,
     /// nftables, one script for each table.
-    pub tables: Vec<ruleset::Table>,
+    pub tables: Vec<ruleset::NftTable>,
 }
 
 /// The overlay's device and the other nodes in it.
@@ -50,7 +50,7 @@ pub struct NodePlan {
 pub struct Overlay {
     /// The source address of its packets.
     pub local: IpAddr,
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// In bytes.
     pub mtu: u32,
     pub neighbours: Vec<Neighbour>,
@@ -61,7 +61,7 @@ pub struct Overlay {
 pub struct Neighbour {
     /// The destination of the overlay's packets for it.
     pub outer: IpAddr,
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// The addresses that routes name as the next hop.
     pub hops: Vec<IpAddr>,
 }
@@ -100,7 +100,7 @@ pub enum NextHop {
 
 /// Marked packets look into another table first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rule {
+pub struct MarkRule {
     pub is_v6: bool,
     /// The mark, within [`MARK_MASK`](crate::fabric::MARK_MASK), of the packets that the rule is
     /// for.
@@ -113,8 +113,8 @@ pub struct Rule {
     pub priority: u32,
 }
 
-impl Rule {
-    fn of(gateway: Gateway, is_v6: bool, is_from_tunnel: bool) -> Self {
+impl MarkRule {
+    fn for_gateway(gateway: FabricGateway, is_v6: bool, is_from_tunnel: bool) -> Self {
         Self {
             is_v6,
             mark: gateway.mark(),
@@ -129,16 +129,16 @@ impl Fabric {
     /// The desired state of this node. It is empty for an unknown node, and in a cluster without
     /// peers. Without a gateway, packets for peers are dropped instead of leaving by the default
     /// route.
-    pub fn plan(&self, name: &str) -> NodePlan {
+    pub fn node_plan(&self, name: &str) -> NodePlan {
         let (Some(this), false) = (self.nodes.get(name), self.peers.is_empty()) else {
             return NodePlan::default();
         };
         let is_gateway = this.gateway.is_some();
-        let nearest = self.nearest(name);
+        let nearest = self.nearest_gateway(name);
         let mut plan = NodePlan {
-            overlay: self.overlay(name, this),
+            overlay: self.node_overlay(name, this),
             tunnel: is_gateway.then_some(self.mtu),
-            tables: ruleset::tables(self, name),
+            tables: ruleset::node_tables(self, name),
             ..NodePlan::default()
         };
         let mtus: BTreeMap<&IpNet, u32> = self
@@ -152,7 +152,7 @@ impl Fabric {
             let is_v4 = destination.addr().is_ipv4();
             let source = this.address(is_v4);
             let to_gateway = |gateway: &str| {
-                let hop = self.nodes.get(gateway)?.hop(is_v4)?;
+                let hop = self.nodes.get(gateway)?.next_hop(is_v4)?;
                 Some(NextHop::Overlay {
                     hop,
                     source,
@@ -185,7 +185,7 @@ impl Fabric {
                     table: Some(gateway.table()),
                     next,
                 }));
-                let rule = Rule::of(gateway, !is_v4, false);
+                let rule = MarkRule::for_gateway(gateway, !is_v4, false);
                 if !plan.rules.contains(&rule) {
                     plan.rules.push(rule);
                 }
@@ -197,7 +197,7 @@ impl Fabric {
         plan
     }
 
-    fn overlay(&self, name: &str, this: &FabricNode) -> Option<Overlay> {
+    fn node_overlay(&self, name: &str, this: &FabricNode) -> Option<Overlay> {
         // Nodes that are no gateways do not talk to each other here.
         let others = self.nodes.iter().filter(|(other, node)| {
             *other != name && (node.gateway.is_some() || this.gateway.is_some())
@@ -208,7 +208,7 @@ impl Fabric {
             let hops = [true, false]
                 .into_iter()
                 .filter(|is_v4| self.has_remote(*is_v4))
-                .filter_map(|is_v4| node.hop(is_v4));
+                .filter_map(|is_v4| node.next_hop(is_v4));
             Some(Neighbour {
                 outer: node.address(is_v4)?,
                 mac: node.mac,
@@ -226,8 +226,8 @@ impl Fabric {
 
     /// Sends packets from peers to the other nodes over the overlay: strict checks of the return
     /// path (`rp_filter`) there require it.
-    fn add_routes_to_nodes(&self, name: &str, gateway: Gateway, plan: &mut NodePlan) {
-        let reached: Vec<Mac> = plan
+    fn add_routes_to_nodes(&self, name: &str, gateway: FabricGateway, plan: &mut NodePlan) {
+        let reached: Vec<MacAddress> = plan
             .overlay
             .iter()
             .flat_map(|overlay| &overlay.neighbours)
@@ -246,7 +246,7 @@ impl Fabric {
             let before = plan.routes.len();
             for (node, hop) in others
                 .iter()
-                .filter_map(|node| Some((node, node.hop(is_v4)?)))
+                .filter_map(|node| Some((node, node.next_hop(is_v4)?)))
             {
                 let pods = node
                     .pods
@@ -267,8 +267,9 @@ impl Fabric {
                             }),
                     );
             }
-            plan.rules
-                .extend((plan.routes.len() > before).then(|| Rule::of(gateway, !is_v4, true)));
+            plan.rules.extend(
+                (plan.routes.len() > before).then(|| MarkRule::for_gateway(gateway, !is_v4, true)),
+            );
         }
     }
 }

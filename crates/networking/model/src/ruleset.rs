@@ -26,10 +26,10 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use liqo_api::{ClusterId, short_hash};
 
-use self::syntax::{Family, INTERVAL, chain, elements, set};
+use self::syntax::{INTERVAL, IpFamily, add_chain, define_set, join_elements};
 use crate::{
-    fabric::{Fabric, Gateway, MARK_MASK, OVERLAY, OVERLAY_PORT, PeerNetwork, TUNNEL},
-    map::fallback,
+    fabric::{Fabric, FabricGateway, MARK_MASK, OVERLAY, OVERLAY_PORT, PeerNetwork, TUNNEL},
+    map::fallback_stand_in,
     spread::{self, BUCKETS, Buckets},
 };
 
@@ -42,7 +42,7 @@ pub const LIMITS: &str = "liqo_limits";
 
 /// One table of nftables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct NftTable {
     /// `ip` or `ip6`.
     pub family: &'static str,
     pub name: &'static str,
@@ -54,12 +54,12 @@ pub struct Table {
 }
 
 /// The tables of a node, guard first.
-pub fn tables(fabric: &Fabric, node: &str) -> Vec<Table> {
-    let of_family = |family: Family| {
+pub fn node_tables(fabric: &Fabric, node: &str) -> Vec<NftTable> {
+    let of_family = |family: IpFamily| {
         if fabric.has_remote(family.is_v4()) {
-            of_family(fabric, node, family)
+            tables_of_family(fabric, node, family)
         } else if family.is_v4() == fabric.overlay_is_v4() {
-            vec![table(
+            vec![build_table(
                 fabric,
                 node,
                 family,
@@ -70,39 +70,46 @@ pub fn tables(fabric: &Fabric, node: &str) -> Vec<Table> {
             Vec::new()
         }
     };
-    [Family::V4, Family::V6]
+    [IpFamily::V4, IpFamily::V6]
         .into_iter()
         .flat_map(of_family)
         .collect()
 }
 
 /// The buckets that a gateway carries whose guard has this fingerprint.
-pub fn carried(fingerprint: &str) -> Buckets {
+pub fn buckets_in_fingerprint(fingerprint: &str) -> Buckets {
     let buckets = fingerprint
         .split_once(' ')
         .and_then(|(_, buckets)| Buckets::from_str_radix(buckets, 16).ok());
     buckets.unwrap_or_default()
 }
 
-fn of_family(fabric: &Fabric, node: &str, family: Family) -> Vec<Table> {
-    let on_gateways = |name, body: fn(&Fabric, Family) -> String| {
-        is_gateway(fabric, node).then(|| table(fabric, node, family, name, &body(fabric, family)))
+fn tables_of_family(fabric: &Fabric, node: &str, family: IpFamily) -> Vec<NftTable> {
+    let on_gateways = |name, body: fn(&Fabric, IpFamily) -> String| {
+        is_gateway(fabric, node)
+            .then(|| build_table(fabric, node, family, name, &body(fabric, family)))
     };
     let all = [
-        on_gateways(GUARD, guard),
-        Some(table(
+        on_gateways(GUARD, guard_body),
+        Some(build_table(
             fabric,
             node,
             family,
             TABLE,
-            &body(fabric, node, family),
+            &translation_body(fabric, node, family),
         )),
-        on_gateways(LIMITS, limits::body),
+        on_gateways(LIMITS, limits::limits_body),
     ];
     all.into_iter().flatten().collect()
 }
 
-fn table(fabric: &Fabric, node: &str, family: Family, name: &'static str, body: &str) -> Table {
+fn build_table(
+    fabric: &Fabric,
+    node: &str,
+    family: IpFamily,
+    name: &'static str,
+    body: &str,
+) -> NftTable {
     let keyword = family.keyword();
     let carries = if name == GUARD {
         format!(" {:04x}", fabric.carried_by(node))
@@ -115,7 +122,7 @@ fn table(fabric: &Fabric, node: &str, family: Family, name: &'static str, body: 
         "table {keyword} {name}\ndelete table {keyword} {name}\n\
          table {keyword} {name} {{\n\tcomment \"{fingerprint}\"\n{body}}}\n"
     );
-    Table {
+    NftTable {
         family: keyword,
         name,
         fingerprint,
@@ -132,7 +139,7 @@ fn is_gateway(fabric: &Fabric, node: &str) -> bool {
 
 /// Between us and each peer only the agreed prefixes pass: out of the tunnel only to addresses by
 /// which the peer knows us, and into it only from these.
-fn guard(fabric: &Fabric, family: Family) -> String {
+fn guard_body(fabric: &Fabric, family: IpFamily) -> String {
     let keyword = family.keyword();
     let mut text = String::new();
     for (id, peer) in &fabric.peers {
@@ -141,19 +148,19 @@ fn guard(fabric: &Fabric, family: Family) -> String {
             .exported
             .pairs()
             .map(|(_, there)| there.0)
-            .filter(|prefix| family.has(prefix));
+            .filter(|prefix| family.contains_prefix(prefix));
         let known: Vec<IpNet> = known.collect();
         for (name, field) in [("out", "saddr"), ("in", "daddr")] {
-            let accept = format!("{keyword} {field} {{ {} }} accept", elements(&known));
+            let accept = format!("{keyword} {field} {{ {} }} accept", join_elements(&known));
             let rules = if known.is_empty() {
                 Vec::new()
             } else {
                 vec![accept]
             };
-            chain(&mut text, &format!("{name}_{id}"), "", &rules);
+            add_chain(&mut text, &format!("{name}_{id}"), "", &rules);
         }
     }
-    chain(
+    add_chain(
         &mut text,
         "postrouting",
         "type filter hook postrouting priority srcnat + 50; policy accept;",
@@ -165,7 +172,7 @@ fn guard(fabric: &Fabric, family: Family) -> String {
             format!("oifname \"{TUNNEL}\" counter drop"),
         ],
     );
-    chain(
+    add_chain(
         &mut text,
         "prerouting",
         "type filter hook prerouting priority raw; policy accept;",
@@ -181,36 +188,36 @@ fn guard(fabric: &Fabric, family: Family) -> String {
 }
 
 /// The table of the family that the overlay runs over, when peers have no prefixes of that family.
-fn overlay_alone(fabric: &Fabric, family: Family) -> String {
+fn overlay_alone(fabric: &Fabric, family: IpFamily) -> String {
     let mut text = nodes_set(fabric, family);
     let (input, forward) = overlay_rules(fabric, family);
     filter_chains(&mut text, &input, &forward);
     text
 }
 
-fn nodes(fabric: &Fabric, family: Family) -> Vec<IpAddr> {
+fn node_addresses(fabric: &Fabric, family: IpFamily) -> Vec<IpAddr> {
     let nodes = fabric
         .nodes
         .values()
         .flat_map(|node| node.addresses.iter().copied());
     nodes
-        .filter(|&address| family.has(&address.into()))
+        .filter(|&address| family.contains_prefix(&address.into()))
         .collect()
 }
 
-fn nodes_set(fabric: &Fabric, family: Family) -> String {
-    set(family, "nodes", "", nodes(fabric, family))
+fn nodes_set(fabric: &Fabric, family: IpFamily) -> String {
+    define_set(family, "nodes", "", node_addresses(fabric, family))
 }
 
 /// Input and forward rules that let only nodes speak in the overlay. A pod's packets to another
 /// node have the pod's node as their source there. A packet from another node's address that
 /// arrives by a device that does not lead to that node comes from a pod.
-fn overlay_rules(fabric: &Fabric, family: Family) -> (Vec<String>, Vec<String>) {
+fn overlay_rules(fabric: &Fabric, family: IpFamily) -> (Vec<String>, Vec<String>) {
     let keyword = family.keyword();
     let mut input = vec![format!(
         "udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop"
     )];
-    if family == Family::V6 && !fabric.overlay_is_v4() {
+    if family == IpFamily::V6 && !fabric.overlay_is_v4() {
         input.push(format!(
             "udp dport {OVERLAY_PORT} fib saddr . iif oif missing counter drop"
         ));
@@ -224,13 +231,13 @@ fn overlay_rules(fabric: &Fabric, family: Family) -> (Vec<String>, Vec<String>) 
 }
 
 fn filter_chains(text: &mut String, input: &[String], forward: &[String]) {
-    chain(
+    add_chain(
         text,
         "forward",
         "type filter hook forward priority filter - 10; policy accept;",
         forward,
     );
-    chain(
+    add_chain(
         text,
         "input",
         "type filter hook input priority filter - 10; policy accept;",
@@ -243,13 +250,13 @@ fn filter_chains(text: &mut String, input: &[String], forward: &[String]) {
 /// connections, unless it is one of those that stay open to them.
 const ACCEPT_ANSWERS: &str = "ct direction reply ct state established,related accept";
 
-fn body(fabric: &Fabric, node: &str, family: Family) -> String {
+fn translation_body(fabric: &Fabric, node: &str, family: IpFamily) -> String {
     let (keyword, is_gateway) = (family.keyword(), is_gateway(fabric, node));
-    let mut text = set(family, "remote", INTERVAL, remote_prefixes(fabric, family));
+    let mut text = define_set(family, "remote", INTERVAL, remote_prefixes(fabric, family));
     text.push_str(&nodes_set(fabric, family));
     let (mut input, mut forward) = overlay_rules(fabric, family);
     input.push(format!("{keyword} saddr @remote {ACCEPT_ANSWERS}"));
-    input.extend(api_server::verdicts(
+    input.extend(api_server::api_server_verdicts(
         fabric,
         family,
         is_gateway,
@@ -265,7 +272,7 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     };
     let devices = format!(
         "{{ {} }}",
-        elements(devices.iter().map(|device| format!("\"{device}\"")))
+        join_elements(devices.iter().map(|device| format!("\"{device}\"")))
     );
     forward.push(format!(
         "iifname != {devices} oifname {devices} {keyword} saddr @remote counter drop"
@@ -277,7 +284,7 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     }
     mark_chains(&mut text, fabric, node, family);
     filter_chains(&mut text, &input, &forward);
-    chain(
+    add_chain(
         &mut text,
         "postrouting",
         "type nat hook postrouting priority srcnat - 10; policy accept;",
@@ -286,23 +293,23 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     text
 }
 
-fn remote_prefixes(fabric: &Fabric, family: Family) -> Vec<IpNet> {
+fn remote_prefixes(fabric: &Fabric, family: IpFamily) -> Vec<IpNet> {
     fabric
         .remote()
         .into_iter()
-        .filter(|prefix| family.has(prefix))
+        .filter(|prefix| family.contains_prefix(prefix))
         .collect()
 }
 
 /// The sets and chains that only gateways have.
-fn gateway_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
+fn gateway_chains(text: &mut String, fabric: &Fabric, node: &str, family: IpFamily) {
     let keyword = family.keyword();
-    text.push_str(&api_server::clients(fabric, family));
-    text.push_str(&open::sets(fabric, family));
+    text.push_str(&api_server::client_set(fabric, family));
+    text.push_str(&open::customer_sets(fabric, family));
     for (id, peer) in &fabric.peers {
         peer_chains(text, fabric, node, family, (id, peer));
     }
-    chain(
+    add_chain(
         text,
         "prerouting",
         "type nat hook prerouting priority dstnat - 10; policy accept;",
@@ -311,7 +318,7 @@ fn gateway_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family
             prefix_verdicts(fabric, family, "from")
         )],
     );
-    chain(
+    add_chain(
         text,
         "mss",
         "type filter hook forward priority mangle; policy accept;",
@@ -324,7 +331,7 @@ fn gateway_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family
     // A connection that is picked up in its middle keeps its port, or its server would reset it.
     // The kernel changes the port while it still knows the connection by its former path. A packet
     // that is dropped here is not remembered, and is sent again.
-    chain(
+    add_chain(
         text,
         "ports",
         "type filter hook postrouting priority srcnat + 50; policy accept;",
@@ -335,7 +342,7 @@ fn gateway_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family
 }
 
 /// Forward rules of gateways for packets that come from peers.
-fn tunnel_forward_rules(fabric: &Fabric, family: Family) -> Vec<String> {
+fn tunnel_forward_rules(fabric: &Fabric, family: IpFamily) -> Vec<String> {
     let keyword = family.keyword();
     let mut rules = vec![
         // The kernel does not translate these, so they have addresses of another cluster.
@@ -346,15 +353,19 @@ fn tunnel_forward_rules(fabric: &Fabric, family: Family) -> Vec<String> {
             prefix_verdicts(fabric, family, "open")
         ),
     ];
-    rules.extend(api_server::verdicts(fabric, family, true, "accept", |_| {
-        true
-    }));
+    rules.extend(api_server::api_server_verdicts(
+        fabric,
+        family,
+        true,
+        "accept",
+        |_| true,
+    ));
     rules.push(format!("iifname \"{TUNNEL}\" counter drop"));
     rules
 }
 
 /// Rules that translate sources, or keep them.
-fn source_rules(fabric: &Fabric, family: Family, is_gateway: bool) -> Vec<String> {
+fn source_rules(fabric: &Fabric, family: IpFamily, is_gateway: bool) -> Vec<String> {
     let keyword = family.keyword();
     let mut rules = Vec::new();
     if is_gateway {
@@ -364,8 +375,8 @@ fn source_rules(fabric: &Fabric, family: Family, is_gateway: bool) -> Vec<String
         ));
     }
     // A machine that is not one of our nodes has no route back to peers.
-    let nodes = nodes(fabric, family);
-    rules.extend(api_server::verdicts(
+    let nodes = node_addresses(fabric, family);
+    rules.extend(api_server::api_server_verdicts(
         fabric,
         family,
         is_gateway,
@@ -374,8 +385,9 @@ fn source_rules(fabric: &Fabric, family: Family, is_gateway: bool) -> Vec<String
     ));
     // Sources stay visible: packets from a peer keep their source here, and so do those of our pods
     // on their way to the gateway.
-    let same =
-        |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
+    let same = |prefixes: &[IpNet]| {
+        join_elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")))
+    };
     rules.push(format!(
         "{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
         same(&remote_prefixes(fabric, family))
@@ -383,7 +395,7 @@ fn source_rules(fabric: &Fabric, family: Family, is_gateway: bool) -> Vec<String
     let pods: Vec<IpNet> = fabric
         .pods
         .iter()
-        .filter(|prefix| family.has(prefix))
+        .filter(|prefix| family.contains_prefix(prefix))
         .copied()
         .collect();
     if !pods.is_empty() {
@@ -397,18 +409,18 @@ fn source_rules(fabric: &Fabric, family: Family, is_gateway: bool) -> Vec<String
 
 /// Marks packets that must not follow the main table: those that another gateway carries than the
 /// one it leads to, and on a gateway those between peers and other nodes.
-fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
-    let (keyword, nearest) = (family.keyword(), fabric.nearest(node));
+fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: IpFamily) {
+    let (keyword, nearest) = (family.keyword(), fabric.nearest_gateway(node));
     let own = fabric.nodes.get(node).and_then(|node| node.gateway);
     let gateways = fabric.gateways();
-    let others: Vec<&(&str, Gateway)> = gateways
+    let others: Vec<&(&str, FabricGateway)> = gateways
         .iter()
         .filter(|one| Some(**one) != nearest)
         .collect();
     for gateway in others.iter().map(|(_, gateway)| *gateway).chain(own) {
-        chain(
+        add_chain(
             text,
-            &via(gateway),
+            &mark_chain_name(gateway),
             "",
             &[format!(
                 "meta mark set meta mark & {:#010x} | {:#010x}",
@@ -419,14 +431,14 @@ fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
     }
     let mut passing = Vec::new();
     if let Some(own) = own {
-        let own = via(own);
+        let own = mark_chain_name(own);
         // From peers by another gateway: strict checks of sources look up the return route, which
         // is in that gateway's table, and not the tunnel. All these tables lead into the overlay,
         // so any of their marks will do.
         passing.extend(others.first().map(|(_, other)| {
             format!(
                 "iifname \"{OVERLAY}\" {keyword} saddr @remote {keyword} daddr != @remote goto {}",
-                via(*other)
+                mark_chain_name(*other)
             )
         }));
         passing.extend([
@@ -441,7 +453,7 @@ fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
         bucket_chain(text, fabric, family, &others);
         passing.push(format!("{keyword} daddr @remote jump by_bucket"));
         let starting = format!("{keyword} daddr @remote jump by_bucket");
-        chain(
+        add_chain(
             text,
             "starting",
             "type route hook output priority filter - 90; policy accept;",
@@ -449,7 +461,7 @@ fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
         );
     }
     if !passing.is_empty() {
-        chain(
+        add_chain(
             text,
             "passing",
             "type filter hook prerouting priority filter - 90; policy accept;",
@@ -459,21 +471,30 @@ fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
 }
 
 /// The chain that gives a packet a gateway's mark.
-fn via(gateway: Gateway) -> String {
+fn mark_chain_name(gateway: FabricGateway) -> String {
     format!("via_{}", gateway.slot)
 }
 
 /// Marks packets that one of these gateways carries. Rules first compute the bucket in the mark,
 /// bit by bit, because nft cannot combine two addresses in one expression; then they replace it by
 /// the gateway's mark, or by none.
-fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[&(&str, Gateway)]) {
+fn bucket_chain(
+    text: &mut String,
+    fabric: &Fabric,
+    family: IpFamily,
+    gateways: &[&(&str, FabricGateway)],
+) {
     // Somebody may create two keys with one number: then both gateways carry the same buckets, and
     // nft refuses a key that occurs twice.
     let mut by_bucket = BTreeMap::new();
     for (name, gateway) in gateways {
-        for bucket in spread::each(fabric.carried_by(name)) {
+        for bucket in spread::each_bucket(fabric.carried_by(name)) {
             by_bucket.entry(bucket).or_insert_with(|| {
-                format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway))
+                format!(
+                    "{:#010x} : goto {}",
+                    u32::from(bucket) << 4,
+                    mark_chain_name(*gateway)
+                )
             });
         }
     }
@@ -484,23 +505,23 @@ fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[
             0,
             format!(
                 "meta mark & {MARK_MASK:#010x} vmap {{ {} }}",
-                elements(by_bucket.into_values())
+                join_elements(by_bucket.into_values())
             ),
         );
     }
-    chain(text, "by_mark", "", &by_mark);
+    add_chain(text, "by_mark", "", &by_mark);
     let mut marks = |name: &str, first: Option<String>, fields: [String; 2]| {
         let mut rules: Vec<String> = first.into_iter().chain([reset.clone()]).collect();
         for field in fields {
             for bit in (0..spread::LOW_BITS).map(|position| 1 << position) {
-                let (bits, turned) = (family.bits(bit), u32::from(bit) << 4);
+                let (bits, turned) = (family.low_bits_address(bit), u32::from(bit) << 4);
                 rules.push(format!(
                     "{field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"
                 ));
             }
         }
         rules.push("goto by_mark".to_owned());
-        chain(text, name, "", &rules);
+        add_chain(text, name, "", &rules);
     };
     let keyword = family.keyword();
     // The client and the server of the connection, as nodes see them.
@@ -520,7 +541,7 @@ fn peer_chains(
     text: &mut String,
     fabric: &Fabric,
     node: &str,
-    family: Family,
+    family: IpFamily,
     (id, peer): (&ClusterId, &PeerNetwork),
 ) {
     let keyword = family.keyword();
@@ -530,7 +551,7 @@ fn peer_chains(
         .exported
         .pairs()
         .map(|(here, there)| (here.0, there.0))
-        .filter(|(here, _)| family.has(here))
+        .filter(|(here, _)| family.contains_prefix(here))
         .collect();
     // No machine has an address in the external prefix: each of its addresses stands in for another
     // one.
@@ -540,14 +561,14 @@ fn peer_chains(
         .copied()
         .collect();
     let mut to = Vec::new();
-    let mut from = api_server::translations(fabric, family, peer);
+    let mut from = api_server::stand_in_translations(fabric, family, peer);
     if !pairs.is_empty() {
-        let inward = elements(
+        let inward = join_elements(
             pairs
                 .iter()
                 .map(|(here, there)| format!("{there} : {here}")),
         );
-        let outward = elements(
+        let outward = join_elements(
             pairs
                 .iter()
                 .map(|(here, there)| format!("{here} : {there}")),
@@ -563,14 +584,14 @@ fn peer_chains(
     from.push("counter drop".to_owned());
     let external = exported.iter().find(|(here, _)| is_external(here));
     if let Some((_, there)) = external {
-        let stand_ins = elements(fallback_stand_ins(fabric, node, there, family));
+        let stand_ins = join_elements(fallback_stand_ins(fabric, node, there, family));
         to.push(format!(
             "snat to {keyword} daddr & {} map {{ {stand_ins} }}",
-            family.bits(BUCKETS - 1)
+            family.low_bits_address(BUCKETS - 1)
         ));
     }
-    chain(text, &format!("from_{id}"), "", &from);
-    chain(text, &format!("to_{id}"), "", &to);
+    add_chain(text, &format!("from_{id}"), "", &from);
+    add_chain(text, &format!("to_{id}"), "", &to);
     open::chain_of(text, fabric, family, (id, peer));
 }
 
@@ -581,36 +602,36 @@ fn fallback_stand_ins(
     fabric: &Fabric,
     node: &str,
     external: &IpNet,
-    family: Family,
+    family: IpFamily,
 ) -> Vec<String> {
     // A gateway that carries nothing gets no packets, so any bucket will do.
-    let bucket = spread::each(fabric.carried_by(node))
+    let bucket = spread::each_bucket(fabric.carried_by(node))
         .next()
         .unwrap_or_default();
     let stand_in = |low_bits: u8| {
         format!(
             "{} : {}",
-            family.bits(low_bits),
-            fallback(external, low_bits ^ bucket)
+            family.low_bits_address(low_bits),
+            fallback_stand_in(external, low_bits ^ bucket)
         )
     };
     (0..BUCKETS).map(stand_in).collect()
 }
 
 /// Maps each prefix of each peer to that peer's chain.
-fn prefix_verdicts(fabric: &Fabric, family: Family, chain: &str) -> String {
+fn prefix_verdicts(fabric: &Fabric, family: IpFamily, chain: &str) -> String {
     let of_peer = |(id, peer): (&ClusterId, &PeerNetwork)| {
         let prefixes = peer
             .maps
             .imported
             .pairs()
             .map(|(here, _)| here.0)
-            .filter(|prefix| family.has(prefix));
+            .filter(|prefix| family.contains_prefix(prefix));
         prefixes
             .map(|prefix| format!("{prefix} : jump {chain}_{id}"))
             .collect::<Vec<_>>()
     };
-    elements(fabric.peers.iter().flat_map(of_peer))
+    join_elements(fabric.peers.iter().flat_map(of_peer))
 }
 
 #[cfg(test)]

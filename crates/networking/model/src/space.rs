@@ -15,13 +15,13 @@ pub struct Here<T>(pub T);
 pub struct There<T>(pub T);
 
 /// Whether two prefixes have an address in common.
-pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
+pub fn prefixes_overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
 /// Moves an address from one prefix to another one; its host part stays. `None` if `address` is not
 /// in `from`, or if the prefixes differ in family or length.
-pub fn translate(address: IpAddr, from: &IpNet, to: &IpNet) -> Option<IpAddr> {
+pub fn translate_address(address: IpAddr, from: &IpNet, to: &IpNet) -> Option<IpAddr> {
     if !from.contains(&address) || from.prefix_len() != to.prefix_len() {
         return None;
     }
@@ -58,7 +58,7 @@ mod tests {
             from.parse().unwrap(),
             to.parse().unwrap(),
         );
-        translate(address, &from, &to).map(|address| address.to_string())
+        translate_address(address, &from, &to).map(|address| address.to_string())
     }
 
     #[test]
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn prefixes_overlap_when_one_is_in_the_other() {
-        assert!(overlap(&net("10.0.0.0/8"), &net("10.9.0.0/16")));
-        assert!(overlap(&net("10.9.0.0/16"), &net("10.0.0.0/8")));
-        assert!(!overlap(&net("10.8.0.0/16"), &net("10.9.0.0/16")));
-        assert!(!overlap(&net("0.0.0.0/0"), &net("::/0")));
+        assert!(prefixes_overlap(&net("10.0.0.0/8"), &net("10.9.0.0/16")));
+        assert!(prefixes_overlap(&net("10.9.0.0/16"), &net("10.0.0.0/8")));
+        assert!(!prefixes_overlap(&net("10.8.0.0/16"), &net("10.9.0.0/16")));
+        assert!(!prefixes_overlap(&net("0.0.0.0/0"), &net("::/0")));
     }
 }

@@ -34,7 +34,7 @@ pub fn low_bits(address: IpAddr) -> u8 {
 }
 
 /// The bucket of packets between two addresses, in either direction.
-pub fn bucket(one: IpAddr, other: IpAddr) -> u8 {
+pub fn bucket_between(one: IpAddr, other: IpAddr) -> u8 {
     low_bits(one) ^ low_bits(other)
 }
 
@@ -46,15 +46,15 @@ pub fn keeps_low_bits(prefix: &IpNet) -> bool {
 /// A gateway's number, derived from its public key, so all nodes and peers compute the same.
 pub fn gateway_number(public_key: &[u8; 32]) -> u64 {
     let (words, _) = public_key.as_chunks::<8>();
-    words
-        .iter()
-        .fold(0, |number, word| mix(number ^ u64::from_le_bytes(*word)))
+    words.iter().fold(0, |number, word| {
+        mix_bits(number ^ u64::from_le_bytes(*word))
+    })
 }
 
 /// The gateway that carries a bucket, in whatever order the gateways are given: the one whose
 /// number is highest after the bucket flipped some of its bits. Two gateways get exactly eight
 /// buckets each, because half of the buckets flip the first bit in which their numbers differ.
-pub fn choose<T>(bucket: u8, gateways: impl IntoIterator<Item = (u64, T)>) -> Option<T> {
+pub fn choose_gateway<T>(bucket: u8, gateways: impl IntoIterator<Item = (u64, T)>) -> Option<T> {
     let flipped = flipped_by(bucket);
     gateways
         .into_iter()
@@ -63,9 +63,9 @@ pub fn choose<T>(bucket: u8, gateways: impl IntoIterator<Item = (u64, T)>) -> Op
 }
 
 /// The buckets that one of these gateways carries.
-pub fn carried(number: u64, gateways: &[u64]) -> Buckets {
+pub fn carried_buckets(number: u64, gateways: &[u64]) -> Buckets {
     let is_own = |bucket: &u8| {
-        choose(*bucket, gateways.iter().map(|other| (*other, *other))) == Some(number)
+        choose_gateway(*bucket, gateways.iter().map(|other| (*other, *other))) == Some(number)
     };
     (0..BUCKETS)
         .filter(is_own)
@@ -73,7 +73,7 @@ pub fn carried(number: u64, gateways: &[u64]) -> Buckets {
 }
 
 /// The single buckets in a set.
-pub fn each(buckets: Buckets) -> impl Iterator<Item = u8> {
+pub fn each_bucket(buckets: Buckets) -> impl Iterator<Item = u8> {
     (0..BUCKETS).filter(move |bucket| buckets >> bucket & 1 == 1)
 }
 
@@ -90,7 +90,7 @@ fn flipped_by(bucket: u8) -> u64 {
 }
 
 /// Spreads a change of any bit to about half of the bits (the finalizer of `SplitMix64`).
-fn mix(number: u64) -> u64 {
+fn mix_bits(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -105,7 +105,7 @@ mod tests {
     use crate::{
         Here, PrefixMap, There,
         fixtures::{ip, net},
-        space::translate,
+        space::translate_address,
     };
 
     fn numbers(keys: &[[u8; 32]]) -> Vec<u64> {
@@ -116,7 +116,10 @@ mod tests {
     fn each_of_two_gateways_carries_half() {
         for key in 1..=255 {
             let both = numbers(&[[0; 32], [key; 32]]);
-            let shares = [carried(both[0], &both), carried(both[1], &both)];
+            let shares = [
+                carried_buckets(both[0], &both),
+                carried_buckets(both[1], &both),
+            ];
             assert_eq!(
                 (shares[0].count_ones(), shares[0] ^ shares[1]),
                 (8, Buckets::MAX),
@@ -129,7 +132,7 @@ mod tests {
     fn each_of_three_gateways_carries_its_part() {
         for key in 3..=255 {
             let all = numbers(&[[1; 32], [2; 32], [key; 32]]);
-            let mut shares = [0, 1, 2].map(|index| carried(all[index], &all).count_ones());
+            let mut shares = [0, 1, 2].map(|index| carried_buckets(all[index], &all).count_ones());
             shares.sort_unstable();
             assert_eq!(shares, [4, 4, 8], "{key}");
         }
@@ -137,18 +140,24 @@ mod tests {
 
     #[test]
     fn one_gateway_carries_all_and_without_one_nothing_is_carried() {
-        assert_eq!(carried(7, &[7]), Buckets::MAX);
-        assert_eq!(carried(7, &[]), 0);
-        assert_eq!(each(0b1000_0000_0000_0110).collect::<Vec<_>>(), [1, 2, 15]);
+        assert_eq!(carried_buckets(7, &[7]), Buckets::MAX);
+        assert_eq!(carried_buckets(7, &[]), 0);
+        assert_eq!(
+            each_bucket(0b1000_0000_0000_0110).collect::<Vec<_>>(),
+            [1, 2, 15]
+        );
     }
 
     #[test]
     fn a_gateways_buckets_are_the_same_in_every_version() {
         let all = numbers(&[[1; 32], [2; 32], [3; 32]]);
-        let shares: Vec<Buckets> = all.iter().map(|number| carried(*number, &all)).collect();
+        let shares: Vec<Buckets> = all
+            .iter()
+            .map(|number| carried_buckets(*number, &all))
+            .collect();
         assert_eq!(shares, [0x4444, 0x1111, 0xaaaa]);
-        assert_eq!(bucket(ip("10.244.1.5"), ip("10.65.0.9")), 12);
-        assert_eq!(bucket(ip("fd00::25"), ip("fd01::39")), 12);
+        assert_eq!(bucket_between(ip("10.244.1.5"), ip("10.65.0.9")), 12);
+        assert_eq!(bucket_between(ip("fd00::25"), ip("fd01::39")), 12);
     }
 
     #[test]
@@ -202,13 +211,13 @@ mod tests {
             let imported = PrefixMap::new([(Here(theirs_here), There(theirs))]).unwrap();
             let (one, other) = (within(&ours, hosts.0), within(&theirs, hosts.1));
             // As a node here sees them, as they travel, and as a node there sees them; and back.
-            let here = (one, imported.here(There(other)).unwrap().0);
-            let there = (exported.there(Here(one)).unwrap().0, other);
+            let here = (one, imported.to_here(There(other)).unwrap().0);
+            let there = (exported.to_there(Here(one)).unwrap().0, other);
             let travelling = [(there.0, here.1), (here.1, there.0)];
             let all = [here, (here.1, here.0), there, (there.1, there.0)].into_iter().chain(travelling);
             for gateways in [&left, &right] {
                 let chosen: std::collections::BTreeSet<_> = all.clone()
-                    .map(|(from, to)| choose(bucket(from, to), gateways.iter().map(|number| (*number, *number))))
+                    .map(|(from, to)| choose_gateway(bucket_between(from, to), gateways.iter().map(|number| (*number, *number))))
                     .collect();
                 prop_assert_eq!(chosen.len(), 1);
             }
@@ -221,8 +230,8 @@ mod tests {
         ) {
             let other_at_leaf = IpNet::new(std::net::Ipv4Addr::from(at_leaf).into(), other.prefix_len()).unwrap().trunc();
             let (from, to) = (within(&leaf, hosts.0), within(&other, hosts.1));
-            let carrier = |from, to| choose(bucket(from, to), gateways.iter().map(|number| (*number, *number)));
-            let sees = |address, from: &IpNet, to: &IpNet| translate(address, from, to).unwrap();
+            let carrier = |from, to| choose_gateway(bucket_between(from, to), gateways.iter().map(|number| (*number, *number)));
+            let sees = |address, from: &IpNet, to: &IpNet| translate_address(address, from, to).unwrap();
             let sent_to = carrier(from, sees(to, &other, &other_at_leaf));
             let answered_to = carrier(sees(to, &other, &other_at_hub), sees(from, &leaf, &leaf_at_hub));
             prop_assert_eq!(sent_to, answered_to);
@@ -233,10 +242,10 @@ mod tests {
             let lost = gateways[lost.index(gateways.len())];
             let left: Vec<u64> = gateways.iter().copied().filter(|number| *number != lost).rev().collect();
             for number in &left {
-                let (before, after) = (carried(*number, &gateways), carried(*number, &left));
+                let (before, after) = (carried_buckets(*number, &gateways), carried_buckets(*number, &left));
                 prop_assert_eq!(before & after, before);
             }
-            let together = left.iter().fold(0, |buckets, number| buckets | carried(*number, &left));
+            let together = left.iter().fold(0, |buckets, number| buckets | carried_buckets(*number, &left));
             prop_assert_eq!(together, if left.is_empty() { 0 } else { Buckets::MAX });
         }
     }

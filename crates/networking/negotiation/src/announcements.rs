@@ -25,16 +25,16 @@ use liqo_api::{
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
     cache::parsed_len,
-    conditions::namespaced,
+    conditions::namespaced_api,
     peers,
-    put::{marked, put, put_status},
-    writes::{RequestError, Step as _, delete_if_present},
+    put::{create_or_replace, replace_status, with_peer_labels},
+    writes::{RequestError, StepContext as _, delete_if_present},
 };
 use liqo_network_model::gateways::is_key;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::{FIELD_MANAGER, decide::exchange::Outcome};
+use crate::{FIELD_MANAGER, decide::exchange::PeerOutcome};
 
 /// However often peers write, we reconcile their changes at most once in this time.
 const PEER_CHANGE_DELAY: Duration = Duration::from_millis(500);
@@ -49,14 +49,14 @@ type ReceivedConfig = Result<NetworkConfig, String>;
 
 /// A namespace that was created here for a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumerNamespace {
+pub struct TenantOrMappedNamespace {
     pub consumer: ClusterId,
     /// Whether it is the tenant namespace, where both clusters talk. Otherwise it is a mapped
     /// namespace, where pods of the consumer run.
     pub is_tenant: bool,
 }
 
-impl ConsumerNamespace {
+impl TenantOrMappedNamespace {
     /// The values of the label [`labels::NAMESPACE_KIND`] on these namespaces.
     const TENANT: &str = "tenant";
     const MAPPED: &str = labels::KIND_MAPPED;
@@ -74,7 +74,7 @@ impl ConsumerNamespace {
     /// `None` if it is a tenant namespace that is being deleted, or whose name is not the
     /// consumer's, or a mapped one that is not ours.
     #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
-    pub fn of(namespace: Namespace) -> Option<Self> {
+    pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
         let is_tenant = namespace.labels().get(labels::NAMESPACE_KIND)? == Self::TENANT;
         let has_its_name = namespace.name_any() == tenant_namespace(&consumer);
@@ -96,7 +96,7 @@ impl ConsumerNamespace {
 }
 
 /// The announcements of all peers.
-pub struct Announcements {
+pub struct AnnouncementExchange {
     own: ClusterId,
     /// In tenant namespaces of this cluster.
     from_consumers: Cache<ReceivedConfig>,
@@ -105,9 +105,9 @@ pub struct Announcements {
     queue: Queue<()>,
 }
 
-impl Announcements {
+impl AnnouncementExchange {
     pub fn start(context: &Context, stop: &CancellationToken, queue: Queue<()>) -> Arc<Self> {
-        let from_consumers = watch(Api::all(context.client.clone()), stop.clone(), &queue);
+        let from_consumers = watch_configs(Api::all(context.client.clone()), stop.clone(), &queue);
         Arc::new(Self {
             own: context.cluster_id.clone(),
             from_consumers,
@@ -116,8 +116,8 @@ impl Announcements {
         })
     }
 
-    pub async fn synced(&self) -> bool {
-        self.from_consumers.synced().await
+    pub async fn wait_until_synced(&self) -> bool {
+        self.from_consumers.wait_until_synced().await
     }
 
     /// Forgets the announcements of former providers. If such a cluster borrows from us, only what
@@ -127,13 +127,13 @@ impl Announcements {
     }
 
     /// Follows the announcements of providers while they are connected.
-    pub async fn follow(self: &Arc<Self>, peers: &Peers, stop: CancellationToken) {
+    pub async fn follow_providers(self: &Arc<Self>, peers: &Peers, stop: CancellationToken) {
         peers
-            .for_each(stop, |connection| self.clone().follow_one(connection))
+            .for_each(stop, |connection| self.clone().follow_provider(connection))
             .await;
     }
 
-    async fn follow_one(self: Arc<Self>, connection: Arc<PeerConnection>) {
+    async fn follow_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
         let id = connection.cluster_id.clone();
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
@@ -145,13 +145,13 @@ impl Announcements {
             only_ours(),
             stop,
             stored_len,
-            |config: Claimed<_>| read(config.into_unverified()),
+            |config: Claimed<_>| read_config(config.into_unverified()),
             changed,
         );
         let mut health = connection.health.clone();
         let follow = async {
             // Until then the announcement read over the former connection counts.
-            if cache.synced().await {
+            if cache.wait_until_synced().await {
                 self.from_providers.lock().insert(id.clone(), cache.clone());
                 self.queue.add(());
             }
@@ -171,14 +171,20 @@ impl Announcements {
 
     /// A peer's last announcement. A reachable provider's comes first, then the one that a consumer
     /// stored here.
-    pub fn of(&self, peers: &Peers, id: &ClusterId) -> Option<Result<NetworkAnnouncement, String>> {
+    pub fn last_announcement(
+        &self,
+        peers: &Peers,
+        id: &ClusterId,
+    ) -> Option<Result<NetworkAnnouncement, String>> {
         let provider = self.from_providers.lock().get(id).cloned();
-        let provider = provider.and_then(|cache| only(&cache)).map(|received| {
-            received
-                .as_ref()
-                .clone()
-                .map(|config| config.status.unwrap_or_default().announcement)
-        });
+        let provider = provider
+            .and_then(|cache| single_config(&cache))
+            .map(|received| {
+                received
+                    .as_ref()
+                    .clone()
+                    .map(|config| config.status.unwrap_or_default().announcement)
+            });
         let consumer = self
             .from_consumers
             .get(&Key::new(tenant_namespace(id), NETWORK_CONFIG));
@@ -211,21 +217,21 @@ impl Announcements {
 
     /// Writes our announcement to each peer, and withdraws it from peers without an outcome. Writes
     /// only differences. Announcements to the peers in `unknown` stay as they are.
-    pub async fn tell(
+    pub async fn send_announcements(
         &self,
         context: &Context,
-        outcomes: &BTreeMap<ClusterId, Outcome>,
+        outcomes: &BTreeMap<ClusterId, PeerOutcome>,
         unknown: &[ClusterId],
     ) -> Vec<RequestError> {
-        let mut failures = self.tell_consumers(context, outcomes, unknown).await;
-        failures.extend(self.tell_providers(context, outcomes, unknown).await);
+        let mut failures = self.announce_to_consumers(context, outcomes, unknown).await;
+        failures.extend(self.announce_to_providers(context, outcomes, unknown).await);
         failures
     }
 
-    async fn tell_consumers(
+    async fn announce_to_consumers(
         &self,
         context: &Context,
-        outcomes: &BTreeMap<ClusterId, Outcome>,
+        outcomes: &BTreeMap<ClusterId, PeerOutcome>,
         unknown: &[ClusterId],
     ) -> Vec<RequestError> {
         let mut failures = Vec::new();
@@ -256,11 +262,11 @@ impl Announcements {
             if current == *wanted || unknown.contains(&consumer) {
                 continue;
             }
-            let api: Api<NetworkConfig> = namespaced(&context.client, &key.namespace);
+            let api: Api<NetworkConfig> = namespaced_api(&context.client, &key.namespace);
             let status = NetworkConfigStatus {
                 announcement: wanted.clone(),
             };
-            let written = put_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
+            let written = replace_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
             failures.extend(
                 written
                     .step(ANNOUNCE, "consumer", Key::new("", consumer.as_str()))
@@ -271,10 +277,10 @@ impl Announcements {
         failures
     }
 
-    async fn tell_providers(
+    async fn announce_to_providers(
         &self,
         context: &Context,
-        outcomes: &BTreeMap<ClusterId, Outcome>,
+        outcomes: &BTreeMap<ClusterId, PeerOutcome>,
         unknown: &[ClusterId],
     ) -> Vec<RequestError> {
         let caches: Vec<_> = self
@@ -296,7 +302,11 @@ impl Announcements {
                     .map(|outcome| outcome.announcement.clone());
                 Some(async move {
                     let written = self
-                        .tell_provider(&connection, wanted.as_ref(), only(&cache).as_deref())
+                        .announce_to_provider(
+                            &connection,
+                            wanted.as_ref(),
+                            single_config(&cache).as_deref(),
+                        )
                         .await;
                     written
                         .step(ANNOUNCE, "provider", Key::new("", id.as_str()))
@@ -307,13 +317,14 @@ impl Announcements {
         join_all(writes).await.into_iter().flatten().collect()
     }
 
-    async fn tell_provider(
+    async fn announce_to_provider(
         &self,
         connection: &PeerConnection,
         wanted: Option<&NetworkAnnouncement>,
         current: Option<&ReceivedConfig>,
     ) -> Result<(), peers::PeerError> {
-        let api: Api<NetworkConfig> = namespaced(&connection.client, &connection.tenant_namespace);
+        let api: Api<NetworkConfig> =
+            namespaced_api(&connection.client, &connection.tenant_namespace);
         let current =
             current.map(|config| config.as_ref().ok().map(|config| &config.spec.announcement));
         match (wanted, current) {
@@ -331,24 +342,30 @@ impl Announcements {
                 let spec = NetworkConfigSpec {
                     announcement: wanted.clone(),
                 };
-                let config = marked(
+                let config = with_peer_labels(
                     NetworkConfig::new(NETWORK_CONFIG, spec),
                     labels::CONSUMER_ID,
                     &self.own,
                 );
-                peers::call(put(&api, FIELD_MANAGER, &config, current.is_some())).await
+                peers::call(create_or_replace(
+                    &api,
+                    FIELD_MANAGER,
+                    &config,
+                    current.is_some(),
+                ))
+                .await
             }
         }
     }
 }
 
-fn watch(
+fn watch_configs(
     api: Api<DeserializeGuard<NetworkConfig>>,
     stop: CancellationToken,
     queue: &Queue<()>,
 ) -> Cache<ReceivedConfig> {
     let queue = queue.clone();
-    Cache::watch(api, only_ours(), stop, read, move |_, _, _| {
+    Cache::watch(api, only_ours(), stop, read_config, move |_, _, _| {
         queue.add_after((), PEER_CHANGE_DELAY);
     })
 }
@@ -362,13 +379,13 @@ fn stored_len(config: &ReceivedConfig) -> usize {
     config.as_ref().map_or_else(String::len, parsed_len)
 }
 
-fn only(cache: &Cache<ReceivedConfig>) -> Option<Arc<ReceivedConfig>> {
+fn single_config(cache: &Cache<ReceivedConfig>) -> Option<Arc<ReceivedConfig>> {
     cache.all().into_iter().map(|(_, config)| config).next()
 }
 
 /// A peer may write objects that the schema admits and we cannot read, and its own API server may
 /// have another schema. An object that cannot be used becomes a short error.
-fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
+fn read_config(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
     let (metadata, content) = match config.0 {
         Ok(config) => (config.metadata, Ok((config.spec, config.status))),
         Err(invalid) => (invalid.metadata, Err(invalid.error)),
@@ -467,7 +484,7 @@ mod tests {
     fn received(name: &str, announcement: &Value) -> Option<ReceivedConfig> {
         let object = json!({ "apiVersion": "net.liqo.io/v1alpha1", "kind": "NetworkConfig", "metadata": { "name": name },
             "spec": { "announcement": announcement } });
-        read(serde_json::from_value(object).unwrap())
+        read_config(serde_json::from_value(object).unwrap())
     }
 
     #[test]
@@ -477,7 +494,7 @@ mod tests {
             let labels = json!({ labels::CONSUMER_ID: id, labels::NAMESPACE_KIND: kind, labels::MANAGED: managed });
             let deleted = is_deleted.then_some("2026-01-01T00:00:00Z");
             let namespace = json!({ "metadata": { "name": name, "labels": labels, "deletionTimestamp": deleted } });
-            ConsumerNamespace::of(serde_json::from_value(namespace).unwrap())
+            TenantOrMappedNamespace::from_namespace(serde_json::from_value(namespace).unwrap())
                 .map(|found| found.is_tenant)
         };
         let tenant = format!("liqo-tenant-{id}");

@@ -20,13 +20,13 @@ use liqo_api::{
     policies::{PolicyPeer, without_status},
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, Next, Queue,
-    cache::whole,
-    conditions::{self, namespaced},
+    Cache, Context, Key, Queue, Requeue,
+    cache::without_managed_fields,
+    conditions::{self, namespaced_api},
     foreign_clusters, policies,
-    put::{marked, put},
+    put::{create_or_replace, with_peer_labels},
     queue::error_chain,
-    writes::{RequestError, Step as _, delete_if_present},
+    writes::{RequestError, StepContext as _, delete_if_present},
 };
 use liqo_network_model::gateways::{GatewayLease, LeaseObservations, lease_number};
 use parking_lot::Mutex;
@@ -35,16 +35,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     FIELD_MANAGER,
-    announcements::{Announcements, ConsumerNamespace},
+    announcements::{AnnouncementExchange, TenantOrMappedNamespace},
     decide::{
-        announced_gateways::{self, observe},
-        exchange::{Outcome, decide},
+        announced_gateways::{self, observe_lease},
+        exchange::{PeerOutcome, decide_outcomes},
         links,
-        ranges::NodeAddresses,
-        snapshot::{NetworkSnapshot, OffloadedNamespace, PeerState},
+        ranges::NodeNetwork,
+        snapshot::{NetworkSnapshot, OffloadedNamespace, WantedPeer},
     },
     pods,
-    range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, Ranges},
+    range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, RangesResult},
 };
 
 /// Several changes often belong together, so a reconcile waits this long after a change.
@@ -62,7 +62,7 @@ pub async fn run(context: Context) -> Result<(), RequestError> {
 
 /// Whether prefixes of a peer have to appear elsewhere, and pods may depend on where they appear
 /// now.
-fn is_waiting(outcome: &Outcome) -> bool {
+fn is_waiting(outcome: &PeerOutcome) -> bool {
     outcome
         .endpoint
         .as_ref()
@@ -73,12 +73,12 @@ struct NetworkNegotiation {
     context: Context,
     foreign_clusters: Cache<ForeignCluster>,
     policies: Cache<PeeringPolicy>,
-    nodes: Cache<NodeAddresses>,
+    nodes: Cache<NodeNetwork>,
     leases: Cache<GatewayLease>,
-    consumers: Cache<ConsumerNamespace>,
+    consumers: Cache<TenantOrMappedNamespace>,
     offloadings: Cache<OffloadedNamespace>,
     endpoints: Cache<TunnelEndpoint>,
-    announcements: Arc<Announcements>,
+    announcements: Arc<AnnouncementExchange>,
     observations: Arc<Mutex<LeaseObservations>>,
     discovered: Mutex<Option<DiscoveredRanges>>,
     /// The last time at which pods were seen to run between us and a peer whose prefixes are to
@@ -112,14 +112,14 @@ impl NetworkNegotiation {
                 Api::all(client()),
                 all(),
                 stop.clone(),
-                whole,
+                without_managed_fields,
                 move |_, _, _| on_cluster(),
             ),
             policies: Cache::watch(
                 Api::all(client()),
                 all(),
                 stop.clone(),
-                whole,
+                without_managed_fields,
                 move |_, old, new| {
                     if rules(old) != rules(new) {
                         on_policy();
@@ -130,7 +130,7 @@ impl NetworkNegotiation {
                 Api::<Node>::all(client()),
                 real_nodes,
                 stop.clone(),
-                NodeAddresses::of,
+                NodeNetwork::from_node,
                 move |_, _, _| {
                     on_node();
                 },
@@ -138,9 +138,9 @@ impl NetworkNegotiation {
             leases: watch_leases(&context, stop, observations.clone(), enqueue()),
             consumers: Cache::watch(
                 Api::<Namespace>::all(client()),
-                all().labels(&ConsumerNamespace::selector()),
+                all().labels(&TenantOrMappedNamespace::selector()),
                 stop.clone(),
-                ConsumerNamespace::of,
+                TenantOrMappedNamespace::from_namespace,
                 move |_, old, new| {
                     if old != new {
                         on_consumer();
@@ -149,7 +149,7 @@ impl NetworkNegotiation {
             ),
             offloadings: watch_offloadings(&context, stop, enqueue()),
             endpoints: watch_endpoints(&context, stop, enqueue()),
-            announcements: Announcements::start(&context, stop, queue.clone()),
+            announcements: AnnouncementExchange::start(&context, stop, queue.clone()),
             observations,
             discovered: Mutex::default(),
             runs_pods: Mutex::default(),
@@ -160,14 +160,14 @@ impl NetworkNegotiation {
 
     async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let synced = [
-            self.foreign_clusters.synced().await,
-            self.policies.synced().await,
-            self.nodes.synced().await,
-            self.leases.synced().await,
-            self.consumers.synced().await,
-            self.offloadings.synced().await,
-            self.endpoints.synced().await,
-            self.announcements.synced().await,
+            self.foreign_clusters.wait_until_synced().await,
+            self.policies.wait_until_synced().await,
+            self.nodes.wait_until_synced().await,
+            self.leases.wait_until_synced().await,
+            self.consumers.wait_until_synced().await,
+            self.offloadings.wait_until_synced().await,
+            self.endpoints.wait_until_synced().await,
+            self.announcements.wait_until_synced().await,
         ];
         if synced.contains(&false) {
             return;
@@ -188,19 +188,19 @@ impl NetworkNegotiation {
         tokio::select! {
             biased;
             () = work => {}
-            () = self.announcements.follow(&self.context.peers, stop) => {}
+            () = self.announcements.follow_providers(&self.context.peers, stop) => {}
             () = follow_config => {}
         }
     }
 
-    async fn reconcile(&self) -> Result<Next, RequestError> {
+    async fn reconcile(&self) -> Result<Requeue, RequestError> {
         let config = self.context.config();
-        let ranges = self.ranges().await?;
+        let ranges = self.current_ranges().await?;
         let clusters = foreign_clusters::by_peer(&self.foreign_clusters);
         self.announcements
             .keep_providers(|id| self.borrows_from(&clusters, id));
-        let peers = self.peers(&clusters);
-        let nodes: BTreeMap<String, Arc<NodeAddresses>> = self
+        let peers = self.wanted_peers(&clusters);
+        let nodes: BTreeMap<String, Arc<NodeNetwork>> = self
             .nodes
             .all()
             .into_iter()
@@ -210,7 +210,7 @@ impl NetworkNegotiation {
         let (gateways, gateways_change_in) = {
             let mut observations = self.observations.lock();
             observations.set_replicas(settings.replicas);
-            announced_gateways::announced(
+            announced_gateways::gateways_to_announce(
                 settings,
                 &observations,
                 &nodes,
@@ -229,14 +229,14 @@ impl NetworkNegotiation {
             ranges: ranges.clone(),
             nodes: nodes
                 .values()
-                .map(|node| NodeAddresses::clone(node))
+                .map(|node| NodeNetwork::clone(node))
                 .collect(),
             gateways,
             peers: peers.clone(),
             current: current.clone(),
         });
         let outcomes = match snapshot {
-            Some(snapshot) => Some(self.decide(snapshot).await),
+            Some(snapshot) => Some(self.decide_peers(snapshot).await),
             None => None,
         };
         let is_waiting = outcomes
@@ -268,7 +268,7 @@ impl NetworkNegotiation {
         };
         failures.extend(
             self.announcements
-                .tell(&self.context, &outcomes.unwrap_or_default(), &unknown)
+                .send_announcements(&self.context, &outcomes.unwrap_or_default(), &unknown)
                 .await,
         );
         let next = if failures.is_empty() && ranges.is_ok() && !is_waiting {
@@ -280,14 +280,17 @@ impl NetworkNegotiation {
         for error in failures {
             tracing::warn!(error = error_chain(&error), "trying again");
         }
-        Ok(Next::After(
+        Ok(Requeue::After(
             gateways_change_in.map_or(next, |change| change.min(next)),
         ))
     }
 
     /// Decides about each peer. Pods are only asked for where something depends on them.
-    async fn decide(&self, mut snapshot: NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
-        let outcomes = decide(&snapshot);
+    async fn decide_peers(
+        &self,
+        mut snapshot: NetworkSnapshot,
+    ) -> BTreeMap<ClusterId, PeerOutcome> {
+        let outcomes = decide_outcomes(&snapshot);
         let mut is_changed = false;
         for (id, _) in outcomes.iter().filter(|(_, outcome)| is_waiting(outcome)) {
             if self.knows_addresses(id).await {
@@ -298,7 +301,7 @@ impl NetworkNegotiation {
             }
         }
         if is_changed {
-            decide(&snapshot)
+            decide_outcomes(&snapshot)
         } else {
             outcomes
         }
@@ -328,15 +331,15 @@ impl NetworkNegotiation {
     }
 
     /// Our ranges; discovered again when they are old.
-    async fn ranges(&self) -> Result<Ranges, RequestError> {
+    async fn current_ranges(&self) -> Result<RangesResult, RequestError> {
         let previous = self.discovered.lock().clone();
         let mut nodes = self.nodes.all();
         nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
         let nodes = nodes
             .into_iter()
-            .map(|(_, node)| NodeAddresses::clone(&node))
+            .map(|(_, node)| NodeNetwork::clone(&node))
             .collect();
-        let discovered = range_discovery::discover(&self.context, nodes, previous).await?;
+        let discovered = range_discovery::discover_ranges(&self.context, nodes, previous).await?;
         let ranges = discovered.ranges.clone();
         *self.discovered.lock() = Some(discovered);
         Ok(ranges)
@@ -344,10 +347,10 @@ impl NetworkNegotiation {
 
     /// The peers that get a network: there is a peering in either direction, and nobody in this
     /// cluster forbids the network.
-    fn peers(
+    fn wanted_peers(
         &self,
         clusters: &BTreeMap<ClusterId, Arc<ForeignCluster>>,
-    ) -> BTreeMap<ClusterId, PeerState> {
+    ) -> BTreeMap<ClusterId, WantedPeer> {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
@@ -357,15 +360,17 @@ impl NetworkNegotiation {
             .collect();
         let wanted = clusters.iter().filter_map(|(id, cluster)| {
             let borrows = self.borrows_from(clusters, id);
-            let is_tenant =
-                |namespace: &ConsumerNamespace| namespace.is_tenant && namespace.consumer == *id;
+            let is_tenant = |namespace: &TenantOrMappedNamespace| {
+                namespace.is_tenant && namespace.consumer == *id
+            };
             let has_peering = borrows
                 || self
                     .consumers
                     .all()
                     .iter()
                     .any(|(_, namespace)| is_tenant(namespace));
-            let held = policies::effective(&self.policies, &PolicyPeer::new(id, Some(cluster)));
+            let held =
+                policies::effective_policy(&self.policies, &PolicyPeer::new(id, Some(cluster)));
             let policy = held.map(|policy| policy.spec.network.clone());
             let is_wanted = match cluster.spec.network {
                 PeeringIntent::Yes => true,
@@ -378,7 +383,7 @@ impl NetworkNegotiation {
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
                 let announcement = self
                     .announcements
-                    .of(&self.context.peers, id)
+                    .last_announcement(&self.context.peers, id)
                     .or_else(nothing);
                 let there = || {
                     offloadings
@@ -399,7 +404,7 @@ impl NetworkNegotiation {
                 let policy = policy.unwrap_or_default();
                 (
                     id.clone(),
-                    PeerState {
+                    WantedPeer {
                         name,
                         policy,
                         runs_api_clients,
@@ -442,7 +447,8 @@ impl NetworkNegotiation {
         &self,
         wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>,
     ) -> Vec<RequestError> {
-        let api: Api<TunnelEndpoint> = namespaced(&self.context.client, &self.context.namespace);
+        let api: Api<TunnelEndpoint> =
+            namespaced_api(&self.context.client, &self.context.namespace);
         let current = self.current_endpoints();
         let mut failures = Vec::new();
         for (id, spec) in wanted {
@@ -451,15 +457,15 @@ impl NetworkNegotiation {
                 continue;
             }
             tracing::info!(peer = %id, imported = ?spec.imported, exported = ?spec.exported, "writing the network towards a peer");
-            let object = marked(
+            let object = with_peer_labels(
                 TunnelEndpoint::new(id.as_str(), spec.clone()),
                 labels::REMOTE_CLUSTER_ID,
                 id,
             );
-            let written = put(&api, FIELD_MANAGER, &object, before.is_some()).await;
+            let written = create_or_replace(&api, FIELD_MANAGER, &object, before.is_some()).await;
             failures.extend(
                 written
-                    .step("write", "TunnelEndpoint", Key::of(&object))
+                    .step("write", "TunnelEndpoint", Key::of_object(&object))
                     .err()
                     .map(RequestError::from),
             );
@@ -470,7 +476,7 @@ impl NetworkNegotiation {
             let deleted = delete_if_present(&api, &name, &DeleteParams::default()).await;
             failures.extend(
                 deleted
-                    .step("delete", "TunnelEndpoint", Key::of(&**endpoint))
+                    .step("delete", "TunnelEndpoint", Key::of_object(&**endpoint))
                     .err()
                     .map(RequestError::from),
             );
@@ -480,7 +486,7 @@ impl NetworkNegotiation {
 
     async fn write_conditions(
         &self,
-        outcomes: Option<&BTreeMap<ClusterId, Outcome>>,
+        outcomes: Option<&BTreeMap<ClusterId, PeerOutcome>>,
         ranges_unknown: Option<&String>,
         has_gateway: bool,
     ) -> Vec<RequestError> {
@@ -489,9 +495,11 @@ impl NetworkNegotiation {
         for (id, cluster) in foreign_clusters::by_peer(&self.foreign_clusters) {
             let outcome = outcomes.and_then(|outcomes| outcomes.get(&id));
             let wanted: Vec<DesiredCondition> = match (outcome, ranges_unknown) {
-                (Some(outcome), _) => {
-                    links::wanted(outcome, has_gateway, current.get(&id).map(AsRef::as_ref))
-                }
+                (Some(outcome), _) => links::wanted_conditions(
+                    outcome,
+                    has_gateway,
+                    current.get(&id).map(AsRef::as_ref),
+                ),
                 (None, Some(why)) if self.context.config().spec.network.enabled => {
                     links::without_ranges(why)
                 }
@@ -506,7 +514,11 @@ impl NetworkNegotiation {
             .await;
             failures.extend(
                 written
-                    .step("write conditions of", "ForeignCluster", Key::of(&*cluster))
+                    .step(
+                        "write conditions of",
+                        "ForeignCluster",
+                        Key::of_object(&*cluster),
+                    )
                     .err()
                     .map(RequestError::from),
             );
@@ -528,7 +540,7 @@ fn watch_leases(
         let Some(number) = lease_number(&key.name) else {
             return;
         };
-        if observe(
+        if observe_lease(
             &mut observations.lock(),
             number,
             new.map(AsRef::as_ref),
@@ -549,7 +561,7 @@ fn watch_offloadings(
         api,
         Config::default(),
         stop.clone(),
-        OffloadedNamespace::of,
+        OffloadedNamespace::from_offloading,
         move |_, old, new| {
             if old != new {
                 enqueue();
@@ -569,14 +581,14 @@ fn watch_endpoints(
         (
             one.metadata.deletion_timestamp.clone(),
             one.spec.clone(),
-            one.connected().cloned(),
+            one.connected_condition().cloned(),
         )
     };
     Cache::watch(
         api,
         Config::default(),
         stop.clone(),
-        whole,
+        without_managed_fields,
         move |_, old: Option<&Arc<TunnelEndpoint>>, new| {
             if old.map(relevant) != new.map(relevant) {
                 enqueue();

@@ -6,8 +6,8 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{ClusterId, Key, labels};
 use liqo_controller_runtime::{
     Context,
-    conditions::namespaced,
-    writes::{RequestError, Step as _},
+    conditions::namespaced_api,
+    writes::{RequestError, StepContext as _},
 };
 
 /// Asks the API server: the answer matters only while prefixes of a peer have to appear elsewhere.
@@ -19,7 +19,7 @@ pub async fn run_between(
 ) -> Result<bool, RequestError> {
     let running = "status.phase!=Succeeded,status.phase!=Failed";
     for guest in guests {
-        let pods: Api<Pod> = namespaced(&context.client, guest);
+        let pods: Api<Pod> = namespaced_api(&context.client, guest);
         let one = ListParams::default().fields(running).limit(1);
         if !pods
             .list_metadata(&one)

@@ -15,14 +15,14 @@ use kube::{
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, NetworkRanges, NetworkSettings};
 use liqo_controller_runtime::{
     Context, Key,
-    writes::{RequestError, Step as _, unless_gone},
+    writes::{RequestError, StepContext as _, unless_gone},
 };
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
     FIELD_MANAGER,
-    decide::ranges::{self, ClusterEnvironment, NodeAddresses},
+    decide::ranges::{self, NodeNetwork, RangeSources},
 };
 
 /// The ranges are discovered again after this time.
@@ -31,21 +31,21 @@ pub const REFRESH_PERIOD: Duration = Duration::from_mins(1);
 pub const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Our ranges, or which setting is missing or wrong.
-pub type Ranges = Result<NetworkRanges, String>;
+pub type RangesResult = Result<NetworkRanges, String>;
 
 /// The ranges, and what they were derived from.
 #[derive(Clone)]
 pub struct DiscoveredRanges {
-    pub ranges: Ranges,
+    pub ranges: RangesResult,
     settings: NetworkSettings,
-    environment: ClusterEnvironment,
+    environment: RangeSources,
     read_at: Instant,
 }
 
 /// Our ranges: the previous ones unless they are old, or the settings or nodes changed.
-pub async fn discover(
+pub async fn discover_ranges(
     context: &Context,
-    nodes: Vec<NodeAddresses>,
+    nodes: Vec<NodeNetwork>,
     previous: Option<DiscoveredRanges>,
 ) -> Result<DiscoveredRanges, RequestError> {
     let settings = context.config().spec.network.clone();
@@ -63,7 +63,7 @@ pub async fn discover(
                 return Ok(previous);
             }
             (
-                ClusterEnvironment {
+                RangeSources {
                     nodes,
                     ..previous.environment
                 },
@@ -78,9 +78,9 @@ pub async fn discover(
         .as_ref()
         .and_then(|status| status.network.clone())
         .unwrap_or_default();
-    let ranges = ranges::find(&settings, &environment, &recorded.api_servers);
+    let ranges = ranges::find_ranges(&settings, &environment, &recorded.api_servers);
     if let Ok(ranges) = &ranges {
-        write(context, ranges).await.step(
+        write_ranges(context, ranges).await.step(
             "write the ranges into the status of",
             "ClusterConfig",
             Key::new("", CLUSTER_CONFIG),
@@ -96,8 +96,8 @@ pub async fn discover(
 
 async fn read_environment(
     context: &Context,
-    nodes: Vec<NodeAddresses>,
-) -> Result<ClusterEnvironment, RequestError> {
+    nodes: Vec<NodeNetwork>,
+) -> Result<RangeSources, RequestError> {
     let client = &context.client;
     let managers: Api<Pod> = Api::namespaced(client.clone(), "kube-system");
     let managers = managers
@@ -144,7 +144,7 @@ async fn read_environment(
     let prefixes = of_services
         .filter_map(|range| range.spec)
         .flat_map(|spec| spec.cidrs.unwrap_or_default());
-    Ok(ClusterEnvironment {
+    Ok(RangeSources {
         nodes,
         cluster_cidrs: ranges::cluster_cidrs(&managers.items),
         service_cidrs: prefixes.filter_map(|prefix| prefix.parse().ok()).collect(),
@@ -156,7 +156,7 @@ async fn read_environment(
     })
 }
 
-async fn write(context: &Context, ranges: &NetworkRanges) -> kube::Result<()> {
+async fn write_ranges(context: &Context, ranges: &NetworkRanges) -> kube::Result<()> {
     if context
         .config()
         .status

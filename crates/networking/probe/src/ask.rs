@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use crate::{
-    Finding, Identity, Problem, ProblemKind, Question, Report, Request, Server, What, datagram,
-    measure, path, pattern,
+    AnswerProblem, AskRequest, AskedQuestion, AskedServer, MeasuredAnswer, ProblemKind,
+    QuestionKind, QuestionReport, ServerIdentity, datagram, measure, path, pattern,
 };
 
 /// Maximum number of attempts for a short question.
@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 3;
 const ROUNDS: usize = 3;
 
 /// Asks all questions. The receiver yields the reports in the order in which they are finished.
-pub fn ask(request: Request) -> mpsc::UnboundedReceiver<Report> {
+pub fn ask_questions(request: AskRequest) -> mpsc::UnboundedReceiver<QuestionReport> {
     let (reports, found) = mpsc::unbounded_channel();
     let permits = Arc::new(Semaphore::new(request.at_once.clamp(1, 64)));
     let time_limit = Duration::from_millis(request.timeout_millis);
@@ -36,7 +36,7 @@ pub fn ask(request: Request) -> mpsc::UnboundedReceiver<Report> {
             let _permit = permits.acquire().await;
             let outcome = find_out(&question, token.as_ref(), time_limit).await;
             // The receiver may be gone.
-            let _ = reports.send(Report {
+            let _ = reports.send(QuestionReport {
                 question: number,
                 outcome,
             });
@@ -46,18 +46,21 @@ pub fn ask(request: Request) -> mpsc::UnboundedReceiver<Report> {
 }
 
 async fn find_out(
-    question: &Question,
+    question: &AskedQuestion,
     token: Option<&String>,
     time_limit: Duration,
-) -> Result<Finding, Problem> {
+) -> Result<MeasuredAnswer, AnswerProblem> {
     let short = !matches!(
         question.what,
-        What::Bulk { .. } | What::Latency { .. } | What::Stream { .. } | What::Flood { .. }
+        QuestionKind::Bulk { .. }
+            | QuestionKind::Latency { .. }
+            | QuestionKind::Stream { .. }
+            | QuestionKind::Flood { .. }
     );
     let attempts = if short { ATTEMPTS } else { 1 };
-    let mut problem = Problem::silence();
+    let mut problem = AnswerProblem::no_answer();
     for _ in 0..attempts {
-        match once(question, token, time_limit).await {
+        match ask_once(question, token, time_limit).await {
             Ok(found) => return Ok(found),
             Err(found) => problem = found,
         }
@@ -69,59 +72,64 @@ async fn find_out(
     Err(problem)
 }
 
-async fn once(
-    question: &Question,
+async fn ask_once(
+    question: &AskedQuestion,
     token: Option<&String>,
     time_limit: Duration,
-) -> Result<Finding, Problem> {
-    let addresses = timeout(time_limit, addresses(&question.to))
+) -> Result<MeasuredAnswer, AnswerProblem> {
+    let addresses = timeout(time_limit, resolve_addresses(&question.to))
         .await
-        .unwrap_or_else(|_| Err(Problem::silence()))?;
-    of_any(&addresses, &question.what, token, time_limit).await
+        .unwrap_or_else(|_| Err(AnswerProblem::no_answer()))?;
+    first_answer(&addresses, &question.what, token, time_limit).await
 }
 
 /// Asks these addresses one after the other until one answers, as other programs do.
-async fn of_any(
+async fn first_answer(
     addresses: &[SocketAddr],
-    what: &What,
+    what: &QuestionKind,
     token: Option<&String>,
     time_limit: Duration,
-) -> Result<Finding, Problem> {
+) -> Result<MeasuredAnswer, AnswerProblem> {
     let is_unlimited = matches!(
         what,
-        What::Latency { .. } | What::Stream { .. } | What::Flood { .. } | What::Path { .. }
+        QuestionKind::Latency { .. }
+            | QuestionKind::Stream { .. }
+            | QuestionKind::Flood { .. }
+            | QuestionKind::Path { .. }
     );
     let share = time_limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-    let mut problem = Problem::silence();
+    let mut problem = AnswerProblem::no_answer();
     for address in addresses {
-        let to = &Server {
+        let to = &AskedServer {
             address: *address,
             token: token.cloned(),
         };
         let finding = async {
             match *what {
-                What::Tcp => tcp(to).await,
-                What::Udp { bytes } => udp(to, bytes).await,
-                What::Bulk { bytes } => bulk(to, bytes).await,
-                What::Path { largest } => path::find(to, largest).await,
-                What::Resolve => {
+                QuestionKind::Tcp => ask_tcp(to).await,
+                QuestionKind::Udp { bytes } => ask_udp(to, bytes).await,
+                QuestionKind::Bulk { bytes } => ask_bulk(to, bytes).await,
+                QuestionKind::Path { largest } => path::find_path_mtu(to, largest).await,
+                QuestionKind::Resolve => {
                     let mut all: Vec<IpAddr> = addresses
                         .iter()
                         .map(|address| address.ip().to_canonical())
                         .collect();
                     all.sort();
                     all.dedup();
-                    Ok(Finding::Addresses { addresses: all })
+                    Ok(MeasuredAnswer::Addresses { addresses: all })
                 }
-                What::Latency { seconds } => measure::latency(to, seconds).await,
-                What::Stream {
+                QuestionKind::Latency { seconds } => measure::measure_latency(to, seconds).await,
+                QuestionKind::Stream {
                     seconds,
                     connections,
-                } => measure::stream(to, seconds, connections).await,
-                What::Flood { seconds, bytes } => measure::flood(to, seconds, bytes).await,
+                } => measure::measure_streams(to, seconds, connections).await,
+                QuestionKind::Flood { seconds, bytes } => {
+                    measure::measure_flood(to, seconds, bytes).await
+                }
             }
         };
-        let silence = |_| Err(Problem::silence());
+        let silence = |_| Err(AnswerProblem::no_answer());
         let found = if is_unlimited {
             finding.await
         } else {
@@ -135,8 +143,8 @@ async fn of_any(
     Err(problem)
 }
 
-async fn addresses(to: &str) -> Result<Vec<SocketAddr>, Problem> {
-    let unknown = |text: String| Problem::new(ProblemKind::UnknownName, text);
+async fn resolve_addresses(to: &str) -> Result<Vec<SocketAddr>, AnswerProblem> {
+    let unknown = |text: String| AnswerProblem::new(ProblemKind::UnknownName, text);
     let found: Vec<SocketAddr> = lookup_host(to)
         .await
         .map_err(|error| unknown(error.to_string()))?
@@ -148,7 +156,7 @@ async fn addresses(to: &str) -> Result<Vec<SocketAddr>, Problem> {
     }
 }
 
-async fn line(stream: &mut BufReader<TcpStream>) -> io::Result<Identity> {
+async fn read_identity(stream: &mut BufReader<TcpStream>) -> io::Result<ServerIdentity> {
     let mut line = String::new();
     if stream.read_line(&mut line).await? == 0 {
         return Err(io::Error::new(
@@ -164,7 +172,7 @@ async fn line(stream: &mut BufReader<TcpStream>) -> io::Result<Identity> {
     })
 }
 
-async fn tcp(to: &Server) -> Result<Finding, Problem> {
+async fn ask_tcp(to: &AskedServer) -> Result<MeasuredAnswer, AnswerProblem> {
     let stream = TcpStream::connect(to.address).await?;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
@@ -172,37 +180,37 @@ async fn tcp(to: &Server) -> Result<Finding, Problem> {
     let mut by = None;
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        stream.write_all(to.request("who\n").as_bytes()).await?;
-        by = Some(line(&mut stream).await?);
+        stream.write_all(to.with_token("who\n").as_bytes()).await?;
+        by = Some(read_identity(&mut stream).await?);
         quickest = quickest.min(start.elapsed().as_secs_f64() * 1000.0);
     }
-    by.map(|by| Finding::Answered {
+    by.map(|by| MeasuredAnswer::Answered {
         by,
         millis: quickest,
     })
-    .ok_or_else(Problem::silence)
+    .ok_or_else(AnswerProblem::no_answer)
 }
 
-async fn bulk(to: &Server, bytes: u64) -> Result<Finding, Problem> {
+async fn ask_bulk(to: &AskedServer, bytes: u64) -> Result<MeasuredAnswer, AnswerProblem> {
     let start = Instant::now();
     let mut stream = BufReader::new(TcpStream::connect(to.address).await?);
     stream
-        .write_all(to.request(&format!("bulk {bytes}\n")).as_bytes())
+        .write_all(to.with_token(&format!("bulk {bytes}\n")).as_bytes())
         .await?;
-    pattern::send(&mut stream, bytes).await?;
-    let by = line(&mut stream).await?;
-    pattern::receive(&mut stream, bytes).await?;
-    Ok(Finding::Answered {
+    pattern::send_pattern(&mut stream, bytes).await?;
+    let by = read_identity(&mut stream).await?;
+    pattern::receive_pattern(&mut stream, bytes).await?;
+    Ok(MeasuredAnswer::Answered {
         by,
         millis: start.elapsed().as_secs_f64() * 1000.0,
     })
 }
 
-async fn udp(to: &Server, bytes: usize) -> Result<Finding, Problem> {
-    let socket = datagram::connect(to.address).await?;
+async fn ask_udp(to: &AskedServer, bytes: usize) -> Result<MeasuredAnswer, AnswerProblem> {
+    let socket = datagram::connect_socket(to.address).await?;
     let start = Instant::now();
-    let by = datagram::exchange(&socket, to, bytes).await?;
-    Ok(Finding::Answered {
+    let by = datagram::ask_identity(&socket, to, bytes).await?;
+    Ok(MeasuredAnswer::Answered {
         by,
         millis: start.elapsed().as_secs_f64() * 1000.0,
     })

@@ -8,14 +8,14 @@ use std::{
 
 use tokio::net::UdpSocket;
 
-use crate::{Identity, Server};
+use crate::{AskedServer, ServerIdentity};
 
 /// Minimum length of a question in bytes: longer than any answer, and shorter than what every
 /// network carries unfragmented.
 pub(crate) const MIN_LEN: usize = 512;
 
 /// A socket that is connected to the server.
-pub(crate) async fn connect(to: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) async fn connect_socket(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
@@ -27,7 +27,7 @@ pub(crate) async fn connect(to: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// A word that is used once.
-pub(crate) fn nonce() -> String {
+pub(crate) fn new_nonce() -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     format!(
         "{}-{}",
@@ -37,26 +37,26 @@ pub(crate) fn nonce() -> String {
 }
 
 /// A datagram of this length that begins with these words.
-pub(crate) fn padded(words: &str, bytes: usize) -> Vec<u8> {
+pub(crate) fn padded_datagram(words: &str, bytes: usize) -> Vec<u8> {
     let mut datagram = words.as_bytes().to_vec();
     datagram.resize(bytes.max(datagram.len()), 0);
     datagram
 }
 
 /// Asks who the server is, in a datagram of at least this length.
-pub(crate) async fn exchange(
+pub(crate) async fn ask_identity(
     socket: &UdpSocket,
-    to: &Server,
+    to: &AskedServer,
     bytes: usize,
-) -> io::Result<Identity> {
-    let nonce = nonce();
+) -> io::Result<ServerIdentity> {
+    let nonce = new_nonce();
     socket
-        .send(&padded(
-            &to.request(&format!("who {nonce}")),
+        .send(&padded_datagram(
+            &to.with_token(&format!("who {nonce}")),
             bytes.max(MIN_LEN),
         ))
         .await?;
-    serde_json::from_str(&answer(socket, &nonce).await?).map_err(|_| {
+    serde_json::from_str(&await_answer(socket, &nonce).await?).map_err(|_| {
         io::Error::new(
             io::ErrorKind::InvalidData,
             "the answer is not that of a probe server",
@@ -65,7 +65,7 @@ pub(crate) async fn exchange(
 }
 
 /// Waits for the answer with this nonce and skips older answers.
-pub(crate) async fn answer(socket: &UdpSocket, nonce: &str) -> io::Result<String> {
+pub(crate) async fn await_answer(socket: &UdpSocket, nonce: &str) -> io::Result<String> {
     let mut buffer = vec![0; 2048];
     loop {
         let length = socket.recv(&mut buffer).await?;

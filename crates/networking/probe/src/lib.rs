@@ -40,9 +40,9 @@ pub const PORT: u16 = 7462;
 /// The input of `ask`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Request {
+pub struct AskRequest {
     /// All questions. Up to `at_once` of them run at a time.
-    pub questions: Vec<Question>,
+    pub questions: Vec<AskedQuestion>,
     /// Timeout of one answer. Short questions are asked up to three times.
     #[serde(rename = "patienceMillis")]
     pub timeout_millis: u64,
@@ -55,16 +55,16 @@ pub struct Request {
 
 /// One question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Question {
+pub struct AskedQuestion {
     /// `address:port` or `name:port`.
     pub to: String,
-    pub what: What,
+    pub what: QuestionKind,
 }
 
 /// The kind of a question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-pub enum What {
+pub enum QuestionKind {
     /// The server that answers over TCP.
     Tcp,
     /// The server that answers a datagram of this size, which may be fragmented.
@@ -99,18 +99,18 @@ pub enum What {
 
 /// The outcome of one question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct QuestionReport {
     /// Index of the question in the request.
     pub question: usize,
-    pub outcome: Result<Finding, Problem>,
+    pub outcome: Result<MeasuredAnswer, AnswerProblem>,
 }
 
 /// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-pub enum Finding {
+pub enum MeasuredAnswer {
     Answered {
-        by: Identity,
+        by: ServerIdentity,
         /// Shortest round-trip time in milliseconds.
         millis: f64,
     },
@@ -148,7 +148,7 @@ pub enum Finding {
 
 /// The server that answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ServerIdentity {
     pub pod: String,
     /// The name of the server's node in its own cluster.
     pub node: String,
@@ -159,7 +159,7 @@ pub struct Identity {
 /// The reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
-pub struct Problem {
+pub struct AnswerProblem {
     pub kind: ProblemKind,
     pub text: String,
 }
@@ -176,7 +176,7 @@ pub enum ProblemKind {
     Broken,
 }
 
-impl Problem {
+impl AnswerProblem {
     fn new(kind: ProblemKind, text: impl Into<String>) -> Self {
         Self {
             kind,
@@ -184,12 +184,12 @@ impl Problem {
         }
     }
 
-    fn silence() -> Self {
+    fn no_answer() -> Self {
         Self::new(ProblemKind::NoAnswer, "no answer")
     }
 }
 
-impl From<std::io::Error> for Problem {
+impl From<std::io::Error> for AnswerProblem {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind;
         let kind = match error.kind() {
@@ -206,14 +206,14 @@ impl From<std::io::Error> for Problem {
 
 /// A server to ask.
 #[derive(Clone, Debug)]
-pub(crate) struct Server {
+pub(crate) struct AskedServer {
     pub address: SocketAddr,
     pub token: Option<String>,
 }
 
-impl Server {
+impl AskedServer {
     /// Puts the token before these words.
-    pub fn request(&self, words: &str) -> String {
+    pub fn with_token(&self, words: &str) -> String {
         self.token
             .as_ref()
             .map_or_else(|| words.to_owned(), |token| format!("{token} {words}"))

@@ -12,27 +12,30 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Finding, Problem, Server, datagram, pattern};
+use crate::{AnswerProblem, AskedServer, MeasuredAnswer, datagram, pattern};
 
 /// Timeout of the server's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn period(seconds: f64) -> Duration {
+fn bounded_period(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds)
         .unwrap_or(Duration::from_secs(1))
         .min(Duration::from_mins(10))
 }
 
 /// Measures round trips on one connection for this time.
-pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
+pub async fn measure_latency(
+    to: &AskedServer,
+    seconds: f64,
+) -> Result<MeasuredAnswer, AnswerProblem> {
     let stream = timeout(TIMEOUT, TcpStream::connect(to.address))
         .await
-        .map_err(|_| Problem::silence())??;
+        .map_err(|_| AnswerProblem::no_answer())??;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     let mut times = Vec::new();
-    let end = Instant::now() + period(seconds);
-    let question = to.request("who\n");
+    let end = Instant::now() + bounded_period(seconds);
+    let question = to.with_token("who\n");
     let mut line = String::new();
     while Instant::now() < end || times.is_empty() {
         let start = Instant::now();
@@ -40,7 +43,7 @@ pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
         line.clear();
         let read = timeout(TIMEOUT, stream.read_line(&mut line))
             .await
-            .map_err(|_| Problem::silence())??;
+            .map_err(|_| AnswerProblem::no_answer())??;
         if read == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
@@ -48,7 +51,7 @@ pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
     }
     times.sort_by(f64::total_cmp);
     let at = |hundredths: usize| times[(times.len() * hundredths / 100).min(times.len() - 1)];
-    Ok(Finding::Latency {
+    Ok(MeasuredAnswer::Latency {
         p50: at(50),
         p99: at(99),
         count: times.len(),
@@ -56,12 +59,16 @@ pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
 }
 
 /// Sends as much as possible on this number of connections.
-pub async fn stream(to: &Server, seconds: f64, connections: usize) -> Result<Finding, Problem> {
+pub async fn measure_streams(
+    to: &AskedServer,
+    seconds: f64,
+    connections: usize,
+) -> Result<MeasuredAnswer, AnswerProblem> {
     let begin = Instant::now();
-    let end = begin + period(seconds);
+    let end = begin + bounded_period(seconds);
     let mut senders = JoinSet::new();
     for _ in 0..connections.clamp(1, 64) {
-        senders.spawn(send(to.clone(), end));
+        senders.spawn(send_until(to.clone(), end));
     }
     let (mut bytes, mut sent) = (0, 0);
     while let Some(sender) = senders.join_next().await {
@@ -69,18 +76,18 @@ pub async fn stream(to: &Server, seconds: f64, connections: usize) -> Result<Fin
         bytes += arrived;
         sent += written;
     }
-    Ok(Finding::Carried {
+    Ok(MeasuredAnswer::Carried {
         bytes,
         seconds: begin.elapsed().as_secs_f64(),
         sent,
     })
 }
 
-async fn send(to: Server, end: Instant) -> io::Result<(u64, u64)> {
+async fn send_until(to: AskedServer, end: Instant) -> io::Result<(u64, u64)> {
     let mut stream = timeout(TIMEOUT, TcpStream::connect(to.address)).await??;
     let mut buffer = vec![0; pattern::CHUNK];
-    pattern::fill(0, &mut buffer);
-    stream.write_all(to.request("sink\n").as_bytes()).await?;
+    pattern::fill_pattern(0, &mut buffer);
+    stream.write_all(to.with_token("sink\n").as_bytes()).await?;
     let mut sent = 0;
     while Instant::now() < end {
         // A connection that is stuck must not block the end.
@@ -100,12 +107,16 @@ async fn send(to: Server, end: Instant) -> io::Result<(u64, u64)> {
 }
 
 /// Sends datagrams as fast as possible, and asks how many arrived.
-pub async fn flood(to: &Server, seconds: f64, bytes: usize) -> Result<Finding, Problem> {
-    let socket = datagram::connect(to.address).await?;
-    let number = datagram::nonce();
-    let packet = datagram::padded(&to.request(&format!("flood {number}")), bytes);
+pub async fn measure_flood(
+    to: &AskedServer,
+    seconds: f64,
+    bytes: usize,
+) -> Result<MeasuredAnswer, AnswerProblem> {
+    let socket = datagram::connect_socket(to.address).await?;
+    let number = datagram::new_nonce();
+    let packet = datagram::padded_datagram(&to.with_token(&format!("flood {number}")), bytes);
     let begin = Instant::now();
-    let end = begin + period(seconds);
+    let end = begin + bounded_period(seconds);
     let mut sent = 0;
     while Instant::now() < end {
         for _ in 0..32 {
@@ -119,22 +130,28 @@ pub async fn flood(to: &Server, seconds: f64, bytes: usize) -> Result<Finding, P
     let seconds = begin.elapsed().as_secs_f64();
     // Wait for datagrams under way.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let question = datagram::padded(&to.request(&format!("count {number}")), datagram::MIN_LEN);
+    let question = datagram::padded_datagram(
+        &to.with_token(&format!("count {number}")),
+        datagram::MIN_LEN,
+    );
     for _ in 0..5 {
         socket.send(&question).await?;
-        if let Ok(answer) =
-            timeout(Duration::from_secs(1), datagram::answer(&socket, &number)).await
+        if let Ok(answer) = timeout(
+            Duration::from_secs(1),
+            datagram::await_answer(&socket, &number),
+        )
+        .await
         {
             let bytes = answer?
                 .trim()
                 .parse()
                 .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-            return Ok(Finding::Carried {
+            return Ok(MeasuredAnswer::Carried {
                 bytes,
                 seconds,
                 sent,
             });
         }
     }
-    Err(Problem::silence())
+    Err(AnswerProblem::no_answer())
 }

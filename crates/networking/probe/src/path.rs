@@ -7,7 +7,7 @@ use rustix::net::sockopt::{
 };
 use tokio::{net::UdpSocket, time::timeout};
 
-use crate::{Finding, Problem, Server, datagram};
+use crate::{AnswerProblem, AskedServer, MeasuredAnswer, datagram};
 
 /// Every IPv4 network carries packets of this size.
 const MIN_MTU: u16 = 576;
@@ -15,7 +15,7 @@ const MIN_MTU: u16 = 576;
 const TIMEOUT: Duration = Duration::from_millis(700);
 
 /// The outcome of one packet.
-enum Outcome {
+enum PacketOutcome {
     Passed,
     /// An error said that it is too long.
     TooLong,
@@ -23,8 +23,11 @@ enum Outcome {
 }
 
 /// Finds the path MTU by bisection.
-pub async fn find(to: &Server, largest: u16) -> Result<Finding, Problem> {
-    let socket = datagram::connect(to.address).await?;
+pub async fn find_path_mtu(
+    to: &AskedServer,
+    largest: u16,
+) -> Result<MeasuredAnswer, AnswerProblem> {
+    let socket = datagram::connect_socket(to.address).await?;
     let headers: u16 = if to.address.is_ipv4() {
         set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).map_err(io::Error::from)?;
         28
@@ -36,10 +39,10 @@ pub async fn find(to: &Server, largest: u16) -> Result<Finding, Problem> {
     let mut vanished = None;
     let mut next = largest;
     loop {
-        match send(&socket, to, usize::from(next - headers)).await? {
-            Outcome::Passed => passes = Some(next),
-            Outcome::TooLong => fails = next,
-            Outcome::Vanished => {
+        match send_packet(&socket, to, usize::from(next - headers)).await? {
+            PacketOutcome::Passed => passes = Some(next),
+            PacketOutcome::TooLong => fails = next,
+            PacketOutcome::Vanished => {
                 fails = next;
                 vanished = Some(next);
             }
@@ -59,22 +62,26 @@ pub async fn find(to: &Server, largest: u16) -> Result<Finding, Problem> {
         }
     }
     passes
-        .map(|largest| Finding::Passes { largest, vanished })
-        .ok_or_else(Problem::silence)
+        .map(|largest| MeasuredAnswer::Passes { largest, vanished })
+        .ok_or_else(AnswerProblem::no_answer)
 }
 
-async fn send(socket: &UdpSocket, to: &Server, bytes: usize) -> Result<Outcome, Problem> {
+async fn send_packet(
+    socket: &UdpSocket,
+    to: &AskedServer,
+    bytes: usize,
+) -> Result<PacketOutcome, AnswerProblem> {
     for _ in 0..2 {
-        match timeout(TIMEOUT, datagram::exchange(socket, to, bytes)).await {
-            Ok(Ok(_)) => return Ok(Outcome::Passed),
+        match timeout(TIMEOUT, datagram::ask_identity(socket, to, bytes)).await {
+            Ok(Ok(_)) => return Ok(PacketOutcome::Passed),
             Ok(Err(error))
                 if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) =>
             {
-                return Ok(Outcome::TooLong);
+                return Ok(PacketOutcome::TooLong);
             }
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => {}
         }
     }
-    Ok(Outcome::Vanished)
+    Ok(PacketOutcome::Vanished)
 }

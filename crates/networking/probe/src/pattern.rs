@@ -13,7 +13,7 @@ pub(crate) const CHUNK: usize = 256 * 1024;
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Fills the buffer with the pattern's bytes from this offset on.
-pub(crate) fn fill(offset: u64, buffer: &mut [u8]) {
+pub(crate) fn fill_pattern(offset: u64, buffer: &mut [u8]) {
     for (position, byte) in (offset..).zip(buffer.iter_mut()) {
         // The period is not a power of two: shifted data never matches.
         *byte = (position % 251) as u8;
@@ -27,7 +27,10 @@ fn is_pattern(offset: u64, buffer: &[u8]) -> bool {
 }
 
 /// Reads this many bytes and checks them.
-pub(crate) async fn receive(stream: &mut (impl AsyncRead + Unpin), bytes: u64) -> io::Result<()> {
+pub(crate) async fn receive_pattern(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes: u64,
+) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
     while offset < bytes {
@@ -51,12 +54,15 @@ pub(crate) async fn receive(stream: &mut (impl AsyncRead + Unpin), bytes: u64) -
 }
 
 /// Writes this many bytes.
-pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: u64) -> io::Result<()> {
+pub(crate) async fn send_pattern(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: u64,
+) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
     while offset < bytes {
         let wanted = usize::try_from(bytes - offset).unwrap_or(CHUNK).min(CHUNK);
-        fill(offset, &mut buffer[..wanted]);
+        fill_pattern(offset, &mut buffer[..wanted]);
         timeout(IDLE_TIMEOUT, stream.write_all(&buffer[..wanted])).await??;
         offset += wanted as u64;
     }

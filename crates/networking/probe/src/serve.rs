@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    Identity,
+    ServerIdentity,
     pattern::{self, CHUNK, IDLE_TIMEOUT},
 };
 
@@ -28,25 +28,25 @@ const MAX_FLOODS: usize = 64;
 
 /// The identity of the server, and the token of its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct AnnouncedIdentity {
     pub pod: String,
     pub node: String,
     /// Requests that do not begin with this word are ignored.
     pub token: Option<String>,
 }
 
-impl Name {
+impl AnnouncedIdentity {
     /// The request without the token, or `None` if the token is missing.
-    fn authorize<'a>(&self, text: &'a str) -> Option<&'a str> {
+    fn strip_token<'a>(&self, text: &'a str) -> Option<&'a str> {
         match &self.token {
             Some(token) => text.strip_prefix(token.as_str())?.strip_prefix(' '),
             None => Some(text),
         }
     }
 
-    fn identity(&self, source: SocketAddr) -> Vec<u8> {
+    fn identity_json(&self, source: SocketAddr) -> Vec<u8> {
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
-        let identity = Identity {
+        let identity = ServerIdentity {
             pod: self.pod.clone(),
             node: self.node.clone(),
             source,
@@ -56,30 +56,34 @@ impl Name {
 }
 
 /// Serves on this port on all addresses, until it is dropped.
-pub async fn serve(port: u16, name: Name) -> io::Result<()> {
-    let (listener, socket) = match bind(Ipv6Addr::UNSPECIFIED.into(), port).await {
+pub async fn serve_questions(port: u16, name: AnnouncedIdentity) -> io::Result<()> {
+    let (listener, socket) = match bind_sockets(Ipv6Addr::UNSPECIFIED.into(), port).await {
         Ok(bound) => bound,
         // A kernel without IPv6.
-        Err(_) => bind(Ipv4Addr::UNSPECIFIED.into(), port).await?,
+        Err(_) => bind_sockets(Ipv4Addr::UNSPECIFIED.into(), port).await?,
     };
     serve_on(listener, socket, name).await
 }
 
-async fn bind(address: IpAddr, port: u16) -> io::Result<(TcpListener, UdpSocket)> {
+async fn bind_sockets(address: IpAddr, port: u16) -> io::Result<(TcpListener, UdpSocket)> {
     let listener = TcpListener::bind((address, port)).await?;
     let socket = UdpSocket::bind((address, listener.local_addr()?.port())).await?;
     Ok((listener, socket))
 }
 
 /// Serves on these sockets until it is dropped.
-pub async fn serve_on(listener: TcpListener, socket: UdpSocket, name: Name) -> io::Result<()> {
+pub async fn serve_on(
+    listener: TcpListener,
+    socket: UdpSocket,
+    name: AnnouncedIdentity,
+) -> io::Result<()> {
     tokio::select! {
-        ended = connections(listener, &name) => ended,
-        ended = datagrams(&socket, &name) => ended,
+        ended = serve_connections(listener, &name) => ended,
+        ended = answer_datagrams(&socket, &name) => ended,
     }
 }
 
-async fn connections(listener: TcpListener, name: &Name) -> io::Result<()> {
+async fn serve_connections(listener: TcpListener, name: &AnnouncedIdentity) -> io::Result<()> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else {
@@ -93,16 +97,20 @@ async fn connections(listener: TcpListener, name: &Name) -> io::Result<()> {
         let name = name.clone();
         tokio::spawn(async move {
             // The client sees that the connection broke.
-            let _ = connection(stream, source, &name).await;
+            let _ = serve_connection(stream, source, &name).await;
             drop(permit);
         });
     }
 }
 
-async fn connection(stream: TcpStream, source: SocketAddr, name: &Name) -> io::Result<()> {
+async fn serve_connection(
+    stream: TcpStream,
+    source: SocketAddr,
+    name: &AnnouncedIdentity,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::with_capacity(CHUNK, stream);
-    let identity = [&name.identity(source)[..], b"\n"].concat();
+    let identity = [&name.identity_json(source)[..], b"\n"].concat();
     loop {
         let mut line = String::new();
         let read = timeout(
@@ -113,7 +121,7 @@ async fn connection(stream: TcpStream, source: SocketAddr, name: &Name) -> io::R
         if read == 0 {
             return Ok(());
         }
-        let Some(request) = name.authorize(&line) else {
+        let Some(request) = name.strip_token(&line) else {
             return Ok(());
         };
         let mut words = request.split_whitespace();
@@ -121,12 +129,12 @@ async fn connection(stream: TcpStream, source: SocketAddr, name: &Name) -> io::R
             (Some("who"), None) => stream.write_all(&identity).await?,
             (Some("bulk"), Some(bytes)) => {
                 let bytes = bytes.parse().map_err(io::Error::other)?;
-                pattern::receive(&mut stream, bytes).await?;
+                pattern::receive_pattern(&mut stream, bytes).await?;
                 stream.write_all(&identity).await?;
-                pattern::send(&mut stream, bytes).await?;
+                pattern::send_pattern(&mut stream, bytes).await?;
             }
             (Some("sink"), None) => {
-                let total = sink(&mut stream).await?;
+                let total = count_received(&mut stream).await?;
                 return stream.write_all(format!("{total}\n").as_bytes()).await;
             }
             (Some("GET"), Some(_)) => {
@@ -143,7 +151,7 @@ async fn connection(stream: TcpStream, source: SocketAddr, name: &Name) -> io::R
     }
 }
 
-async fn sink(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Result<u64> {
+async fn count_received(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Result<u64> {
     let mut buffer = vec![0; CHUNK];
     let mut total = 0;
     loop {
@@ -154,7 +162,7 @@ async fn sink(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Result<u6
     }
 }
 
-async fn datagrams(socket: &UdpSocket, name: &Name) -> io::Result<()> {
+async fn answer_datagrams(socket: &UdpSocket, name: &AnnouncedIdentity) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut floods: HashMap<(SocketAddr, String), u64> = HashMap::new();
     loop {
@@ -170,10 +178,10 @@ async fn datagrams(socket: &UdpSocket, name: &Name) -> io::Result<()> {
             continue;
         };
         let answer = match name
-            .authorize(text)
+            .strip_token(text)
             .and_then(|request| request.split_once(' '))
         {
-            Some(("who", nonce)) => [nonce.as_bytes(), b" ", &name.identity(source)].concat(),
+            Some(("who", nonce)) => [nonce.as_bytes(), b" ", &name.identity_json(source)].concat(),
             Some(("flood", number)) => {
                 let key = (source, number.to_owned());
                 if floods.len() >= MAX_FLOODS && !floods.contains_key(&key) {

@@ -14,13 +14,16 @@ use std::{
 use ipnet::{IpNet, Ipv4Net};
 use liqo_api::ClusterId;
 use liqo_datapath::{
-    node::Node,
-    tunnel::{Endpoint, PrivateKey, Remote, Tunnel as _, UserspaceTunnel},
+    node::NodeKernel,
+    tunnel::{EndpointConfig, PrivateKey, RemoteConfig, Tunnel as _, UserspaceTunnel},
 };
-use liqo_datapath_testbed::namespace::Namespace;
+use liqo_datapath_testbed::namespace::NetworkNamespace;
 use liqo_network_model::{
     Here, PeerMaps, PrefixMap, There,
-    fabric::{Fabric, FabricNode as ClusterNode, Gateway, Mac, PeerNetwork, Reachable, TUNNEL},
+    fabric::{
+        Fabric, FabricGateway, FabricNode as ClusterNode, MacAddress, PeerNetwork, ReachableScope,
+        TUNNEL,
+    },
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -36,7 +39,7 @@ fn main() -> io::Result<()> {
         "peers  plan ms  lines of nft  routes  applied ms  checked ms (CPU)  one pod opened ms (CPU)  tunnel idle, CPU ms a second"
     );
     for peers in PEERS {
-        let namespace = Namespace::new()?;
+        let namespace = NetworkNamespace::new()?;
         namespace.ip("link set lo up\nlink add wire type veth peer name other\nlink set wire up\nlink set other up\naddress add 192.0.2.1/24 dev wire")?;
         println!(
             "{}",
@@ -46,18 +49,18 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<String> {
+fn row(namespace: &NetworkNamespace, peers: u32, watched: Duration) -> io::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let begun = Instant::now();
     let mut fabric = fabric(peers)?;
-    let mut plan = fabric.plan("n1");
+    let mut plan = fabric.node_plan("n1");
     let planned = begun.elapsed();
     let tunnel = UserspaceTunnel::new();
     tunnel.apply(&endpoint(&fabric)).map_err(io::Error::other)?;
     let node = runtime
-        .block_on(async { Node::of_this_namespace() })
+        .block_on(async { NodeKernel::of_this_namespace() })
         .map_err(io::Error::other)?;
     let apply = |plan: &_| {
         runtime
@@ -70,9 +73,9 @@ fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<Strin
     let (checked, checked_cpu, steps) = timed(|| apply(&plan))?;
     assert_eq!(steps, 0, "a check changes nothing");
     for peer in fabric.peers.values_mut().take(1) {
-        peer.reachable = Reachable::only([IpAddr::from([10, 244, 9, 9])]);
+        peer.reachable = ReachableScope::only_addresses([IpAddr::from([10, 244, 9, 9])]);
     }
-    plan = fabric.plan("n1");
+    plan = fabric.node_plan("n1");
     let (opened, opened_cpu, steps) = timed(|| apply(&plan))?;
     assert_eq!(steps, 1, "one table was replaced");
     let lines = namespace
@@ -154,7 +157,7 @@ fn fabric(peers: u32) -> io::Result<Fabric> {
             ClusterId::of_public_key(&key(number)),
             PeerNetwork {
                 maps,
-                reachable: Reachable::only(open),
+                reachable: ReachableScope::only_addresses(open),
                 api_server: None,
                 ..PeerNetwork::default()
             },
@@ -176,20 +179,20 @@ fn node(last: u8, is_gateway: bool) -> ClusterNode {
             Ipv4Addr::new(10, 244, last, 0),
             24,
         ))],
-        mac: Mac::of([0, 0, 0, 0, last]),
-        gateway: is_gateway.then_some(Gateway { slot: 0, number: 1 }),
+        mac: MacAddress::from_hash([0, 0, 0, 0, last]),
+        gateway: is_gateway.then_some(FabricGateway { slot: 0, number: 1 }),
     }
 }
 
 /// Peers that do not answer, so that handshakes are repeated all the time.
-fn endpoint(fabric: &Fabric) -> Endpoint {
-    let remote = |peer: &PeerNetwork| Remote {
+fn endpoint(fabric: &Fabric) -> EndpointConfig {
+    let remote = |peer: &PeerNetwork| RemoteConfig {
         endpoint: Some(([192, 0, 2, 1], 9).into()),
         keepalive: Some(Duration::from_secs(2)),
         prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
-        ..Remote::new(PrivateKey::generate().public())
+        ..RemoteConfig::new(PrivateKey::generate().public_key())
     };
-    Endpoint {
+    EndpointConfig {
         private_key: PrivateKey::generate(),
         previous_key: None,
         listen: vec![([192, 0, 2, 1], 51_840).into()],

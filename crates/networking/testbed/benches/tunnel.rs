@@ -8,18 +8,18 @@ use std::{io, time::Duration};
 
 use liqo_datapath_testbed::{
     contenders::Contender,
-    measure::{Plan, measure},
+    measure::{MeasurementPlan, measure_contenders},
     process,
 };
 
 fn main() -> io::Result<()> {
-    if process::serve()? {
+    if process::serve_if_child()? {
         return Ok(());
     }
     let numbers: Vec<u64> = std::env::args()
         .filter_map(|argument| argument.parse().ok())
         .collect();
-    let plan = Plan {
+    let plan = MeasurementPlan {
         rounds: numbers
             .first()
             .and_then(|rounds| usize::try_from(*rounds).ok())
@@ -43,7 +43,7 @@ fn main() -> io::Result<()> {
         }
         open.is_ok()
     });
-    let results = measure(&contenders, &plan, |step| eprintln!("{step}"))?;
+    let results = measure_contenders(&contenders, &plan, |step| eprintln!("{step}"))?;
     println!("{}", results.table("wireguard-go"));
     Ok(())
 }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    End, Pair,
-    process::{Running, Side},
+    Pair, PairEnd,
+    process::{ChildProcess, TunnelSide},
     wireguard_go::WireguardGo,
 };
 
@@ -28,14 +28,14 @@ pub enum Contender {
 }
 
 /// A running contender.
-pub struct Open {
+pub struct RunningContender {
     pub pair: Pair,
-    processes: Vec<Process>,
+    processes: Vec<ContenderProcess>,
     link: bool,
 }
 
-enum Process {
-    Running(Running),
+enum ContenderProcess {
+    Running(ChildProcess),
     Go(WireguardGo),
 }
 
@@ -51,7 +51,7 @@ impl Contender {
     }
 
     /// Starts the contender between two new namespaces.
-    pub fn open(&self) -> io::Result<Open> {
+    pub fn open(&self) -> io::Result<RunningContender> {
         static NUMBER: AtomicU16 = AtomicU16::new(0);
         let pair = Pair::new()?;
         let name = format!(
@@ -61,24 +61,26 @@ impl Contender {
         );
         let mut processes = Vec::new();
         if !matches!(self, Self::Link) {
-            for (end, side) in [End::Left, End::Right]
+            for (end, side) in [PairEnd::Left, PairEnd::Right]
                 .into_iter()
-                .zip(Side::both(&name, false))
+                .zip(TunnelSide::both(&name, false))
             {
                 let namespace = pair.end(end);
                 match self {
                     Self::WireguardGo(program) => {
-                        processes.push(Process::Go(WireguardGo::start(program, namespace, &side)?));
+                        processes.push(ContenderProcess::Go(WireguardGo::start(
+                            program, namespace, &side,
+                        )?));
                     }
-                    Self::Kernel => kernel(&pair, end, &side)?,
-                    _ => processes.push(Process::Running(Running::start(
+                    Self::Kernel => configure_kernel(&pair, end, &side)?,
+                    _ => processes.push(ContenderProcess::Running(ChildProcess::start(
                         "tunnel", namespace, &side,
                     )?)),
                 }
                 pair.address(end, &side.device, side.mtu)?;
             }
         }
-        Ok(Open {
+        Ok(RunningContender {
             pair,
             processes,
             link: matches!(self, Self::Link),
@@ -86,7 +88,7 @@ impl Contender {
     }
 }
 
-fn kernel(pair: &Pair, end: End, side: &Side) -> io::Result<()> {
+fn configure_kernel(pair: &Pair, end: PairEnd, side: &TunnelSide) -> io::Result<()> {
     let namespace = pair.end(end);
     namespace.ip(&format!("link add {} type wireguard", side.device))?;
     let prefixes: Vec<_> = side.prefixes.iter().map(ToString::to_string).collect();
@@ -107,9 +109,9 @@ fn kernel(pair: &Pair, end: End, side: &Side) -> io::Result<()> {
         .map(drop)
 }
 
-impl Open {
+impl RunningContender {
     /// The address of one end for traffic over this contender.
-    pub fn address(&self, end: End, port: u16) -> std::net::SocketAddr {
+    pub fn address(&self, end: PairEnd, port: u16) -> std::net::SocketAddr {
         if self.link {
             end.outside(false, port)
         } else {
@@ -120,8 +122,8 @@ impl Open {
     /// CPU time of its processes.
     pub fn processor_time(&self) -> io::Result<Duration> {
         let times = self.processes.iter().map(|process| match process {
-            Process::Running(running) => running.processor_time(),
-            Process::Go(go) => go.process().processor_time(),
+            ContenderProcess::Running(running) => running.processor_time(),
+            ContenderProcess::Go(go) => go.process().processor_time(),
         });
         times.sum::<io::Result<Duration>>()
     }

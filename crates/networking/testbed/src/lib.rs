@@ -33,22 +33,22 @@ pub mod wireguard_go;
 
 use std::{io, net::SocketAddr};
 
-use namespace::Namespace;
+use namespace::NetworkNamespace;
 
 /// Two namespaces and the link between them.
 pub struct Pair {
-    pub left: Namespace,
-    pub right: Namespace,
+    pub left: NetworkNamespace,
+    pub right: NetworkNamespace,
 }
 
 /// One end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum PairEnd {
     Left,
     Right,
 }
 
-impl End {
+impl PairEnd {
     /// The last number of its addresses: 1 or 2.
     pub fn number(self) -> u8 {
         if self == Self::Left { 1 } else { 2 }
@@ -99,13 +99,13 @@ impl End {
 impl Pair {
     /// Creates both namespaces and the link.
     pub fn new() -> io::Result<Self> {
-        let (left, right) = (Namespace::new()?, Namespace::new()?);
+        let (left, right) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         left.ip(&format!(
             "link add wire type veth peer name wire netns {}",
             right.path()
         ))?;
         let pair = Self { left, right };
-        for end in [End::Left, End::Right] {
+        for end in [PairEnd::Left, PairEnd::Right] {
             let number = end.number();
             pair.end(end).ip(&format!(
                 "link set lo up\nlink set wire up\naddress add 192.0.2.{number}/24 dev wire\naddress add 2001:db8::{number}/64 dev wire nodad"
@@ -115,8 +115,8 @@ impl Pair {
     }
 
     /// The namespace of one end.
-    pub fn end(&self, end: End) -> &Namespace {
-        if end == End::Left {
+    pub fn end(&self, end: PairEnd) -> &NetworkNamespace {
+        if end == PairEnd::Left {
             &self.left
         } else {
             &self.right
@@ -124,7 +124,7 @@ impl Pair {
     }
 
     /// Gives the tunnel device of one end its addresses and MTU.
-    pub fn address(&self, end: End, device: &str, mtu: u16) -> io::Result<()> {
+    pub fn address(&self, end: PairEnd, device: &str, mtu: u16) -> io::Result<()> {
         let number = end.number();
         self.end(end).ip(&format!(
             "link set {device} mtu {mtu} up\naddress replace 10.99.0.{number}/24 dev {device}\naddress replace fd99::{number}/64 dev {device} nodad"

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, fmt::Write as _, io, time::Duration};
 
 use super::{
-    End,
-    contenders::{Contender, Open},
+    PairEnd,
+    contenders::{Contender, RunningContender},
     traffic,
 };
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MeasurementPlan {
     /// Number of measurements of each contender. The figures are medians over the rounds.
     pub rounds: usize,
     /// Duration of each kind of traffic in each round.
@@ -17,7 +17,7 @@ pub struct Plan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Figure {
+pub enum MeasuredFigure {
     /// Gbit/s over one TCP connection.
     OneStream,
     /// Gbit/s over four TCP connections.
@@ -41,7 +41,7 @@ pub enum Figure {
     RoundTripP99,
 }
 
-impl Figure {
+impl MeasuredFigure {
     /// In the order of the table.
     pub const ALL: [Self; 10] = [
         Self::OneStream,
@@ -76,13 +76,13 @@ impl Figure {
 /// The figures of each round, by contender.
 #[derive(Clone, Debug)]
 pub struct Results {
-    contenders: Vec<(&'static str, BTreeMap<Figure, Vec<f64>>)>,
+    contenders: Vec<(&'static str, BTreeMap<MeasuredFigure, Vec<f64>>)>,
 }
 
 /// Measures all contenders in turns. Calls `progress` before each step.
-pub fn measure(
+pub fn measure_contenders(
     contenders: &[Contender],
-    plan: &Plan,
+    plan: &MeasurementPlan,
     mut progress: impl FnMut(&str),
 ) -> io::Result<Results> {
     let mut results = Results {
@@ -117,19 +117,27 @@ pub fn measure(
     Ok(results)
 }
 
-fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
+fn one_round(open: &RunningContender, time: Duration) -> io::Result<Vec<(MeasuredFigure, f64)>> {
     let (left, right) = (&open.pair.left, &open.pair.right);
-    let server = |port| open.address(End::Right, port);
+    let server = |port| open.address(PairEnd::Right, port);
     let mut figures = Vec::new();
     // Establishes a session.
     traffic::round_trips(left, right, server(5000), Duration::from_millis(100))?;
     let tcp = [
-        (1, Figure::OneStream, Figure::OneStreamPerCpu),
-        (4, Figure::FourStreams, Figure::FourStreamsPerCpu),
+        (
+            1,
+            MeasuredFigure::OneStream,
+            MeasuredFigure::OneStreamPerCpu,
+        ),
+        (
+            4,
+            MeasuredFigure::FourStreams,
+            MeasuredFigure::FourStreamsPerCpu,
+        ),
     ];
     for (streams, throughput, per_cpu) in tcp {
         let before = open.processor_time()?;
-        let achieved = traffic::tcp(left, right, server(5001), streams, time)?;
+        let achieved = traffic::send_tcp(left, right, server(5001), streams, time)?;
         // The CPU time is that of the whole run, which is a tenth longer than the measured part.
         let used = open.processor_time()?.saturating_sub(before).as_secs_f64() / 1.1;
         figures.push((throughput, achieved.gigabits()));
@@ -137,28 +145,31 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
             figures.push((per_cpu, achieved.bytes as f64 * 8e-9 / used));
             if streams == 1 {
                 figures.push((
-                    Figure::CpuPerGigabyte,
+                    MeasuredFigure::CpuPerGigabyte,
                     used / (achieved.bytes as f64 * 1e-9),
                 ));
             }
         }
     }
     figures.push((
-        Figure::Udp,
-        traffic::udp(left, right, server(5002), 1300, time)?.gigabits(),
+        MeasuredFigure::Udp,
+        traffic::send_udp(left, right, server(5002), 1300, time)?.gigabits(),
     ));
     let before = open.processor_time()?;
-    let achieved = traffic::udp(left, right, server(5003), 64, time)?;
+    let achieved = traffic::send_udp(left, right, server(5003), 64, time)?;
     let used = open.processor_time()?.saturating_sub(before).as_secs_f64() / 1.1;
-    figures.push((Figure::SmallDatagrams, achieved.rate() / 1000.0));
+    figures.push((MeasuredFigure::SmallDatagrams, achieved.rate() / 1000.0));
     if used > 0.0 && achieved.messages > 0 {
         figures.push((
-            Figure::CpuPerSmallDatagram,
+            MeasuredFigure::CpuPerSmallDatagram,
             used * 1e6 / achieved.messages as f64,
         ));
     }
     let times = traffic::round_trips(left, right, server(5004), time)?;
-    for (figure, per_cent) in [(Figure::RoundTripP50, 50), (Figure::RoundTripP99, 99)] {
+    for (figure, per_cent) in [
+        (MeasuredFigure::RoundTripP50, 50),
+        (MeasuredFigure::RoundTripP99, 99),
+    ] {
         let at = (times.len() * per_cent / 100).min(times.len().saturating_sub(1));
         figures.extend(times.get(at).map(|time| (figure, time.as_secs_f64() * 1e6)));
     }
@@ -167,7 +178,7 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
 
 impl Results {
     /// The median of a figure, if the contender has it.
-    pub fn median(&self, contender: &str, figure: Figure) -> Option<f64> {
+    pub fn median(&self, contender: &str, figure: MeasuredFigure) -> Option<f64> {
         let (_, figures) = self
             .contenders
             .iter()
@@ -176,7 +187,7 @@ impl Results {
     }
 
     /// The median of the ratios to another contender in the same round.
-    pub fn ratio(&self, contender: &str, base: &str, figure: Figure) -> Option<f64> {
+    pub fn ratio(&self, contender: &str, base: &str, figure: MeasuredFigure) -> Option<f64> {
         let of = |wanted: &str| {
             self.contenders
                 .iter()
@@ -201,7 +212,7 @@ impl Results {
             names.join(" | "),
             "---|".repeat(names.len())
         );
-        for figure in Figure::ALL {
+        for figure in MeasuredFigure::ALL {
             let cell =
                 |name: &&str| match (self.median(name, figure), self.ratio(name, base, figure)) {
                     (Some(value), Some(ratio)) if *name != base => {
@@ -241,7 +252,8 @@ mod tests {
 
     #[test]
     fn the_table_shows_medians_and_ratios_of_the_same_round() {
-        let figures = |values: &[f64]| BTreeMap::from([(Figure::OneStream, values.to_vec())]);
+        let figures =
+            |values: &[f64]| BTreeMap::from([(MeasuredFigure::OneStream, values.to_vec())]);
         let results = Results {
             contenders: vec![
                 ("liqo", figures(&[2.0, 8.0])),
@@ -249,7 +261,7 @@ mod tests {
             ],
         };
         assert_eq!(
-            results.ratio("liqo", "wireguard-go", Figure::OneStream),
+            results.ratio("liqo", "wireguard-go", MeasuredFigure::OneStream),
             Some(2.0)
         );
         assert!(

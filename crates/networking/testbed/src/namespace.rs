@@ -12,9 +12,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 /// A network namespace. It lives as long as this or a process in it.
 #[derive(Debug)]
-pub struct Namespace(File);
+pub struct NetworkNamespace(File);
 
-impl Namespace {
+impl NetworkNamespace {
     /// Creates a namespace. Its loopback device is down.
     pub fn new() -> io::Result<Self> {
         let make = || {

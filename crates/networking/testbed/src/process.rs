@@ -12,8 +12,10 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{End, namespace::Namespace};
-use liqo_datapath::tunnel::{Endpoint, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel};
+use super::{PairEnd, namespace::NetworkNamespace};
+use liqo_datapath::tunnel::{
+    EndpointConfig, PrivateKey, PublicKey, RemoteConfig, Tunnel, UserspaceTunnel,
+};
 
 /// Environment variable with the role of a process.
 pub const ROLE: &str = "LIQO_TESTBED_ROLE";
@@ -22,7 +24,7 @@ pub const SIDE: &str = "LIQO_TESTBED_SIDE";
 
 /// The configuration of one end of a tunnel between two.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct TunnelSide {
     pub device: String,
     pub mtu: u16,
     pub private_key: PrivateKey,
@@ -35,12 +37,12 @@ pub struct Side {
     pub prefixes: Vec<IpNet>,
 }
 
-impl Side {
+impl TunnelSide {
     /// Both ends of a tunnel between the namespaces of a [`Pair`](super::Pair). The device names
     /// begin with `name`.
     pub fn both(name: &str, v6: bool) -> [Self; 2] {
         let keys = [PrivateKey::generate(), PrivateKey::generate()];
-        [End::Left, End::Right].map(|end| {
+        [PairEnd::Left, PairEnd::Right].map(|end| {
             let (own, other) = (
                 usize::from(end.number()) - 1,
                 usize::from(end.other().number()) - 1,
@@ -50,7 +52,7 @@ impl Side {
                 mtu: 1420,
                 private_key: keys[own].clone(),
                 listen: end.outside(v6, 51_820),
-                remote_key: keys[other].public(),
+                remote_key: keys[other].public_key(),
                 remote: end.other().outside(v6, 51_820),
                 prefixes: [
                     end.other().inside(false, 0).ip(),
@@ -63,23 +65,23 @@ impl Side {
     }
 
     /// The configuration for our tunnel.
-    pub fn endpoint(&self) -> Endpoint {
+    pub fn endpoint(&self) -> EndpointConfig {
         let unspecified: IpAddr = if self.listen.is_ipv4() {
             std::net::Ipv4Addr::UNSPECIFIED.into()
         } else {
             std::net::Ipv6Addr::UNSPECIFIED.into()
         };
-        Endpoint {
+        EndpointConfig {
             private_key: self.private_key.clone(),
             previous_key: None,
             listen: vec![SocketAddr::new(unspecified, self.listen.port())],
             device: self.device.clone(),
             mtu: self.mtu,
-            remotes: vec![Remote {
+            remotes: vec![RemoteConfig {
                 endpoint: Some(self.remote),
                 keepalive: Some(Duration::from_secs(25)),
                 prefixes: self.prefixes.clone(),
-                ..Remote::new(self.remote_key)
+                ..RemoteConfig::new(self.remote_key)
             }],
         }
     }
@@ -103,7 +105,7 @@ impl Side {
     }
 }
 
-impl FromStr for Side {
+impl FromStr for TunnelSide {
     type Err = io::Error;
 
     fn from_str(line: &str) -> io::Result<Self> {
@@ -133,11 +135,11 @@ impl FromStr for Side {
 
 /// Runs our tunnel until standard input ends, if this process was started in that role. Returns
 /// whether it was.
-pub fn serve() -> io::Result<bool> {
+pub fn serve_if_child() -> io::Result<bool> {
     if std::env::var(ROLE).as_deref() != Ok("tunnel") {
         return Ok(false);
     }
-    let side: Side = std::env::var(SIDE).unwrap_or_default().parse()?;
+    let side: TunnelSide = std::env::var(SIDE).unwrap_or_default().parse()?;
     let tunnel = UserspaceTunnel::new();
     tunnel.apply(&side.endpoint()).map_err(io::Error::other)?;
     wait_for_the_end()?;
@@ -152,14 +154,14 @@ pub fn wait_for_the_end() -> io::Result<()> {
 
 /// A child process. Dropping this kills it.
 #[derive(Debug)]
-pub struct Running {
+pub struct ChildProcess {
     child: Child,
     _stdin: Option<ChildStdin>,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts this program again, in a role and in a namespace, and waits until it is ready.
-    pub fn start(role: &str, namespace: &Namespace, side: &Side) -> io::Result<Self> {
+    pub fn start(role: &str, namespace: &NetworkNamespace, side: &TunnelSide) -> io::Result<Self> {
         let program = std::env::current_exe()?;
         let mut child = namespace.run(|| {
             Command::new(program)
@@ -224,7 +226,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::namespace::Namespace;
+use super::namespace::NetworkNamespace;
 
 const BLOCK: usize = 128 << 10;
 
@@ -38,9 +38,9 @@ impl Throughput {
 }
 
 /// Sends as much as possible over this number of TCP connections.
-pub fn tcp(
-    from: &Namespace,
-    to: &Namespace,
+pub fn send_tcp(
+    from: &NetworkNamespace,
+    to: &NetworkNamespace,
     server: SocketAddr,
     streams: usize,
     time: Duration,
@@ -86,9 +86,9 @@ pub fn tcp(
 }
 
 /// Sends datagrams of one size as fast as possible, one per call, and counts those that arrive.
-pub fn udp(
-    from: &Namespace,
-    to: &Namespace,
+pub fn send_udp(
+    from: &NetworkNamespace,
+    to: &NetworkNamespace,
     server: SocketAddr,
     size: usize,
     time: Duration,
@@ -136,8 +136,8 @@ pub fn udp(
 
 /// Sorted times of round trips of small messages over one TCP connection.
 pub fn round_trips(
-    from: &Namespace,
-    to: &Namespace,
+    from: &NetworkNamespace,
+    to: &NetworkNamespace,
     server: SocketAddr,
     time: Duration,
 ) -> io::Result<Vec<Duration>> {
@@ -168,9 +168,9 @@ pub fn round_trips(
 }
 
 /// Sends random bytes over TCP and returns whether they arrived unchanged.
-pub fn transfer(
-    from: &Namespace,
-    to: &Namespace,
+pub fn arrives_unchanged(
+    from: &NetworkNamespace,
+    to: &NetworkNamespace,
     server: SocketAddr,
     length: usize,
 ) -> io::Result<bool> {

@@ -11,21 +11,25 @@ use std::{
 };
 
 use super::{
-    namespace::Namespace,
-    process::{Running, Side},
+    namespace::NetworkNamespace,
+    process::{ChildProcess, TunnelSide},
 };
 
 /// A running wireguard-go.
 #[derive(Debug)]
 pub struct WireguardGo {
-    running: Running,
+    running: ChildProcess,
     socket: PathBuf,
 }
 
 impl WireguardGo {
     /// Starts the program in a namespace and configures it over its control socket. All instances
     /// on a machine share one directory of control sockets, which are named after their devices.
-    pub fn start(program: &Path, namespace: &Namespace, side: &Side) -> io::Result<Self> {
+    pub fn start(
+        program: &Path,
+        namespace: &NetworkNamespace,
+        side: &TunnelSide,
+    ) -> io::Result<Self> {
         let socket = Path::new("/var/run/wireguard").join(format!("{}.sock", side.device));
         let _ = fs::remove_file(&socket);
         let child = namespace.run(|| {
@@ -39,19 +43,19 @@ impl WireguardGo {
                 .spawn()
         })??;
         let go = Self {
-            running: Running::adopt(child),
+            running: ChildProcess::adopt(child),
             socket,
         };
-        go.wait()?;
-        go.set(&configuration(side))?;
+        go.wait_for_socket()?;
+        go.send_configuration(&configuration(side))?;
         Ok(go)
     }
 
-    pub fn process(&self) -> &Running {
+    pub fn process(&self) -> &ChildProcess {
         &self.running
     }
 
-    fn wait(&self) -> io::Result<()> {
+    fn wait_for_socket(&self) -> io::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while UnixStream::connect(&self.socket).is_err() {
             if Instant::now() > deadline {
@@ -64,7 +68,7 @@ impl WireguardGo {
         Ok(())
     }
 
-    fn set(&self, configuration: &str) -> io::Result<()> {
+    fn send_configuration(&self, configuration: &str) -> io::Result<()> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(configuration.as_bytes())?;
@@ -97,7 +101,7 @@ impl Drop for WireguardGo {
 }
 
 /// The configuration in WireGuard's cross-platform protocol.
-fn configuration(side: &Side) -> String {
+fn configuration(side: &TunnelSide) -> String {
     let hex = |key: &[u8; 32]| data_encoding::HEXLOWER.encode(key);
     let mut text = format!(
         "set=1\nprivate_key={}\nlisten_port={}\nreplace_peers=true\npublic_key={}\nendpoint={}\n",

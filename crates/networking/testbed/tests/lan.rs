@@ -9,13 +9,13 @@ use std::{
 };
 
 use liqo_api::ClusterId;
-use liqo_datapath_testbed::namespace::Namespace;
+use liqo_datapath_testbed::namespace::NetworkNamespace;
 use liqo_discovery::{
     announcement::Announcement,
     lan_table::MAX_ENTRIES_PER_SENDER,
     responder::{OwnAnnouncement, TTL},
 };
-use liqo_fabric::lan_service::{LanConfig, run};
+use liqo_fabric::lan_service::{LanConfig, run_service};
 use liqo_playground::{Requirements, Silent};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -47,7 +47,7 @@ struct Node {
 }
 
 impl Node {
-    fn start(namespace: &'static Namespace, own: OwnAnnouncement) -> Self {
+    fn start(namespace: &'static NetworkNamespace, own: OwnAnnouncement) -> Self {
         let config = LanConfig {
             own_id: own.cluster_id.clone(),
             own: Some(own),
@@ -63,7 +63,7 @@ impl Node {
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(run(config, publish, ended));
+            runtime.block_on(run_service(config, publish, ended));
         };
         let thread = thread::spawn(move || namespace.run(work).expect("in the namespace"));
         Self {
@@ -112,15 +112,15 @@ impl Drop for Node {
 
 /// Namespaces on one bridge, each with `eth0`, and something like a pod's interface, which has no
 /// part in this.
-fn network(count: u8) -> io::Result<&'static [Namespace]> {
+fn network(count: u8) -> io::Result<&'static [NetworkNamespace]> {
     tokio::runtime::Runtime::new()?
         .block_on(async { Requirements::check(&[]).await?.install(&Silent).await })
         .map_err(io::Error::other)?;
-    let switch = Namespace::new()?;
+    let switch = NetworkNamespace::new()?;
     switch.ip("link set lo up\nlink add lan type bridge\nlink set lan up\n")?;
     let mut nodes = Vec::new();
     for number in 1..=count {
-        let node = Namespace::new()?;
+        let node = NetworkNamespace::new()?;
         switch.ip(&format!(
             "link add p{number} type veth peer name eth0 netns {}\nlink set p{number} master lan up\n",
             node.path()
@@ -137,7 +137,7 @@ fn network(count: u8) -> io::Result<&'static [Namespace]> {
 }
 
 /// Sends packets from a namespace, as others that speak multicast DNS do.
-fn send(namespace: &Namespace, packets: &[Vec<u8>]) -> io::Result<()> {
+fn send(namespace: &NetworkNamespace, packets: &[Vec<u8>]) -> io::Result<()> {
     namespace.run(|| {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_address(true)?;
@@ -172,7 +172,7 @@ fn clusters_find_each_other_whatever_a_liar_sends() {
     rome.finds(&[(2, "192.0.2.22")]);
 
     // A goodbye in the name of another one, and nonsense.
-    let mut packets = vec![own(2, "192.0.2.22").answer(0).expect("a message")];
+    let mut packets = vec![own(2, "192.0.2.22").encode_answer(0).expect("a message")];
     packets.extend((0..=255).map(|byte| vec![byte; 1400]));
     packets.push([&[0; 4][..], &[0xff; 8]].concat());
     packets.push(Vec::new());
@@ -180,7 +180,11 @@ fn clusters_find_each_other_whatever_a_liar_sends() {
     // More clusters than one sender may announce. What comes too fast is dropped, so it says so
     // again.
     let lies: Vec<_> = (100..140)
-        .map(|number| own(number, "192.0.2.3").answer(TTL).expect("a message"))
+        .map(|number| {
+            own(number, "192.0.2.3")
+                .encode_answer(TTL)
+                .expect("a message")
+        })
         .collect();
     let deadline = Instant::now() + TIMEOUT;
     while rome.found.borrow().as_ref().map_or(0, Vec::len) != 1 + MAX_ENTRIES_PER_SENDER {

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256, Sha512};
 const TOKEN_CONTEXT: &[u8] = b"liqo-tunnel-v1";
 
 /// The private key of a cluster that holds this token and is not known yet.
-pub fn of_token(token: &str) -> [u8; 32] {
+pub fn private_key_of_token(token: &str) -> [u8; 32] {
     Sha256::new()
         .chain_update(TOKEN_CONTEXT)
         .chain_update(token.as_bytes())
@@ -18,7 +18,7 @@ pub fn of_token(token: &str) -> [u8; 32] {
 }
 
 /// The private key of the cluster with this Ed25519 seed: the scalar that also signs.
-pub fn of_seed(seed: &[u8; 32]) -> [u8; 32] {
+pub fn private_key_of_seed(seed: &[u8; 32]) -> [u8; 32] {
     let digest: [u8; 64] = Sha512::digest(seed).into();
     let mut key = [0; 32];
     key.copy_from_slice(&digest[..32]);
@@ -26,13 +26,13 @@ pub fn of_seed(seed: &[u8; 32]) -> [u8; 32] {
 }
 
 /// The public key of a private key.
-pub fn public(private: [u8; 32]) -> [u8; 32] {
+pub fn public_key(private: [u8; 32]) -> [u8; 32] {
     x25519::PublicKey::from(&x25519::StaticSecret::from(private)).to_bytes()
 }
 
 /// The WireGuard public key of the cluster with this Ed25519 public key: the same point in
 /// Montgomery form. `None` if it is not a point of the curve, or a point of small order.
-pub fn of_cluster(public_key: &[u8; 32]) -> Option<[u8; 32]> {
+pub fn public_key_of_cluster(public_key: &[u8; 32]) -> Option<[u8; 32]> {
     let point = CompressedEdwardsY(*public_key)
         .decompress()
         .filter(|point| !point.is_small_order())?;
@@ -57,20 +57,26 @@ mod tests {
 
     #[test]
     fn a_cluster_and_its_peer_arrive_at_the_same_key() {
-        assert_eq!(of_cluster(&PUBLIC), Some(public(of_seed(&SEED))));
+        assert_eq!(
+            public_key_of_cluster(&PUBLIC),
+            Some(public_key(private_key_of_seed(&SEED)))
+        );
     }
 
     #[test]
     fn an_invalid_point_has_no_key() {
         // The neutral element, and no point at all.
         let neutral = std::array::from_fn(|at| u8::from(at == 0));
-        assert_eq!(of_cluster(&neutral), None);
-        assert_eq!(of_cluster(&[2; 32]), None);
+        assert_eq!(public_key_of_cluster(&neutral), None);
+        assert_eq!(public_key_of_cluster(&[2; 32]), None);
     }
 
     #[test]
     fn each_token_has_a_key_of_its_own() {
-        assert_ne!(of_token("one"), of_token("two"));
-        assert_ne!(of_token("one"), <[u8; 32]>::from(Sha256::digest("one")));
+        assert_ne!(private_key_of_token("one"), private_key_of_token("two"));
+        assert_ne!(
+            private_key_of_token("one"),
+            <[u8; 32]>::from(Sha256::digest("one"))
+        );
     }
 }

@@ -33,7 +33,9 @@ pub mod keys;
 pub mod session;
 mod stack;
 
-pub use stack::{IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Permit, Role, Stack};
+pub use stack::{
+    IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Stack, StackRole, StreamPermit,
+};
 
 /// Port of the auth endpoint inside a session.
 pub const AUTH_PORT: u16 = 443;

@@ -35,7 +35,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::stack::{PacketLink, Role, Stack};
+use crate::stack::{PacketLink, Stack, StackRole};
 
 /// A gateway that sends nothing for this long is gone. It does not answer keepalives, but while
 /// there is a peering, it answers the heartbeat, which is sent every three seconds. A gateway that
@@ -64,7 +64,7 @@ const MAX_DATAGRAM_LEN: usize = 2048;
 
 /// A gateway of the other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
+pub struct DialedGateway {
     pub public_key: [u8; 32],
     /// `address:port` or `name:port`.
     pub endpoints: Vec<String>,
@@ -74,7 +74,7 @@ pub struct Gateway {
 #[derive(Clone, PartialEq, Eq)]
 pub struct DialConfig {
     pub private_key: [u8; 32],
-    pub gateways: Vec<Gateway>,
+    pub gateways: Vec<DialedGateway>,
 }
 
 /// A session with another cluster. It ends when this is dropped or
@@ -83,24 +83,24 @@ pub struct DialConfig {
 pub struct TunnelConnection {
     stack: Stack,
     heard_at: watch::Receiver<Option<SocketAddr>>,
-    gateways: watch::Sender<Vec<Gateway>>,
+    gateways: watch::Sender<Vec<DialedGateway>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
 }
 
 /// Starts a session, which calls the gateways at once.
 pub fn dial(config: DialConfig) -> io::Result<TunnelConnection> {
-    start(config, is_allowed_address)
+    start_session(config, is_allowed_address)
 }
 
-fn start(
+fn start_session(
     config: DialConfig,
     is_allowed_address: fn(&SocketAddr) -> bool,
 ) -> io::Result<TunnelConnection> {
     let (gateways, known) = watch::channel(config.gateways);
-    let session = Session::new(config.private_key, known, is_allowed_address)?;
+    let session = DialedSession::new(config.private_key, known, is_allowed_address)?;
     let (inside, outside) = PacketLink::pair();
-    let (stack, _) = Stack::start(Role::Client, inside);
+    let (stack, _) = Stack::start(StackRole::Client, inside);
     let (stop, heard_at) = (CancellationToken::new(), session.heard.subscribe());
     tokio::spawn(stop.clone().run_until_cancelled_owned(session.run(outside)));
     Ok(TunnelConnection {
@@ -131,7 +131,7 @@ impl TunnelConnection {
 
     /// Replaces the list of gateways. The session keeps the gateway that it uses as long as that
     /// answers.
-    pub fn set_gateways(&self, gateways: &[Gateway]) {
+    pub fn set_gateways(&self, gateways: &[DialedGateway]) {
         self.gateways.send_if_modified(|known| {
             let differs = *known != gateways;
             if differs {
@@ -191,8 +191,8 @@ impl Sockets {
     async fn receive(&self, four: &mut [u8], six: &mut [u8]) -> (bool, usize, SocketAddr) {
         loop {
             let received = tokio::select! {
-                received = from(self.v4.as_ref(), &mut *four) => received.map(|(length, from)| (true, length, from)),
-                received = from(self.v6.as_ref(), &mut *six) => received.map(|(length, from)| (false, length, from)),
+                received = receive_from(self.v4.as_ref(), &mut *four) => received.map(|(length, from)| (true, length, from)),
+                received = receive_from(self.v6.as_ref(), &mut *six) => received.map(|(length, from)| (false, length, from)),
             };
             match received {
                 Ok(received) => return received,
@@ -203,7 +203,10 @@ impl Sockets {
     }
 }
 
-async fn from(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+async fn receive_from(
+    socket: Option<&UdpSocket>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, SocketAddr)> {
     match socket {
         Some(socket) => socket.recv_from(buffer).await,
         None => std::future::pending().await,
@@ -214,7 +217,7 @@ async fn from(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<(usiz
 type CandidateId = ([u8; 32], SocketAddr);
 
 /// One of a gateway's keys at one of its addresses.
-struct Candidate {
+struct DialCandidate {
     id: CandidateId,
     /// The same number for all candidates of a gateway.
     gateway: usize,
@@ -222,12 +225,12 @@ struct Candidate {
 }
 
 /// The schedule of calls to all gateways.
-struct Calls {
+struct CallSchedule {
     next: Instant,
     pause: Duration,
 }
 
-impl Calls {
+impl CallSchedule {
     fn at_once(now: Instant) -> Self {
         Self {
             next: now,
@@ -255,33 +258,33 @@ impl Calls {
     }
 }
 
-struct Session {
-    candidates: Vec<Candidate>,
+struct DialedSession {
+    candidates: Vec<DialCandidate>,
     /// The candidate in use, and when it last sent something.
     active: Option<(usize, Instant)>,
-    calls: Calls,
+    calls: CallSchedule,
     /// Endpoints that are names, with their last known addresses.
     names: BTreeMap<String, Vec<SocketAddr>>,
     indices: IndexTable,
     limiter: Arc<RateLimiter>,
     sockets: Sockets,
     private_key: x25519::StaticSecret,
-    gateways: watch::Receiver<Vec<Gateway>>,
+    gateways: watch::Receiver<Vec<DialedGateway>>,
     is_allowed_address: fn(&SocketAddr) -> bool,
     heard: watch::Sender<Option<SocketAddr>>,
 }
 
-impl Session {
+impl DialedSession {
     fn new(
         private_key: [u8; 32],
-        gateways: watch::Receiver<Vec<Gateway>>,
+        gateways: watch::Receiver<Vec<DialedGateway>>,
         is_allowed_address: fn(&SocketAddr) -> bool,
     ) -> io::Result<Self> {
         let private_key = x25519::StaticSecret::from(private_key);
         Ok(Self {
             candidates: Vec::new(),
             active: None,
-            calls: Calls::at_once(Instant::now()),
+            calls: CallSchedule::at_once(Instant::now()),
             names: BTreeMap::new(),
             indices: IndexTable::from_os_rng(),
             limiter: Arc::new(RateLimiter::new(
@@ -313,13 +316,13 @@ impl Session {
                     let buffer = if is_v4 { &four } else { &six };
                     let Some(datagram) = buffer.get(..length) else { continue };
                     if let Some(packet) = self.receive(datagram, from).await
-                        && !self.deliver(packet, &mut link).await
+                        && !self.deliver_packet(packet, &mut link).await
                     {
                         return;
                     }
                 }
                 _ = ticks.tick() => {
-                    self.tick().await;
+                    self.run_timers().await;
                     if self.active.is_some() {
                         continue;
                     }
@@ -334,7 +337,7 @@ impl Session {
                         lookup.set(look_up(names).fuse());
                     }
                     if !self.candidates.is_empty() && self.calls.is_due(now) {
-                        self.call().await;
+                        self.call_candidates().await;
                     }
                 }
                 answers = &mut lookup => {
@@ -351,7 +354,7 @@ impl Session {
 
     /// Hands a packet to the stack, and takes the stack's packets meanwhile, for which it may be
     /// waiting. Returns false when the stack has ended.
-    async fn deliver(&mut self, packet: Vec<u8>, link: &mut PacketLink) -> bool {
+    async fn deliver_packet(&mut self, packet: Vec<u8>, link: &mut PacketLink) -> bool {
         loop {
             tokio::select! {
                 permit = link.outgoing.reserve() => return permit.map(|permit| permit.send(packet)).is_ok(),
@@ -417,7 +420,7 @@ impl Session {
                     self.limiter.clone(),
                 ),
             };
-            Candidate { id, gateway, tunn }
+            DialCandidate { id, gateway, tunn }
         };
         self.candidates = number_gateways(&ids)
             .into_iter()
@@ -427,7 +430,7 @@ impl Session {
     }
 
     /// Starts a handshake with each candidate.
-    async fn call(&mut self) {
+    async fn call_candidates(&mut self) {
         for candidate in &mut self.candidates {
             if let Some(message) = candidate.tunn.format_handshake_initiation(true) {
                 self.sockets.send(message.into(), candidate.id.1).await;
@@ -458,7 +461,7 @@ impl Session {
         let in_use = self
             .active
             .and_then(|(active, _)| Some((active, self.candidates.get(active)?.gateway)));
-        let mut candidates: Vec<(usize, &mut Candidate)> =
+        let mut candidates: Vec<(usize, &mut DialCandidate)> =
             self.candidates.iter_mut().enumerate().collect();
         candidates.sort_by_key(|(_, candidate)| candidate.id.1 != from);
         for (number, candidate) in candidates {
@@ -493,7 +496,7 @@ impl Session {
         None
     }
 
-    async fn tick(&mut self) {
+    async fn run_timers(&mut self) {
         if self
             .active
             .is_some_and(|(_, heard)| heard.elapsed() >= GATEWAY_TIMEOUT)
@@ -501,7 +504,7 @@ impl Session {
             tracing::info!("a gateway of another cluster stopped answering");
             self.active = None;
             self.heard.send_replace(None);
-            self.calls = Calls::at_once(Instant::now());
+            self.calls = CallSchedule::at_once(Instant::now());
         }
         for (number, candidate) in self.candidates.iter_mut().enumerate() {
             // Every candidate's timers must advance, but only the one in use sends.

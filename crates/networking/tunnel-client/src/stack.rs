@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_util::sync::PollSender;
 
-use self::packets::{MAX_PACKETS, Packets};
+use self::packets::{MAX_PACKETS, PacketQueues};
 
 pub use self::packets::MTU;
 
@@ -48,7 +48,7 @@ const EPHEMERAL: std::ops::Range<u16> = 49152..65535;
 
 /// The role of a stack in a session. A session has only these two, so their addresses are fixed.
 #[derive(Clone, Debug)]
-pub enum Role {
+pub enum StackRole {
     /// Opens streams.
     Client,
     /// Accepts streams as its current policy allows.
@@ -68,7 +68,7 @@ pub struct ListenPolicy {
     pub permits: Arc<Semaphore>,
 }
 
-impl Role {
+impl StackRole {
     const CLIENT: Ipv6Address = Ipv6Address::new(0xfd4c, 0x6971, 0x6f00, 0, 0, 0, 0, 1);
     const SERVER: Ipv6Address = Ipv6Address::new(0xfd4c, 0x6971, 0x6f00, 0, 0, 0, 0, 2);
 
@@ -114,31 +114,31 @@ pub struct IncomingStream {
     pub stream: DuplexStream,
     /// Its permit of [`ListenPolicy::permits`], which becomes free when this and the connection are
     /// gone.
-    pub permit: Permit,
+    pub permit: StreamPermit,
 }
 
 /// A permit of [`ListenPolicy::permits`].
-pub type Permit = Arc<OwnedSemaphorePermit>;
+pub type StreamPermit = Arc<OwnedSemaphorePermit>;
 
 /// A handle to a TCP stack. The stack ends when its link ends, or when all handles are gone and all
 /// streams have ended.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    requests: mpsc::Sender<Connect>,
+    requests: mpsc::Sender<ConnectRequest>,
 }
 
 #[derive(Debug)]
-struct Connect {
+struct ConnectRequest {
     port: u16,
     connected: oneshot::Sender<io::Result<DuplexStream>>,
 }
 
 impl Stack {
     /// Starts a stack. The receiver yields the streams that the other side opens.
-    pub fn start(role: Role, link: PacketLink) -> (Self, mpsc::Receiver<IncomingStream>) {
+    pub fn start(role: StackRole, link: PacketLink) -> (Self, mpsc::Receiver<IncomingStream>) {
         let (sender, requests) = mpsc::channel(BACKLOG);
         let (accepted, streams) = mpsc::channel(MAX_STREAMS);
-        tokio::spawn(Driver::new(role, link, requests, accepted));
+        tokio::spawn(StackDriver::new(role, link, requests, accepted));
         (Self { requests: sender }, streams)
     }
 
@@ -147,7 +147,7 @@ impl Stack {
         let (connected, answer) = oneshot::channel();
         let ended = || io::Error::new(io::ErrorKind::NotConnected, "the session has ended");
         self.requests
-            .send(Connect { port, connected })
+            .send(ConnectRequest { port, connected })
             .await
             .map_err(|_| ended())?;
         let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
@@ -163,14 +163,14 @@ impl Stack {
 }
 
 /// A TCP connection and the stream of its user.
-struct Connection {
+struct StackConnection {
     handle: SocketHandle,
     state: ConnectionState,
 }
 
 enum ConnectionState {
     /// Waits for the other side to connect.
-    Listening(u16, Permit),
+    Listening(u16, StreamPermit),
     Connecting(oneshot::Sender<io::Result<DuplexStream>>),
     Open {
         stream: DuplexStream,
@@ -181,31 +181,31 @@ enum ConnectionState {
     },
 }
 
-struct Driver {
-    role: Role,
+struct StackDriver {
+    role: StackRole,
     interface: Interface,
     sockets: SocketSet<'static>,
-    connections: Vec<Connection>,
+    connections: Vec<StackConnection>,
     /// Permits of the connections that the other side opened.
-    permits: Vec<(SocketHandle, Permit)>,
-    packets: Packets,
+    permits: Vec<(SocketHandle, StreamPermit)>,
+    packets: PacketQueues,
     incoming: mpsc::Receiver<Vec<u8>>,
     outgoing: PollSender<Vec<u8>>,
-    requests: Option<mpsc::Receiver<Connect>>,
+    requests: Option<mpsc::Receiver<ConnectRequest>>,
     accepted: mpsc::Sender<IncomingStream>,
     next_port: u16,
     start: Instant,
     alarm: Pin<Box<Sleep>>,
 }
 
-impl Driver {
+impl StackDriver {
     fn new(
-        role: Role,
+        role: StackRole,
         link: PacketLink,
-        requests: mpsc::Receiver<Connect>,
+        requests: mpsc::Receiver<ConnectRequest>,
         accepted: mpsc::Sender<IncomingStream>,
     ) -> Self {
-        let mut packets = Packets::default();
+        let mut packets = PacketQueues::default();
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = rand::random();
         let mut interface = Interface::new(config, &mut packets, inner::Instant::ZERO);
@@ -228,7 +228,7 @@ impl Driver {
             alarm: Box::pin(sleep_until(Instant::now())),
             role,
         };
-        driver.listen();
+        driver.update_listeners();
         driver
     }
 
@@ -238,7 +238,7 @@ impl Driver {
         )
     }
 
-    fn socket() -> tcp::Socket<'static> {
+    fn new_socket() -> tcp::Socket<'static> {
         let buffer = || tcp::SocketBuffer::new(vec![0; TCP_BUFFER]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
         socket.set_timeout(Some(TIMEOUT));
@@ -250,8 +250,8 @@ impl Driver {
 
     /// Keeps one listening socket on each open port, within the policy's limits, and none on other
     /// ports.
-    fn listen(&mut self) {
-        let Role::Server(policy) = &self.role else {
+    fn update_listeners(&mut self) {
+        let StackRole::Server(policy) = &self.role else {
             return;
         };
         let policy = policy.borrow().clone();
@@ -264,7 +264,7 @@ impl Driver {
             !is_closed
         });
         for port in policy.ports {
-            let waits = |connection: &Connection| {
+            let waits = |connection: &StackConnection| {
                 matches!(connection.state, ConnectionState::Listening(on, _) if on == port)
                     && self.sockets.get::<tcp::Socket>(connection.handle).state()
                         == tcp::State::Listen
@@ -277,11 +277,11 @@ impl Driver {
             let Ok(permit) = policy.permits.clone().try_acquire_owned().map(Arc::new) else {
                 continue;
             };
-            let mut socket = Self::socket();
+            let mut socket = Self::new_socket();
             if socket.listen(port).is_ok() {
                 let handle = self.sockets.add(socket);
                 self.permits.push((handle, permit.clone()));
-                self.connections.push(Connection {
+                self.connections.push(StackConnection {
                     handle,
                     state: ConnectionState::Listening(port, permit),
                 });
@@ -289,7 +289,7 @@ impl Driver {
         }
     }
 
-    fn connect(&mut self, request: Connect) {
+    fn connect(&mut self, request: ConnectRequest) {
         if self.sockets.iter().count() >= MAX_STREAMS {
             let error = io::Error::new(
                 io::ErrorKind::QuotaExceeded,
@@ -299,12 +299,12 @@ impl Driver {
             return;
         }
         self.next_port = self.free_port();
-        let mut socket = Self::socket();
-        let remote = (IpAddress::Ipv6(Role::SERVER), request.port);
+        let mut socket = Self::new_socket();
+        let remote = (IpAddress::Ipv6(StackRole::SERVER), request.port);
         match socket.connect(self.interface.context(), remote, self.next_port) {
             Ok(()) => {
                 let handle = self.sockets.add(socket);
-                self.connections.push(Connection {
+                self.connections.push(StackConnection {
                     handle,
                     state: ConnectionState::Connecting(request.connected),
                 });
@@ -381,10 +381,11 @@ impl Driver {
 
     /// Whether no stream is open and none can be opened any more.
     fn is_over(&self) -> bool {
-        let listens =
-            |connection: &Connection| matches!(connection.state, ConnectionState::Listening(..));
+        let listens = |connection: &StackConnection| {
+            matches!(connection.state, ConnectionState::Listening(..))
+        };
         self.requests.is_none()
-            && (matches!(self.role, Role::Client) || self.accepted.is_closed())
+            && (matches!(self.role, StackRole::Client) || self.accepted.is_closed())
             && self.connections.iter().all(listens)
             && self.sockets.iter().count() == self.connections.len()
     }
@@ -394,10 +395,11 @@ impl Driver {
         let mut moved = false;
         for connection in std::mem::take(&mut self.connections) {
             let socket = self.sockets.get_mut::<tcp::Socket>(connection.handle);
-            let (state, progress) = advance(socket, connection.state, &self.accepted, context);
+            let (state, progress) =
+                advance_connection(socket, connection.state, &self.accepted, context);
             moved |= progress;
             match state {
-                Some(state) => self.connections.push(Connection {
+                Some(state) => self.connections.push(StackConnection {
                     state,
                     ..connection
                 }),
@@ -440,7 +442,7 @@ impl Driver {
     }
 }
 
-impl Future for Driver {
+impl Future for StackDriver {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -450,14 +452,14 @@ impl Future for Driver {
                 return Poll::Ready(());
             };
             let now = this.now();
-            this.listen();
+            this.update_listeners();
             // One packet at a time: each new connection needs a listening socket.
             while this
                 .interface
                 .poll_ingress_single(now, &mut this.packets, &mut this.sockets)
                 != PollIngressSingleResult::None
             {
-                this.listen();
+                this.update_listeners();
             }
             this.interface
                 .poll(now, &mut this.packets, &mut this.sockets);
@@ -491,7 +493,7 @@ fn is_finished(socket: &tcp::Socket<'_>) -> bool {
 }
 
 /// Advances a connection. Returns its next state, `None` if it is over, and whether bytes moved.
-fn advance(
+fn advance_connection(
     socket: &mut tcp::Socket<'_>,
     state: ConnectionState,
     accepted: &mpsc::Sender<IncomingStream>,

@@ -51,7 +51,7 @@ pub mod webhook;
 
 use liqo_controller_runtime::Context;
 pub use liqo_metering::VoucherKey;
-use provider::Provider;
+use provider::ProviderState;
 use tokio_util::sync::CancellationToken;
 
 /// A part of offloading ended although nobody stopped it.
@@ -66,17 +66,21 @@ pub enum Error {
     )]
     WebhookEnded,
     #[error(transparent)]
-    Webhook(#[from] webhook::Error),
+    Webhook(#[from] webhook::WebhookError),
 }
 
 /// Runs both sides, and the webhook's configuration, until the context's `stop`. Only on the
 /// leader.
-pub async fn run(context: Context, voucher_key: VoucherKey) -> Result<(), Error> {
+pub async fn run_controllers(context: Context, voucher_key: VoucherKey) -> Result<(), Error> {
     let stop = context.stop.clone();
     let configured = webhook::keep_configured(context.clone());
-    let provider = Provider::start(context.clone());
-    let consumer = Box::pin(consumer::run(context, voucher_key, provider.remote_pods()));
-    let provider = Box::pin(provider::run(provider));
+    let provider = ProviderState::start(context.clone());
+    let consumer = Box::pin(consumer::run_consumer(
+        context,
+        voucher_key,
+        provider.remote_pods(),
+    ));
+    let provider = Box::pin(provider::run_provider(provider));
     until_all_ended(&stop, consumer, provider, Box::pin(configured)).await
 }
 
@@ -87,7 +91,7 @@ async fn until_all_ended(
     stop: &CancellationToken,
     consumer: impl Future<Output = ()>,
     provider: impl Future<Output = ()>,
-    configured: impl Future<Output = Result<(), webhook::Error>>,
+    configured: impl Future<Output = Result<(), webhook::WebhookError>>,
 ) -> Result<(), Error> {
     let ended = |error| {
         if stop.is_cancelled() {

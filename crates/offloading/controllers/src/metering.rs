@@ -16,19 +16,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::{Api, api::PostParams, runtime::watcher::Config};
 use liqo_api::{ClusterId, UsageRecord, UsageRecordSpec, labels};
-use liqo_controller_runtime::conditions::namespaced;
-use liqo_controller_runtime::put::{marked, put};
-use liqo_controller_runtime::writes::{Step as _, StepError};
-use liqo_controller_runtime::{Batches, Cache, Context, Key, Next, Queue, metrics};
+use liqo_controller_runtime::conditions::namespaced_api;
+use liqo_controller_runtime::put::{create_or_replace, with_peer_labels};
+use liqo_controller_runtime::writes::{StepContext as _, StepError};
+use liqo_controller_runtime::{Batches, Cache, Context, Key, Queue, Requeue, metrics};
 use liqo_metering::receipt::{api_period, period_label, period_of};
-use liqo_metering::spending::Account;
+use liqo_metering::spending::ContractAccount;
 use liqo_metering::voucher::may_have_run_on;
-use liqo_metering::{Book, ChunkWrite, Entry, Period, Seconds};
+use liqo_metering::{ChunkBook, ChunkWrite, Period, Seconds, UsageEntry};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::time::Instant;
 
-pub use contracts::{Contracts, MeteredContract};
+pub use contracts::{MeteredContract, MeteredContracts};
 pub use liqo_metering::period::GRACE;
 
 /// Minimum time between two writes in one namespace.
@@ -44,15 +44,15 @@ const PAGE: u32 = 16;
 const MAX_REMEMBERED: usize = 16;
 
 /// The facts that a side knows and the recorder does not.
-pub trait Side: Send + Sync + 'static {
+pub trait MeteringSide: Send + Sync + 'static {
     /// The entries, at this time, of all pods of a namespace that still exist. `None` if that is
     /// not known now.
-    fn open(&self, namespace: &str, now: Seconds) -> Option<Vec<Entry>>;
-    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)>;
+    fn open_entries(&self, namespace: &str, now: Seconds) -> Option<Vec<UsageEntry>>;
+    fn entry_parts(&self, entry: &UsageEntry, period_seconds: u32) -> Vec<(Period, UsageEntry)>;
     /// The entries of these pods are stored: what waits for that can go on.
-    fn stored(&self, namespace: &str, pods: Vec<String>);
+    fn entries_stored(&self, namespace: &str, pods: Vec<String>);
     /// Seconds between the end of a period and its completion.
-    fn grace(&self) -> Seconds;
+    fn completion_grace(&self) -> Seconds;
 }
 
 /// A record that exists.
@@ -71,11 +71,11 @@ type LastChunk = (u32, Option<u32>);
 
 /// The known facts about one namespace.
 #[derive(Default)]
-struct Namespace {
+struct MeteredNamespace {
     /// `None` until it was read from the cache, and after a write of unknown outcome.
-    book: Option<Book>,
+    book: Option<ChunkBook>,
     /// Entries to be stored, by pod.
-    pending: BTreeMap<String, Vec<Entry>>,
+    pending: BTreeMap<String, Vec<UsageEntry>>,
     /// Pods whose entries are being written.
     writing: HashSet<String>,
     /// Pods whose entries are stored, until they are forgotten.
@@ -92,15 +92,15 @@ struct Namespace {
 }
 
 /// Writes the usage records of one side.
-pub struct Recorder {
+pub struct UsageRecorder {
     context: Context,
     /// The label that names the peer.
     peer_label: &'static str,
     role: &'static str,
-    contracts: Contracts,
+    contracts: MeteredContracts,
     records: Cache<FoundChunk>,
     queue: Queue<String>,
-    namespaces: Mutex<HashMap<String, Namespace>>,
+    namespaces: Mutex<HashMap<String, MeteredNamespace>>,
 }
 
 impl FoundChunk {
@@ -129,7 +129,7 @@ impl FoundChunk {
     }
 }
 
-impl Recorder {
+impl UsageRecorder {
     /// Starts the watches. `peer_label` is on the objects of this side; `role` is its word in the
     /// metrics.
     pub fn start(context: &Context, peer_label: &'static str, role: &'static str) -> Arc<Self> {
@@ -140,7 +140,7 @@ impl Recorder {
             Config::default().labels(peer_label),
         );
         let changed = queue.clone();
-        let contracts = Contracts::follow(context, ours.clone(), move |namespace| {
+        let contracts = MeteredContracts::follow(context, ours.clone(), move |namespace| {
             changed.add(namespace.to_owned());
         });
         let all = Api::<UsageRecord>::all(client);
@@ -164,12 +164,14 @@ impl Recorder {
 
     /// Waits for the initial lists.
     pub async fn synced(&self) -> bool {
-        self.contracts.synced().await && self.records.synced().await
+        self.contracts.synced().await && self.records.wait_until_synced().await
     }
 
     /// The latest contract of a namespace.
-    pub fn contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
-        self.contracts.of(namespace, self.context.now()).pop()
+    pub fn latest_contract(&self, namespace: &str) -> Option<Arc<MeteredContract>> {
+        self.contracts
+            .charging_contracts(namespace, self.context.now())
+            .pop()
     }
 
     /// The peers with a contract.
@@ -177,14 +179,14 @@ impl Recorder {
         self.contracts
             .namespaces()
             .iter()
-            .filter_map(|namespace| peer_of(namespace))
+            .filter_map(|namespace| peer_of_namespace(namespace))
             .collect()
     }
 
     /// Returns the stored costs of each contract of a namespace of the consumer.
-    pub fn accounts(&self, namespace: &str) -> Vec<Account> {
-        let contracts = self.contracts.all_of(namespace);
-        let mut accounts: Vec<(&str, Account)> = contracts
+    pub fn accounts(&self, namespace: &str) -> Vec<ContractAccount> {
+        let contracts = self.contracts.all_in_namespace(namespace);
+        let mut accounts: Vec<(&str, ContractAccount)> = contracts
             .iter()
             .map(|one| (one.id.as_str(), one.account()))
             .collect();
@@ -197,11 +199,11 @@ impl Recorder {
     }
 
     /// The end of the last period whose entries are complete.
-    pub fn settled(&self, namespace: &str) -> Timestamp {
+    pub fn settled_until(&self, namespace: &str) -> Timestamp {
         let mut all = self.namespaces.lock();
         let settled = self
-            .book(namespace, all.entry(namespace.to_owned()).or_default())
-            .settled();
+            .book_of_namespace(namespace, all.entry(namespace.to_owned()).or_default())
+            .settled_until();
         settled
             .and_then(|settled| Timestamp::from_second(settled).ok())
             .unwrap_or_default()
@@ -209,7 +211,7 @@ impl Recorder {
 
     /// The same for a pod, whose entries of that period say that it ran on. Second 0 if they have
     /// its end.
-    pub fn settled_as_running(&self, namespace: &str, pod: &str) -> Timestamp {
+    pub fn settled_until_running(&self, namespace: &str, pod: &str) -> Timestamp {
         let has_end = self
             .namespaces
             .lock()
@@ -218,14 +220,14 @@ impl Recorder {
         if has_end {
             Timestamp::default()
         } else {
-            self.settled(namespace)
+            self.settled_until(namespace)
         }
     }
 
     /// Whether a pod that is gone here may have run on after the last complete period, as far as
     /// the records say.
     pub fn may_have_run_on(&self, namespace: &str, uid: &str, sent: Seconds) -> bool {
-        let settled = self.settled(namespace).as_second();
+        let settled = self.settled_until(namespace).as_second();
         let records = self.records.in_namespace(namespace);
         may_have_run_on(
             uid,
@@ -244,7 +246,7 @@ impl Recorder {
         let ends = all
             .get(namespace)
             .into_iter()
-            .flat_map(|known| of_name(&known.ends, name));
+            .flat_map(|known| keys_of_name(&known.ends, name));
         let last = ends
             .filter(|(key, _)| *key != life)
             .map(|(_, end)| *end)
@@ -266,11 +268,13 @@ impl Recorder {
     ///
     /// `pod` is the name of a shadow pod, and may have a part after a slash: one name may have
     /// several lives, each with entries of its own.
-    pub fn store(&self, namespace: &str, pod: &str, entries: Vec<Entry>) -> bool {
+    pub fn store_entries(&self, namespace: &str, pod: &str, entries: Vec<UsageEntry>) -> bool {
         if self.is_stored(namespace, pod) {
             return true;
         }
-        let contracts = self.contracts.of(namespace, self.context.now());
+        let contracts = self
+            .contracts
+            .charging_contracts(namespace, self.context.now());
         if entries.iter().all(|entry| {
             contracts
                 .iter()
@@ -291,7 +295,7 @@ impl Recorder {
         if !known.writing.is_empty() {
             return false;
         }
-        let waits = known.batches.wait(Instant::now());
+        let waits = known.batches.time_to_wait(Instant::now());
         drop(all);
         if waits.is_zero() {
             self.queue.add(namespace.to_owned());
@@ -311,7 +315,7 @@ impl Recorder {
     }
 
     /// Writes until the context's `stop`.
-    pub async fn run(self: Arc<Self>, side: Arc<dyn Side>) {
+    pub async fn run(self: Arc<Self>, side: Arc<dyn MeteringSide>) {
         if self.context.stop.run_until_cancelled(self.synced()).await != Some(true) {
             return;
         }
@@ -332,15 +336,22 @@ impl Recorder {
             .await;
     }
 
-    async fn reconcile(&self, namespace: &str, side: &dyn Side) -> Result<Next, StepError> {
-        let Some(peer) = peer_of(namespace) else {
-            return Ok(Next::OnChange);
+    async fn reconcile(
+        &self,
+        namespace: &str,
+        side: &dyn MeteringSide,
+    ) -> Result<Requeue, StepError> {
+        let Some(peer) = peer_of_namespace(namespace) else {
+            return Ok(Requeue::OnChange);
         };
         let time = self.context.now();
-        let (now, contracts) = (time.as_second(), self.contracts.of(namespace, time));
-        let (pending, mut writes) = self.batch(namespace, side, &contracts);
-        let is_known =
-            contracts.is_empty() || self.complete(namespace, side, &contracts, now, &mut writes);
+        let (now, contracts) = (
+            time.as_second(),
+            self.contracts.charging_contracts(namespace, time),
+        );
+        let (pending, mut writes) = self.take_batch(namespace, side, &contracts);
+        let is_known = contracts.is_empty()
+            || self.complete_periods(namespace, side, &contracts, now, &mut writes);
         let outcome = self.write_all(namespace, &peer, writes).await;
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
@@ -357,52 +368,54 @@ impl Recorder {
         let stored: Vec<String> = pending.into_keys().collect();
         known.stored.extend(stored.iter().cloned());
         if !stored.is_empty() {
-            known.batches.processed(Instant::now(), PACE, MAX_PACE);
+            known.batches.record_batch(Instant::now(), PACE, MAX_PACE);
         }
         let (more, pace) = (
             !known.pending.is_empty(),
-            known.batches.wait(Instant::now()),
+            known.batches.time_to_wait(Instant::now()),
         );
         if contracts.is_empty() && !more {
             all.remove(namespace);
         }
         drop(all);
         if !stored.is_empty() {
-            side.stored(namespace, stored);
+            side.entries_stored(namespace, stored);
         }
         if more {
-            return Ok(Next::After(pace));
+            return Ok(Requeue::After(pace));
         }
         if !is_known {
-            return Ok(Next::After(UNKNOWN_RETRY));
+            return Ok(Requeue::After(UNKNOWN_RETRY));
         }
         let ends = contracts.iter().map(|contract| {
-            Period::at(now - side.grace(), contract.period_seconds).end() + side.grace()
+            Period::at(now - side.completion_grace(), contract.period_seconds).end()
+                + side.completion_grace()
         });
         let next = ends.min().and_then(|end| u64::try_from(end - now).ok());
-        Ok(next.map_or(Next::OnChange, |seconds| {
-            Next::After(Duration::from_secs(seconds.max(1)))
+        Ok(next.map_or(Requeue::OnChange, |seconds| {
+            Requeue::After(Duration::from_secs(seconds.max(1)))
         }))
     }
 
     /// Takes the entries that wait, and what to write for them.
-    fn batch(
+    fn take_batch(
         &self,
         namespace: &str,
-        side: &dyn Side,
+        side: &dyn MeteringSide,
         contracts: &[Arc<MeteredContract>],
-    ) -> (BTreeMap<String, Vec<Entry>>, Vec<ChunkWrite>) {
+    ) -> (BTreeMap<String, Vec<UsageEntry>>, Vec<ChunkWrite>) {
         let mut all = self.namespaces.lock();
         let known = all.entry(namespace.to_owned()).or_default();
         let pending = std::mem::take(&mut known.pending);
         known.writing = pending.keys().cloned().collect();
-        let mut by_period: BTreeMap<(String, Period), Vec<Entry>> = BTreeMap::new();
+        let mut by_period: BTreeMap<(String, Period), Vec<UsageEntry>> = BTreeMap::new();
         for contract in contracts {
             let parts = pending
                 .values()
                 .flatten()
                 .filter_map(|entry| contract.part_of(entry));
-            for (period, part) in parts.flat_map(|part| side.parts(&part, contract.period_seconds))
+            for (period, part) in
+                parts.flat_map(|part| side.entry_parts(&part, contract.period_seconds))
             {
                 by_period
                     .entry((contract.id.clone(), period))
@@ -410,42 +423,45 @@ impl Recorder {
                     .push(part);
             }
         }
-        let book = self.book(namespace, known);
+        let book = self.book_of_namespace(namespace, known);
         let mut writes = Vec::new();
         for ((contract, period), entries) in by_period {
             if !book.is_complete(&contract, period) {
-                self.count(namespace, &entries);
+                self.count_entries(namespace, &entries);
             }
-            writes.extend(book.append(&contract, period, entries));
+            writes.extend(book.append_entries(&contract, period, entries));
         }
         (pending, writes)
     }
 
     /// Completes the periods that are over. Returns whether all pods are known that may still run.
-    fn complete(
+    fn complete_periods(
         &self,
         namespace: &str,
-        side: &dyn Side,
+        side: &dyn MeteringSide,
         contracts: &[Arc<MeteredContract>],
         now: Seconds,
         writes: &mut Vec<ChunkWrite>,
     ) -> bool {
         let due: Vec<(&MeteredContract, Period)> = {
             let mut all = self.namespaces.lock();
-            let book = self.book(namespace, all.entry(namespace.to_owned()).or_default());
+            let book =
+                self.book_of_namespace(namespace, all.entry(namespace.to_owned()).or_default());
             let first = |contract: &MeteredContract| {
-                book.settled().unwrap_or(contract.start).max(contract.start)
+                book.settled_until()
+                    .unwrap_or(contract.start)
+                    .max(contract.start)
             };
             let due = |contract: &MeteredContract| {
-                let all = book.due(
+                let all = book.due_periods(
                     &contract.id,
                     contract.period_seconds,
                     first(contract),
                     now,
-                    side.grace(),
+                    side.completion_grace(),
                 );
                 all.into_iter()
-                    .filter(|period| contract.reaches(*period))
+                    .filter(|period| contract.reaches_into(*period))
                     .collect::<Vec<_>>()
             };
             contracts
@@ -460,7 +476,7 @@ impl Recorder {
         if due.is_empty() {
             return true;
         }
-        let Some(open) = side.open(namespace, now) else {
+        let Some(open) = side.open_entries(namespace, now) else {
             return false;
         };
         let mut all = self.namespaces.lock();
@@ -470,41 +486,45 @@ impl Recorder {
         if !known.pending.is_empty() {
             return true;
         }
-        known.ended = ended(&open, now);
+        known.ended = ended_pods(&open, now);
         let newest: BTreeMap<&str, Period> = due
             .iter()
             .map(|(contract, period)| (contract.id.as_str(), *period))
             .collect();
-        let book = self.book(namespace, known);
+        let book = self.book_of_namespace(namespace, known);
         for (contract, period) in due {
             let parts = open
                 .iter()
                 .filter_map(|entry| period.part_of(&contract.part_of(entry)?))
                 .collect::<Vec<_>>();
-            self.count(namespace, &parts);
-            writes.extend(book.append(&contract.id, period, parts));
+            self.count_entries(namespace, &parts);
+            writes.extend(book.append_entries(&contract.id, period, parts));
             // A consumer answers a receipt only after its own record of that period, or of a later
             // one.
             let is_last = self.peer_label == labels::PROVIDER_ID
                 && newest.get(contract.id.as_str()) == Some(&period);
             writes.extend(if is_last {
-                book.close(&contract.id, period)
+                book.close_period(&contract.id, period)
             } else {
-                book.complete(&contract.id, period)
+                book.complete_period(&contract.id, period)
             });
         }
         true
     }
 
-    fn book<'a>(&self, namespace: &str, known: &'a mut Namespace) -> &'a mut Book {
-        let Namespace { book, chunks, .. } = known;
+    fn book_of_namespace<'a>(
+        &self,
+        namespace: &str,
+        known: &'a mut MeteredNamespace,
+    ) -> &'a mut ChunkBook {
+        let MeteredNamespace { book, chunks, .. } = known;
         book.get_or_insert_with(|| {
-            let mut book = Book::default();
+            let mut book = ChunkBook::default();
             for (_, found) in self.records.in_namespace(namespace) {
-                book.found(&found.contract, found.period, found.chunk, found.chunks);
+                book.note_chunk(&found.contract, found.period, found.chunk, found.chunks);
             }
             for ((period, contract), (chunk, chunks)) in chunks.iter() {
-                book.found(contract, *period, *chunk, *chunks);
+                book.note_chunk(contract, *period, *chunk, *chunks);
             }
             book
         })
@@ -516,16 +536,16 @@ impl Recorder {
         peer: &ClusterId,
         mut writes: Vec<ChunkWrite>,
     ) -> Result<(), StepError> {
-        let api: Api<UsageRecord> = namespaced(&self.context.client, namespace);
+        let api: Api<UsageRecord> = namespaced_api(&self.context.client, namespace);
         for n in 0..writes.len() {
             loop {
                 let write = &writes[n];
                 let key = Key::new(
                     namespace,
-                    name_of(&write.contract, write.period, write.chunk),
+                    record_name(&write.contract, write.period, write.chunk),
                 );
-                let mut record = marked(
-                    UsageRecord::new(&key.name, spec(write)),
+                let mut record = with_peer_labels(
+                    UsageRecord::new(&key.name, record_spec(write)),
                     self.peer_label,
                     peer,
                 );
@@ -538,7 +558,7 @@ impl Recorder {
                 let written = if write.is_new {
                     api.create(&PostParams::default(), &record).await.map(drop)
                 } else {
-                    put(
+                    create_or_replace(
                         &api,
                         liqo_api::conditions::owners::OFFLOADING.field_manager,
                         &record,
@@ -549,14 +569,17 @@ impl Recorder {
                 match written {
                     Err(kube::Error::Api(status)) if write.is_new && status.is_already_exists() => {
                         let mut all = self.namespaces.lock();
-                        self.book(namespace, all.entry(namespace.to_owned()).or_default())
-                            .renumber(&mut writes[n..]);
+                        self.book_of_namespace(
+                            namespace,
+                            all.entry(namespace.to_owned()).or_default(),
+                        )
+                        .renumber(&mut writes[n..]);
                     }
                     // The tenancy ends, and its records with it.
                     Err(kube::Error::Api(status)) if is_ending(&status) => return Ok(()),
                     written => {
                         written.step("write", "UsageRecord", key)?;
-                        self.written(namespace, write);
+                        self.note_written(namespace, write);
                         break;
                     }
                 }
@@ -566,7 +589,7 @@ impl Recorder {
     }
 
     /// A chunk was written.
-    fn written(&self, namespace: &str, write: &ChunkWrite) {
+    fn note_written(&self, namespace: &str, write: &ChunkWrite) {
         if let Some(known) = self.namespaces.lock().get_mut(namespace) {
             let last = known
                 .chunks
@@ -580,8 +603,8 @@ impl Recorder {
     }
 
     /// Counts for the metrics.
-    fn count(&self, namespace: &str, entries: &[Entry]) {
-        let Some(peer) = peer_of(namespace).map(|peer| peer.to_string()) else {
+    fn count_entries(&self, namespace: &str, entries: &[UsageEntry]) {
+        let Some(peer) = peer_of_namespace(namespace).map(|peer| peer.to_string()) else {
             return;
         };
         for entry in entries.iter().filter(|entry| !entry.from.is_estimate) {
@@ -597,16 +620,16 @@ impl Recorder {
                     .unwrap_or_default()
                     .saturating_mul(seconds)
                     / 1000;
-                counters().get_or_create(&labels).inc_by(units);
+                entry_counters().get_or_create(&labels).inc_by(units);
             }
         }
     }
 }
 
-type Labels = [(&'static str, String); 3];
+type EntryLabels = [(&'static str, String); 3];
 
-fn counters() -> &'static Family<Labels, Counter> {
-    static COUNTERS: OnceLock<Family<Labels, Counter>> = OnceLock::new();
+fn entry_counters() -> &'static Family<EntryLabels, Counter> {
+    static COUNTERS: OnceLock<Family<EntryLabels, Counter>> = OnceLock::new();
     COUNTERS.get_or_init(|| {
         let help =
             "Amounts times seconds that were charged under contracts, as far as they are stored";
@@ -614,11 +637,11 @@ fn counters() -> &'static Family<Labels, Counter> {
     })
 }
 
-fn name_of(contract: &str, period: Period, chunk: u32) -> String {
+fn record_name(contract: &str, period: Period, chunk: u32) -> String {
     format!("usage-{}-{chunk}", period_label(contract, period))
 }
 
-fn spec(write: &ChunkWrite) -> UsageRecordSpec {
+fn record_spec(write: &ChunkWrite) -> UsageRecordSpec {
     UsageRecordSpec {
         contract: write.contract.clone(),
         period: api_period(write.period),
@@ -634,7 +657,7 @@ pub fn name_of_key(key: &str) -> &str {
 }
 
 /// The keys of this name.
-fn of_name<'a, T>(
+fn keys_of_name<'a, T>(
     all: &'a BTreeMap<String, T>,
     name: &'a str,
 ) -> impl Iterator<Item = (&'a String, &'a T)> {
@@ -644,7 +667,7 @@ fn of_name<'a, T>(
 }
 
 /// The pods that have entries, and none that goes on.
-fn ended(open: &[Entry], now: Seconds) -> HashSet<String> {
+fn ended_pods(open: &[UsageEntry], now: Seconds) -> HashSet<String> {
     let goes_on: HashSet<&str> = open
         .iter()
         .filter(|entry| entry.until.at >= now)
@@ -657,7 +680,7 @@ fn ended(open: &[Entry], now: Seconds) -> HashSet<String> {
 }
 
 /// The peer that a tenant or provider namespace is for: its name ends with the ID.
-fn peer_of(namespace: &str) -> Option<ClusterId> {
+fn peer_of_namespace(namespace: &str) -> Option<ClusterId> {
     namespace.rsplit('-').next()?.parse().ok()
 }
 

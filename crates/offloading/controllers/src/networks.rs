@@ -12,7 +12,7 @@ use liqo_network_model::PeerMaps;
 
 /// The network to a peer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Network {
+pub struct NetworkToPeer {
     /// The address translation between both clusters.
     pub maps: PeerMaps,
     /// Whether the gateways reach each other. Otherwise no address at the other end is reachable.
@@ -26,7 +26,7 @@ pub struct Network {
     pub reaches_all_pods: bool,
 }
 
-impl Network {
+impl NetworkToPeer {
     /// The peer's prefixes, as this cluster sees them.
     pub fn prefixes(&self) -> impl Iterator<Item = IpNet> + use<'_> {
         self.maps.imported.pairs().map(|(here, _)| here.0)
@@ -34,17 +34,19 @@ impl Network {
 }
 
 /// The network to each peer.
-pub struct Networks {
-    all: Cache<Network>,
+pub struct NetworksToPeers {
+    all: Cache<NetworkToPeer>,
     namespace: String,
 }
 
-impl Networks {
+impl NetworksToPeers {
     /// Watches the `TunnelEndpoint`s until the context's `stop`. Calls `changed` with each peer
     /// whose network changed, and with the former and the current network.
     pub fn follow(
         context: &Context,
-        mut changed: impl FnMut(ClusterId, Option<&Network>, Option<&Network>) + Send + 'static,
+        mut changed: impl FnMut(ClusterId, Option<&NetworkToPeer>, Option<&NetworkToPeer>)
+        + Send
+        + 'static,
     ) -> Self {
         let namespace = context.namespace.clone();
         let endpoints: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &namespace);
@@ -52,7 +54,7 @@ impl Networks {
             endpoints,
             watcher::Config::default(),
             context.stop.clone(),
-            reduce,
+            reduce_endpoint,
             move |key, old, new| {
                 if let Ok(peer) = key.name.parse() {
                     changed(peer, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
@@ -63,12 +65,12 @@ impl Networks {
     }
 
     /// The network to this peer, if there is one.
-    pub fn of(&self, peer: &ClusterId) -> Option<Arc<Network>> {
+    pub fn network_of_peer(&self, peer: &ClusterId) -> Option<Arc<NetworkToPeer>> {
         self.all
             .get(&Key::new(self.namespace.clone(), peer.to_string()))
     }
 
-    pub fn all(&self) -> Vec<Arc<Network>> {
+    pub fn all(&self) -> Vec<Arc<NetworkToPeer>> {
         self.all
             .all()
             .into_iter()
@@ -83,7 +85,7 @@ impl Networks {
 
     /// Waits for the initial list. `false` if the context ended before.
     pub async fn synced(&self) -> bool {
-        self.all.synced().await
+        self.all.wait_until_synced().await
     }
 }
 
@@ -92,7 +94,7 @@ impl Networks {
     clippy::needless_pass_by_value,
     reason = "what a watch's reduction takes"
 )]
-fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
+fn reduce_endpoint(endpoint: TunnelEndpoint) -> Option<NetworkToPeer> {
     let id = &endpoint.spec.cluster_id;
     if endpoint.metadata.name.as_deref() != Some(id.as_str()) {
         return None;
@@ -101,15 +103,15 @@ fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
         tracing::warn!(peer = %id, %error, "the prefixes of a TunnelEndpoint make no map; nothing is translated");
         PeerMaps::default()
     });
-    Some(Network {
+    Some(NetworkToPeer {
         maps,
         api_server: endpoint.spec.api_server,
         reaches_all_pods: endpoint.spec.reach == Reach::Pods,
         works: endpoint
-            .connected()
+            .connected_condition()
             .is_some_and(|condition| condition.status == "True"),
         broken_since: endpoint
-            .connected()
+            .connected_condition()
             .filter(|condition| condition.status == "False")
             .map(|condition| condition.last_transition_time.0),
     })
@@ -122,14 +124,18 @@ mod tests {
 
     use super::*;
 
-    fn endpoint(name: &str, imported: &serde_json::Value, connected: &str) -> Option<Network> {
+    fn endpoint(
+        name: &str,
+        imported: &serde_json::Value,
+        connected: &str,
+    ) -> Option<NetworkToPeer> {
         let id = ClusterId::of_public_key(&[1; 32]);
         let name = if name.is_empty() { id.as_str() } else { name };
         let endpoint = json!({ "apiVersion": "net.liqo.io/v1alpha1", "kind": "TunnelEndpoint", "metadata": { "name": name },
             "spec": { "clusterID": id, "imported": imported, "mtu": 1420 },
             "status": { "conditions": [{ "type": "Connected", "status": connected, "reason": "R", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
-        reduce(serde_json::from_value(endpoint).unwrap())
+        reduce_endpoint(serde_json::from_value(endpoint).unwrap())
     }
 
     #[test]
@@ -140,7 +146,7 @@ mod tests {
             network
                 .maps
                 .imported
-                .here(There("10.244.0.9".parse().unwrap())),
+                .to_here(There("10.244.0.9".parse().unwrap())),
             Some(Here("10.71.0.9".parse().unwrap()))
         );
         assert_eq!(endpoint("another", &json!({}), "True"), None);
@@ -148,14 +154,14 @@ mod tests {
         let broken_since = Some("2026-01-01T00:00:00Z".parse().unwrap());
         assert_eq!(
             endpoint("", &contradiction, "False"),
-            Some(Network {
+            Some(NetworkToPeer {
                 broken_since,
-                ..Network::default()
+                ..NetworkToPeer::default()
             })
         );
         assert_eq!(
             endpoint("", &json!({}), "Unknown"),
-            Some(Network::default()),
+            Some(NetworkToPeer::default()),
             "nothing says that it is broken"
         );
     }

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use liqo_controller_runtime::{
-    network::{BoxStream, Listener},
+    network::{BoxNetworkStream, Listener},
     watch,
 };
 use parking_lot::RwLock;
@@ -37,7 +37,7 @@ const MAX_CONNECTIONS: usize = 1024;
 
 /// A certificate, key or CA could not be used for TLS.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum ServingTlsError {
     /// The private key is of a kind that cannot sign, or does not match the certificate.
     #[error("the serving certificate and its key cannot be used: {0}")]
     Certificate(#[source] rustls::Error),
@@ -58,9 +58,9 @@ impl Certificate {
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-    ) -> Result<Self, TlsError> {
+    ) -> Result<Self, ServingTlsError> {
         Ok(Self {
-            current: RwLock::new(certified(chain, key)?),
+            current: RwLock::new(certified_key(chain, key)?),
         })
     }
 
@@ -69,22 +69,22 @@ impl Certificate {
         &self,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-    ) -> Result<(), TlsError> {
-        *self.current.write() = certified(chain, key)?;
+    ) -> Result<(), ServingTlsError> {
+        *self.current.write() = certified_key(chain, key)?;
         Ok(())
     }
 }
 
-fn certified(
+fn certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<Arc<CertifiedKey>, TlsError> {
-    CertifiedKey::from_der(chain, key, &provider())
+) -> Result<Arc<CertifiedKey>, ServingTlsError> {
+    CertifiedKey::from_der(chain, key, &crypto_provider())
         .map(Arc::new)
-        .map_err(TlsError::Certificate)
+        .map_err(ServingTlsError::Certificate)
 }
 
-fn provider() -> Arc<CryptoProvider> {
+fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -107,25 +107,26 @@ pub struct ClientAuthority(Option<Arc<dyn ClientCertVerifier>>);
 impl ClientAuthority {
     /// Reads CA certificates from a PEM text; without any, the listener requests no client
     /// certificates.
-    pub fn from_pem(pem: &str) -> Result<Self, TlsError> {
+    pub fn from_pem(pem: &str) -> Result<Self, ServingTlsError> {
         use rustls_pki_types::pem::PemObject as _;
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
             let certificate =
-                certificate.map_err(|error| TlsError::ClientAuthority(error.to_string()))?;
+                certificate.map_err(|error| ServingTlsError::ClientAuthority(error.to_string()))?;
             roots
                 .add(certificate)
-                .map_err(|error| TlsError::ClientAuthority(error.to_string()))?;
+                .map_err(|error| ServingTlsError::ClientAuthority(error.to_string()))?;
         }
         if roots.is_empty() {
             return Ok(Self::default());
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-            .allow_unauthenticated();
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), crypto_provider())
+                .allow_unauthenticated();
         verifier
             .build()
             .map(|verifier| Self(Some(verifier)))
-            .map_err(|error| TlsError::ClientAuthority(error.to_string()))
+            .map_err(|error| ServingTlsError::ClientAuthority(error.to_string()))
     }
 }
 
@@ -136,12 +137,12 @@ pub struct ClientCertificate(pub Option<CertificateDer<'static>>);
 
 /// The TLS settings of a listener.
 #[derive(Clone)]
-pub struct Tls {
+pub struct ListenerTls {
     pub certificate: Arc<Certificate>,
     pub clients: watch::Receiver<ClientAuthority>,
 }
 
-impl Tls {
+impl ListenerTls {
     /// TLS without client certificates.
     pub fn anonymous(certificate: Arc<Certificate>) -> Self {
         Self {
@@ -152,10 +153,10 @@ impl Tls {
 
     /// Created for every connection, so that changes apply at once; next to the handshake the cost
     /// is small.
-    fn config(&self) -> Result<ServerConfig, TlsError> {
-        let versions =
-            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let clients = versions.map_err(TlsError::Configuration)?;
+    fn server_config(&self) -> Result<ServerConfig, ServingTlsError> {
+        let versions = ServerConfig::builder_with_provider(crypto_provider())
+            .with_safe_default_protocol_versions();
+        let clients = versions.map_err(ServingTlsError::Configuration)?;
         let certificates = match &self.clients.borrow().0 {
             Some(verifier) => clients.with_client_cert_verifier(verifier.clone()),
             None => clients.with_no_client_auth(),
@@ -167,7 +168,12 @@ impl Tls {
 }
 
 /// Serves `listener` until `stop`, then gives open requests `GRACE_PERIOD` to end.
-pub async fn serve(listener: Box<dyn Listener>, tls: Tls, routes: Router, stop: CancellationToken) {
+pub async fn serve_routes(
+    listener: Box<dyn Listener>,
+    tls: ListenerTls,
+    routes: Router,
+    stop: CancellationToken,
+) {
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -180,7 +186,7 @@ pub async fn serve(listener: Box<dyn Listener>, tls: Tls, routes: Router, stop: 
             (Ok(place), Ok((socket, from))) => {
                 let (tls, routes, stop) = (tls.clone(), routes.clone(), stop.clone());
                 connections.spawn(async move {
-                    if let Err(error) = connection(socket, &tls, routes, stop).await {
+                    if let Err(error) = serve_connection(socket, &tls, routes, stop).await {
                         tracing::debug!(%from, %error, "connection ended");
                     }
                     drop(place);
@@ -210,7 +216,7 @@ pub async fn serve(listener: Box<dyn Listener>, tls: Tls, routes: Router, stop: 
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] ServingTlsError),
     #[error("no TLS handshake in {} s", TIMEOUT.as_secs())]
     TooSlow,
     #[error("TLS handshake: {0}")]
@@ -219,13 +225,13 @@ enum ConnectionError {
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-async fn connection(
-    socket: BoxStream,
-    tls: &Tls,
+async fn serve_connection(
+    socket: BoxNetworkStream,
+    tls: &ListenerTls,
     routes: Router,
     stop: CancellationToken,
 ) -> Result<(), ConnectionError> {
-    let handshake = TlsAcceptor::from(Arc::new(tls.config()?)).accept(socket);
+    let handshake = TlsAcceptor::from(Arc::new(tls.server_config()?)).accept(socket);
     let stream = tokio::time::timeout(TIMEOUT, handshake)
         .await
         .map_err(|_| ConnectionError::TooSlow)?;

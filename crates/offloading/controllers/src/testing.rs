@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::Events, watch};
+use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::EventRecorder, watch};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,7 @@ pub fn context(name: &str, client: Client) -> Context {
         network: Tcp::network(),
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
-        events: Events::new(client.clone(), clock(), None),
+        events: EventRecorder::new(client.clone(), clock(), None),
         unwatched_since: None,
         stop: CancellationToken::new(),
         client,

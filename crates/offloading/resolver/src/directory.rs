@@ -9,7 +9,7 @@ use std::{
 
 use liqo_api::{ClusterId, Key};
 
-use crate::message::{ANY, Name, PTR};
+use crate::message::{ANY, DomainName, PTR};
 
 /// The part of a cluster's domain that contains Services.
 const SERVICES: &[u8] = b"svc";
@@ -24,7 +24,7 @@ const MAX_UNKNOWN: usize = 1000;
 
 /// The decision about a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum NameDecision {
     /// Question and answer pass unchanged.
     Unchanged,
     /// The address belongs to no known pod, or to pods of more than one consumer, and the name
@@ -34,9 +34,12 @@ pub enum Decision {
     /// here, or in one of somebody else.
     NoSuchName,
     /// Ask for this name, and write the names in the answer back for this consumer.
-    Translate { name: Name, consumer: ClusterId },
+    Translate {
+        name: DomainName,
+        consumer: ClusterId,
+    },
     /// The name is a Service of type `ExternalName`, an alias of this name as it is at home.
-    Alias { target: Name },
+    Alias { target: DomainName },
 }
 
 /// The mapped namespaces, the domains of their consumers, the external names in them, and the
@@ -47,12 +50,12 @@ pub struct Directory {
     namespaces: HashMap<String, (ClusterId, String)>,
     /// The mapped namespaces of each consumer's home namespaces. More than one only while a former
     /// one is being deleted.
-    by_home: HashMap<ClusterId, HashMap<String, BTreeSet<Candidate>>>,
+    by_home: HashMap<ClusterId, HashMap<String, BTreeSet<CandidateNamespace>>>,
     /// The domain of the cluster of each consumer that announces one. The others have the domain of
     /// this cluster.
-    domains: HashMap<ClusterId, Name>,
+    domains: HashMap<ClusterId, DomainName>,
     /// The names that Services stand for.
-    external_names: HashMap<Key, Name>,
+    external_names: HashMap<Key, DomainName>,
     /// The pods with each address. More than one only until a former one is seen to end.
     pods: HashMap<IpAddr, Vec<Key>>,
     /// Addresses that stayed unknown while a question waited, and when the wait ended.
@@ -61,24 +64,29 @@ pub struct Directory {
 
 /// A mapped namespace; those that stay come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
+struct CandidateNamespace {
     terminating: bool,
     name: String,
 }
 
 /// A mapped namespace as it was or is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapped {
+pub struct MappedNamespaceState {
     pub consumer: ClusterId,
     pub home: String,
     pub terminating: bool,
 }
 
 impl Directory {
-    pub fn namespace_changed(&mut self, name: &str, old: Option<&Mapped>, new: Option<&Mapped>) {
+    pub fn namespace_changed(
+        &mut self,
+        name: &str,
+        old: Option<&MappedNamespaceState>,
+        new: Option<&MappedNamespaceState>,
+    ) {
         if let Some(old) = old {
             self.namespaces.remove(name);
-            let candidate = Candidate {
+            let candidate = CandidateNamespace {
                 terminating: old.terminating,
                 name: name.to_owned(),
             };
@@ -96,7 +104,7 @@ impl Directory {
             self.namespaces
                 .insert(name.to_owned(), (new.consumer.clone(), new.home.clone()));
             let homes = self.by_home.entry(new.consumer.clone()).or_default();
-            let candidate = Candidate {
+            let candidate = CandidateNamespace {
                 terminating: new.terminating,
                 name: name.to_owned(),
             };
@@ -128,7 +136,7 @@ impl Directory {
     }
 
     /// The domain that a consumer announces changed.
-    pub fn domain_changed(&mut self, consumer: &ClusterId, domain: Option<&Name>) {
+    pub fn domain_changed(&mut self, consumer: &ClusterId, domain: Option<&DomainName>) {
         match domain {
             Some(domain) => _ = self.domains.insert(consumer.clone(), domain.clone()),
             None => _ = self.domains.remove(consumer),
@@ -136,7 +144,7 @@ impl Directory {
     }
 
     /// The name that a Service stands for changed.
-    pub fn external_name_changed(&mut self, service: &Key, name: Option<&Name>) {
+    pub fn external_name_changed(&mut self, service: &Key, name: Option<&DomainName>) {
         match name {
             Some(name) => _ = self.external_names.insert(service.clone(), name.clone()),
             None => _ = self.external_names.remove(service),
@@ -162,7 +170,7 @@ impl Directory {
     }
 
     /// A question of this address waited until now. Remembers the address if it is still unknown.
-    pub fn waited(&mut self, source: IpAddr, now: Instant) {
+    pub fn note_wait(&mut self, source: IpAddr, now: Instant) {
         if self.unknown.len() >= MAX_UNKNOWN {
             self.unknown
                 .retain(|_, since| now.saturating_duration_since(*since) < NO_WAIT);
@@ -173,33 +181,39 @@ impl Directory {
     }
 
     /// Decides on a question of the pod with this address, in a cluster with this domain.
-    pub fn decide(&self, source: IpAddr, name: &Name, kind: u16, domain: &Name) -> Decision {
+    pub fn decide(
+        &self,
+        source: IpAddr,
+        name: &DomainName,
+        kind: u16,
+        domain: &DomainName,
+    ) -> NameDecision {
         let Some(consumer) = self.consumer_of(source) else {
             // Other names in the domains of consumers do not count: one that announces `com` would
             // make them fail for the pods of others.
             let is_same = |consumer| {
                 matches!(
                     self.in_namespace(consumer, name, domain),
-                    None | Some(Decision::Unchanged)
+                    None | Some(NameDecision::Unchanged)
                 )
             };
             // Without mapped namespaces, no pod of a consumer asks.
             let is_visible = self.by_home.is_empty() || self.is_visible(None, name, domain);
             return if is_visible && self.by_home.keys().all(is_same) {
-                Decision::Unchanged
+                NameDecision::Unchanged
             } else {
-                Decision::UnknownPod
+                NameDecision::UnknownPod
             };
         };
         let decision = self
             .in_namespace(consumer, name, domain)
             .or_else(|| self.in_domain(consumer, name, domain));
-        match decision.unwrap_or(Decision::Unchanged) {
-            Decision::Unchanged if !self.is_visible(Some(consumer), name, domain) => {
-                Decision::NoSuchName
+        match decision.unwrap_or(NameDecision::Unchanged) {
+            NameDecision::Unchanged if !self.is_visible(Some(consumer), name, domain) => {
+                NameDecision::NoSuchName
             }
-            Decision::Unchanged if matches!(kind, PTR | ANY) && name.is_reverse() => {
-                Decision::Translate {
+            NameDecision::Unchanged if matches!(kind, PTR | ANY) && name.is_reverse() => {
+                NameDecision::Translate {
                     name: name.clone(),
                     consumer: consumer.clone(),
                 }
@@ -211,7 +225,12 @@ impl Directory {
     /// Whether pods of this consumer may know a name as it is called here. They know no names in
     /// namespaces of the provider and of other consumers, but that of the API server. If the
     /// consumer is not known, only namespaces with the same name at home count.
-    pub fn is_visible(&self, consumer: Option<&ClusterId>, name: &Name, domain: &Name) -> bool {
+    pub fn is_visible(
+        &self,
+        consumer: Option<&ClusterId>,
+        name: &DomainName,
+        domain: &DomainName,
+    ) -> bool {
         let Some((index, here)) = namespace_of(name, domain) else {
             return true;
         };
@@ -222,13 +241,18 @@ impl Directory {
     }
 
     /// The domain of a consumer's cluster, if it is not this one.
-    pub fn own_domain(&self, consumer: &ClusterId, domain: &Name) -> Option<&Name> {
+    pub fn own_domain(&self, consumer: &ClusterId, domain: &DomainName) -> Option<&DomainName> {
         self.domains.get(consumer).filter(|own| *own != domain)
     }
 
     /// Decides on a name in a namespace for the pods of this consumer. `None` if it is another
     /// name.
-    fn in_namespace(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
+    fn in_namespace(
+        &self,
+        consumer: &ClusterId,
+        name: &DomainName,
+        domain: &DomainName,
+    ) -> Option<NameDecision> {
         let own = self
             .own_domain(consumer, domain)
             .and_then(|own| namespace_of(name, own));
@@ -236,19 +260,19 @@ impl Directory {
         // Pods that were created before their cluster announced its domain ask for names in the one
         // of this cluster.
         let (index, home) = own.or_else(|| namespace_of(name, domain))?;
-        let mapped = self.mapped(consumer, &home);
+        let mapped = self.mapped_namespace(consumer, &home);
         if let Some(target) = mapped.and_then(|mapped| self.external_name(mapped, name, index)) {
-            return Some(Decision::Alias {
+            return Some(NameDecision::Alias {
                 target: target.clone(),
             });
         }
         let namespace = match mapped {
             Some(mapped) => mapped,
             // The namespace of this cluster with that name has nothing to do with the one of home.
-            None if is_own => return Some(Decision::NoSuchName),
+            None if is_own => return Some(NameDecision::NoSuchName),
             None => &home,
         };
-        Some(asked_as(
+        Some(decision_for_name(
             name,
             name.with_end(index + 2, domain)
                 .with_label(index, namespace),
@@ -262,7 +286,12 @@ impl Directory {
     /// At home, the cluster's DNS answers for the whole domain. Here, that name goes to the
     /// cluster's DNS in its own domain, and not to a name server of the internet: most such names
     /// only have the search domain at their end.
-    fn in_domain(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
+    fn in_domain(
+        &self,
+        consumer: &ClusterId,
+        name: &DomainName,
+        domain: &DomainName,
+    ) -> Option<NameDecision> {
         let own = self
             .own_domain(consumer, domain)
             .filter(|own| name.ends_with(own))?;
@@ -271,12 +300,17 @@ impl Directory {
             return None;
         }
         let here = name.with_end(name.labels().len() - own.labels().len(), domain);
-        Some(asked_as(name, here.checked(), consumer))
+        Some(decision_for_name(name, here.within_limit(), consumer))
     }
 
     /// A name of a namespace of this consumer as it is at home. `None` if it is another name, or
     /// the same.
-    pub fn at_home(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Name> {
+    pub fn home_name(
+        &self,
+        consumer: &ClusterId,
+        name: &DomainName,
+        domain: &DomainName,
+    ) -> Option<DomainName> {
         let (index, here) = namespace_of(name, domain)?;
         let (_, home) = self
             .namespaces
@@ -288,7 +322,7 @@ impl Directory {
         (at_home != *name).then_some(at_home)
     }
 
-    fn mapped(&self, consumer: &ClusterId, home: &str) -> Option<&str> {
+    fn mapped_namespace(&self, consumer: &ClusterId, home: &str) -> Option<&str> {
         Some(
             self.by_home
                 .get(consumer)?
@@ -301,7 +335,7 @@ impl Directory {
 
     /// Returns the external name of a Service in this mapped namespace. `index` is that of the
     /// label of the namespace.
-    fn external_name(&self, mapped: &str, name: &Name, index: usize) -> Option<&Name> {
+    fn external_name(&self, mapped: &str, name: &DomainName, index: usize) -> Option<&DomainName> {
         let [service, _, part, ..] = name.labels() else {
             return None;
         };
@@ -313,20 +347,24 @@ impl Directory {
 }
 
 /// The decision to ask for this other name instead; `None` if that is too long.
-fn asked_as(name: &Name, here: Option<Name>, consumer: &ClusterId) -> Decision {
+fn decision_for_name(
+    name: &DomainName,
+    here: Option<DomainName>,
+    consumer: &ClusterId,
+) -> NameDecision {
     match here {
-        Some(here) if here == *name => Decision::Unchanged,
-        Some(here) => Decision::Translate {
+        Some(here) if here == *name => NameDecision::Unchanged,
+        Some(here) => NameDecision::Translate {
             name: here,
             consumer: consumer.clone(),
         },
-        None => Decision::NoSuchName,
+        None => NameDecision::NoSuchName,
     }
 }
 
 /// Whether this is the Service of the API server, which every cluster has. `index` is that of the
 /// label of the namespace.
-fn is_api_server(name: &Name, index: usize, namespace: &str) -> bool {
+fn is_api_server(name: &DomainName, index: usize, namespace: &str) -> bool {
     let [service, _, part, ..] = name.labels() else {
         return false;
     };
@@ -338,7 +376,7 @@ fn is_api_server(name: &Name, index: usize, namespace: &str) -> bool {
 
 /// The index of the label that names a namespace, and that label in lower case: `demo` in
 /// `web.demo.svc.cluster.local`.
-fn namespace_of(name: &Name, domain: &Name) -> Option<(usize, String)> {
+fn namespace_of(name: &DomainName, domain: &DomainName) -> Option<(usize, String)> {
     let index = name.labels().len().checked_sub(domain.labels().len() + 2)?;
     let [label, part, ..] = name.labels().get(index..)? else {
         return None;

@@ -61,9 +61,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use message::Name;
-use server::{Resolver, SharedDirectory};
-use upstream::Upstream;
+use message::DomainName;
+use server::{NameResolver, SharedDirectory};
+use upstream::NameServers;
 
 /// The port of name servers.
 const DNS_PORT: u16 = 53;
@@ -98,7 +98,7 @@ pub enum Error {
 
 /// Answers at these addresses of the pod as soon as all namespaces, Services and pods are known,
 /// until a moment after `stop`. Calls `ready` when it begins.
-pub async fn run(
+pub async fn answer_questions(
     client: Client,
     addresses: &[IpAddr],
     ready: impl FnOnce(),
@@ -111,33 +111,33 @@ pub async fn run(
     if servers.is_empty() {
         return Err(Error::NoNameServer);
     }
-    let domain = domain.as_deref().and_then(Name::parse);
+    let domain = domain.as_deref().and_then(DomainName::parse);
     if domain.is_none() {
         tracing::warn!(
             "{} names no domain of the cluster, so all questions pass unchanged",
             resolv_conf::PATH
         );
     }
-    let upstream = Upstream::new(
+    let upstream = NameServers::new(
         servers
             .into_iter()
             .map(|server| SocketAddr::new(server, DNS_PORT))
             .collect(),
     );
     let known = Arc::new(SharedDirectory::default());
-    let watches = watches::start(&client, &known, &stop);
-    let resolver = Resolver::new(known, upstream, domain);
+    let watches = watches::start_watches(&client, &known, &stop);
+    let resolver = NameResolver::new(known, upstream, domain);
     let addresses: Vec<SocketAddr> = addresses
         .iter()
         .map(|address| SocketAddr::new(*address, RESOLVER_PORT))
         .collect();
-    serve(&resolver, &addresses, watches.synced(), ready, stop).await
+    serve_when_synced(&resolver, &addresses, watches.synced(), ready, stop).await
 }
 
 /// Opens the sockets only when everything is known: an answer before could be that of another
 /// namespace.
-async fn serve(
-    resolver: &Resolver,
+async fn serve_when_synced(
+    resolver: &NameResolver,
     addresses: &[SocketAddr],
     synced: impl Future<Output = bool>,
     ready: impl FnOnce(),
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_answers_only_when_everything_is_known() {
-        let resolver = Resolver::new(Arc::default(), Upstream::new(Vec::new()), None);
+        let resolver = NameResolver::new(Arc::default(), NameServers::new(Vec::new()), None);
         // An address at which it cannot listen, so an error shows that it tried.
         let taken = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let addresses = [taken.local_addr().unwrap()];
@@ -195,7 +195,7 @@ mod tests {
         let ready = || is_ready.set(true);
         let stop = CancellationToken::new();
 
-        let found = serve(
+        let found = serve_when_synced(
             &resolver,
             &addresses,
             future::ready(true),
@@ -204,7 +204,7 @@ mod tests {
         )
         .await;
         assert!(matches!(found, Err(Error::Listen { .. })), "{found:?}");
-        let found = serve(
+        let found = serve_when_synced(
             &resolver,
             &addresses,
             future::ready(false),
@@ -215,7 +215,7 @@ mod tests {
         assert!(matches!(found, Err(Error::Watch)), "{found:?}");
         let waiting = tokio::time::timeout(
             Duration::from_millis(50),
-            serve(
+            serve_when_synced(
                 &resolver,
                 &addresses,
                 future::pending(),
@@ -226,7 +226,7 @@ mod tests {
         assert!(waiting.await.is_err());
         stop.cancel();
         assert!(
-            serve(&resolver, &addresses, future::pending(), ready, stop)
+            serve_when_synced(&resolver, &addresses, future::pending(), ready, stop)
                 .await
                 .is_ok()
         );

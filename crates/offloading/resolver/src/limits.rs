@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 /// Maximum numbers in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Maximum {
+pub struct MaximumInProgress {
     pub total: usize,
     /// For each consumer, and for all unknown addresses together.
     pub per_consumer: usize,
@@ -17,7 +17,7 @@ pub struct Maximum {
 
 /// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum LimitReached {
     Source,
     Consumer,
     Total,
@@ -25,13 +25,13 @@ pub enum Refused {
 
 /// A limit. Clones share it.
 #[derive(Clone)]
-pub struct Limit {
-    maximum: Maximum,
-    used: Arc<Mutex<Used>>,
+pub struct ConcurrencyLimit {
+    maximum: MaximumInProgress,
+    used: Arc<Mutex<UsedCounts>>,
 }
 
 #[derive(Debug, Default)]
-struct Used {
+struct UsedCounts {
     total: usize,
     by_consumer: HashMap<Option<ClusterId>, usize>,
     by_source: HashMap<IpAddr, usize>,
@@ -39,14 +39,14 @@ struct Used {
 
 /// Counts against the limit until it is dropped.
 #[derive(Debug)]
-pub struct Permit {
+pub struct LimitPermit {
     source: IpAddr,
     consumer: Option<ClusterId>,
-    used: Arc<Mutex<Used>>,
+    used: Arc<Mutex<UsedCounts>>,
 }
 
-impl Limit {
-    pub fn new(maximum: Maximum) -> Self {
+impl ConcurrencyLimit {
+    pub fn new(maximum: MaximumInProgress) -> Self {
         Self {
             maximum,
             used: Arc::default(),
@@ -54,29 +54,33 @@ impl Limit {
     }
 
     /// Counts one more of this address, which belongs to a pod of this consumer if that is known.
-    pub fn enter(&self, source: IpAddr, consumer: Option<ClusterId>) -> Result<Permit, Refused> {
+    pub fn acquire_permit(
+        &self,
+        source: IpAddr,
+        consumer: Option<ClusterId>,
+    ) -> Result<LimitPermit, LimitReached> {
         let mut used = self.used.lock();
         if used
             .by_source
             .get(&source)
             .is_some_and(|count| *count >= self.maximum.per_source)
         {
-            return Err(Refused::Source);
+            return Err(LimitReached::Source);
         }
         if used
             .by_consumer
             .get(&consumer)
             .is_some_and(|count| *count >= self.maximum.per_consumer)
         {
-            return Err(Refused::Consumer);
+            return Err(LimitReached::Consumer);
         }
         if used.total >= self.maximum.total {
-            return Err(Refused::Total);
+            return Err(LimitReached::Total);
         }
         used.total += 1;
         *used.by_consumer.entry(consumer.clone()).or_default() += 1;
         *used.by_source.entry(source).or_default() += 1;
-        Ok(Permit {
+        Ok(LimitPermit {
             source,
             consumer,
             used: self.used.clone(),
@@ -84,7 +88,7 @@ impl Limit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for LimitPermit {
     fn drop(&mut self) {
         let mut used = self.used.lock();
         used.total -= 1;
@@ -117,20 +121,20 @@ mod tests {
     #[test]
     fn no_address_and_no_consumer_takes_more_than_its_share_and_all_together_no_more_than_the_sum()
     {
-        let limit = Limit::new(Maximum {
+        let limit = ConcurrencyLimit::new(MaximumInProgress {
             total: 4,
             per_consumer: 3,
             per_source: 2,
         });
-        let enter = |last, number| limit.enter(address(last), Some(consumer(number)));
+        let enter = |last, number| limit.acquire_permit(address(last), Some(consumer(number)));
         let refused = |last, number| enter(last, number).unwrap_err();
         let first = enter(1, 1).unwrap();
         let second = enter(1, 1).unwrap();
-        assert_eq!(refused(1, 1), Refused::Source);
+        assert_eq!(refused(1, 1), LimitReached::Source);
         let third = enter(2, 1).unwrap();
-        assert_eq!(refused(3, 1), Refused::Consumer);
+        assert_eq!(refused(3, 1), LimitReached::Consumer);
         let fourth = enter(4, 2).unwrap();
-        assert_eq!(refused(5, 2), Refused::Total);
+        assert_eq!(refused(5, 2), LimitReached::Total);
         drop(first);
         assert!(enter(5, 2).is_ok());
         drop((second, third, fourth));
@@ -140,18 +144,18 @@ mod tests {
 
     #[test]
     fn all_unknown_addresses_share_one_part() {
-        let limit = Limit::new(Maximum {
+        let limit = ConcurrencyLimit::new(MaximumInProgress {
             total: 9,
             per_consumer: 2,
             per_source: 2,
         });
-        let unknown = [1, 2].map(|last| limit.enter(address(last), None).unwrap());
+        let unknown = [1, 2].map(|last| limit.acquire_permit(address(last), None).unwrap());
         assert_eq!(
-            limit.enter(address(3), None).unwrap_err(),
-            Refused::Consumer
+            limit.acquire_permit(address(3), None).unwrap_err(),
+            LimitReached::Consumer
         );
-        assert!(limit.enter(address(3), Some(consumer(1))).is_ok());
+        assert!(limit.acquire_permit(address(3), Some(consumer(1))).is_ok());
         drop(unknown);
-        assert!(limit.enter(address(3), None).is_ok());
+        assert!(limit.acquire_permit(address(3), None).is_ok());
     }
 }

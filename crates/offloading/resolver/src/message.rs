@@ -59,21 +59,21 @@ pub use types::{ANY, CNAME, PTR};
 /// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed DNS message")]
-pub struct Malformed;
+pub struct MalformedMessage;
 
 /// A name: its labels without the root. Comparisons ignore the case of ASCII letters.
 #[derive(Clone, Debug)]
-pub struct Name(Vec<Vec<u8>>);
+pub struct DomainName(Vec<Vec<u8>>);
 
-impl PartialEq for Name {
+impl PartialEq for DomainName {
     fn eq(&self, other: &Self) -> bool {
         self.0.len() == other.0.len() && self.ends_with(other)
     }
 }
 
-impl Eq for Name {}
+impl Eq for DomainName {}
 
-impl Name {
+impl DomainName {
     /// A name in its usual form, such as `web.demo.svc.cluster.local`.
     pub fn parse(text: &str) -> Option<Self> {
         let labels = text.strip_suffix('.').unwrap_or(text).split('.');
@@ -106,11 +106,11 @@ impl Name {
     pub fn with_label(&self, index: usize, label: &str) -> Option<Self> {
         let mut name = self.clone();
         *name.0.get_mut(index)? = label.as_bytes().to_vec();
-        name.checked().filter(|_| label.len() <= MAX_LABEL_LEN)
+        name.within_limit().filter(|_| label.len() <= MAX_LABEL_LEN)
     }
 
     /// The same name. `None` if it is too long.
-    pub fn checked(self) -> Option<Self> {
+    pub fn within_limit(self) -> Option<Self> {
         (self.wire_len() <= MAX_NAME_LEN).then_some(self)
     }
 
@@ -131,11 +131,11 @@ impl Name {
 
     /// Reads the name at `position`, and moves `position` behind it. A pointer points to what is
     /// before the name, so this ends.
-    fn read(message: &[u8], position: &mut usize) -> Result<Self, Malformed> {
+    fn read_at(message: &[u8], position: &mut usize) -> Result<Self, MalformedMessage> {
         let (mut labels, mut length, mut at, mut end) = (Vec::new(), 1, *position, None);
         let (mut earliest, mut pointers) = (*position, 0);
         loop {
-            let first = usize::from(*message.get(at).ok_or(Malformed)?);
+            let first = usize::from(*message.get(at).ok_or(MalformedMessage)?);
             match first {
                 0 => {
                     *position = end.unwrap_or(at + 1);
@@ -144,43 +144,43 @@ impl Name {
                 1..=MAX_LABEL_LEN => {
                     length += first + 1;
                     if length > MAX_NAME_LEN {
-                        return Err(Malformed);
+                        return Err(MalformedMessage);
                     }
                     labels.push(
                         message
                             .get(at + 1..at + 1 + first)
-                            .ok_or(Malformed)?
+                            .ok_or(MalformedMessage)?
                             .to_vec(),
                     );
                     at += 1 + first;
                 }
                 0xc0..=0xff => {
-                    let second = usize::from(*message.get(at + 1).ok_or(Malformed)?);
+                    let second = usize::from(*message.get(at + 1).ok_or(MalformedMessage)?);
                     end = end.or(Some(at + 2));
                     at = ((first & 0x3f) << 8) | second;
                     pointers += 1;
                     if at >= earliest || pointers > MAX_POINTERS {
-                        return Err(Malformed);
+                        return Err(MalformedMessage);
                     }
                     earliest = at;
                 }
-                _ => return Err(Malformed),
+                _ => return Err(MalformedMessage),
             }
         }
     }
 }
 
-fn number(message: &[u8], at: usize) -> Result<u16, Malformed> {
+fn read_u16(message: &[u8], at: usize) -> Result<u16, MalformedMessage> {
     let bytes = message
         .get(at..)
         .and_then(<[u8]>::first_chunk)
-        .ok_or(Malformed)?;
+        .ok_or(MalformedMessage)?;
     Ok(u16::from_be_bytes(*bytes))
 }
 
 /// The ID of a message; 0 if it is shorter than a header.
 pub fn id(message: &[u8]) -> u16 {
-    number(message, 0).unwrap_or_default()
+    read_u16(message, 0).unwrap_or_default()
 }
 
 /// Replaces the ID of a message.
@@ -193,7 +193,7 @@ pub fn set_id(message: &mut [u8], id: u16) {
 /// A question of a client.
 #[derive(Clone, Debug)]
 pub struct Query {
-    pub name: Name,
+    pub name: DomainName,
     pub kind: u16,
     /// The question, without the header.
     question: Range<usize>,
@@ -206,33 +206,34 @@ pub struct Query {
 
 /// The reason why a message is not a question that can be asked upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum QueryFault {
     /// Not even its header can be read, or it is an answer: nobody gets an answer.
     Drop,
     Answer(ResponseCode),
 }
 
 impl Query {
-    pub fn read(message: &[u8]) -> Result<Self, Fault> {
-        let flags = number(message, 2).map_err(|_| Fault::Drop)?;
+    pub fn read(message: &[u8]) -> Result<Self, QueryFault> {
+        let flags = read_u16(message, 2).map_err(|_| QueryFault::Drop)?;
         if message.len() < HEADER_LEN || flags & 0x8000 != 0 {
-            return Err(Fault::Drop);
+            return Err(QueryFault::Drop);
         }
         if flags & 0x7800 != 0 {
-            return Err(Fault::Answer(ResponseCode::NotImplemented));
+            return Err(QueryFault::Answer(ResponseCode::NotImplemented));
         }
-        Self::read_body(message).map_err(|Malformed| Fault::Answer(ResponseCode::FormatError))
+        Self::read_body(message)
+            .map_err(|MalformedMessage| QueryFault::Answer(ResponseCode::FormatError))
     }
 
-    fn read_body(message: &[u8]) -> Result<Self, Malformed> {
-        let [questions, answers, authorities, additional] = counts(message)?;
+    fn read_body(message: &[u8]) -> Result<Self, MalformedMessage> {
+        let [questions, answers, authorities, additional] = record_counts(message)?;
         if (questions, answers, authorities) != (1, 0, 0) {
-            return Err(Malformed);
+            return Err(MalformedMessage);
         }
         let mut at = HEADER_LEN;
-        let name = Name::read(message, &mut at)?;
-        let kind = number(message, at)?;
-        number(message, at + 2)?;
+        let name = DomainName::read_at(message, &mut at)?;
+        let kind = read_u16(message, at)?;
+        read_u16(message, at + 2)?;
         let question = HEADER_LEN..at + 4;
         let edns = edns_len(message, question.end).filter(|_| additional == 1);
         let is_simple = edns.is_some() || (additional == 0 && message.len() == question.end);
@@ -253,13 +254,13 @@ impl Query {
     }
 
     /// The same message, which allows answers of at most [`MAX_EDNS_LEN`].
-    pub fn capped(&self, message: &[u8]) -> Vec<u8> {
+    pub fn with_capped_size(&self, message: &[u8]) -> Vec<u8> {
         let mut capped = message.to_vec();
         // Where EDNS says it, if there is more than the question.
         let at = self.question.end + 3;
         if self.is_simple
             && let Some(bytes) = capped.get_mut(at..at + 2)
-            && number(bytes, 0).is_ok_and(|allowed| allowed > MAX_EDNS_LEN)
+            && read_u16(bytes, 0).is_ok_and(|allowed| allowed > MAX_EDNS_LEN)
         {
             bytes.copy_from_slice(&MAX_EDNS_LEN.to_be_bytes());
         }
@@ -268,9 +269,9 @@ impl Query {
 
     /// The same message with another name in its question. `None` if this question is not that of
     /// the message.
-    pub fn with_name(&self, message: &[u8], name: &Name) -> Option<Vec<u8>> {
-        let mut writer = Writer::new(message).ok()?;
-        writer.name(name, false);
+    pub fn with_name(&self, message: &[u8], name: &DomainName) -> Option<Vec<u8>> {
+        let mut writer = MessageWriter::new(message).ok()?;
+        writer.write_name(name, false);
         writer
             .body
             .extend_from_slice(message.get(self.question.end - 4..)?);
@@ -280,23 +281,23 @@ impl Query {
 
 /// The length that EDNS allows, if the rest of the message is its record and nothing else.
 fn edns_len(message: &[u8], at: usize) -> Option<usize> {
-    let is_opt = message.get(at) == Some(&0) && number(message, at + 1) == Ok(types::OPT);
-    let data = usize::from(number(message, at + 9).ok()?);
-    let allowed = usize::from(number(message, at + 3).ok()?);
+    let is_opt = message.get(at) == Some(&0) && read_u16(message, at + 1) == Ok(types::OPT);
+    let data = usize::from(read_u16(message, at + 9).ok()?);
+    let allowed = usize::from(read_u16(message, at + 3).ok()?);
     (is_opt && message.len() == at + 11 + data).then_some(allowed)
 }
 
-fn counts(message: &[u8]) -> Result<[u16; 4], Malformed> {
+fn record_counts(message: &[u8]) -> Result<[u16; 4], MalformedMessage> {
     Ok([
-        number(message, 4)?,
-        number(message, 6)?,
-        number(message, 8)?,
-        number(message, 10)?,
+        read_u16(message, 4)?,
+        read_u16(message, 6)?,
+        read_u16(message, 8)?,
+        read_u16(message, 10)?,
     ])
 }
 
 /// The answer to a message without any record. Its question is repeated if it can be read.
-pub fn refusal(message: &[u8], code: ResponseCode) -> Vec<u8> {
+pub fn answer_without_records(message: &[u8], code: ResponseCode) -> Vec<u8> {
     let question = Query::read(message)
         .ok()
         .and_then(|query| message.get(query.question))
@@ -314,8 +315,8 @@ pub fn refusal(message: &[u8], code: ResponseCode) -> Vec<u8> {
 /// could not read the question may leave it out.
 pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
     let same = || {
-        let flags = number(answer, 2)?;
-        let [questions, ..] = counts(answer)?;
+        let flags = read_u16(answer, 2)?;
+        let [questions, ..] = record_counts(answer)?;
         if id(asked) != id(answer) || flags & 0x8000 == 0 || answer.len() < HEADER_LEN {
             return Ok(false);
         }
@@ -323,17 +324,18 @@ pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
             return Ok(flags & 0xf != 0);
         }
         let (mut here, mut there) = (HEADER_LEN, HEADER_LEN);
-        let names = Name::read(asked, &mut here)? == Name::read(answer, &mut there)?;
-        let kinds = asked.get(here..here + 4).ok_or(Malformed)?
-            == answer.get(there..there + 4).ok_or(Malformed)?;
-        Ok::<bool, Malformed>(questions == 1 && names && kinds)
+        let names =
+            DomainName::read_at(asked, &mut here)? == DomainName::read_at(answer, &mut there)?;
+        let kinds = asked.get(here..here + 4).ok_or(MalformedMessage)?
+            == answer.get(there..there + 4).ok_or(MalformedMessage)?;
+        Ok::<bool, MalformedMessage>(questions == 1 && names && kinds)
     };
     same().unwrap_or(false)
 }
 
 /// An answer with other names.
 #[derive(Clone, Debug)]
-pub struct Translated {
+pub struct TranslatedAnswer {
     header: [u8; HEADER_LEN],
     /// Everything after the header.
     body: Vec<u8>,
@@ -343,17 +345,17 @@ pub struct Translated {
     edns: Option<Vec<u8>>,
 }
 
-impl Translated {
+impl TranslatedAnswer {
     /// The whole message.
-    pub fn whole(self) -> Vec<u8> {
+    pub fn whole_message(self) -> Vec<u8> {
         [&self.header, self.body.as_slice()].concat()
     }
 
     /// The message if it fits into this length, or else only its question, with the bit that says
     /// so: the client asks again over TCP.
-    pub fn fitting(self, max_len: usize) -> Vec<u8> {
+    pub fn fitting_message(self, max_len: usize) -> Vec<u8> {
         if HEADER_LEN + self.body.len() <= max_len {
-            return self.whole();
+            return self.whole_message();
         }
         let mut header = self.header;
         header[2] |= 2;
@@ -373,34 +375,34 @@ impl Translated {
 ///
 /// With `names`, the answer is about the last of them. It becomes the answer about the first one:
 /// each name is an alias of the one after it.
-pub fn translate(
+pub fn translate_answer(
     answer: &[u8],
-    names: &[Name],
-    replace: impl Fn(&Name) -> Option<Name>,
-) -> Result<Translated, Malformed> {
-    let [questions, records @ ..] = counts(answer)?;
-    let mut writer = Writer::new(answer)?;
+    names: &[DomainName],
+    replace: impl Fn(&DomainName) -> Option<DomainName>,
+) -> Result<TranslatedAnswer, MalformedMessage> {
+    let [questions, records @ ..] = record_counts(answer)?;
+    let mut writer = MessageWriter::new(answer)?;
     let mut at = HEADER_LEN;
-    let read = |at: &mut usize| -> Result<Name, Malformed> {
-        let name = Name::read(answer, at)?;
+    let read = |at: &mut usize| -> Result<DomainName, MalformedMessage> {
+        let name = DomainName::read_at(answer, at)?;
         Ok(replace(&name).unwrap_or(name))
     };
     for _ in 0..questions {
         let asked = read(&mut at)?;
-        writer.name(names.first().unwrap_or(&asked), true);
-        writer.copy(answer, &mut at, 4)?;
+        writer.write_name(names.first().unwrap_or(&asked), true);
+        writer.copy_bytes(answer, &mut at, 4)?;
     }
     let asked = writer.body.clone();
-    writer.aliases(names, records[0])?;
+    writer.write_aliases(names, records[0])?;
     let mut edns = None;
     for _ in 0..records.iter().map(|count| u32::from(*count)).sum::<u32>() {
         let begin = writer.body.len();
-        writer.name(&read(&mut at)?, true);
-        let kind = number(answer, at)?;
-        writer.copy(answer, &mut at, 8)?;
-        let end = at + 2 + usize::from(number(answer, at)?);
+        writer.write_name(&read(&mut at)?, true);
+        let kind = read_u16(answer, at)?;
+        writer.copy_bytes(answer, &mut at, 8)?;
+        let end = at + 2 + usize::from(read_u16(answer, at)?);
         let length_at = writer.body.len();
-        writer.copy(answer, &mut at, 2)?;
+        writer.copy_bytes(answer, &mut at, 2)?;
         // How many bytes are before the names, how many names there are, and whether they may be
         // compressed (RFC 3597, section 4).
         let (before, names, compress) = match kind {
@@ -411,21 +413,21 @@ pub fn translate(
             types::SOA => (0, 2, true),
             _ => (0, 0, false),
         };
-        writer.copy(answer, &mut at, before)?;
+        writer.copy_bytes(answer, &mut at, before)?;
         for _ in 0..names {
-            writer.name(&read(&mut at)?, compress);
+            writer.write_name(&read(&mut at)?, compress);
         }
-        let rest = end.checked_sub(at).ok_or(Malformed)?;
-        writer.copy(answer, &mut at, rest)?;
+        let rest = end.checked_sub(at).ok_or(MalformedMessage)?;
+        writer.copy_bytes(answer, &mut at, rest)?;
         writer.set_data_len(length_at)?;
         if writer.len() > usize::from(u16::MAX) {
-            return Err(Malformed);
+            return Err(MalformedMessage);
         }
         if kind == types::OPT {
             edns = writer.body.get(begin..).map(<[u8]>::to_vec);
         }
     }
-    Ok(Translated {
+    Ok(TranslatedAnswer {
         header: writer.header,
         body: writer.body,
         questions: asked,
@@ -434,7 +436,7 @@ pub fn translate(
 }
 
 /// Writes a message with compressed names.
-struct Writer {
+struct MessageWriter {
     header: [u8; HEADER_LEN],
     /// Everything after the header.
     body: Vec<u8>,
@@ -442,10 +444,10 @@ struct Writer {
     known: HashMap<Vec<u8>, u16>,
 }
 
-impl Writer {
+impl MessageWriter {
     /// A message with the header of this one.
-    fn new(message: &[u8]) -> Result<Self, Malformed> {
-        let header = *message.first_chunk().ok_or(Malformed)?;
+    fn new(message: &[u8]) -> Result<Self, MalformedMessage> {
+        let header = *message.first_chunk().ok_or(MalformedMessage)?;
         Ok(Self {
             header,
             body: Vec::new(),
@@ -457,7 +459,7 @@ impl Writer {
         HEADER_LEN + self.body.len()
     }
 
-    fn name(&mut self, name: &Name, compress: bool) {
+    fn write_name(&mut self, name: &DomainName, compress: bool) {
         let mut rest = name.0.as_slice();
         while let [label, shorter @ ..] = rest {
             // Lengths are less than the code of any letter, so they stay.
@@ -486,45 +488,58 @@ impl Writer {
 
     /// Writes that each of these names is an alias of the next, as the first of the answers, which
     /// were this many.
-    fn aliases(&mut self, names: &[Name], answers: u16) -> Result<(), Malformed> {
-        let added = u16::try_from(names.len().saturating_sub(1)).map_err(|_| Malformed)?;
+    fn write_aliases(
+        &mut self,
+        names: &[DomainName],
+        answers: u16,
+    ) -> Result<(), MalformedMessage> {
+        let added = u16::try_from(names.len().saturating_sub(1)).map_err(|_| MalformedMessage)?;
         if added == 0 {
             return Ok(());
         }
-        self.header[6..8]
-            .copy_from_slice(&answers.checked_add(added).ok_or(Malformed)?.to_be_bytes());
+        self.header[6..8].copy_from_slice(
+            &answers
+                .checked_add(added)
+                .ok_or(MalformedMessage)?
+                .to_be_bytes(),
+        );
         // No server of the internet vouches for these records.
         self.header[3] &= !AUTHENTIC_DATA;
         for (alias, target) in names.iter().zip(names.iter().skip(1)) {
-            self.name(alias, true);
+            self.write_name(alias, true);
             for field in [types::CNAME, IN] {
                 self.body.extend_from_slice(&field.to_be_bytes());
             }
             self.body.extend_from_slice(&ALIAS_TTL.to_be_bytes());
             let length_at = self.body.len();
             self.body.extend_from_slice(&[0, 0]);
-            self.name(target, true);
+            self.write_name(target, true);
             self.set_data_len(length_at)?;
         }
         Ok(())
     }
 
-    fn copy(&mut self, message: &[u8], at: &mut usize, length: usize) -> Result<(), Malformed> {
+    fn copy_bytes(
+        &mut self,
+        message: &[u8],
+        at: &mut usize,
+        length: usize,
+    ) -> Result<(), MalformedMessage> {
         self.body
-            .extend_from_slice(message.get(*at..*at + length).ok_or(Malformed)?);
+            .extend_from_slice(message.get(*at..*at + length).ok_or(MalformedMessage)?);
         *at += length;
         Ok(())
     }
 
     /// Writes the length of a record's data, which ends here, into the two bytes before that data.
-    fn set_data_len(&mut self, length_at: usize) -> Result<(), Malformed> {
+    fn set_data_len(&mut self, length_at: usize) -> Result<(), MalformedMessage> {
         let (length, data) = self
             .body
             .get_mut(length_at..)
             .and_then(<[u8]>::split_first_chunk_mut)
-            .ok_or(Malformed)?;
+            .ok_or(MalformedMessage)?;
         *length = u16::try_from(data.len())
-            .map_err(|_| Malformed)?
+            .map_err(|_| MalformedMessage)?
             .to_be_bytes();
         Ok(())
     }

@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 use liqo_controller_runtime::metrics::register;
 use prometheus_client::metrics::{counter::Counter, family::Family};
 
-use crate::limits::Refused;
+use crate::limits::LimitReached;
 
-type Labels = [(&'static str, &'static str); 2];
+type RefusedLabels = [(&'static str, &'static str); 2];
 
 /// Counts a question or connection that exceeds a limit.
-pub fn refused(what: &'static str, reason: Refused) {
-    static REFUSED: OnceLock<Family<Labels, Counter>> = OnceLock::new();
+pub fn count_refused(what: &'static str, reason: LimitReached) {
+    static REFUSED: OnceLock<Family<RefusedLabels, Counter>> = OnceLock::new();
     let counters = REFUSED.get_or_init(|| {
         register(
             "dns_refused",
@@ -20,9 +20,9 @@ pub fn refused(what: &'static str, reason: Refused) {
         )
     });
     let reason = match reason {
-        Refused::Source => "source",
-        Refused::Consumer => "consumer",
-        Refused::Total => "total",
+        LimitReached::Source => "source",
+        LimitReached::Consumer => "consumer",
+        LimitReached::Total => "total",
     };
     counters
         .get_or_create(&[("what", what), ("reason", reason)])

@@ -18,11 +18,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::directory::{Decision, Directory};
-use crate::limits::{Limit, Maximum, Permit};
-use crate::message::{CNAME, Fault, Name, Query, ResponseCode, Translated, refusal, translate};
+use crate::directory::{Directory, NameDecision};
+use crate::limits::{ConcurrencyLimit, LimitPermit, MaximumInProgress};
+use crate::message::{
+    CNAME, DomainName, Query, QueryFault, ResponseCode, TranslatedAnswer, answer_without_records,
+    translate_answer,
+};
 use crate::metrics;
-use crate::upstream::{Transport, Upstream, read_message, write_message};
+use crate::upstream::{NameServers, QuestionTransport, read_message, write_message};
 
 /// Maximum length of a question in bytes: with EDNS, usual ones have less than 300.
 const MAX_QUESTION_LEN: usize = 4096;
@@ -31,12 +34,12 @@ const MAX_ALIASES: usize = 8;
 /// Questions in progress. Each has a socket to a name server, and each connection is a socket, too:
 /// together they stay below the usual limit of 1024 open files. One consumer never takes more than
 /// 30 %, so that others are answered.
-const MAX_QUESTIONS: Maximum = Maximum {
+const MAX_QUESTIONS: MaximumInProgress = MaximumInProgress {
     total: 600,
     per_consumer: 180,
     per_source: 60,
 };
-const MAX_CONNECTIONS: Maximum = Maximum {
+const MAX_CONNECTIONS: MaximumInProgress = MaximumInProgress {
     total: 200,
     per_consumer: 60,
     per_source: 10,
@@ -90,34 +93,43 @@ impl SharedDirectory {
 
 /// Answers questions. Clones share everything.
 #[derive(Clone)]
-pub struct Resolver {
+pub struct NameResolver {
     known: Arc<SharedDirectory>,
-    upstream: Upstream,
+    upstream: NameServers,
     /// The domain of this cluster. Without it, no name is translated.
-    domain: Option<Arc<Name>>,
-    questions: Limit,
-    connections: Limit,
+    domain: Option<Arc<DomainName>>,
+    questions: ConcurrencyLimit,
+    connections: ConcurrencyLimit,
     timeouts: Timeouts,
 }
 
-impl Resolver {
-    pub fn new(known: Arc<SharedDirectory>, upstream: Upstream, domain: Option<Name>) -> Self {
+impl NameResolver {
+    pub fn new(
+        known: Arc<SharedDirectory>,
+        upstream: NameServers,
+        domain: Option<DomainName>,
+    ) -> Self {
         Self {
             known,
             upstream,
             domain: domain.map(Arc::new),
-            questions: Limit::new(MAX_QUESTIONS),
-            connections: Limit::new(MAX_CONNECTIONS),
+            questions: ConcurrencyLimit::new(MAX_QUESTIONS),
+            connections: ConcurrencyLimit::new(MAX_CONNECTIONS),
             timeouts: Timeouts::default(),
         }
     }
 
     /// Counts a question or connection of this address. `None` if a limit is reached.
-    fn enter(&self, limit: &Limit, what: &'static str, source: IpAddr) -> Option<Permit> {
+    fn acquire_permit(
+        &self,
+        limit: &ConcurrencyLimit,
+        what: &'static str,
+        source: IpAddr,
+    ) -> Option<LimitPermit> {
         let consumer = self.known.directory.read().consumer_of(source).cloned();
         limit
-            .enter(source, consumer)
-            .inspect_err(|reason| metrics::refused(what, *reason))
+            .acquire_permit(source, consumer)
+            .inspect_err(|reason| metrics::count_refused(what, *reason))
             .ok()
     }
 
@@ -126,12 +138,12 @@ impl Resolver {
         &self,
         source: IpAddr,
         message: &[u8],
-        transport: Transport,
+        transport: QuestionTransport,
     ) -> Option<Vec<u8>> {
         let query = match Query::read(message) {
             Ok(query) => query,
-            Err(Fault::Drop) => return None,
-            Err(Fault::Answer(code)) => return Some(refusal(message, code)),
+            Err(QueryFault::Drop) => return None,
+            Err(QueryFault::Answer(code)) => return Some(answer_without_records(message, code)),
         };
         let answer = timeout(
             self.timeouts.answer,
@@ -142,7 +154,7 @@ impl Resolver {
             answer
                 .ok()
                 .flatten()
-                .unwrap_or_else(|| refusal(message, ResponseCode::ServerFailure)),
+                .unwrap_or_else(|| answer_without_records(message, ResponseCode::ServerFailure)),
         )
     }
 
@@ -153,13 +165,13 @@ impl Resolver {
         source: IpAddr,
         query: &Query,
         message: &[u8],
-        transport: Transport,
+        transport: QuestionTransport,
     ) -> Option<Vec<u8>> {
         let mut aliases = Vec::new();
         let mut name = query.name.clone();
         loop {
-            let target = match self.decision(source, &name, query).await {
-                Decision::Alias { target } => target,
+            let target = match self.await_decision(source, &name, query).await {
+                NameDecision::Alias { target } => target,
                 decision => {
                     return self
                         .final_answer(decision, name, aliases, query, message, transport)
@@ -169,9 +181,13 @@ impl Resolver {
             aliases.push(std::mem::replace(&mut name, target));
             if query.kind == CNAME {
                 aliases.push(name);
-                let answer =
-                    translate(&refusal(message, ResponseCode::NoError), &aliases, |_| None).ok()?;
-                return Some(sized(answer, query, transport));
+                let answer = translate_answer(
+                    &answer_without_records(message, ResponseCode::NoError),
+                    &aliases,
+                    |_| None,
+                )
+                .ok()?;
+                return Some(sized_answer(answer, query, transport));
             }
             if aliases.len() > MAX_ALIASES {
                 return None;
@@ -183,19 +199,19 @@ impl Resolver {
     /// is the name that the client asks for.
     async fn final_answer(
         &self,
-        decision: Decision,
-        name: Name,
-        mut aliases: Vec<Name>,
+        decision: NameDecision,
+        name: DomainName,
+        mut aliases: Vec<DomainName>,
         query: &Query,
         message: &[u8],
-        transport: Transport,
+        transport: QuestionTransport,
     ) -> Option<Vec<u8>> {
-        let asked = query.capped(message);
+        let asked = query.with_capped_size(message);
         let is_alias = !aliases.is_empty();
         // As the client wrote it, because some clients compare upper and lower case.
         aliases.push(name.clone());
         let translated = match decision {
-            Decision::Unchanged => {
+            NameDecision::Unchanged => {
                 let asked = if is_alias {
                     query.with_name(&asked, &name)?
                 } else {
@@ -203,19 +219,23 @@ impl Resolver {
                 };
                 let answer = self.upstream.ask(&asked, transport).await?;
                 if self.names_hidden(None, &name, &answer) {
-                    return Some(sized(no_such_name(message, &aliases)?, query, transport));
+                    return Some(sized_answer(
+                        no_such_name(message, &aliases)?,
+                        query,
+                        transport,
+                    ));
                 }
-                let is_whole = transport == Transport::Tcp || answer.len() <= query.udp_len;
+                let is_whole = transport == QuestionTransport::Tcp || answer.len() <= query.udp_len;
                 if is_whole && !is_alias {
                     return Some(answer);
                 }
-                translate(&answer, &aliases, |_| None).ok()?
+                translate_answer(&answer, &aliases, |_| None).ok()?
             }
-            Decision::Translate {
+            NameDecision::Translate {
                 name: here,
                 consumer,
             } => {
-                let at_home = |found: &Name| {
+                let at_home = |found: &DomainName| {
                     let domain = self.domain.as_deref()?;
                     if *found == here {
                         return Some(name.clone());
@@ -229,46 +249,55 @@ impl Resolver {
                             .filter(|own| name.ends_with(own))
                             .cloned();
                     }
-                    directory.at_home(&consumer, found, domain)
+                    directory.home_name(&consumer, found, domain)
                 };
                 let answer = self
                     .upstream
                     .ask(&query.with_name(&asked, &here)?, transport)
                     .await?;
                 if self.names_hidden(Some(&consumer), &here, &answer) {
-                    return Some(sized(no_such_name(message, &aliases)?, query, transport));
+                    return Some(sized_answer(
+                        no_such_name(message, &aliases)?,
+                        query,
+                        transport,
+                    ));
                 }
-                translate(&answer, &aliases, at_home).ok()?
+                translate_answer(&answer, &aliases, at_home).ok()?
             }
             // The cluster's DNS would answer for a namespace of the provider, or of another
             // consumer.
-            Decision::UnknownPod | Decision::NoSuchName | Decision::Alias { .. } => {
+            NameDecision::UnknownPod | NameDecision::NoSuchName | NameDecision::Alias { .. } => {
                 no_such_name(message, &aliases)?
             }
         };
-        Some(sized(translated, query, transport))
+        Some(sized_answer(translated, query, transport))
     }
 
     /// Whether the name of an address is one that pods of this consumer do not know: otherwise they
     /// would learn the names of all Services from their addresses. An answer that cannot be read
     /// names nothing.
-    fn names_hidden(&self, consumer: Option<&ClusterId>, name: &Name, answer: &[u8]) -> bool {
+    fn names_hidden(&self, consumer: Option<&ClusterId>, name: &DomainName, answer: &[u8]) -> bool {
         let Some(domain) = self.domain.as_deref().filter(|_| name.is_reverse()) else {
             return false;
         };
         let directory = self.known.directory.read();
         let is_hidden = Cell::new(false);
-        let look = |found: &Name| {
+        let look = |found: &DomainName| {
             is_hidden.set(is_hidden.get() || !directory.is_visible(consumer, found, domain));
             None
         };
-        translate(answer, &[], look).is_ok() && is_hidden.get()
+        translate_answer(answer, &[], look).is_ok() && is_hidden.get()
     }
 
     /// Waits a moment for a new pod to be known.
-    async fn decision(&self, source: IpAddr, name: &Name, query: &Query) -> Decision {
+    async fn await_decision(
+        &self,
+        source: IpAddr,
+        name: &DomainName,
+        query: &Query,
+    ) -> NameDecision {
         let Some(domain) = self.domain.as_deref() else {
-            return Decision::Unchanged;
+            return NameDecision::Unchanged;
         };
         if !query.is_simple {
             // Its name cannot be replaced.
@@ -276,9 +305,9 @@ impl Resolver {
             let is_visible = !name.is_reverse()
                 && directory.is_visible(directory.consumer_of(source), name, domain);
             return if is_visible {
-                Decision::Unchanged
+                NameDecision::Unchanged
             } else {
-                Decision::NoSuchName
+                NameDecision::NoSuchName
             };
         }
         let deadline = Instant::now() + self.timeouts.new_pod;
@@ -287,7 +316,7 @@ impl Resolver {
             let decision = {
                 let directory = self.known.directory.read();
                 let decision = directory.decide(source, name, query.kind, domain);
-                if decision != Decision::UnknownPod
+                if decision != NameDecision::UnknownPod
                     || !directory.may_wait(source, Instant::now().into_std())
                 {
                     return decision;
@@ -298,7 +327,7 @@ impl Resolver {
                 self.known
                     .directory
                     .write()
-                    .waited(source, Instant::now().into_std());
+                    .note_wait(source, Instant::now().into_std());
                 return decision;
             }
         }
@@ -325,12 +354,14 @@ impl Resolver {
                 continue;
             };
             // A client over its limit gets no answer and asks again.
-            let Some(permit) = self.enter(&self.questions, "question", client.ip()) else {
+            let Some(permit) = self.acquire_permit(&self.questions, "question", client.ip()) else {
                 continue;
             };
             let (resolver, socket, message) = (self.clone(), socket.clone(), question.to_vec());
             tokio::spawn(async move {
-                if let Some(answer) = resolver.answer(client.ip(), &message, Transport::Udp).await
+                if let Some(answer) = resolver
+                    .answer(client.ip(), &message, QuestionTransport::Udp)
+                    .await
                     && let Err(error) = socket.send_to(&answer, client).await
                 {
                     tracing::debug!(%client, %error, "cannot send an answer");
@@ -345,8 +376,10 @@ impl Resolver {
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             match accepted {
                 Ok((stream, client)) => {
-                    if let Some(permit) = self.enter(&self.connections, "connection", client.ip()) {
-                        tokio::spawn(self.clone().connection(stream, client, permit));
+                    if let Some(permit) =
+                        self.acquire_permit(&self.connections, "connection", client.ip())
+                    {
+                        tokio::spawn(self.clone().serve_connection(stream, client, permit));
                     }
                 }
                 Err(error) => {
@@ -357,7 +390,12 @@ impl Resolver {
         }
     }
 
-    async fn connection(self, mut stream: TcpStream, client: SocketAddr, permit: Permit) {
+    async fn serve_connection(
+        self,
+        mut stream: TcpStream,
+        client: SocketAddr,
+        permit: LimitPermit,
+    ) {
         if let Err(error) = self.questions_of(&mut stream, client.ip()).await {
             tracing::debug!(%client, %error, "a connection ended");
         }
@@ -369,10 +407,10 @@ impl Resolver {
     async fn questions_of(&self, stream: &mut TcpStream, source: IpAddr) -> io::Result<()> {
         loop {
             let message = timeout(TCP_TIMEOUT, read_message(stream, MAX_QUESTION_LEN)).await??;
-            let Some(permit) = self.enter(&self.questions, "question", source) else {
+            let Some(permit) = self.acquire_permit(&self.questions, "question", source) else {
                 return Ok(());
             };
-            let Some(answer) = self.answer(source, &message, Transport::Tcp).await else {
+            let Some(answer) = self.answer(source, &message, QuestionTransport::Tcp).await else {
                 return Ok(());
             };
             // A client that reads slowly takes no more than a connection.
@@ -383,18 +421,20 @@ impl Resolver {
 }
 
 /// The answer that there is no such name.
-fn no_such_name(message: &[u8], aliases: &[Name]) -> Option<Translated> {
-    translate(&refusal(message, ResponseCode::NoSuchName), aliases, |_| {
-        None
-    })
+fn no_such_name(message: &[u8], aliases: &[DomainName]) -> Option<TranslatedAnswer> {
+    translate_answer(
+        &answer_without_records(message, ResponseCode::NoSuchName),
+        aliases,
+        |_| None,
+    )
     .ok()
 }
 
 /// As much of an answer as fits.
-fn sized(answer: Translated, query: &Query, transport: Transport) -> Vec<u8> {
+fn sized_answer(answer: TranslatedAnswer, query: &Query, transport: QuestionTransport) -> Vec<u8> {
     match transport {
-        Transport::Udp => answer.fitting(query.udp_len),
-        Transport::Tcp => answer.whole(),
+        QuestionTransport::Udp => answer.fitting_message(query.udp_len),
+        QuestionTransport::Tcp => answer.whole_message(),
     }
 }
 

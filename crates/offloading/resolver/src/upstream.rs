@@ -22,25 +22,25 @@ const ATTEMPTS: usize = 2;
 /// The protocol of a question. The question goes upstream over the same one, so that size and
 /// truncation are the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum QuestionTransport {
     Udp,
     Tcp,
 }
 
 /// The cluster's name servers.
 #[derive(Clone, Debug)]
-pub struct Upstream {
+pub struct NameServers {
     servers: Vec<SocketAddr>,
 }
 
-impl Upstream {
+impl NameServers {
     pub fn new(servers: Vec<SocketAddr>) -> Self {
         Self { servers }
     }
 
     /// Asks the servers in turn. The answer has the ID of the question. `None` if none answers in
     /// time.
-    pub async fn ask(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    pub async fn ask(&self, question: &[u8], transport: QuestionTransport) -> Option<Vec<u8>> {
         for server in self
             .servers
             .iter()
@@ -51,8 +51,8 @@ impl Upstream {
             set_id(&mut asked, rand::random());
             let answer = async {
                 match transport {
-                    Transport::Udp => over_udp(*server, &asked).await,
-                    Transport::Tcp => over_tcp(*server, &asked).await,
+                    QuestionTransport::Udp => over_udp(*server, &asked).await,
+                    QuestionTransport::Tcp => over_tcp(*server, &asked).await,
                 }
             };
             match timeout(TIMEOUT, answer).await {

@@ -16,26 +16,26 @@ use liqo_offloading_rules::pod::carry::home_names::announced_domain;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_util::sync::CancellationToken;
 
-use crate::directory::Mapped;
-use crate::message::Name;
+use crate::directory::MappedNamespaceState;
+use crate::message::DomainName;
 use crate::server::SharedDirectory;
 
 /// A pod, of which only the addresses are read.
-type WatchedPod = Object<IgnoredAny, Status>;
+type PodWithAddresses = Object<IgnoredAny, PodAddresses>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Status {
+struct PodAddresses {
     phase: String,
     #[serde(rename = "podIPs")]
-    pod_ips: Vec<Address>,
+    pod_ips: Vec<PodAddress>,
     #[serde(rename = "hostIPs")]
-    host_ips: Vec<Address>,
+    host_ips: Vec<PodAddress>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-struct Address {
+struct PodAddress {
     ip: String,
 }
 
@@ -50,25 +50,29 @@ const POD_PAGE: u32 = 50;
 const MAP_PAGE: u32 = 10;
 
 /// The caches of the watches.
-pub struct Watches {
-    namespaces: Cache<Mapped>,
-    domains: Cache<Name>,
-    external_names: Cache<Name>,
+pub struct DirectoryWatches {
+    namespaces: Cache<MappedNamespaceState>,
+    domains: Cache<DomainName>,
+    external_names: Cache<DomainName>,
     pods: Cache<Vec<IpAddr>>,
 }
 
-impl Watches {
+impl DirectoryWatches {
     /// Waits for all initial lists. `false` if a watch ended before.
     pub async fn synced(&self) -> bool {
-        self.namespaces.synced().await
-            && self.domains.synced().await
-            && self.external_names.synced().await
-            && self.pods.synced().await
+        self.namespaces.wait_until_synced().await
+            && self.domains.wait_until_synced().await
+            && self.external_names.wait_until_synced().await
+            && self.pods.wait_until_synced().await
     }
 }
 
 /// Starts the watches, which run until `stop`.
-pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationToken) -> Watches {
+pub fn start_watches(
+    client: &Client,
+    known: &Arc<SharedDirectory>,
+    stop: &CancellationToken,
+) -> DirectoryWatches {
     let mapped = Config::default()
         .labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND))
         .timeout(WATCH_TIMEOUT);
@@ -91,7 +95,7 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
     let directory = known.clone();
     let domains = Cache::watch(
         Api::all(client.clone()),
-        maps(),
+        map_selection(),
         stop.clone(),
         reduce_map,
         move |key: &Key, _, new| {
@@ -120,7 +124,7 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
         .labels(labels::SHADOW_POD)
         .page_size(POD_PAGE)
         .timeout(WATCH_TIMEOUT);
-    let api: Api<WatchedPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
+    let api: Api<PodWithAddresses> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     let directory = known.clone();
     let pods = Cache::watch(
         api,
@@ -135,7 +139,7 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
                 .change(|directory| directory.pod_changed(key, &addresses(old), &addresses(new)));
         },
     );
-    Watches {
+    DirectoryWatches {
         namespaces,
         domains,
         external_names,
@@ -144,22 +148,22 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
 }
 
 /// Selects the maps to watch: one of each consumer, however many it creates.
-fn maps() -> Config {
+fn map_selection() -> Config {
     Config::default()
         .fields(&format!("metadata.name={NAMESPACE_MAP}"))
         .page_size(MAP_PAGE)
         .timeout(WATCH_TIMEOUT)
 }
 
-fn reduce_namespace(namespace: Namespace) -> Option<Mapped> {
+fn reduce_namespace(namespace: Namespace) -> Option<MappedNamespaceState> {
     let ConsumerNamespace {
         consumer,
         kind,
         terminating,
         ..
-    } = ConsumerNamespace::reduce(namespace)?;
+    } = ConsumerNamespace::from_namespace(namespace)?;
     match kind {
-        NamespaceKind::Mapped { home } => Some(Mapped {
+        NamespaceKind::Mapped { home } => Some(MappedNamespaceState {
             consumer,
             home,
             terminating,
@@ -173,10 +177,10 @@ fn reduce_namespace(namespace: Namespace) -> Option<Mapped> {
     clippy::needless_pass_by_value,
     reason = "what a watch's reduction takes"
 )]
-fn reduce_map(map: NamespaceMap) -> Option<Name> {
+fn reduce_map(map: NamespaceMap) -> Option<DomainName> {
     announced_domain(&map)
         .filter(|_| map.name_any() == NAMESPACE_MAP)
-        .and_then(Name::parse)
+        .and_then(DomainName::parse)
 }
 
 /// The name that a replica stands for.
@@ -184,13 +188,13 @@ fn reduce_map(map: NamespaceMap) -> Option<Name> {
     clippy::needless_pass_by_value,
     reason = "what a watch's reduction takes"
 )]
-fn reduce_service(service: Service) -> Option<Name> {
-    Name::parse(service.annotations().get(annotations::EXTERNAL_NAME)?)
+fn reduce_service(service: Service) -> Option<DomainName> {
+    DomainName::parse(service.annotations().get(annotations::EXTERNAL_NAME)?)
 }
 
 /// The addresses that belong to this pod alone. A pod that ended may have given them to another
 /// one.
-fn reduce_pod(pod: WatchedPod) -> Option<Vec<IpAddr>> {
+fn reduce_pod(pod: PodWithAddresses) -> Option<Vec<IpAddr>> {
     let status = pod.status.unwrap_or_default();
     if ["Succeeded", "Failed"].contains(&status.phase.as_str()) {
         return None;
@@ -224,7 +228,10 @@ mod tests {
                 Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
             reduce_map(map)
         };
-        assert_eq!(map(NAMESPACE_MAP, "corp.local"), Name::parse("corp.local"));
+        assert_eq!(
+            map(NAMESPACE_MAP, "corp.local"),
+            DomainName::parse("corp.local")
+        );
         assert_eq!(
             (
                 map("other", "corp.local"),
@@ -240,7 +247,7 @@ mod tests {
         };
         assert_eq!(
             service(json!({ annotations::EXTERNAL_NAME: "db.example.org" })),
-            Name::parse("db.example.org")
+            DomainName::parse("db.example.org")
         );
         assert_eq!(
             (
@@ -253,7 +260,7 @@ mod tests {
 
     #[test]
     fn only_the_map_of_its_name_is_read_and_few_of_them_at_a_time() {
-        let config = maps();
+        let config = map_selection();
         assert_eq!(
             config.field_selector.as_deref(),
             Some(format!("metadata.name={NAMESPACE_MAP}").as_str())

@@ -24,8 +24,8 @@ use liqo_api::{
     Budget, BudgetPeriod, ClusterId, Money, PriceList, WITHIN_BUDGET, WhenSpent,
     WithinBudgetReason, rfc3339,
 };
-use liqo_metering::Entry;
-use liqo_metering::spending::{Account, Costs, span_of};
+use liqo_metering::UsageEntry;
+use liqo_metering::spending::{ContractAccount, CostsByNamespace, span_of};
 use unmetered::{unmetered_costs, unmetered_pools};
 
 /// Time between two rounds.
@@ -35,14 +35,14 @@ const MAX_NAMED: usize = 3;
 
 /// The owner of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Holder {
+pub enum BudgetHolder {
     /// A namespace, for its pods at all providers.
     Namespace(String),
     /// A `PeeringPolicy`, for all pods at the providers to which it applies.
     Policy(String),
 }
 
-impl Holder {
+impl BudgetHolder {
     /// For people: `namespace demo`.
     pub fn in_words(&self) -> String {
         match self {
@@ -51,7 +51,7 @@ impl Holder {
         }
     }
 
-    fn concerns(&self, provider: &Provider) -> bool {
+    fn includes_provider(&self, provider: &ProviderCosts) -> bool {
         match self {
             Self::Namespace(_) => true,
             Self::Policy(name) => provider.policy.as_deref() == Some(name),
@@ -60,9 +60,9 @@ impl Holder {
 
     /// The part of these costs that counts. Costs whose namespace is not known count for policies
     /// only: else a provider that invents pods would spend the budget of every namespace.
-    fn part_of(&self, costs: &Costs, currency: &str) -> Money {
+    fn counted_costs(&self, costs: &CostsByNamespace, currency: &str) -> Money {
         match self {
-            Self::Namespace(name) => costs.of(currency, name),
+            Self::Namespace(name) => costs.of_namespace(currency, name),
             Self::Policy(_) => costs.total(currency),
         }
     }
@@ -70,7 +70,7 @@ impl Holder {
 
 /// The costs at one provider, as far as they are known.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Provider {
+pub struct ProviderCosts {
     pub id: ClusterId,
     pub name: String,
     /// Name of the `PeeringPolicy` that applies to it.
@@ -82,23 +82,23 @@ pub struct Provider {
     pub unmetered: BTreeSet<String>,
     /// The currencies of its contract; `None` while none is in force.
     pub contract: Option<BTreeSet<String>>,
-    pub day: Costs,
-    pub month: Costs,
+    pub day: CostsByNamespace,
+    pub month: CostsByNamespace,
     /// The hourly costs of the pods that run now.
-    pub per_hour: Costs,
+    pub per_hour: CostsByNamespace,
 }
 
-impl Provider {
+impl ProviderCosts {
     /// A provider with these accounts, one for each contract, also for those that ended. `asks` has
     /// the prices of each pool that asks for something. `running` are entries of the pods that run
     /// now, from their start on, at least of those in pools without a contract.
-    pub fn of(
+    pub fn from_accounts(
         id: ClusterId,
         name: String,
         policy: Option<String>,
         asks: &BTreeMap<String, PriceList>,
-        accounts: &[Account],
-        running: &[Entry],
+        accounts: &[ContractAccount],
+        running: &[UsageEntry],
         now: Timestamp,
     ) -> Self {
         let now = now.as_second();
@@ -142,7 +142,7 @@ impl Provider {
         }
     }
 
-    fn spent(&self, period: BudgetPeriod) -> &Costs {
+    fn costs_in(&self, period: BudgetPeriod) -> &CostsByNamespace {
         match period {
             BudgetPeriod::Day => &self.day,
             BudgetPeriod::Month => &self.month,
@@ -155,7 +155,7 @@ impl Provider {
     }
 
     /// The reason why its costs cannot be counted for a budget in this currency.
-    fn uncounted(&self, currency: &str) -> Option<String> {
+    fn uncounted_reason(&self, currency: &str) -> Option<String> {
         let asks = self
             .asks
             .iter()
@@ -178,13 +178,13 @@ impl Provider {
 /// A budget that somebody has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldBudget {
-    pub holder: Holder,
+    pub holder: BudgetHolder,
     pub budget: Budget,
 }
 
 /// The present state of a budget.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct BudgetState {
     pub held: HeldBudget,
     /// The first second of the day or month.
     pub since: i64,
@@ -198,7 +198,7 @@ pub struct Verdict {
     pub closed: BTreeMap<ClusterId, String>,
 }
 
-impl Verdict {
+impl BudgetState {
     /// Whether this budget, as it is now, was found spent in the same day or month before.
     fn was_spent(&self, held: &HeldBudget, since: i64) -> bool {
         self.is_spent && self.held.budget == held.budget && self.since == since
@@ -227,7 +227,7 @@ impl Verdict {
         } else if uncounted.is_empty() {
             let message = format!(
                 "{} for each {} may be spent",
-                amount(&self.held.budget),
+                budget_amount(&self.held.budget),
                 period_in_words(self.held.budget.period)
             );
             DesiredCondition::yes(WITHIN_BUDGET, WithinBudgetReason::WithinBudget, message)
@@ -243,31 +243,31 @@ impl Verdict {
 
 /// Judges a budget. `former` is what was found in the last round; `round` is the time until the
 /// next one.
-pub fn judge(
+pub fn evaluate_budget(
     held: &HeldBudget,
-    providers: &[Provider],
-    former: Option<&Verdict>,
+    providers: &[ProviderCosts],
+    former: Option<&BudgetState>,
     round: Duration,
     now: Timestamp,
-) -> Verdict {
+) -> BudgetState {
     let HeldBudget { holder, budget } = held;
     let span = span_of(budget.period, now.as_second());
     let concerned = || {
         providers
             .iter()
-            .filter(|provider| holder.concerns(provider))
+            .filter(|provider| holder.includes_provider(provider))
     };
     let spent: Money = concerned()
-        .map(|one| holder.part_of(one.spent(budget.period), &budget.currency))
+        .map(|one| holder.counted_costs(one.costs_in(budget.period), &budget.currency))
         .sum();
     let per_hour: Money = concerned()
-        .map(|one| holder.part_of(&one.per_hour, &budget.currency))
+        .map(|one| holder.counted_costs(&one.per_hour, &budget.currency))
         .sum();
-    let is_spent = spent + in_one_round(per_hour, round) >= budget.amount
+    let is_spent = spent + cost_of_round(per_hour, round) >= budget.amount
         || former.is_some_and(|former| former.was_spent(held, span.start));
     let mut closed = BTreeMap::new();
     for provider in concerned() {
-        if let Some(why) = provider.uncounted(&budget.currency) {
+        if let Some(why) = provider.uncounted_reason(&budget.currency) {
             let budget = holder.in_words();
             closed.insert(
                 provider.id.clone(),
@@ -277,7 +277,7 @@ pub fn judge(
             closed.insert(provider.id.clone(), spent_message(held, span.end));
         }
     }
-    Verdict {
+    BudgetState {
         held: held.clone(),
         since: span.start,
         until: span.end,
@@ -289,13 +289,13 @@ pub fn judge(
 }
 
 /// The costs for one round, computed from those for one hour and rounded up to a billionth.
-fn in_one_round(per_hour: Money, round: Duration) -> Money {
+fn cost_of_round(per_hour: Money, round: Duration) -> Money {
     let seconds = i128::from(round.as_secs()) + i128::from(round.subsec_nanos() > 0);
     let product = per_hour.nanos().saturating_mul(seconds);
     Money::from_nanos(product / 3600 + i128::from(product % 3600 > 0))
 }
 
-fn amount(budget: &Budget) -> String {
+fn budget_amount(budget: &Budget) -> String {
     format!("{} {}", budget.amount, budget.currency)
 }
 
@@ -313,30 +313,30 @@ fn spent_message(held: &HeldBudget, until: i64) -> String {
     format!(
         "the budget of {}, {} for each {}, is spent: no new pods go to clusters that cost something, before {next} or until it is raised",
         held.holder.in_words(),
-        amount(&held.budget),
+        budget_amount(&held.budget),
         period_in_words(held.budget.period)
     )
 }
 
 /// The present state of all budgets.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Standing {
-    verdicts: BTreeMap<Holder, Verdict>,
+pub struct BudgetEvaluation {
+    verdicts: BTreeMap<BudgetHolder, BudgetState>,
     /// The policy that applies to each provider.
     policies: BTreeMap<ClusterId, Option<String>>,
 }
 
-impl Standing {
+impl BudgetEvaluation {
     /// Judges all budgets.
-    pub fn of(
+    pub fn evaluate_all(
         budgets: &[HeldBudget],
-        providers: &[Provider],
+        providers: &[ProviderCosts],
         former: &Self,
         round: Duration,
         now: Timestamp,
     ) -> Self {
         let judged = budgets.iter().map(|held| {
-            let verdict = judge(
+            let verdict = evaluate_budget(
                 held,
                 providers,
                 former.verdicts.get(&held.holder),
@@ -356,47 +356,52 @@ impl Standing {
     }
 
     /// The state of the budget of a namespace. `None` if it was not judged.
-    pub fn of_namespace(&self, namespace: &str) -> Option<&Verdict> {
-        self.verdicts.get(&Holder::Namespace(namespace.to_owned()))
+    pub fn state_of_namespace(&self, namespace: &str) -> Option<&BudgetState> {
+        self.verdicts
+            .get(&BudgetHolder::Namespace(namespace.to_owned()))
     }
 
     /// The state of the budget of the policy that applies to a provider.
-    pub fn of_provider(&self, id: &ClusterId) -> Option<&Verdict> {
+    pub fn state_of_provider(&self, id: &ClusterId) -> Option<&BudgetState> {
         let policy = self.policies.get(id)?.as_ref()?;
-        self.verdicts.get(&Holder::Policy(policy.clone()))
+        self.verdicts.get(&BudgetHolder::Policy(policy.clone()))
     }
 
     /// Whether a provider was there when the budgets were judged.
-    pub fn knows(&self, id: &ClusterId) -> bool {
+    pub fn has_evaluated(&self, id: &ClusterId) -> bool {
         self.policies.contains_key(id)
     }
 
     /// The reason why a provider gets no new pods at all.
-    pub fn closed(&self, id: &ClusterId) -> Option<&str> {
-        self.of_provider(id)?.closed.get(id).map(String::as_str)
+    pub fn closed_reason(&self, id: &ClusterId) -> Option<&str> {
+        self.state_of_provider(id)?
+            .closed
+            .get(id)
+            .map(String::as_str)
     }
 
     /// The reason why a provider gets no new pods of a namespace.
-    pub fn closed_for(&self, namespace: &str, id: &ClusterId) -> Option<&str> {
+    pub fn closed_reason_for(&self, namespace: &str, id: &ClusterId) -> Option<&str> {
         let own = self
-            .of_namespace(namespace)
+            .state_of_namespace(namespace)
             .and_then(|verdict| verdict.closed.get(id))
             .map(String::as_str);
-        own.or_else(|| self.closed(id))
+        own.or_else(|| self.closed_reason(id))
     }
 
     /// Whether the running pods of a namespace at a provider go home.
     pub fn moves_home(&self, namespace: &str, id: &ClusterId) -> bool {
-        let closes = |verdict: &&Verdict| verdict.moves_home() && verdict.closed.contains_key(id);
-        self.of_namespace(namespace)
+        let closes =
+            |verdict: &&BudgetState| verdict.moves_home() && verdict.closed.contains_key(id);
+        self.state_of_namespace(namespace)
             .filter(closes)
-            .or_else(|| self.of_provider(id).filter(closes))
+            .or_else(|| self.state_of_provider(id).filter(closes))
             .is_some()
     }
 
     /// Whether running pods go home anywhere.
     pub fn moves_any_home(&self) -> bool {
-        self.verdicts.values().any(Verdict::moves_home)
+        self.verdicts.values().any(BudgetState::moves_home)
     }
 
     /// The namespaces for which something changed since `former`: all of them (`None`) if a
@@ -406,7 +411,7 @@ impl Standing {
             standing
                 .policies
                 .keys()
-                .filter_map(|id| Some((id, standing.closed(id)?)))
+                .filter_map(|id| Some((id, standing.closed_reason(id)?)))
                 .collect()
         };
         let is_same = self.policies.keys().eq(former.policies.keys());
@@ -414,7 +419,7 @@ impl Standing {
             return None;
         }
         let shown = |standing: &'a Self, namespace: &str| {
-            let verdict = standing.of_namespace(namespace)?;
+            let verdict = standing.state_of_namespace(namespace)?;
             Some((
                 verdict.condition(),
                 verdict.closed.keys().collect::<Vec<_>>(),
@@ -426,8 +431,8 @@ impl Standing {
             .keys()
             .chain(former.verdicts.keys())
             .filter_map(|holder| match holder {
-                Holder::Namespace(name) => Some(name.as_str()),
-                Holder::Policy(_) => None,
+                BudgetHolder::Namespace(name) => Some(name.as_str()),
+                BudgetHolder::Policy(_) => None,
             });
         Some(
             namespaces

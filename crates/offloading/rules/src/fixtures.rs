@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use crate::node::object::{NodeSpec, Outage};
-use crate::pod::admission::Offer;
+use crate::pod::admission::PoolOffer;
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::usage::ConsumerPolicy;
-use crate::replica::source::Source;
+use crate::replica::source::ReplicaSource;
 
 /// A remote pod of shadow pod `home-uid`.
 pub fn pod(name: &str, uid: &str, change: impl FnOnce(&mut Value)) -> RemotePod {
@@ -27,12 +27,12 @@ pub fn pod(name: &str, uid: &str, change: impl FnOnce(&mut Value)) -> RemotePod 
         "status": { "phase": "Pending" },
     });
     change(&mut object);
-    RemotePod::reduce(serde_json::from_value(object).unwrap()).unwrap()
+    RemotePod::from_pod(serde_json::from_value(object).unwrap()).unwrap()
 }
 
 /// An accepted offer of these amounts, which needs no contract.
-pub fn offer(hard: ResourceList) -> Offer {
-    Offer {
+pub fn offer(hard: ResourceList) -> PoolOffer {
+    PoolOffer {
         hard,
         accepted: true,
         withdrawal: None,
@@ -138,14 +138,18 @@ pub fn map(wanted: &[(&str, &str)], have: &[(&str, &str, &str)]) -> NamespaceMap
     map
 }
 
-pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value)) -> Source {
+pub fn object(
+    object_name: &str,
+    content: &Value,
+    change: impl FnOnce(&mut Value),
+) -> ReplicaSource {
     let mut object = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
         "metadata": { "name": object_name, "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": content },
     });
     change(&mut object);
     object["spec"]["object"] = object["spec"]["object"].to_string().into();
-    Source::of_object(serde_json::from_value(object).unwrap())
+    ReplicaSource::from_object(serde_json::from_value(object).unwrap())
 }
 
 pub fn policy(usage: Value) -> ConsumerPolicy {

@@ -10,14 +10,14 @@ use serde_json::{Map, Value, json};
 pub const OFFER_RECLAIMED: &str = "OfferReclaimed";
 
 /// The elements of the list at a JSON pointer; empty if there is no list.
-pub fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+pub fn items_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value
         .pointer(pointer)
         .and_then(Value::as_array)
         .map_or(&[], Vec::as_slice)
 }
 
-pub fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
+pub fn text_at<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str)
 }
 
@@ -48,16 +48,16 @@ pub(crate) fn entry_at<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Value
 
 /// A value's `name`, or an empty text.
 pub fn name(value: &Value) -> &str {
-    text(value, "/name").unwrap_or_default()
+    text_at(value, "/name").unwrap_or_default()
 }
 
 /// The domain in front of the slash of a label or annotation key.
-pub(crate) fn domain(key: &str) -> &str {
+pub(crate) fn key_domain(key: &str) -> &str {
     key.split_once('/').map_or("", |(domain, _)| domain)
 }
 
 /// These fields of an object, without nulls and empty texts.
-pub fn fields(value: &Value, names: &[&str]) -> Map<String, Value> {
+pub fn select_fields(value: &Value, names: &[&str]) -> Map<String, Value> {
     let found = names
         .iter()
         .filter_map(|&name| Some((name.to_owned(), value.get(name)?.clone())));
@@ -74,19 +74,19 @@ pub(crate) fn managed_object(api_version: &str, kind: &str, namespace: &str, nam
 }
 
 /// A hash that is the same for objects with the same content.
-pub fn fingerprint(object: &Value) -> u64 {
+pub fn json_fingerprint(object: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     // The order of keys may change on the way through the API server.
-    in_order(object).hash(&mut hasher);
+    canonical_text(object).hash(&mut hasher);
     hasher.finish()
 }
 
-fn in_order(value: &Value) -> String {
+fn canonical_text(value: &Value) -> String {
     match value {
         Value::Object(entries) => {
             let ordered: BTreeMap<&String, String> = entries
                 .iter()
-                .map(|(key, value)| (key, in_order(value)))
+                .map(|(key, value)| (key, canonical_text(value)))
                 .collect();
             format!("{ordered:?}")
         }

@@ -1,7 +1,7 @@
 //! Matches names against the patterns in policies.
 
 /// Whether one of these patterns matches a name; `*` at the end of a pattern matches any text.
-pub fn is_named(patterns: &[String], name: &str) -> bool {
+pub fn matches_any_pattern(patterns: &[String], name: &str) -> bool {
     patterns
         .iter()
         .any(|pattern| match pattern.strip_suffix('*') {

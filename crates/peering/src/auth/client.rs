@@ -12,7 +12,7 @@ use std::{
 use http::{Method, Request, StatusCode, Uri, header};
 use hyper::body::Bytes;
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Network, network::BoxStream};
+use liqo_controller_runtime::{Network, network::BoxNetworkStream};
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError};
 use liqo_tunnel_client::{AUTH_PORT, session::TunnelConnection};
 use rustls::pki_types::ServerName;
@@ -22,12 +22,12 @@ use tokio_rustls::TlsConnector;
 
 use super::decide::reasons;
 use crate::{
-    exchange::exchange,
+    exchange::exchange_http,
     protocol::{
-        self, ChallengeAnswer, EndRequest, Identification, PEERING_END, PEERING_REQUEST,
-        PeeringAnswer, PeeringRequest, Refusal, SecretText, paths,
+        self, AccessRefusal, ChallengeAnswer, Identification, PEERING_END, PEERING_REQUEST,
+        PeeringAnswer, PeeringRequest, SecretText, SignedEndRequest, paths,
     },
-    tls::{self, TlsError},
+    tls::{self, TlsConfigError},
 };
 
 /// Timeout of a call that changes nothing, connection included.
@@ -59,7 +59,7 @@ pub enum ClientError {
     },
     /// TLS could not be set up.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] TlsConfigError),
     /// Nothing listens there, or a firewall blocks it.
     #[error(
         "cannot connect to {address}: {source} (is the address right, and do firewalls let the port through? The other cluster announces the address that `--set authentication.address` sets there)"
@@ -210,7 +210,7 @@ impl AuthClient {
 
     /// Calls through the other cluster's tunnel. The URL then only serves as the host name.
     #[must_use]
-    pub fn through(mut self, tunnel: Option<Arc<TunnelConnection>>) -> Self {
+    pub fn through_tunnel(mut self, tunnel: Option<Arc<TunnelConnection>>) -> Self {
         self.tunnel = tunnel;
         self
     }
@@ -224,24 +224,24 @@ impl AuthClient {
     }
 
     /// Who answers. TLS has proved that it is the expected cluster.
-    pub async fn ids(&self) -> Result<Identification, ClientError> {
+    pub async fn request_identification(&self) -> Result<Identification, ClientError> {
         let (status, body) = self
             .call(Method::GET, paths::IDS, None, QUERY_TIMEOUT)
             .await?;
-        let ids: Identification = self.parse(paths::IDS, status, &body)?;
+        let ids: Identification = self.parse_answer(paths::IDS, status, &body)?;
         if ids.cluster_id == self.expected {
             Ok(ids)
         } else {
-            Err(self.unexpected(paths::IDS, status))
+            Err(self.unexpected_answer(paths::IDS, status))
         }
     }
 
     /// A challenge to sign.
-    pub async fn challenge(&self) -> Result<String, ClientError> {
+    pub async fn request_challenge(&self) -> Result<String, ClientError> {
         let (status, body) = self
             .call(Method::GET, paths::CHALLENGE, None, QUERY_TIMEOUT)
             .await?;
-        let answer: ChallengeAnswer = self.parse(paths::CHALLENGE, status, &body)?;
+        let answer: ChallengeAnswer = self.parse_answer(paths::CHALLENGE, status, &body)?;
         Ok(answer.challenge)
     }
 
@@ -250,7 +250,7 @@ impl AuthClient {
         &self,
         applicant: &Applicant<'_>,
     ) -> Result<PeeringAnswer, ClientError> {
-        self.signed(
+        self.send_signed(
             paths::PEERINGS,
             PEERING_REQUEST,
             applicant.identity,
@@ -272,10 +272,12 @@ impl AuthClient {
         &self,
         identity: &ClusterIdentity,
     ) -> Result<PeeringAnswer, ClientError> {
-        self.signed(paths::END, PEERING_END, identity, |challenge| EndRequest {
-            challenge,
-            audience: self.expected.to_string(),
-            cluster_id: identity.id().to_string(),
+        self.send_signed(paths::END, PEERING_END, identity, |challenge| {
+            SignedEndRequest {
+                challenge,
+                audience: self.expected.to_string(),
+                cluster_id: identity.id().to_string(),
+            }
         })
         .await
     }
@@ -305,7 +307,7 @@ impl AuthClient {
 
     /// Sends a signed document with a fresh challenge; once more if the provider restarted in
     /// between.
-    async fn signed<R: Serialize>(
+    async fn send_signed<R: Serialize>(
         &self,
         path: &'static str,
         payload_type: &str,
@@ -314,7 +316,7 @@ impl AuthClient {
     ) -> Result<PeeringAnswer, ClientError> {
         let mut first = true;
         loop {
-            let payload = serde_json::to_vec(&document(self.challenge().await?))
+            let payload = serde_json::to_vec(&document(self.request_challenge().await?))
                 .map_err(|error| self.http_error(path, error))?;
             let envelope = Envelope::sign(identity, payload_type, &payload)?;
             match self.submit(path, &envelope).await? {
@@ -338,10 +340,10 @@ impl AuthClient {
         let (status, answer) = self
             .call(Method::POST, path, Some(body), REQUEST_TIMEOUT)
             .await?;
-        self.parse(path, status, &answer)
+        self.parse_answer(path, status, &answer)
     }
 
-    fn parse<A: DeserializeOwned>(
+    fn parse_answer<A: DeserializeOwned>(
         &self,
         path: &'static str,
         status: StatusCode,
@@ -350,11 +352,11 @@ impl AuthClient {
         if let Ok(answer) = serde_json::from_slice(body) {
             return Ok(answer);
         }
-        match serde_json::from_slice::<Refusal>(body) {
+        match serde_json::from_slice::<AccessRefusal>(body) {
             Ok(refusal) => Err(ClientError::Unavailable {
-                message: sanitized(&refusal.message),
+                message: sanitized_text(&refusal.message),
             }),
-            Err(_) => Err(self.unexpected(path, status)),
+            Err(_) => Err(self.unexpected_answer(path, status)),
         }
     }
 
@@ -408,12 +410,12 @@ impl AuthClient {
             .header(header::CONNECTION, "close")
             .body(body.unwrap_or_default())
             .map_err(|error| self.http_error(path, error))?;
-        exchange(stream, request, MAX_ANSWER_LEN)
+        exchange_http(stream, request, MAX_ANSWER_LEN)
             .await
             .map_err(|error| self.http_error(path, error))
     }
 
-    async fn connect(&self) -> std::io::Result<(IpAddr, BoxStream)> {
+    async fn connect(&self) -> std::io::Result<(IpAddr, BoxNetworkStream)> {
         if let Some(tunnel) = &self.tunnel {
             // The name means nothing: the certificate is bound to the cluster's key.
             return Ok((
@@ -457,7 +459,7 @@ impl AuthClient {
         }
     }
 
-    fn unexpected(&self, path: &'static str, status: StatusCode) -> ClientError {
+    fn unexpected_answer(&self, path: &'static str, status: StatusCode) -> ClientError {
         ClientError::Answer {
             address: self.address(),
             path,
@@ -478,7 +480,7 @@ pub fn only_local(address: IpAddr) -> bool {
 }
 
 /// A peer's text, cut to 500 characters and without control characters, so that it can be shown.
-pub fn sanitized(text: &str) -> String {
+pub fn sanitized_text(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
         .take(500)
@@ -549,7 +551,11 @@ mod tests {
             "https://localhost:{}",
             listener.local_addr().unwrap().port()
         );
-        let error = client(&url).unwrap().ids().await.unwrap_err();
+        let error = client(&url)
+            .unwrap()
+            .request_identification()
+            .await
+            .unwrap_err();
         assert!(matches!(error, ClientError::Loopback { .. }), "{error}");
         assert!(
             error.to_string().contains("--set authentication.address"),
@@ -562,7 +568,11 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         drop(listener);
-        let error = client(&url).unwrap().ids().await.unwrap_err();
+        let error = client(&url)
+            .unwrap()
+            .request_identification()
+            .await
+            .unwrap_err();
         assert!(matches!(error, ClientError::Connect { .. }), "{error}");
     }
 
@@ -575,8 +585,12 @@ mod tests {
         .unwrap();
         let client = client("https://203.0.113.5:30443")
             .unwrap()
-            .through(Some(tunnel.into()));
-        let text = client.ids().await.unwrap_err().to_string();
+            .through_tunnel(Some(tunnel.into()));
+        let text = client
+            .request_identification()
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(
             text.contains("no gateway of the other cluster answers (UDP)"),
             "{text}"
@@ -590,7 +604,7 @@ mod tests {
 
     #[test]
     fn words_of_a_peer_are_cut_and_cleaned() {
-        assert_eq!(sanitized("a\u{1b}[31m\nb"), "a[31mb");
-        assert_eq!(sanitized(&"x".repeat(9999)).len(), 500);
+        assert_eq!(sanitized_text("a\u{1b}[31m\nb"), "a[31mb");
+        assert_eq!(sanitized_text(&"x".repeat(9999)).len(), 500);
     }
 }

@@ -12,7 +12,9 @@ use std::{
     },
 };
 
-use liqo_api::connection_limits::{Admission, ConnectionLimits, OpenConnections, network_of};
+use liqo_api::connection_limits::{
+    ConnectionAdmission, ConnectionLimits, OpenConnections, network_of,
+};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -26,11 +28,11 @@ const LIMITS: ConnectionLimits = ConnectionLimits {
 
 /// The open connections.
 #[derive(Debug)]
-pub(super) struct Connections {
-    open: Mutex<OpenConnections<Connection>>,
+pub(super) struct AuthConnections {
+    open: Mutex<OpenConnections<AuthConnection>>,
 }
 
-impl Default for Connections {
+impl Default for AuthConnections {
     fn default() -> Self {
         Self {
             open: Mutex::new(OpenConnections::new(LIMITS)),
@@ -39,32 +41,32 @@ impl Default for Connections {
 }
 
 #[derive(Debug)]
-struct Connection {
-    is_proven: Proof,
+struct AuthConnection {
+    is_proven: ConnectionProof,
     evicted: Arc<Notify>,
 }
 
 /// Whether a connection is proven. Clones share one state.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Proof(Arc<AtomicBool>);
+pub(super) struct ConnectionProof(Arc<AtomicBool>);
 
-impl Proof {
+impl ConnectionProof {
     /// The connection does not make room for others from now on.
-    pub fn give(&self) {
+    pub fn mark_proven(&self) {
         self.0.store(true, Relaxed);
     }
 
-    fn is_given(&self) -> bool {
+    fn is_proven(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
-impl Connections {
+impl AuthConnections {
     /// Registers a connection, if there is room or another one can be ended for it. The second
     /// value says whether a limit was reached.
-    pub fn register(self: &Arc<Self>, from: SocketAddr) -> (Option<Registration>, bool) {
-        let (proof, evicted) = (Proof::default(), Arc::new(Notify::new()));
-        let connection = Connection {
+    pub fn register(self: &Arc<Self>, from: SocketAddr) -> (Option<ConnectionRegistration>, bool) {
+        let (proof, evicted) = (ConnectionProof::default(), Arc::new(Notify::new()));
+        let connection = AuthConnection {
             is_proven: proof.clone(),
             evicted: Arc::clone(&evicted),
         };
@@ -72,18 +74,18 @@ impl Connections {
             .open
             .lock()
             .add(network_of(from.ip()), connection, |one| {
-                one.is_proven.is_given()
+                one.is_proven.is_proven()
             });
         let (number, is_full) = match added {
-            Admission::Open(number) => (number, false),
-            Admission::Instead { number, ended } => {
+            ConnectionAdmission::Open(number) => (number, false),
+            ConnectionAdmission::Instead { number, ended } => {
                 ended.evicted.notify_one();
                 (number, true)
             }
-            Admission::Refused => return (None, true),
+            ConnectionAdmission::Refused => return (None, true),
         };
         (
-            Some(Registration {
+            Some(ConnectionRegistration {
                 connections: Arc::clone(self),
                 number,
                 proof,
@@ -96,15 +98,15 @@ impl Connections {
 
 /// The registration of an open connection. Dropping it makes room.
 #[derive(Debug)]
-pub(super) struct Registration {
-    connections: Arc<Connections>,
+pub(super) struct ConnectionRegistration {
+    connections: Arc<AuthConnections>,
     number: u64,
-    pub proof: Proof,
+    pub proof: ConnectionProof,
     /// Notified when the connection must make room.
     pub evicted: Arc<Notify>,
 }
 
-impl Drop for Registration {
+impl Drop for ConnectionRegistration {
     fn drop(&mut self) {
         self.connections.open.lock().remove(self.number);
     }
@@ -122,11 +124,11 @@ mod tests {
         ([192, 0, 2, last], 1000).into()
     }
 
-    fn register(connections: &Arc<Connections>, last: u8) -> Registration {
+    fn register(connections: &Arc<AuthConnections>, last: u8) -> ConnectionRegistration {
         connections.register(from(last)).0.unwrap()
     }
 
-    async fn is_evicted(registration: &Registration) -> bool {
+    async fn is_evicted(registration: &ConnectionRegistration) -> bool {
         timeout(Duration::ZERO, registration.evicted.notified())
             .await
             .is_ok()
@@ -134,12 +136,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_crowd_from_one_address_makes_room_among_itself() {
-        let connections = Arc::new(Connections::default());
+        let connections = Arc::new(AuthConnections::default());
         let honest = register(&connections, 1);
-        let crowd: Vec<Registration> = (0..LIMITS.per_source)
+        let crowd: Vec<ConnectionRegistration> = (0..LIMITS.per_source)
             .map(|_| register(&connections, 2))
             .collect();
-        crowd[0].proof.give();
+        crowd[0].proof.mark_proven();
         let (newest, is_full) = connections.register(from(2));
         assert!(newest.is_some() && is_full && is_evicted(&crowd[1]).await);
         assert!(!is_evicted(&honest).await && !is_evicted(&crowd[0]).await);

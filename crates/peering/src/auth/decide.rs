@@ -4,8 +4,11 @@
 use liqo_api::{ClusterId, PeeringIntent};
 
 use crate::{
-    challenge::{ChallengeError, Genuine},
-    protocol::{EndRequest, PeeringRequest, ProtocolRange, Refusal, negotiate, valid_cluster_name},
+    challenge::{ChallengeError, GenuineChallenge},
+    protocol::{
+        AccessRefusal, PeeringRequest, ProtocolRange, SignedEndRequest, negotiate_version,
+        valid_cluster_name,
+    },
 };
 
 /// Maximum number of clusters that wait for approval: the holder of a reusable token can make any
@@ -15,7 +18,7 @@ pub const MAX_PENDING: usize = 50;
 /// The facts that the provider knows about a consumer's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
-pub struct Known {
+pub struct KnownConsumer {
     /// Whether it has access.
     pub approved: bool,
     /// Whether an earlier peering is still being cleaned up.
@@ -76,29 +79,29 @@ pub struct TokenClaim {
 
 /// The result of the checks that do not depend on the signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checked {
-    pub challenge: Genuine,
+pub struct CheckedRequest {
+    pub challenge: GenuineChallenge,
     pub protocol_version: u32,
 }
 
 /// Everything that the decision on a [`PeeringRequest`] depends on.
 #[derive(Clone, Debug)]
-pub struct Situation<'a> {
+pub struct DecisionInput<'a> {
     pub signer: &'a ClusterId,
     pub request: &'a PeeringRequest,
     /// The result of [`check`].
-    pub checked: Checked,
-    pub known: &'a Known,
+    pub checked: CheckedRequest,
+    pub known: &'a KnownConsumer,
     pub token: &'a TokenVerdict,
 }
 
 /// The provider's reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum AccessDecision {
     /// Spend the challenge, claim the token if one is named, give access, then discard a one-time
     /// token.
     Grant {
-        challenge: Genuine,
+        challenge: GenuineChallenge,
         token: Option<TokenClaim>,
         protocol_version: u32,
     },
@@ -107,9 +110,9 @@ pub enum Decision {
     Pend {
         token: Option<TokenClaim>,
         /// The answer to the consumer.
-        refusal: Refusal,
+        refusal: AccessRefusal,
     },
-    Deny(Refusal),
+    Deny(AccessRefusal),
 }
 
 /// Reasons for refusals, as they are sent to the consumer.
@@ -155,40 +158,40 @@ pub mod reasons {
 
 /// Checks a request for access without reading from the cluster: it must be meant for us and
 /// contain one of our challenges.
-pub fn check(
+pub fn check_request(
     provider: &ClusterId,
     protocol: ProtocolRange,
     signer: &ClusterId,
     request: &PeeringRequest,
-    challenge: Result<Genuine, ChallengeError>,
-) -> Result<Checked, Refusal> {
+    challenge: Result<GenuineChallenge, ChallengeError>,
+) -> Result<CheckedRequest, AccessRefusal> {
     check_parties(provider, signer, &request.audience, &request.cluster_id)?;
     if request.cluster_name.parse::<ClusterId>().is_ok() {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::INVALID_REQUEST,
             "clusterName looks like a cluster ID: choose another name",
         ));
     }
     if !valid_cluster_name(&request.cluster_name) {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::INVALID_REQUEST,
             "clusterName must be a DNS label: up to 63 of a-z, 0-9 and -",
         ));
     }
     let challenge = challenge.map_err(challenge_refusal)?;
-    let protocol_version = negotiate(request.protocol, protocol)
-        .map_err(|error| refuse(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
-    Ok(Checked {
+    let protocol_version = negotiate_version(request.protocol, protocol)
+        .map_err(|error| refusal_because(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
+    Ok(CheckedRequest {
         challenge,
         protocol_version,
     })
 }
 
 /// Decides on a request for access.
-pub fn decide(situation: &Situation<'_>) -> Decision {
-    match judge(situation) {
+pub fn decide_access(situation: &DecisionInput<'_>) -> AccessDecision {
+    match decide_or_refuse(situation) {
         Ok(decision) => decision,
-        Err(refusal) => Decision::Deny(refusal),
+        Err(refusal) => AccessDecision::Deny(refusal),
     }
 }
 
@@ -196,32 +199,32 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
 pub fn decide_end(
     provider: &ClusterId,
     signer: &ClusterId,
-    request: &EndRequest,
-    challenge: Result<Genuine, ChallengeError>,
-) -> Result<Genuine, Refusal> {
+    request: &SignedEndRequest,
+    challenge: Result<GenuineChallenge, ChallengeError>,
+) -> Result<GenuineChallenge, AccessRefusal> {
     check_parties(provider, signer, &request.audience, &request.cluster_id)?;
     challenge.map_err(challenge_refusal)
 }
 
 /// The refusal of a request whose challenge is not accepted.
-pub fn challenge_refusal(error: ChallengeError) -> Refusal {
+pub fn challenge_refusal(error: ChallengeError) -> AccessRefusal {
     let reason = match error {
         ChallengeError::Unknown | ChallengeError::Expired => reasons::CHALLENGE_INVALID,
         ChallengeError::Replayed => reasons::REPLAYED,
         ChallengeError::Busy | ChallengeError::Random => reasons::BUSY,
     };
-    refuse(reason, error.to_string())
+    refusal_because(reason, error.to_string())
 }
 
 /// The refusal of a request whose token another request has just used.
-pub fn token_used(token: &TokenClaim) -> Refusal {
+pub fn token_used(token: &TokenClaim) -> AccessRefusal {
     if token.is_reusable {
-        return refuse(
+        return refusal_because(
             reasons::BUSY,
             "another cluster uses the token at this moment: try again in some seconds",
         );
     }
-    refuse(
+    refusal_because(
         reasons::TOKEN_INVALID,
         "another request has just used the one-time token: generate a new one in the provider with `liqoctl generate peer-command`",
     )
@@ -229,32 +232,32 @@ pub fn token_used(token: &TokenClaim) -> Refusal {
 
 /// Whether a key without tenancy and record has a valid token; if not, its request must cost the
 /// cluster nothing.
-pub fn admit_stranger(token: &TokenVerdict) -> Result<(), Refusal> {
+pub fn admit_stranger(token: &TokenVerdict) -> Result<(), AccessRefusal> {
     judge_token(token).map(drop)
 }
 
 /// The refusal of a request that comes too soon after others, or while another one of the same
 /// consumer is in progress.
-pub fn too_often() -> Refusal {
-    refuse(
+pub fn too_often() -> AccessRefusal {
+    refusal_because(
         reasons::BUSY,
         "too many requests, or another request of this cluster is in progress: try again in some seconds",
     )
 }
 
-fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
-    let Situation {
+fn decide_or_refuse(situation: &DecisionInput<'_>) -> Result<AccessDecision, AccessRefusal> {
+    let DecisionInput {
         signer,
         request,
         known,
         ..
     } = situation;
-    let Checked {
+    let CheckedRequest {
         challenge,
         protocol_version,
     } = situation.checked;
     if known.incoming == PeeringIntent::No {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::BLOCKED,
             format!(
                 "the provider does not lend to this cluster: spec.incomingPeering is No in its ForeignCluster for {signer}"
@@ -262,7 +265,7 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
         ));
     }
     if known.ending {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::BUSY,
             "the previous peering is still being cleaned up: try again in some seconds",
         ));
@@ -283,12 +286,12 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
         let message = format!(
             "somebody at the provider has to approve this cluster with `liqoctl approve {signer}`; this cluster asks again until then"
         );
-        return Ok(Decision::Pend {
+        return Ok(AccessDecision::Pend {
             token,
-            refusal: refuse(reasons::PENDING_APPROVAL, message),
+            refusal: refusal_because(reasons::PENDING_APPROVAL, message),
         });
     }
-    Ok(Decision::Grant {
+    Ok(AccessDecision::Grant {
         challenge,
         token,
         protocol_version,
@@ -297,7 +300,7 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
 
 /// Whether to record that a consumer waits for approval (`false`: it is recorded already), or why
 /// that is impossible.
-pub fn admit_to_queue(queue: ApprovalQueue, name: &str) -> Result<bool, Refusal> {
+pub fn admit_to_queue(queue: ApprovalQueue, name: &str) -> Result<bool, AccessRefusal> {
     if queue.waits {
         return Ok(false);
     }
@@ -306,14 +309,14 @@ pub fn admit_to_queue(queue: ApprovalQueue, name: &str) -> Result<bool, Refusal>
             "{} clusters wait for approval at the provider, which accepts no more: somebody there has to decide on them",
             queue.waiting
         );
-        return Err(refuse(reasons::TOO_MANY_PENDING, message));
+        return Err(refusal_because(reasons::TOO_MANY_PENDING, message));
     }
     if !queue.has_name {
         let message = format!(
             "the provider cannot queue this cluster for approval, because it knows others as {name}: set another clusterName, \
              or let somebody there rename or remove those ForeignClusters"
         );
-        return Err(refuse(reasons::NAME_TAKEN, message));
+        return Err(refusal_because(reasons::NAME_TAKEN, message));
     }
     Ok(true)
 }
@@ -323,9 +326,9 @@ fn check_parties(
     signer: &ClusterId,
     audience: &str,
     claimed: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), AccessRefusal> {
     if claimed != signer.as_str() {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::IDENTITY_MISMATCH,
             format!(
                 "the request is signed with the key of cluster {signer}, but claims to come from another cluster"
@@ -333,7 +336,7 @@ fn check_parties(
         ));
     }
     if audience != provider.as_str() {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::WRONG_AUDIENCE,
             format!(
                 "the request is meant for another cluster than this one, {provider}: correct spec.clusterID of the ForeignCluster"
@@ -341,7 +344,7 @@ fn check_parties(
         ));
     }
     if signer == provider {
-        return Err(refuse(
+        return Err(refusal_because(
             reasons::SAME_CLUSTER,
             "a cluster cannot peer with itself",
         ));
@@ -351,7 +354,7 @@ fn check_parties(
 
 /// The names of mapped namespaces contain the consumer's name, so it must not change after access
 /// was granted, nor while a person decides on it by that name.
-fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
+fn check_name(known: &KnownConsumer, request: &PeeringRequest) -> Result<(), AccessRefusal> {
     let Some(name) = known
         .cluster_name
         .as_ref()
@@ -363,43 +366,43 @@ fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
         let message = format!(
             "this key was granted access as cluster {name}: set clusterName back to that, or unpeer and peer again under the new name"
         );
-        return Err(refuse(reasons::IDENTITY_MISMATCH, message));
+        return Err(refusal_because(reasons::IDENTITY_MISMATCH, message));
     }
     if known.waits || known.by_hand || known.incoming == PeeringIntent::Yes {
         let message = format!(
             "the provider knows this key as cluster {name}: set clusterName back to that, or let somebody there remove its \
              ForeignCluster and peer again under the new name"
         );
-        return Err(refuse(reasons::IDENTITY_MISMATCH, message));
+        return Err(refusal_because(reasons::IDENTITY_MISMATCH, message));
     }
     Ok(())
 }
 
-fn judge_token(token: &TokenVerdict) -> Result<Option<TokenClaim>, Refusal> {
+fn judge_token(token: &TokenVerdict) -> Result<Option<TokenClaim>, AccessRefusal> {
     let next = "generate one in the provider with `liqoctl generate peer-command`";
     match token {
         TokenVerdict::Valid(token) => Ok(Some(token.clone())),
-        TokenVerdict::Absent => Err(refuse(
+        TokenVerdict::Absent => Err(refusal_because(
             reasons::TOKEN_REQUIRED,
             format!("the first contact needs a token: {next}"),
         )),
-        TokenVerdict::Unknown => Err(refuse(
+        TokenVerdict::Unknown => Err(refusal_because(
             reasons::TOKEN_INVALID,
             format!("the token is wrong or was used before: {next}"),
         )),
-        TokenVerdict::UsedUp => Err(refuse(
+        TokenVerdict::UsedUp => Err(refusal_because(
             reasons::TOKEN_INVALID,
             format!("as many clusters as may use the token use it already: {next}"),
         )),
-        TokenVerdict::Expired => Err(refuse(
+        TokenVerdict::Expired => Err(refusal_because(
             reasons::TOKEN_EXPIRED,
             format!("the token has expired: {next}"),
         )),
     }
 }
 
-fn refuse(reason: &str, message: impl Into<String>) -> Refusal {
-    Refusal {
+fn refusal_because(reason: &str, message: impl Into<String>) -> AccessRefusal {
+    AccessRefusal {
         reason: reason.to_owned(),
         message: message.into(),
     }
@@ -419,12 +422,12 @@ mod tests {
         provider: ClusterId,
         signer: ClusterId,
         request: PeeringRequest,
-        challenge: Result<Genuine, ChallengeError>,
-        known: Known,
+        challenge: Result<GenuineChallenge, ChallengeError>,
+        known: KnownConsumer,
         token: TokenVerdict,
     }
 
-    fn genuine() -> Genuine {
+    fn genuine() -> GenuineChallenge {
         let challenges = Challenges::new().unwrap();
         challenges
             .check(&challenges.issue(Duration::ZERO).unwrap(), Duration::ZERO)
@@ -450,48 +453,52 @@ mod tests {
                 signer,
                 request,
                 challenge: Ok(genuine()),
-                known: Known::default(),
+                known: KnownConsumer::default(),
                 token: TokenVerdict::Valid(reusable()),
             }
         }
 
-        fn decide(&self) -> Decision {
+        fn decide(&self) -> AccessDecision {
             let protocol = ProtocolRange { min: 1, max: 2 };
-            match check(
+            match check_request(
                 &self.provider,
                 protocol,
                 &self.signer,
                 &self.request,
                 self.challenge,
             ) {
-                Ok(checked) => decide(&Situation {
+                Ok(checked) => decide_access(&DecisionInput {
                     signer: &self.signer,
                     request: &self.request,
                     checked,
                     known: &self.known,
                     token: &self.token,
                 }),
-                Err(refusal) => Decision::Deny(refusal),
+                Err(refusal) => AccessDecision::Deny(refusal),
             }
         }
 
         fn reason(&self) -> String {
             match self.decide() {
-                Decision::Deny(refusal) | Decision::Pend { refusal, .. } => refusal.reason,
-                granted @ Decision::Grant { .. } => panic!("{granted:?}"),
+                AccessDecision::Deny(refusal) | AccessDecision::Pend { refusal, .. } => {
+                    refusal.reason
+                }
+                granted @ AccessDecision::Grant { .. } => panic!("{granted:?}"),
             }
         }
 
         fn spends(&self) -> Option<TokenClaim> {
             match self.decide() {
-                Decision::Grant { token, .. } => token,
-                Decision::Deny(refusal) | Decision::Pend { refusal, .. } => panic!("{refusal:?}"),
+                AccessDecision::Grant { token, .. } => token,
+                AccessDecision::Deny(refusal) | AccessDecision::Pend { refusal, .. } => {
+                    panic!("{refusal:?}")
+                }
             }
         }
 
         fn spends_to_wait(&self) -> Option<TokenClaim> {
             match self.decide() {
-                Decision::Pend { token, refusal }
+                AccessDecision::Pend { token, refusal }
                     if refusal.reason == reasons::PENDING_APPROVAL =>
                 {
                     token
@@ -528,7 +535,7 @@ mod tests {
     #[test]
     fn a_stranger_with_a_reusable_token_is_let_in() {
         let case = Case::good();
-        let expected = Decision::Grant {
+        let expected = AccessDecision::Grant {
             challenge: case.challenge.unwrap(),
             token: Some(reusable()),
             protocol_version: 1,
@@ -547,10 +554,10 @@ mod tests {
 
     #[test]
     fn a_known_key_needs_no_token_and_spends_none() {
-        let known = Known {
+        let known = KnownConsumer {
             approved: true,
             cluster_name: Some("rome".into()),
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         for token in [
             TokenVerdict::Absent,
@@ -572,9 +579,9 @@ mod tests {
 
     #[test]
     fn where_a_person_approves_a_token_is_spent_on_the_waiting() {
-        let by_hand = Known {
+        let by_hand = KnownConsumer {
             by_hand: true,
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         let with = |token: TokenVerdict| Case {
             known: by_hand.clone(),
@@ -596,7 +603,7 @@ mod tests {
             assert_eq!(with(token).reason(), reason);
         }
         // A consumer that somebody approved, or that has access, gets access.
-        let approved = Known {
+        let approved = KnownConsumer {
             incoming: PeeringIntent::Yes,
             ..by_hand.clone()
         };
@@ -609,7 +616,7 @@ mod tests {
             .spends(),
             None
         );
-        let known = Known {
+        let known = KnownConsumer {
             approved: true,
             cluster_name: Some("rome".into()),
             ..by_hand
@@ -627,10 +634,10 @@ mod tests {
 
     #[test]
     fn who_waits_for_approval_needs_no_token_again() {
-        let waits = Known {
+        let waits = KnownConsumer {
             by_hand: true,
             waits: true,
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         for token in [
             TokenVerdict::Absent,
@@ -648,7 +655,7 @@ mod tests {
                 None
             );
             // The same if the policy does not require approval any more.
-            let known = Known {
+            let known = KnownConsumer {
                 by_hand: false,
                 ..waits.clone()
             };
@@ -662,7 +669,7 @@ mod tests {
                 None
             );
         }
-        let known = Known {
+        let known = KnownConsumer {
             incoming: PeeringIntent::No,
             ..waits
         };
@@ -718,13 +725,13 @@ mod tests {
 
     #[test]
     fn a_cluster_that_is_approved_under_one_name_does_not_come_under_another() {
-        let seen = Known {
+        let seen = KnownConsumer {
             by_hand: true,
             cluster_name: Some("roma".into()),
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         for by_hand in [false, true] {
-            let waits = Known {
+            let waits = KnownConsumer {
                 by_hand,
                 waits: true,
                 ..seen.clone()
@@ -737,7 +744,7 @@ mod tests {
                 .reason(),
                 reasons::IDENTITY_MISMATCH
             );
-            let approved = Known {
+            let approved = KnownConsumer {
                 by_hand,
                 incoming: PeeringIntent::Yes,
                 ..seen.clone()
@@ -751,7 +758,7 @@ mod tests {
                 reasons::IDENTITY_MISMATCH
             );
         }
-        let same = Known {
+        let same = KnownConsumer {
             cluster_name: Some("rome".into()),
             incoming: PeeringIntent::Yes,
             ..seen.clone()
@@ -776,7 +783,7 @@ mod tests {
         );
         assert_eq!(
             Case {
-                known: Known {
+                known: KnownConsumer {
                     by_hand: false,
                     ..seen
                 },
@@ -789,9 +796,9 @@ mod tests {
 
     #[test]
     fn a_cluster_that_the_user_named_needs_no_token() {
-        let known = Known {
+        let known = KnownConsumer {
             incoming: PeeringIntent::Yes,
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         assert_eq!(
             Case {
@@ -807,9 +814,9 @@ mod tests {
     #[test]
     fn where_the_policy_requires_no_token_a_cluster_comes_without_one_and_may_still_need_approval()
     {
-        let open = Known {
+        let open = KnownConsumer {
             needs_no_token: true,
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         for token in [
             TokenVerdict::Absent,
@@ -825,7 +832,7 @@ mod tests {
                 .spends(),
                 None
             );
-            let by_hand = Known {
+            let by_hand = KnownConsumer {
                 by_hand: true,
                 ..open.clone()
             };
@@ -839,7 +846,7 @@ mod tests {
                 None
             );
         }
-        let blocked = Known {
+        let blocked = KnownConsumer {
             incoming: PeeringIntent::No,
             ..open
         };
@@ -856,10 +863,10 @@ mod tests {
     #[test]
     fn a_blocked_cluster_stays_out_whatever_it_has() {
         for approved in [false, true] {
-            let known = Known {
+            let known = KnownConsumer {
                 approved,
                 incoming: PeeringIntent::No,
-                ..Known::default()
+                ..KnownConsumer::default()
             };
             assert_eq!(
                 Case {
@@ -874,9 +881,9 @@ mod tests {
 
     #[test]
     fn no_token_is_spent_while_the_last_peering_is_cleaned_up() {
-        let known = Known {
+        let known = KnownConsumer {
             ending: true,
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         assert_eq!(
             Case {
@@ -918,10 +925,10 @@ mod tests {
 
     #[test]
     fn a_known_key_under_a_new_name_is_refused() {
-        let known = Known {
+        let known = KnownConsumer {
             approved: true,
             cluster_name: Some("roma".into()),
-            ..Known::default()
+            ..KnownConsumer::default()
         };
         assert_eq!(
             Case {
@@ -955,9 +962,9 @@ mod tests {
             (ChallengeError::Unknown, reasons::CHALLENGE_INVALID),
             (ChallengeError::Replayed, reasons::REPLAYED),
         ] {
-            let known = Known {
+            let known = KnownConsumer {
                 approved: true,
-                ..Known::default()
+                ..KnownConsumer::default()
             };
             assert_eq!(
                 Case {
@@ -992,7 +999,7 @@ mod tests {
     fn a_name_that_may_be_the_id_of_another_cluster_is_refused() {
         let mut case = Case::good();
         case.request.cluster_name = ClusterId::of_public_key(&[3; 32]).to_string();
-        let Decision::Deny(refusal) = case.decide() else {
+        let AccessDecision::Deny(refusal) = case.decide() else {
             panic!("not denied")
         };
         assert_eq!(refusal.reason, reasons::INVALID_REQUEST);
@@ -1011,7 +1018,7 @@ mod tests {
             challenge,
             ..
         } = Case::good();
-        let mut request = EndRequest {
+        let mut request = SignedEndRequest {
             challenge: "c".into(),
             audience: provider.to_string(),
             cluster_id: signer.to_string(),
@@ -1047,12 +1054,12 @@ mod tests {
         fn a_mutated_request_is_denied_in_few_words_or_is_for_us_from_its_signer_under_a_valid_name(request in mutated_requests()) {
             let case = Case { request, ..Case::good() };
             match case.decide() {
-                Decision::Grant { protocol_version, .. } => {
+                AccessDecision::Grant { protocol_version, .. } => {
                     prop_assert_eq!(&case.request.audience, case.provider.as_str());
                     prop_assert_eq!(&case.request.cluster_id, case.signer.as_str());
                     prop_assert!(valid_cluster_name(&case.request.cluster_name) && (1..=2).contains(&protocol_version));
                 }
-                Decision::Deny(refusal) | Decision::Pend { refusal, .. } => prop_assert!(refusal.message.len() < 1000),
+                AccessDecision::Deny(refusal) | AccessDecision::Pend { refusal, .. } => prop_assert!(refusal.message.len() < 1000),
             }
         }
     }

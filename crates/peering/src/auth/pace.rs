@@ -8,18 +8,18 @@ use parking_lot::Mutex;
 
 /// A consumer gets 10 answers at once after a pause, then one every 2 s: a consumer that waits for
 /// approval asks every 5 s.
-const OF_A_CONSUMER: Rate = Rate {
+const OF_A_CONSUMER: RequestRate = RequestRate {
     interval: Duration::from_secs(2),
     burst: 10,
 };
 /// Keys that this cluster does not know, all together.
-const OF_STRANGERS: Rate = Rate {
+const OF_STRANGERS: RequestRate = RequestRate {
     interval: Duration::from_millis(200),
     burst: 50,
 };
 
 #[derive(Clone, Copy, Debug)]
-struct Rate {
+struct RequestRate {
     interval: Duration,
     /// Maximum number at once after a pause.
     burst: u32,
@@ -27,19 +27,19 @@ struct Rate {
 
 /// The amount taken lately. It decreases with time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+struct RateBucket {
     debt: Duration,
     /// The time at which `debt` was computed.
     at: Duration,
 }
 
-impl Bucket {
+impl RateBucket {
     fn debt(self, now: Duration) -> Duration {
         self.debt.saturating_sub(now.saturating_sub(self.at))
     }
 
     /// Takes one, if the rate allows it.
-    fn take(&mut self, rate: Rate, now: Duration) -> bool {
+    fn take_one(&mut self, rate: RequestRate, now: Duration) -> bool {
         let debt = self.debt(now) + rate.interval;
         if debt > rate.interval * rate.burst {
             return false;
@@ -51,54 +51,54 @@ impl Bucket {
 
 /// Lets each consumer have one request in progress, and limits rates.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    consumers: Mutex<HashMap<ClusterId, Consumer>>,
-    strangers: Mutex<Bucket>,
-    leaving: Mutex<Bucket>,
+pub(super) struct RequestTurns {
+    consumers: Mutex<HashMap<ClusterId, ConsumerTurns>>,
+    strangers: Mutex<RateBucket>,
+    leaving: Mutex<RateBucket>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Consumer {
-    bucket: Bucket,
+struct ConsumerTurns {
+    bucket: RateBucket,
     has_turn: bool,
 }
 
-impl Turns {
+impl RequestTurns {
     /// A turn of a consumer that this cluster knows; none while it has one, or if it asks too
     /// often.
-    pub fn of_consumer(&self, id: &ClusterId, now: Duration) -> Option<Turn<'_>> {
+    pub fn take_consumer_turn(&self, id: &ClusterId, now: Duration) -> Option<RequestTurn<'_>> {
         let mut consumers = self.consumers.lock();
         // Forget those that rest, so that the memory depends on the rate only.
         consumers.retain(|_, consumer| consumer.has_turn || !consumer.bucket.debt(now).is_zero());
         let consumer = consumers.entry(id.clone()).or_default();
-        if consumer.has_turn || !consumer.bucket.take(OF_A_CONSUMER, now) {
+        if consumer.has_turn || !consumer.bucket.take_one(OF_A_CONSUMER, now) {
             return None;
         }
         consumer.has_turn = true;
-        Some(Turn {
+        Some(RequestTurn {
             turns: self,
             consumer: id.clone(),
         })
     }
 
     /// Whether this cluster may look for what a key that it does not know wants to end.
-    pub fn of_leaving(&self, now: Duration) -> bool {
-        self.leaving.lock().take(OF_STRANGERS, now)
+    pub fn admit_unknown_leaving(&self, now: Duration) -> bool {
+        self.leaving.lock().take_one(OF_STRANGERS, now)
     }
 
     /// Whether this cluster may work for a key that it does not know.
-    pub fn of_strangers(&self, now: Duration) -> bool {
-        self.strangers.lock().take(OF_STRANGERS, now)
+    pub fn admit_unknown_key(&self, now: Duration) -> bool {
+        self.strangers.lock().take_one(OF_STRANGERS, now)
     }
 }
 
 /// The one request of a consumer that is in progress.
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct RequestTurn<'a> {
+    turns: &'a RequestTurns,
     consumer: ClusterId,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RequestTurn<'_> {
     fn drop(&mut self) {
         if let Some(consumer) = self.turns.consumers.lock().get_mut(&self.consumer) {
             consumer.has_turn = false;
@@ -118,21 +118,21 @@ mod tests {
 
     #[test]
     fn a_consumer_has_one_turn_at_a_time_and_delays_nobody_else() {
-        let turns = Turns::default();
-        let first = turns.of_consumer(&id(1), NOW);
-        assert!(first.is_some() && turns.of_consumer(&id(1), NOW).is_none());
-        assert!(turns.of_consumer(&id(2), NOW).is_some());
+        let turns = RequestTurns::default();
+        let first = turns.take_consumer_turn(&id(1), NOW);
+        assert!(first.is_some() && turns.take_consumer_turn(&id(1), NOW).is_none());
+        assert!(turns.take_consumer_turn(&id(2), NOW).is_some());
         drop(first);
-        assert!(turns.of_consumer(&id(1), NOW).is_some());
+        assert!(turns.take_consumer_turn(&id(1), NOW).is_some());
     }
 
     #[test]
     fn a_consumer_that_asks_without_end_gets_an_answer_every_two_seconds() {
-        let turns = &Turns::default();
+        let turns = &RequestTurns::default();
         let granted = |seconds: u64| {
             (0..100).filter(move |_| {
                 turns
-                    .of_consumer(&id(1), NOW + Duration::from_secs(seconds))
+                    .take_consumer_turn(&id(1), NOW + Duration::from_secs(seconds))
                     .is_some()
             })
         };
@@ -145,16 +145,19 @@ mod tests {
 
     #[test]
     fn strangers_share_one_rate_and_are_not_remembered() {
-        let turns = Turns::default();
-        assert_eq!((0..1000).filter(|_| turns.of_strangers(NOW)).count(), 50);
+        let turns = RequestTurns::default();
+        assert_eq!(
+            (0..1000).filter(|_| turns.admit_unknown_key(NOW)).count(),
+            50
+        );
         assert_eq!(
             (0..1000)
-                .filter(|_| turns.of_strangers(NOW + Duration::from_secs(1)))
+                .filter(|_| turns.admit_unknown_key(NOW + Duration::from_secs(1)))
                 .count(),
             5
         );
-        drop(turns.of_consumer(&id(1), NOW));
-        drop(turns.of_consumer(&id(2), NOW + Duration::from_mins(1)));
+        drop(turns.take_consumer_turn(&id(1), NOW));
+        drop(turns.take_consumer_turn(&id(2), NOW + Duration::from_mins(1)));
         assert_eq!(turns.consumers.lock().len(), 1);
     }
 }

@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
 use liqo_controller_runtime::{
     Clock, metrics,
-    network::{BoxStream, Listener},
+    network::{BoxNetworkStream, Listener},
     writes::StepError,
 };
 use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
@@ -40,17 +40,20 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{
-    connections::{Connections, Proof, Registration},
-    decide::{self, ApprovalQueue, Decision, Known, Situation, TokenClaim, TokenVerdict, reasons},
-    pace::{Turn, Turns},
+    connections::{AuthConnections, ConnectionProof, ConnectionRegistration},
+    decide::{
+        self, AccessDecision, ApprovalQueue, DecisionInput, KnownConsumer, TokenClaim,
+        TokenVerdict, reasons,
+    },
+    pace::{RequestTurn, RequestTurns},
 };
 use crate::{
     challenge::{self, ChallengeError, Challenges},
     protocol::{
-        self, ChallengeAnswer, EndRequest, Grant, Identification, PEERING_END, PEERING_REQUEST,
-        PeeringAnswer, PeeringRequest, Refusal, paths,
+        self, AccessGrant, AccessRefusal, ChallengeAnswer, Identification, PEERING_END,
+        PEERING_REQUEST, PeeringAnswer, PeeringRequest, SignedEndRequest, paths,
     },
-    tls::{self, TlsError},
+    tls::{self, TlsConfigError},
 };
 
 /// Maximum length of a request's body in bytes.
@@ -65,7 +68,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A consumer that has proved its key, and whose request is granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Consumer {
+pub struct GrantedConsumer {
     pub id: ClusterId,
     /// The key that the ID is derived from.
     pub public_key: PublicKey,
@@ -79,7 +82,7 @@ pub struct Consumer {
 pub enum TenancyError {
     /// Something is wrong in the provider, and the consumer may know what.
     #[error("{}", .0.message)]
-    Refused(Refusal),
+    Refused(AccessRefusal),
     /// A step failed; the text is for the provider's log only.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -101,11 +104,11 @@ pub trait Tenancies: Send + Sync + 'static {
     fn needs_no_token(&self, consumer: &ClusterId) -> bool;
 
     /// The known facts about a consumer that calls itself by this valid name.
-    fn known(
+    fn known_consumer(
         &self,
         consumer: &ClusterId,
         name: &str,
-    ) -> impl Future<Output = Result<Known, TenancyError>> + Send;
+    ) -> impl Future<Output = Result<KnownConsumer, TenancyError>> + Send;
 
     /// Whether a consumer has access.
     fn is_approved(
@@ -142,7 +145,7 @@ pub trait Tenancies: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Records in a `ForeignCluster` that a consumer waits for approval.
-    fn note(
+    fn note_waiting(
         &self,
         consumer: &ClusterId,
         key: &PublicKey,
@@ -150,37 +153,40 @@ pub trait Tenancies: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Creates what is missing in a consumer's tenancy, and issues a credential.
-    fn ensure(
+    fn ensure_tenancy(
         &self,
-        consumer: &Consumer,
-    ) -> impl Future<Output = Result<Grant, TenancyError>> + Send;
+        consumer: &GrantedConsumer,
+    ) -> impl Future<Output = Result<AccessGrant, TenancyError>> + Send;
 
     /// Begins to end a consumer's tenancy: removes its rights.
-    fn end(&self, consumer: &ClusterId) -> impl Future<Output = Result<(), TenancyError>> + Send;
+    fn end_tenancy(
+        &self,
+        consumer: &ClusterId,
+    ) -> impl Future<Output = Result<(), TenancyError>> + Send;
 }
 
 /// Failure to start the endpoint.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum AuthServeError {
     /// TLS could not be set up.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] TlsConfigError),
     /// The key for challenges could not be created.
     #[error("cannot set up challenges: {0}")]
     Challenges(#[from] ChallengeError),
 }
 
 /// Serves the auth endpoint until `stop`.
-pub async fn serve<T: Tenancies>(
+pub async fn serve_endpoint<T: Tenancies>(
     listener: Box<dyn Listener>,
     identity: &ClusterIdentity,
     tenancies: Arc<T>,
     clock: Clock,
     stop: CancellationToken,
-) -> Result<(), ServeError> {
+) -> Result<(), AuthServeError> {
     let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(identity, clock)?));
     let router = router(identity, tenancies)?;
-    let connections = Arc::new(Connections::default());
+    let connections = Arc::new(AuthConnections::default());
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
@@ -191,7 +197,7 @@ pub async fn serve<T: Tenancies>(
                 Ok((stream, from)) => {
                     let (registration, is_full) = connections.register(from);
                     if is_full {
-                        displaced().inc();
+                        displaced_connections().inc();
                     }
                     // Dropping the stream closes it.
                     let Some(registration) = registration else { continue };
@@ -221,10 +227,10 @@ pub async fn serve<T: Tenancies>(
 }
 
 async fn serve_connection(
-    stream: BoxStream,
+    stream: BoxNetworkStream,
     acceptor: TlsAcceptor,
     router: Router,
-    registration: &Registration,
+    registration: &ConnectionRegistration,
 ) {
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
         return;
@@ -253,9 +259,9 @@ async fn serve_connection(
 }
 
 /// A request's body, if it arrived in time.
-struct Body(Bytes);
+struct TimelyBody(Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl<S: Send + Sync> FromRequest<S> for TimelyBody {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
@@ -265,37 +271,39 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
-struct Endpoint<T> {
+struct AuthEndpoint<T> {
     id: ClusterId,
     public_key: PublicKey,
     challenges: Challenges,
     started: Instant,
-    turns: Turns,
+    turns: RequestTurns,
     tenancies: Arc<T>,
 }
 
 fn router<T: Tenancies>(
     identity: &ClusterIdentity,
     tenancies: Arc<T>,
-) -> Result<Router, ServeError> {
-    let endpoint = Endpoint {
+) -> Result<Router, AuthServeError> {
+    let endpoint = AuthEndpoint {
         id: identity.id().clone(),
         public_key: *identity.public_key(),
         challenges: Challenges::new()?,
         started: Instant::now(),
-        turns: Turns::default(),
+        turns: RequestTurns::default(),
         tenancies,
     };
     Ok(Router::new()
-        .route(paths::IDS, get(ids::<T>))
+        .route(paths::IDS, get(answer_ids::<T>))
         .route(paths::CHALLENGE, get(issue_challenge::<T>))
-        .route(paths::PEERINGS, post(peer::<T>))
-        .route(paths::END, post(end::<T>))
+        .route(paths::PEERINGS, post(answer_peering_request::<T>))
+        .route(paths::END, post(answer_end_request::<T>))
         .layer(DefaultBodyLimit::max(MAX_BODY_LEN))
         .with_state(Arc::new(endpoint)))
 }
 
-async fn ids<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>) -> Json<Identification> {
+async fn answer_ids<T: Tenancies>(
+    State(endpoint): State<Arc<AuthEndpoint<T>>>,
+) -> Json<Identification> {
     Json(Identification {
         cluster_id: endpoint.id.clone(),
         cluster_name: endpoint.tenancies.cluster_name(),
@@ -306,44 +314,49 @@ async fn ids<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>) -> Json<Ide
     })
 }
 
-async fn issue_challenge<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>) -> Response {
+async fn issue_challenge<T: Tenancies>(State(endpoint): State<Arc<AuthEndpoint<T>>>) -> Response {
     match endpoint.challenges.issue(endpoint.started.elapsed()) {
         Ok(challenge) => Json(ChallengeAnswer {
             challenge,
             expires_in_seconds: challenge::LIFETIME.as_secs(),
         })
         .into_response(),
-        Err(error) => answer(PeeringAnswer::Denied(decide::challenge_refusal(error))),
+        Err(error) => response_of_answer(PeeringAnswer::Denied(decide::challenge_refusal(error))),
     }
 }
 
-async fn peer<T: Tenancies>(
-    State(endpoint): State<Arc<Endpoint<T>>>,
-    Extension(proof): Extension<Proof>,
-    Body(body): Body,
+async fn answer_peering_request<T: Tenancies>(
+    State(endpoint): State<Arc<AuthEndpoint<T>>>,
+    Extension(proof): Extension<ConnectionProof>,
+    TimelyBody(body): TimelyBody,
 ) -> Response {
-    respond(endpoint.peer(&body, &proof).await)
+    response_of_result(endpoint.handle_peering_request(&body, &proof).await)
 }
 
-async fn end<T: Tenancies>(
-    State(endpoint): State<Arc<Endpoint<T>>>,
-    Extension(proof): Extension<Proof>,
-    Body(body): Body,
+async fn answer_end_request<T: Tenancies>(
+    State(endpoint): State<Arc<AuthEndpoint<T>>>,
+    Extension(proof): Extension<ConnectionProof>,
+    TimelyBody(body): TimelyBody,
 ) -> Response {
-    respond(endpoint.end(&body, &proof).await)
+    response_of_result(endpoint.handle_end_request(&body, &proof).await)
 }
 
-impl<T: Tenancies> Endpoint<T> {
-    async fn peer(&self, body: &[u8], proof: &Proof) -> Result<PeeringAnswer, TenancyError> {
-        let (request, signer, public_key) = open::<PeeringRequest>(body, PEERING_REQUEST)?;
+impl<T: Tenancies> AuthEndpoint<T> {
+    async fn handle_peering_request(
+        &self,
+        body: &[u8],
+        proof: &ConnectionProof,
+    ) -> Result<PeeringAnswer, TenancyError> {
+        let (request, signer, public_key) = open_envelope::<PeeringRequest>(body, PEERING_REQUEST)?;
         // A stranger must not cause requests to the API server, so this comes first.
         let challenge = self
             .challenges
             .check(&request.challenge, self.started.elapsed());
         let checked =
-            match decide::check(&self.id, protocol::PROTOCOL, &signer, &request, challenge) {
+            match decide::check_request(&self.id, protocol::PROTOCOL, &signer, &request, challenge)
+            {
                 Ok(checked) => checked,
-                Err(refusal) => return Ok(denied(&signer, refusal)),
+                Err(refusal) => return Ok(denied_answer(&signer, refusal)),
             };
         let token = self
             .tenancies
@@ -352,13 +365,16 @@ impl<T: Tenancies> Endpoint<T> {
                 &signer,
             )
             .await?;
-        let _turn = match self.turn(&signer, &token) {
+        let _turn = match self.take_turn(&signer, &token) {
             Ok(turn) => turn,
-            Err(refusal) => return Ok(denied(&signer, refusal)),
+            Err(refusal) => return Ok(denied_answer(&signer, refusal)),
         };
-        proof.give();
-        let known = self.tenancies.known(&signer, &request.cluster_name).await?;
-        let decision = decide::decide(&Situation {
+        proof.mark_proven();
+        let known = self
+            .tenancies
+            .known_consumer(&signer, &request.cluster_name)
+            .await?;
+        let decision = decide::decide_access(&DecisionInput {
             signer: &signer,
             request: &request,
             checked,
@@ -366,12 +382,12 @@ impl<T: Tenancies> Endpoint<T> {
             token: &token,
         });
         let (challenge, token, protocol_version) = match decision {
-            Decision::Grant {
+            AccessDecision::Grant {
                 challenge,
                 token,
                 protocol_version,
             } => (challenge, token, protocol_version),
-            Decision::Pend { token, refusal } => {
+            AccessDecision::Pend { token, refusal } => {
                 if known.waits {
                     return Ok(PeeringAnswer::Pending(refusal));
                 }
@@ -383,61 +399,65 @@ impl<T: Tenancies> Endpoint<T> {
                 match decide::admit_to_queue(queue, &request.cluster_name) {
                     Ok(true) => {}
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
-                    Err(refusal) => return Ok(denied(&signer, refusal)),
+                    Err(refusal) => return Ok(denied_answer(&signer, refusal)),
                 }
-                if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
-                    return Ok(denied(&signer, refusal));
+                if let Some(refusal) = self.reserve_token(token.as_ref(), &signer).await? {
+                    return Ok(denied_answer(&signer, refusal));
                 }
                 self.tenancies
-                    .note(&signer, &public_key, &request.cluster_name)
+                    .note_waiting(&signer, &public_key, &request.cluster_name)
                     .await?;
-                self.discard(token.as_ref()).await;
+                self.discard_used_token(token.as_ref()).await;
                 tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
                 return Ok(PeeringAnswer::Pending(refusal));
             }
-            Decision::Deny(refusal) => return Ok(denied(&signer, refusal)),
+            AccessDecision::Deny(refusal) => return Ok(denied_answer(&signer, refusal)),
         };
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
             return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
         }
-        if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
-            return Ok(denied(&signer, refusal));
+        if let Some(refusal) = self.reserve_token(token.as_ref(), &signer).await? {
+            return Ok(denied_answer(&signer, refusal));
         }
-        let consumer = Consumer {
+        let consumer = GrantedConsumer {
             id: signer,
             public_key,
             name: request.cluster_name,
             protocol_version,
         };
-        let grant = self.tenancies.ensure(&consumer).await?;
-        self.discard(token.as_ref()).await;
+        let grant = self.tenancies.ensure_tenancy(&consumer).await?;
+        self.discard_used_token(token.as_ref()).await;
         tracing::info!(consumer = %consumer.id, name = consumer.name, first = !known.approved, "granted access");
         Ok(PeeringAnswer::Granted(Box::new(grant)))
     }
 
     /// Whether to read from the cluster for this consumer now. The caches and the rates decide.
-    fn turn(&self, signer: &ClusterId, token: &TokenVerdict) -> Result<Turn<'_>, Refusal> {
+    fn take_turn(
+        &self,
+        signer: &ClusterId,
+        token: &TokenVerdict,
+    ) -> Result<RequestTurn<'_>, AccessRefusal> {
         let now = self.started.elapsed();
         if !self.tenancies.is_known(signer) {
             if !self.tenancies.needs_no_token(signer) {
                 decide::admit_stranger(token)?;
             }
-            if !self.turns.of_strangers(now) {
+            if !self.turns.admit_unknown_key(now) {
                 return Err(decide::too_often());
             }
         }
         self.turns
-            .of_consumer(signer, now)
+            .take_consumer_turn(signer, now)
             .ok_or_else(decide::too_often)
     }
 
     /// Reserves the token for this consumer, if there is one. Returns a refusal if another consumer
     /// was faster.
-    async fn claim(
+    async fn reserve_token(
         &self,
         token: Option<&TokenClaim>,
         consumer: &ClusterId,
-    ) -> Result<Option<Refusal>, TenancyError> {
+    ) -> Result<Option<AccessRefusal>, TenancyError> {
         let Some(token) = token else { return Ok(None) };
         let is_ours = self.tenancies.claim_token(token, consumer).await?;
         Ok((!is_ours).then(|| decide::token_used(token)))
@@ -445,7 +465,7 @@ impl<T: Tenancies> Endpoint<T> {
 
     /// Deletes the token, if there is one that nobody else may use. If that fails it stays until it
     /// expires, and only for this consumer.
-    async fn discard(&self, token: Option<&TokenClaim>) {
+    async fn discard_used_token(&self, token: Option<&TokenClaim>) {
         let Some(token) = token.filter(|token| !token.is_reusable) else {
             return;
         };
@@ -454,8 +474,12 @@ impl<T: Tenancies> Endpoint<T> {
         }
     }
 
-    async fn end(&self, body: &[u8], proof: &Proof) -> Result<PeeringAnswer, TenancyError> {
-        let (request, signer, _) = open::<EndRequest>(body, PEERING_END)?;
+    async fn handle_end_request(
+        &self,
+        body: &[u8],
+        proof: &ConnectionProof,
+    ) -> Result<PeeringAnswer, TenancyError> {
+        let (request, signer, _) = open_envelope::<SignedEndRequest>(body, PEERING_END)?;
         let challenge = self
             .challenges
             .check(&request.challenge, self.started.elapsed());
@@ -465,17 +489,21 @@ impl<T: Tenancies> Endpoint<T> {
         };
         let now = self.started.elapsed();
         // The caches may not show a new tenancy yet, so a stranger is looked up too, but not often.
-        let is_let_in = self.tenancies.is_known(&signer) || self.turns.of_leaving(now);
-        let Some(_turn) = self.turns.of_consumer(&signer, now).filter(|_| is_let_in) else {
-            return Ok(denied(&signer, decide::too_often()));
+        let is_let_in = self.tenancies.is_known(&signer) || self.turns.admit_unknown_leaving(now);
+        let Some(_turn) = self
+            .turns
+            .take_consumer_turn(&signer, now)
+            .filter(|_| is_let_in)
+        else {
+            return Ok(denied_answer(&signer, decide::too_often()));
         };
-        proof.give();
+        proof.mark_proven();
         // A stranger has nothing to end, and must not fill the set of spent challenges.
         if self.tenancies.is_approved(&signer).await? {
             if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
                 return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
             }
-            self.tenancies.end(&signer).await?;
+            self.tenancies.end_tenancy(&signer).await?;
             tracing::info!(consumer = %signer, "the consumer ended the peering");
         }
         Ok(PeeringAnswer::Ended {})
@@ -483,7 +511,7 @@ impl<T: Tenancies> Endpoint<T> {
 }
 
 /// Anybody can cause denials, so they are not in the log by default.
-fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
+fn denied_answer(signer: &ClusterId, refusal: AccessRefusal) -> PeeringAnswer {
     static DENIALS: OnceLock<Family<[(&'static str, String); 1], Counter>> = OnceLock::new();
     let help = "Peering requests that the auth endpoint denied";
     let denials =
@@ -496,7 +524,7 @@ fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
 }
 
 /// Counter of the connections that had to make room for another one, or were refused.
-fn displaced() -> &'static Counter {
+fn displaced_connections() -> &'static Counter {
     static DISPLACED: OnceLock<Counter> = OnceLock::new();
     let help = "Connections to the auth endpoint over its limits";
     DISPLACED
@@ -504,12 +532,12 @@ fn displaced() -> &'static Counter {
 }
 
 /// Verifies an envelope and reads what was signed.
-fn open<R: serde::de::DeserializeOwned>(
+fn open_envelope<R: serde::de::DeserializeOwned>(
     body: &[u8],
     payload_type: &'static str,
 ) -> Result<(R, ClusterId, PublicKey), TenancyError> {
     let invalid = |message: String| {
-        TenancyError::Refused(Refusal {
+        TenancyError::Refused(AccessRefusal {
             reason: reasons::INVALID_REQUEST.to_owned(),
             message,
         })
@@ -524,17 +552,17 @@ fn open<R: serde::de::DeserializeOwned>(
     Ok((request, verified.signer, verified.public_key))
 }
 
-fn respond(result: Result<PeeringAnswer, TenancyError>) -> Response {
+fn response_of_result(result: Result<PeeringAnswer, TenancyError>) -> Response {
     match result {
-        Ok(result) => answer(result),
-        Err(TenancyError::Refused(refusal)) => answer(PeeringAnswer::Denied(refusal)),
+        Ok(result) => response_of_answer(result),
+        Err(TenancyError::Refused(refusal)) => response_of_answer(PeeringAnswer::Denied(refusal)),
         Err(error) => {
             tracing::warn!(%error, "cannot answer a peering request");
             let message =
                 "the provider failed: the log of its liqo-controller-manager says why".to_owned();
             (
                 StatusCode::SERVICE_UNAVAILABLE,
-                Json(Refusal {
+                Json(AccessRefusal {
                     reason: "Unavailable".to_owned(),
                     message,
                 }),
@@ -544,7 +572,7 @@ fn respond(result: Result<PeeringAnswer, TenancyError>) -> Response {
     }
 }
 
-fn answer(result: PeeringAnswer) -> Response {
+fn response_of_answer(result: PeeringAnswer) -> Response {
     let status = match &result {
         PeeringAnswer::Granted(_) | PeeringAnswer::Ended {} => StatusCode::OK,
         PeeringAnswer::Pending(_) => StatusCode::ACCEPTED,

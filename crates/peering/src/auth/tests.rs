@@ -8,7 +8,7 @@ use std::{
 };
 
 use liqo_api::{ClusterId, Key, PeeringIntent};
-use liqo_controller_runtime::{Clock, Tcp, writes::Step as _};
+use liqo_controller_runtime::{Clock, Tcp, writes::StepContext as _};
 use liqo_signing::{ClusterIdentity, Envelope, PublicKey};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -19,13 +19,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     client::{Applicant, AuthClient, ClientError},
-    decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
-    server::{Consumer, Tenancies, TenancyError, serve},
+    decide::{ApprovalQueue, KnownConsumer, TokenClaim, TokenVerdict, reasons},
+    server::{GrantedConsumer, Tenancies, TenancyError, serve_endpoint},
 };
 use crate::{
     protocol::{
-        ApiServer, EndRequest, Grant, PEERING_REQUEST, PeeringAnswer, PeeringRequest,
-        ProtocolRange, Refusal, SecretText,
+        AccessGrant, AccessRefusal, GrantedApiServer, PEERING_REQUEST, PeeringAnswer,
+        PeeringRequest, ProtocolRange, SecretText, SignedEndRequest,
     },
     tls,
 };
@@ -108,7 +108,11 @@ impl Tenancies for InMemory {
         self.named.lock().unwrap().contains(consumer)
     }
 
-    async fn known(&self, consumer: &ClusterId, _name: &str) -> Result<Known, TenancyError> {
+    async fn known_consumer(
+        &self,
+        consumer: &ClusterId,
+        _name: &str,
+    ) -> Result<KnownConsumer, TenancyError> {
         self.looks.lock().unwrap().0 += 1;
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
         let incoming = if self.blocked.lock().unwrap().contains(consumer) {
@@ -117,7 +121,7 @@ impl Tenancies for InMemory {
             PeeringIntent::Auto
         };
         let waits = self.waiting.lock().unwrap().contains(consumer);
-        Ok(Known {
+        Ok(KnownConsumer {
             approved: name.is_some(),
             ending: false,
             cluster_name: name,
@@ -199,7 +203,10 @@ impl Tenancies for InMemory {
         Ok(())
     }
 
-    async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
+    async fn ensure_tenancy(
+        &self,
+        consumer: &GrantedConsumer,
+    ) -> Result<AccessGrant, TenancyError> {
         self.work()?;
         let one = InProgress::begin(self, &consumer.id);
         tokio::time::sleep(self.delay).await;
@@ -209,9 +216,9 @@ impl Tenancies for InMemory {
             .unwrap()
             .insert(consumer.id.clone(), consumer.name.clone());
         *self.granted.lock().unwrap() += 1;
-        Ok(Grant {
+        Ok(AccessGrant {
             tenant_namespace: liqo_api::tenant_namespace(&consumer.id),
-            api_server: ApiServer {
+            api_server: GrantedApiServer {
                 url: "https://203.0.113.5:6443".to_owned(),
                 ca: "pem".to_owned(),
             },
@@ -222,13 +229,18 @@ impl Tenancies for InMemory {
         })
     }
 
-    async fn note(&self, consumer: &ClusterId, _: &PublicKey, _: &str) -> Result<(), TenancyError> {
+    async fn note_waiting(
+        &self,
+        consumer: &ClusterId,
+        _: &PublicKey,
+        _: &str,
+    ) -> Result<(), TenancyError> {
         self.work()?;
         self.waiting.lock().unwrap().insert(consumer.clone());
         Ok(())
     }
 
-    async fn end(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
+    async fn end_tenancy(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
         self.work()?;
         self.tenants.lock().unwrap().remove(consumer);
         Ok(())
@@ -252,7 +264,7 @@ impl Provider {
         let served = ClusterIdentity::from_pkcs8(identity.pkcs8()).unwrap();
         let (tenancies, until) = (Arc::clone(&cluster), stop.clone());
         tokio::spawn(async move {
-            serve(
+            serve_endpoint(
                 Box::new(listener),
                 &served,
                 tenancies,
@@ -322,7 +334,7 @@ async fn ask(
 
 fn reason(answer: PeeringAnswer) -> String {
     match answer {
-        PeeringAnswer::Denied(Refusal { reason, .. }) => reason,
+        PeeringAnswer::Denied(AccessRefusal { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -343,7 +355,15 @@ fn request(provider: &Provider, rome: &ClusterIdentity, challenge: String) -> Pe
 async fn a_consumer_with_a_token_is_granted_access_and_later_needs_none() {
     let milan = Provider::start(InMemory::default()).await;
     let rome = ClusterIdentity::generate().unwrap();
-    assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
+    assert_eq!(
+        milan
+            .client()
+            .request_identification()
+            .await
+            .unwrap()
+            .cluster_name,
+        "milan"
+    );
     let PeeringAnswer::Granted(grant) = ask(&milan, &rome, "rome", Some("reusable")).await else {
         panic!("not granted")
     };
@@ -621,7 +641,11 @@ async fn a_blocked_cluster_is_denied_although_it_was_granted_before() {
 async fn a_replayed_request_is_refused() {
     let milan = Provider::start(InMemory::default()).await;
     let rome = ClusterIdentity::generate().unwrap();
-    let document = request(&milan, &rome, milan.client().challenge().await.unwrap());
+    let document = request(
+        &milan,
+        &rome,
+        milan.client().request_challenge().await.unwrap(),
+    );
     let envelope = Envelope::sign(
         &rome,
         PEERING_REQUEST,
@@ -649,7 +673,11 @@ async fn a_foreign_key_that_claims_a_known_id_is_refused() {
     let thief = ClusterIdentity::generate().unwrap();
     ask(&milan, &rome, "rome", Some("reusable")).await;
     // Claimed inside the signed document.
-    let document = request(&milan, &rome, milan.client().challenge().await.unwrap());
+    let document = request(
+        &milan,
+        &rome,
+        milan.client().request_challenge().await.unwrap(),
+    );
     let bytes = serde_json::to_vec(&document).unwrap();
     let envelope = Envelope::sign(&thief, PEERING_REQUEST, &bytes).unwrap();
     let answer = milan.post("/v1/peerings", &envelope).await;
@@ -672,7 +700,11 @@ async fn a_request_that_was_signed_for_another_provider_is_refused() {
     let turin = Provider::start(InMemory::default()).await;
     let rome = ClusterIdentity::generate().unwrap();
     // Turin forwards what rome signed for turin, with a challenge that milan issued to turin.
-    let document = request(&turin, &rome, milan.client().challenge().await.unwrap());
+    let document = request(
+        &turin,
+        &rome,
+        milan.client().request_challenge().await.unwrap(),
+    );
     let envelope = Envelope::sign(
         &rome,
         PEERING_REQUEST,
@@ -688,7 +720,11 @@ async fn a_signed_request_cannot_be_used_as_the_end_of_a_peering() {
     let milan = Provider::start(InMemory::default()).await;
     let rome = ClusterIdentity::generate().unwrap();
     ask(&milan, &rome, "rome", Some("reusable")).await;
-    let document = request(&milan, &rome, milan.client().challenge().await.unwrap());
+    let document = request(
+        &milan,
+        &rome,
+        milan.client().request_challenge().await.unwrap(),
+    );
     let envelope = Envelope::sign(
         &rome,
         PEERING_REQUEST,
@@ -710,8 +746,8 @@ async fn ending_is_for_the_own_peering_only_and_may_be_repeated() {
         milan.client().end_peering(&thief).await.unwrap(),
         PeeringAnswer::Ended {}
     );
-    let document = EndRequest {
-        challenge: milan.client().challenge().await.unwrap(),
+    let document = SignedEndRequest {
+        challenge: milan.client().request_challenge().await.unwrap(),
         audience: milan.identity.id().to_string(),
         cluster_id: rome.id().to_string(),
     };
@@ -769,7 +805,7 @@ async fn another_cluster_at_the_address_is_noticed() {
     )
     .unwrap()
     .allow_loopback();
-    let error = client.ids().await.unwrap_err();
+    let error = client.request_identification().await.unwrap_err();
     assert!(matches!(error, ClientError::Handshake { .. }), "{error}");
 }
 
@@ -828,7 +864,15 @@ async fn what_is_no_request_gets_a_plain_no() {
         answer.is_empty() || answer.starts_with("HTTP/1.1 431"),
         "{answer}"
     );
-    assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
+    assert_eq!(
+        milan
+            .client()
+            .request_identification()
+            .await
+            .unwrap()
+            .cluster_name,
+        "milan"
+    );
 }
 
 /// Tries again when its connection made room for others, as a consumer does. The time is less than

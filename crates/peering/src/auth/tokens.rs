@@ -12,7 +12,7 @@ use kube::{
 use liqo_api::{ClusterId, Key, annotations, labels};
 use liqo_controller_runtime::{
     Cache, Clock,
-    writes::{Step as _, StepError, delete_if_present, only, unless_changed},
+    writes::{StepContext as _, StepError, delete_if_present, only_with_uid, unless_changed},
 };
 use ring::{
     hmac,
@@ -49,7 +49,7 @@ const MAX_USES: usize = 1000;
 pub struct NoRandomness;
 
 /// A new token: 32 random bytes as lower-case base32.
-pub fn generate() -> Result<String, NoRandomness> {
+pub fn generate_token() -> Result<String, NoRandomness> {
     let mut bytes = [0; 32];
     SystemRandom::new()
         .fill(&mut bytes)
@@ -58,7 +58,7 @@ pub fn generate() -> Result<String, NoRandomness> {
 }
 
 /// The Secret that makes a token valid. `kind` is [`REUSABLE`] or [`ONE_TIME`].
-pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>) -> Secret {
+pub fn token_secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -81,7 +81,7 @@ pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>
 
 /// Checks the token that a consumer presents against the Secrets that exist. If several Secrets
 /// contain it, the most permissive one counts.
-pub fn judge<S: Borrow<Secret>>(
+pub fn verdict_on_token<S: Borrow<Secret>>(
     secrets: &[S],
     presented: Option<&str>,
     consumer: &ClusterId,
@@ -94,14 +94,14 @@ pub fn judge<S: Borrow<Secret>>(
     let matching: Vec<&Secret> = secrets
         .iter()
         .map(Borrow::borrow)
-        .filter(|secret| same(secret, presented))
+        .filter(|secret| secret_has_token(secret, presented))
         .collect();
     let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching
         .into_iter()
         .partition(|secret| !has_expired(secret, now));
     let found: Vec<TokenVerdict> = valid
         .iter()
-        .filter_map(|secret| verdict(secret, consumer))
+        .filter_map(|secret| verdict_of_secret(secret, consumer))
         .collect();
     let valid = found
         .iter()
@@ -116,8 +116,8 @@ pub fn judge<S: Borrow<Secret>>(
 
 /// The verdict on this consumer by the Secret of a valid token; none if another consumer uses a
 /// one-time token.
-fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
-    let is_reusable = match kind(secret)? {
+fn verdict_of_secret(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
+    let is_reusable = match token_kind(secret)? {
         REUSABLE => true,
         ONE_TIME => false,
         _ => return None,
@@ -154,14 +154,14 @@ fn max_uses(secret: &Secret) -> usize {
         .min(MAX_USES)
 }
 
-fn kind(secret: &Secret) -> Option<&str> {
+fn token_kind(secret: &Secret) -> Option<&str> {
     secret
         .labels()
         .get(labels::PEERING_TOKEN)
         .map(String::as_str)
 }
 
-fn same(secret: &Secret, presented: &str) -> bool {
+fn secret_has_token(secret: &Secret, presented: &str) -> bool {
     let Some(stored) = secret.data.as_ref().and_then(|data| data.get(TOKEN)) else {
         return false;
     };
@@ -209,7 +209,7 @@ impl Tokens {
 
     /// Checks a token. With `wait_for_cache`, waits a moment for one that is not known, because the
     /// cache may not show a new token yet.
-    pub async fn judge(
+    pub async fn judge_presented(
         &self,
         presented: Option<&str>,
         consumer: &ClusterId,
@@ -222,7 +222,7 @@ impl Tokens {
                 .into_iter()
                 .map(|(_, secret)| secret)
                 .collect();
-            judge(&secrets, presented, consumer, self.clock.now())
+            verdict_on_token(&secrets, presented, consumer, self.clock.now())
         };
         let first = verdict();
         // Those who guess share few permits, so that they do not hold connections.
@@ -243,7 +243,10 @@ impl Tokens {
 
 /// Writes into a token that the consumer uses it. Of several consumers at the same time exactly one
 /// gets `true`; it gets it again, if what the token is for fails halfway.
-pub async fn claim(secrets: &Api<Secret>, token: &TokenClaim) -> Result<bool, StepError> {
+pub async fn claim_for_consumer(
+    secrets: &Api<Secret>,
+    token: &TokenClaim,
+) -> Result<bool, StepError> {
     if token.is_claimed {
         return Ok(true);
     }
@@ -261,8 +264,8 @@ pub async fn claim(secrets: &Api<Secret>, token: &TokenClaim) -> Result<bool, St
 }
 
 /// Deletes a token that was used.
-pub async fn discard(secrets: &Api<Secret>, token: &TokenClaim) -> Result<(), StepError> {
-    let deleted = delete_if_present(secrets, &token.name, &only(token.uid.clone())).await;
+pub async fn delete_used_token(secrets: &Api<Secret>, token: &TokenClaim) -> Result<(), StepError> {
+    let deleted = delete_if_present(secrets, &token.name, &only_with_uid(token.uid.clone())).await;
     deleted
         .step("delete", "Secret", key(secrets, &token.name))
         .map(drop)
@@ -303,7 +306,7 @@ mod tests {
     }
 
     fn stored(kind: &str, token: &str, expires: Option<&str>) -> Secret {
-        let mut secret = secret("t1", kind, token, None);
+        let mut secret = token_secret("t1", kind, token, None);
         secret.metadata.resource_version = Some("7".into());
         secret.metadata.uid = Some("u1".into());
         if let Some(text) = expires {
@@ -317,7 +320,7 @@ mod tests {
     #[test]
     fn the_right_token_opens() {
         assert_eq!(
-            judge(
+            verdict_on_token(
                 &[stored(REUSABLE, "abc", None)],
                 Some("abc"),
                 &rome(),
@@ -325,7 +328,7 @@ mod tests {
             ),
             reusable()
         );
-        let verdict = judge(
+        let verdict = verdict_on_token(
             &[stored(ONE_TIME, "abc", None)],
             Some("abc"),
             &rome(),
@@ -340,7 +343,7 @@ mod tests {
         claimed
             .annotations_mut()
             .insert(annotations::USED_BY.into(), rome().to_string());
-        let verdict = judge(&[claimed.clone()], Some("abc"), &rome(), now());
+        let verdict = verdict_on_token(&[claimed.clone()], Some("abc"), &rome(), now());
         assert_eq!(
             verdict,
             TokenVerdict::Valid(TokenClaim {
@@ -350,7 +353,7 @@ mod tests {
         );
         let turin = ClusterId::of_public_key(&[2; 32]);
         assert_eq!(
-            judge(&[claimed], Some("abc"), &turin, now()),
+            verdict_on_token(&[claimed], Some("abc"), &turin, now()),
             TokenVerdict::Unknown
         );
     }
@@ -376,7 +379,8 @@ mod tests {
                 let mut key = [0; 32];
                 key[..2].copy_from_slice(&number.to_be_bytes());
                 let consumer = ClusterId::of_public_key(&key);
-                match judge(std::slice::from_ref(&token), Some("abc"), &consumer, now()) {
+                match verdict_on_token(std::slice::from_ref(&token), Some("abc"), &consumer, now())
+                {
                     TokenVerdict::Valid(claim) => {
                         token
                             .annotations_mut()
@@ -390,7 +394,7 @@ mod tests {
             assert_eq!(uses, expected, "{said:?}");
             // A cluster that uses the token already may use it again.
             if let Some(first) = first {
-                let again = judge(&[token], Some("abc"), &first, now());
+                let again = verdict_on_token(&[token], Some("abc"), &first, now());
                 assert!(
                     matches!(
                         again,
@@ -410,28 +414,31 @@ mod tests {
         let secrets = [stored(REUSABLE, "abc", None)];
         for presented in ["", "ab", "abcd", "abd", "ABC"] {
             assert_eq!(
-                judge(&secrets, Some(presented), &rome(), now()),
+                verdict_on_token(&secrets, Some(presented), &rome(), now()),
                 TokenVerdict::Unknown,
                 "{presented:?}"
             );
         }
         assert_eq!(
-            judge::<Secret>(&[], Some("abc"), &rome(), now()),
+            verdict_on_token::<Secret>(&[], Some("abc"), &rome(), now()),
             TokenVerdict::Unknown
         );
-        assert_eq!(judge(&secrets, None, &rome(), now()), TokenVerdict::Absent);
+        assert_eq!(
+            verdict_on_token(&secrets, None, &rome(), now()),
+            TokenVerdict::Absent
+        );
     }
 
     #[test]
     fn an_empty_secret_opens_to_nobody() {
         assert_eq!(
-            judge(&[stored(REUSABLE, "", None)], Some(""), &rome(), now()),
+            verdict_on_token(&[stored(REUSABLE, "", None)], Some(""), &rome(), now()),
             TokenVerdict::Unknown
         );
         let mut secret = stored(REUSABLE, "abc", None);
         secret.data = None;
         assert_eq!(
-            judge(&[secret], Some(""), &rome(), now()),
+            verdict_on_token(&[secret], Some(""), &rome(), now()),
             TokenVerdict::Unknown
         );
     }
@@ -439,7 +446,7 @@ mod tests {
     #[test]
     fn an_unknown_kind_of_token_does_not_open() {
         assert_eq!(
-            judge(
+            verdict_on_token(
                 &[stored("forever", "abc", None)],
                 Some("abc"),
                 &rome(),
@@ -452,7 +459,7 @@ mod tests {
     #[test]
     fn a_token_ends_at_its_date_and_a_date_that_cannot_be_read_has_passed() {
         assert_eq!(
-            judge(
+            verdict_on_token(
                 &[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))],
                 Some("abc"),
                 &rome(),
@@ -461,7 +468,7 @@ mod tests {
             reusable()
         );
         assert_eq!(
-            judge(
+            verdict_on_token(
                 &[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))],
                 Some("abc"),
                 &rome(),
@@ -470,7 +477,7 @@ mod tests {
             TokenVerdict::Expired
         );
         assert_eq!(
-            judge(
+            verdict_on_token(
                 &[stored(ONE_TIME, "abc", Some("tomorrow"))],
                 Some("abc"),
                 &rome(),
@@ -482,12 +489,12 @@ mod tests {
 
     #[test]
     fn a_made_token_is_long_and_never_the_same() {
-        let token = generate().unwrap();
+        let token = generate_token().unwrap();
         assert_eq!(token.len(), 52);
-        assert_ne!(token, generate().unwrap());
-        let made = secret("x", ONE_TIME, &token, Some(now()));
+        assert_ne!(token, generate_token().unwrap());
+        let made = token_secret("x", ONE_TIME, &token, Some(now()));
         assert_eq!(
-            judge(
+            verdict_on_token(
                 &[made],
                 Some(&token),
                 &rome(),
@@ -539,10 +546,26 @@ mod tests {
             is_claimed,
             ..one_time("t1")
         };
-        assert!(claim(&secrets, &token("7", false)).await.unwrap());
-        assert!(!claim(&secrets, &token("8", false)).await.unwrap());
-        assert!(!claim(&secrets, &token("9", false)).await.unwrap());
+        assert!(
+            claim_for_consumer(&secrets, &token("7", false))
+                .await
+                .unwrap()
+        );
+        assert!(
+            !claim_for_consumer(&secrets, &token("8", false))
+                .await
+                .unwrap()
+        );
+        assert!(
+            !claim_for_consumer(&secrets, &token("9", false))
+                .await
+                .unwrap()
+        );
         // Claimed by an earlier request: nothing is written.
-        assert!(claim(&secrets, &token("9", true)).await.unwrap());
+        assert!(
+            claim_for_consumer(&secrets, &token("9", true))
+                .await
+                .unwrap()
+        );
     }
 }

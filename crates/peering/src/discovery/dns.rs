@@ -9,7 +9,7 @@ use std::{
 use futures::{StreamExt as _, stream};
 use liqo_discovery::{
     domain_lookup::DomainLookup,
-    message::{self, MAX_TCP_LEN, MAX_UDP_LEN, Message, Outcome, Question},
+    message::{self, DnsMessage, DnsQuestion, DnsResponseCode, MAX_TCP_LEN, MAX_UDP_LEN},
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::{
@@ -26,7 +26,7 @@ const MAX_CONCURRENT: usize = 8;
 const CONFIGURATION: &str = "/etc/resolv.conf";
 
 /// The servers in the text of a `resolv.conf`.
-fn servers(text: &str) -> Vec<SocketAddr> {
+fn parse_servers(text: &str) -> Vec<SocketAddr> {
     let addresses = text.lines().filter_map(|line| {
         line.trim()
             .strip_prefix("nameserver")?
@@ -41,7 +41,7 @@ fn servers(text: &str) -> Vec<SocketAddr> {
 }
 
 pub async fn look_up(domain: &str) -> DomainLookup {
-    let servers = servers(
+    let servers = parse_servers(
         &tokio::fs::read_to_string(CONFIGURATION)
             .await
             .unwrap_or_default(),
@@ -52,7 +52,7 @@ pub async fn look_up(domain: &str) -> DomainLookup {
 async fn look_up_at(servers: &[SocketAddr], domain: &str) -> DomainLookup {
     let mut lookup = DomainLookup::new(domain);
     loop {
-        let questions = lookup.questions();
+        let questions = lookup.next_questions();
         if questions.is_empty() {
             return lookup;
         }
@@ -62,16 +62,16 @@ async fn look_up_at(servers: &[SocketAddr], domain: &str) -> DomainLookup {
         });
         let answers: Vec<_> = asked.buffer_unordered(MAX_CONCURRENT).collect().await;
         for (question, answer) in answers {
-            lookup.answered(&question, answer.as_ref());
+            lookup.record_answer(&question, answer.as_ref());
         }
     }
 }
 
 /// The answer of the first server that has one. A packet may be lost, so each is asked twice.
-async fn ask_any(servers: &[SocketAddr], question: &Question) -> Option<Message> {
+async fn ask_any(servers: &[SocketAddr], question: &DnsQuestion) -> Option<DnsMessage> {
     for server in servers.iter().chain(servers) {
-        match ask(*server, question).await {
-            Ok(message) if message.outcome != Outcome::Failed => return Some(message),
+        match ask_server(*server, question).await {
+            Ok(message) if message.outcome != DnsResponseCode::Failed => return Some(message),
             Ok(_) => tracing::debug!(%server, name = question.name, "the DNS server has no answer"),
             Err(error) => {
                 tracing::debug!(%server, name = question.name, %error, "the DNS server does not answer");
@@ -81,7 +81,7 @@ async fn ask_any(servers: &[SocketAddr], question: &Question) -> Option<Message>
     None
 }
 
-async fn ask(server: SocketAddr, question: &Question) -> io::Result<Message> {
+async fn ask_server(server: SocketAddr, question: &DnsQuestion) -> io::Result<DnsMessage> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidInput, "not a name");
     let mut id = [0; 2];
     // Together with the port, which the kernel chooses, it keeps others from answering.
@@ -89,7 +89,7 @@ async fn ask(server: SocketAddr, question: &Question) -> io::Result<Message> {
         .fill(&mut id)
         .map_err(|_| io::Error::other("no random number"))?;
     let id = u16::from_be_bytes(id);
-    let bytes = message::question(id, question, true).ok_or_else(malformed)?;
+    let bytes = message::encode_question(id, question, true).ok_or_else(malformed)?;
     let answer = timeout(ANSWER_TIMEOUT, over_udp(server, id, question, &bytes)).await??;
     if answer.is_truncated {
         timeout(ANSWER_TIMEOUT, over_tcp(server, id, question, &bytes)).await?
@@ -101,9 +101,9 @@ async fn ask(server: SocketAddr, question: &Question) -> io::Result<Message> {
 async fn over_udp(
     server: SocketAddr,
     id: u16,
-    question: &Question,
+    question: &DnsQuestion,
     bytes: &[u8],
-) -> io::Result<Message> {
+) -> io::Result<DnsMessage> {
     let any: IpAddr = if server.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
@@ -116,7 +116,7 @@ async fn over_udp(
     loop {
         let length = socket.recv(&mut buffer).await?;
         // Anything else may come from somebody who guesses; the right answer may still come.
-        match message::read(&buffer[..length], MAX_UDP_LEN) {
+        match message::parse_message(&buffer[..length], MAX_UDP_LEN) {
             Ok(answer) if message::is_answer(&answer, id, question) => return Ok(answer),
             _ => {}
         }
@@ -126,9 +126,9 @@ async fn over_udp(
 async fn over_tcp(
     server: SocketAddr,
     id: u16,
-    question: &Question,
+    question: &DnsQuestion,
     bytes: &[u8],
-) -> io::Result<Message> {
+) -> io::Result<DnsMessage> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
     stream
@@ -143,7 +143,7 @@ async fn over_tcp(
     }
     let mut buffer = vec![0; length];
     stream.read_exact(&mut buffer).await?;
-    let answer = message::read(&buffer, MAX_TCP_LEN).map_err(io::Error::other)?;
+    let answer = message::parse_message(&buffer, MAX_TCP_LEN).map_err(io::Error::other)?;
     if message::is_answer(&answer, id, question) {
         Ok(answer)
     } else {
@@ -162,7 +162,7 @@ mod tests {
             "10.96.0.10:53".parse().unwrap(),
             "[fd00::a]:53".parse().unwrap(),
         ];
-        assert_eq!(servers(text), expected);
+        assert_eq!(parse_servers(text), expected);
     }
 
     /// A server that answers every question with these bytes after the question: first something

@@ -25,13 +25,16 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, cache, foreign_clusters, policies,
-    writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
+    writes::{StepContext as _, StepError, delete_if_present, unless_changed, unless_gone},
 };
 use liqo_discovery::{
     announcement::Announcement,
     lan_table::MAX_CLUSTERS,
-    merge::{Change, Discovered, FoundCluster, Known, announcements, decide, merge, problem},
-    pace::Pace,
+    merge::{
+        DiscoveryListEntry, ForeignClusterChange, FoundCluster, KnownForeignCluster, decide_change,
+        listed_announcements, merge_announcements, reason_not_created,
+    },
+    pace::WritePace,
     written_list::WrittenList,
 };
 use serde_json::json;
@@ -55,7 +58,7 @@ pub struct Discoverer {
 }
 
 /// The watched objects with the clusters that are found now.
-struct Sources {
+struct DiscoverySources {
     lan: Cache<Vec<Announcement>>,
     domains: Cache<SearchDomain>,
 }
@@ -64,21 +67,21 @@ impl Discoverer {
     /// Runs until `context.stop`.
     pub async fn run(self) {
         let domains_changed = Arc::new(Notify::new());
-        let sources = self.watch(domains_changed.clone());
-        if !(sources.lan.synced().await && sources.domains.synced().await) {
+        let sources = self.watch_sources(domains_changed.clone());
+        if !(sources.lan.wait_until_synced().await && sources.domains.wait_until_synced().await) {
             return;
         }
         tokio::join!(
-            search_domains::run(
+            search_domains::run_lookups(
                 self.context.clone(),
                 sources.domains.clone(),
                 domains_changed
             ),
-            self.follow(&sources)
+            self.follow_sources(&sources)
         );
     }
 
-    fn watch(&self, domains_changed: Arc<Notify>) -> Sources {
+    fn watch_sources(&self, domains_changed: Arc<Notify>) -> DiscoverySources {
         let context = &self.context;
         let (changed, also_changed) = (self.changed.clone(), self.changed.clone());
         let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
@@ -95,31 +98,31 @@ impl Discoverer {
             domains,
             watcher::Config::default(),
             context.stop.clone(),
-            cache::whole,
+            cache::without_managed_fields,
             move |_, _, _| {
                 also_changed.notify_one();
                 domains_changed.notify_one();
             },
         );
-        Sources { lan, domains }
+        DiscoverySources { lan, domains }
     }
 
-    async fn follow(&self, sources: &Sources) {
+    async fn follow_sources(&self, sources: &DiscoverySources) {
         let mut config = self.context.config.clone();
         let (mut verification, mut list) = (
             Verification::new(self.context.network.clone()),
-            List::default(),
+            DiscoveredList::default(),
         );
         loop {
             let lan_is_on = config.borrow_and_update().spec.discovery.lan.enabled;
-            let found = self.found(sources, lan_is_on);
+            let found = self.found_clusters(sources, lan_is_on);
             let now = Instant::now();
-            verification.update(&found, now);
+            verification.update_targets(&found, now);
             let mut next = verification
                 .next_due()
                 .unwrap_or(now + PERIOD)
                 .min(now + PERIOD);
-            if let Err(error) = self.apply(&found, &verification, &mut list).await {
+            if let Err(error) = self.apply_found(&found, &verification, &mut list).await {
                 tracing::warn!(%error, "cannot apply what discovery found, trying again");
                 next = now + RETRY_DELAY;
             }
@@ -138,7 +141,11 @@ impl Discoverer {
         }
     }
 
-    fn found(&self, sources: &Sources, lan_is_on: bool) -> BTreeMap<ClusterId, FoundCluster> {
+    fn found_clusters(
+        &self,
+        sources: &DiscoverySources,
+        lan_is_on: bool,
+    ) -> BTreeMap<ClusterId, FoundCluster> {
         let lan = sources
             .lan
             .get(&Key::new(&self.context.namespace, LAN_CLUSTERS))
@@ -146,21 +153,21 @@ impl Discoverer {
         let lan = lan.as_deref().map(Vec::as_slice).unwrap_or_default();
         let domains = sources.domains.all().into_iter();
         let domains = domains
-            .map(|(key, domain)| (key.name, announcements(&domain)))
+            .map(|(key, domain)| (key.name, listed_announcements(&domain)))
             .collect();
-        merge(&self.context.cluster_id, lan, &domains)
+        merge_announcements(&self.context.cluster_id, lan, &domains)
     }
 
-    async fn apply(
+    async fn apply_found(
         &self,
         found: &BTreeMap<ClusterId, FoundCluster>,
         verification: &Verification,
-        list: &mut List,
+        list: &mut DiscoveredList,
     ) -> Result<(), StepError> {
         let records = foreign_clusters::by_peer(&self.foreign_clusters);
-        let known: BTreeMap<&ClusterId, Known> = records
+        let known: BTreeMap<&ClusterId, KnownForeignCluster> = records
             .iter()
-            .map(|(id, record)| (id, Known::of(record)))
+            .map(|(id, record)| (id, KnownForeignCluster::from_foreign_cluster(record)))
             .collect();
         let mut created = known
             .values()
@@ -169,13 +176,13 @@ impl Discoverer {
         let (mut discovered, mut failure) = (Vec::new(), None);
         // What fails for one cluster does not hold up the others.
         for (id, found) in found {
-            let (known, verified) = (known.get(id), verification.of(id));
-            let change = decide(Some(found), known, &verified, created);
-            created += usize::from(matches!(change, Change::Create { .. }));
-            discovered.push(Discovered {
+            let (known, verified) = (known.get(id), verification.verified_urls(id));
+            let change = decide_change(Some(found), known, &verified, created);
+            created += usize::from(matches!(change, ForeignClusterChange::Create { .. }));
+            discovered.push(DiscoveryListEntry {
                 announcement: found.announcement.clone(),
                 sources: found.sources.clone(),
-                problem: problem(found, known, &verified, created),
+                problem: reason_not_created(found, known, &verified, created),
             });
             let record = records.get(id).map(AsRef::as_ref);
             failure = self
@@ -185,7 +192,7 @@ impl Discoverer {
                 .or(failure);
         }
         for (id, known) in known.iter().filter(|(id, _)| !found.contains_key(**id)) {
-            let change = decide(None, Some(known), &verification.of(id), created);
+            let change = decide_change(None, Some(known), &verification.verified_urls(id), created);
             let record = records.get(*id).map(AsRef::as_ref);
             failure = self
                 .carry_out(id, change, record, verification)
@@ -196,26 +203,27 @@ impl Discoverer {
         for record in records.values() {
             failure = self.decide_outgoing(record).await.err().or(failure);
         }
-        list.write(&self.context, &discovered).await?;
+        list.write_if_due(&self.context, &discovered).await?;
         failure.map_or(Ok(()), Err)
     }
 
     async fn carry_out(
         &self,
         id: &ClusterId,
-        change: Change,
+        change: ForeignClusterChange,
         record: Option<&ForeignCluster>,
         verification: &Verification,
     ) -> Result<(), StepError> {
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         match (change, record) {
-            (Change::Create { way, auth_url }, _) => {
+            (ForeignClusterChange::Create { way, auth_url }, _) => {
                 let Some(name) = verification.name(id, &auth_url) else {
                     return Ok(());
                 };
-                self.create(&api, id, &name, way, &auth_url).await
+                self.create_foreign_cluster(&api, id, &name, way, &auth_url)
+                    .await
             }
-            (Change::Update { way, auth_url }, Some(record)) => {
+            (ForeignClusterChange::Update { way, auth_url }, Some(record)) => {
                 let mut patch =
                     json!({ "metadata": { "resourceVersion": record.resource_version() } });
                 if let Some(way) = way {
@@ -231,11 +239,11 @@ impl Discoverer {
                         &Patch::Merge(patch),
                     )
                     .await;
-                unless_changed(patched).step("change", "ForeignCluster", Key::of(record))?;
+                unless_changed(patched).step("change", "ForeignCluster", Key::of_object(record))?;
                 tracing::info!(peer = %id, ?way, auth_url, "discovery changed a ForeignCluster");
                 Ok(())
             }
-            (Change::Delete, Some(record)) => {
+            (ForeignClusterChange::Delete, Some(record)) => {
                 let preconditions = Preconditions {
                     resource_version: record.resource_version(),
                     uid: record.uid(),
@@ -243,7 +251,7 @@ impl Discoverer {
                 let params = DeleteParams::default().preconditions(preconditions);
                 let deleted =
                     unless_changed(delete_if_present(&api, &record.name_any(), &params).await);
-                deleted.step("delete", "ForeignCluster", Key::of(record))?;
+                deleted.step("delete", "ForeignCluster", Key::of_object(record))?;
                 tracing::info!(peer = %id, "nobody sees the cluster any more");
                 Ok(())
             }
@@ -251,7 +259,7 @@ impl Discoverer {
         }
     }
 
-    async fn create(
+    async fn create_foreign_cluster(
         &self,
         api: &Api<ForeignCluster>,
         id: &ClusterId,
@@ -281,7 +289,7 @@ impl Discoverer {
 
     /// Writes whether this cluster borrows from the peer because of the policy, if that changed.
     async fn decide_outgoing(&self, record: &ForeignCluster) -> Result<(), StepError> {
-        let policy = policies::effective(
+        let policy = policies::effective_policy(
             &self.policies,
             &PolicyPeer::new(&record.spec.cluster_id, Some(record)),
         );
@@ -307,7 +315,7 @@ impl Discoverer {
         unless_gone(written).map(drop).step(
             "write the status of",
             "ForeignCluster",
-            Key::of(record),
+            Key::of_object(record),
         )
     }
 }
@@ -331,18 +339,18 @@ fn lan_list(map: ConfigMap) -> Option<Vec<Announcement>> {
 
 /// The list that `liqoctl discover` reads.
 #[derive(Default)]
-struct List {
+struct DiscoveredList {
     written: WrittenList,
     is_due: bool,
-    pace: Pace,
+    pace: WritePace,
 }
 
-impl List {
+impl DiscoveredList {
     /// Writes the list if it differs from the stored one, but not too often.
-    async fn write(
+    async fn write_if_due(
         &mut self,
         context: &Context,
-        discovered: &[Discovered],
+        discovered: &[DiscoveryListEntry],
     ) -> Result<(), StepError> {
         let text = json!(discovered).to_string();
         let now = Instant::now().into_std();
@@ -371,7 +379,7 @@ impl List {
                 )
                 .await;
             written.step("write", "ConfigMap", key())?;
-            self.pace.wrote(now);
+            self.pace.record_write(now);
         }
         self.written.is_stored(text, now);
         self.is_due = false;

@@ -11,7 +11,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams},
 };
-use liqo_api::conditions::{DesiredCondition, decide};
+use liqo_api::conditions::{DesiredCondition, updated_conditions};
 use liqo_api::{RESOLVED, ResolvedReason, SearchDomain, SearchDomainEntry, SearchDomainStatus};
 use liqo_controller_runtime::{Cache, Context, Key, writes::unless_gone};
 use liqo_discovery::domain_lookup::{DomainLookup, Instance, LookupFault};
@@ -26,8 +26,8 @@ const MAX_CONCURRENT: usize = 4;
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Runs until `context.stop`. `changed` is notified when a `SearchDomain` changes.
-pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<Notify>) {
-    let mut schedule: BTreeMap<Key, Scheduled> = BTreeMap::new();
+pub async fn run_lookups(context: Context, domains: Cache<SearchDomain>, changed: Arc<Notify>) {
+    let mut schedule: BTreeMap<Key, ScheduledLookup> = BTreeMap::new();
     let mut running: HashSet<Key> = HashSet::new();
     let mut lookups: JoinSet<(Key, String, DomainLookup)> = JoinSet::new();
     loop {
@@ -39,13 +39,13 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
                 .is_some_and(|object| object.spec.domain == known.domain)
         });
         for (key, object) in &current {
-            let new = || Scheduled {
+            let new = || ScheduledLookup {
                 domain: object.spec.domain.clone(),
                 due: now,
                 listed: None,
             };
             let scheduled = schedule.entry(key.clone()).or_insert_with(new);
-            scheduled.due = scheduled.due_with(object.status.as_ref(), now);
+            scheduled.due = scheduled.due_after_status(object.status.as_ref(), now);
             if scheduled.due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone())
             {
                 let (key, domain) = (key.clone(), scheduled.domain.clone());
@@ -69,14 +69,14 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
             Some(Ok((key, domain, lookup))) = lookups.join_next() => {
                 running.remove(&key);
                 let Some(object) = domains.get(&key).filter(|object| object.spec.domain == domain) else { continue };
-                let (delay, listed) = match write(&context, &object, &lookup).await {
+                let (delay, listed) = match write_status(&context, &object, &lookup).await {
                     Ok(listed) => (lookup.ask_again_after(), Some(listed)),
                     Err(error) => {
                         tracing::warn!(%error, domain, "cannot write the status of a SearchDomain, trying again");
                         (RETRY_DELAY, None)
                     }
                 };
-                schedule.insert(key, Scheduled { domain, due: Instant::now() + delay, listed });
+                schedule.insert(key, ScheduledLookup { domain, due: Instant::now() + delay, listed });
             }
             () = changed.notified() => {}
             () = tokio::time::sleep_until(next) => {}
@@ -85,17 +85,17 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
 }
 
 /// The next lookup of a domain.
-struct Scheduled {
+struct ScheduledLookup {
     domain: String,
     due: Instant,
     /// The entries that the status had after the last lookup.
     listed: Option<Vec<SearchDomainEntry>>,
 }
 
-impl Scheduled {
+impl ScheduledLookup {
     /// The same, or soon if somebody changed the entries. Our own write may not be visible yet,
     /// which costs one lookup.
-    fn due_with(&self, status: Option<&SearchDomainStatus>, now: Instant) -> Instant {
+    fn due_after_status(&self, status: Option<&SearchDomainStatus>, now: Instant) -> Instant {
         let present = status
             .map(|status| status.clusters.as_slice())
             .unwrap_or_default();
@@ -112,14 +112,14 @@ impl Scheduled {
 }
 
 /// Writes the status if it changed. Returns its entries.
-async fn write(
+async fn write_status(
     context: &Context,
     object: &SearchDomain,
     lookup: &DomainLookup,
 ) -> kube::Result<Vec<SearchDomainEntry>> {
     let old = object.status.clone().unwrap_or_default();
-    let (clusters, condition) = wanted(&old, lookup);
-    let conditions = decide(&old.conditions, &[condition], context.now());
+    let (clusters, condition) = wanted_status(&old, lookup);
+    let conditions = updated_conditions(&old.conditions, &[condition], context.now());
     if clusters == old.clusters && conditions.is_none() {
         return Ok(clusters);
     }
@@ -140,7 +140,7 @@ async fn write(
 
 /// The entries and the condition. While the DNS server does not answer, the entries stay: it says
 /// nothing about the clusters.
-fn wanted(
+fn wanted_status(
     old: &SearchDomainStatus,
     lookup: &DomainLookup,
 ) -> (Vec<SearchDomainEntry>, DesiredCondition) {
@@ -165,11 +165,11 @@ fn wanted(
         let text = "the domain has no PTR record for _liqo_auth._tcp";
         DesiredCondition::no(RESOLVED, ResolvedReason::NoEntry, text)
     } else if broken.is_empty() {
-        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, count(&instances))
+        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, count_text(&instances))
     } else {
         let text = format!(
             "{}; {} of {} entries do not describe a cluster of their own: {}",
-            count(&instances),
+            count_text(&instances),
             broken.len(),
             instances.len(),
             broken.join(", ")
@@ -181,13 +181,13 @@ fn wanted(
         old.clusters.iter().find(|one| one.name == instance.name),
     ) {
         (Err(LookupFault::Unanswered(_)), Some(known)) => known.clone(),
-        _ => entry(instance),
+        _ => entry_of_instance(instance),
     };
     (instances.into_iter().map(kept).collect(), condition)
 }
 
 /// The number of clusters that the instances describe, for people.
-fn count(instances: &[Instance]) -> String {
+fn count_text(instances: &[Instance]) -> String {
     let ids = instances
         .iter()
         .filter_map(|instance| Some(&instance.found.as_ref().ok()?.cluster_id));
@@ -197,7 +197,7 @@ fn count(instances: &[Instance]) -> String {
     }
 }
 
-fn entry(instance: Instance) -> SearchDomainEntry {
+fn entry_of_instance(instance: Instance) -> SearchDomainEntry {
     let shares_id = |other| {
         format!(
             "its cluster ID is also that of {other}: the one at whose address the cluster proves it counts"
@@ -222,7 +222,7 @@ fn entry(instance: Instance) -> SearchDomainEntry {
 
 #[cfg(test)]
 mod tests {
-    use liqo_discovery::message::{Data, Message, Outcome, Record};
+    use liqo_discovery::message::{DnsMessage, DnsRecord, DnsRecordData, DnsResponseCode};
 
     use super::*;
 
@@ -234,7 +234,7 @@ mod tests {
             name: "milan".into(),
             ..SearchDomainEntry::default()
         };
-        let scheduled = |listed| Scheduled {
+        let scheduled = |listed| ScheduledLookup {
             domain: "example.org".into(),
             due,
             listed,
@@ -244,16 +244,16 @@ mod tests {
             conditions: Vec::new(),
         };
         let known = scheduled(Some(vec![entry]));
-        assert_eq!(known.due_with(Some(&written), now), due);
+        assert_eq!(known.due_after_status(Some(&written), now), due);
         assert_eq!(
-            known.due_with(Some(&SearchDomainStatus::default()), now),
+            known.due_after_status(Some(&SearchDomainStatus::default()), now),
             now + RETRY_DELAY
         );
-        assert_eq!(known.due_with(None, now), now + RETRY_DELAY);
-        let soon = Scheduled { due: now, ..known };
-        assert_eq!(soon.due_with(None, now), now, "it is due already");
+        assert_eq!(known.due_after_status(None, now), now + RETRY_DELAY);
+        let soon = ScheduledLookup { due: now, ..known };
+        assert_eq!(soon.due_after_status(None, now), now, "it is due already");
         assert_eq!(
-            scheduled(None).due_with(None, now),
+            scheduled(None).due_after_status(None, now),
             due,
             "nothing is known of it yet"
         );
@@ -270,10 +270,10 @@ mod tests {
             conditions: Vec::new(),
         };
         let mut lookup = DomainLookup::new("example.org");
-        for question in lookup.questions() {
-            lookup.answered(&question, None);
+        for question in lookup.next_questions() {
+            lookup.record_answer(&question, None);
         }
-        let (clusters, condition) = wanted(&old, &lookup);
+        let (clusters, condition) = wanted_status(&old, &lookup);
         assert_eq!(
             (clusters, condition.reason.as_str()),
             (old.clusters, "Unanswered")
@@ -283,39 +283,39 @@ mod tests {
     const SERVICE_NAME: &str = "_liqo_auth._tcp.example.org";
 
     /// A lookup to which the server answers all questions with these records.
-    fn looked_up(records: &[(String, Data)]) -> DomainLookup {
+    fn looked_up(records: &[(String, DnsRecordData)]) -> DomainLookup {
         let records: Vec<_> = records
             .iter()
-            .map(|(name, data)| Record {
+            .map(|(name, data)| DnsRecord {
                 name: name.clone(),
                 ttl: 60,
                 data: data.clone(),
             })
             .collect();
-        let message = Message {
+        let message = DnsMessage {
             id: 0,
             is_response: true,
             is_truncated: false,
-            outcome: Outcome::Ok,
+            outcome: DnsResponseCode::Ok,
             questions: Vec::new(),
             records,
         };
         let mut lookup = DomainLookup::new("example.org");
         loop {
-            let questions = lookup.questions();
+            let questions = lookup.next_questions();
             if questions.is_empty() {
                 return lookup;
             }
             for question in questions {
-                lookup.answered(&question, Some(&message));
+                lookup.record_answer(&question, Some(&message));
             }
         }
     }
 
-    fn listed(name: &str) -> (String, Data) {
+    fn listed(name: &str) -> (String, DnsRecordData) {
         (
             SERVICE_NAME.to_owned(),
-            Data::Ptr(format!("{name}.{SERVICE_NAME}")),
+            DnsRecordData::Ptr(format!("{name}.{SERVICE_NAME}")),
         )
     }
 
@@ -324,14 +324,14 @@ mod tests {
         let id = liqo_api::ClusterId::of_public_key(&[2; 32]).to_string();
         let of_entry = |name: &str, host: u8| {
             let instance = format!("{name}.{SERVICE_NAME}");
-            let text = Data::Txt(
+            let text = DnsRecordData::Txt(
                 [
                     ("id".to_owned(), id.clone()),
                     ("name".to_owned(), "milan".to_owned()),
                 ]
                 .into(),
             );
-            let server = Data::Srv {
+            let server = DnsRecordData::Srv {
                 priority: 0,
                 weight: 0,
                 port: 1,
@@ -339,7 +339,7 @@ mod tests {
             };
             let address = (
                 format!("{name}.example.org"),
-                Data::Address([203, 0, 113, host].into()),
+                DnsRecordData::Address([203, 0, 113, host].into()),
             );
             [
                 listed(name),
@@ -348,7 +348,7 @@ mod tests {
                 address,
             ]
         };
-        let (clusters, condition) = wanted(
+        let (clusters, condition) = wanted_status(
             &SearchDomainStatus::default(),
             &looked_up(&[of_entry("liar", 9), of_entry("milan", 5)].concat()),
         );
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn broken_entries_are_listed_with_what_is_wrong() {
-        let (clusters, condition) = wanted(
+        let (clusters, condition) = wanted_status(
             &SearchDomainStatus::default(),
             &looked_up(&[listed("milan")]),
         );

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use liqo_api::{ClusterId, valid_cluster_name};
 use liqo_controller_runtime::Network;
-use liqo_discovery::merge::{FoundCluster, Verified};
+use liqo_discovery::merge::{FoundCluster, VerifiedUrls};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     auth::client::AuthClient,
-    protocol::{PROTOCOL, negotiate},
+    protocol::{PROTOCOL, negotiate_version},
 };
 
 /// Maximum number of calls at the same time.
@@ -23,11 +23,11 @@ const MAX_RETRY_DELAY: Duration = Duration::from_mins(5);
 const MAX_REASON_LEN: usize = 300;
 
 /// The result of a call: the name of the cluster that proved its ID, or the reason.
-type Outcome = Result<String, String>;
-type Target = (ClusterId, String);
+type CallOutcome = Result<String, String>;
+type CallTarget = (ClusterId, String);
 
-struct Check {
-    outcome: Option<Outcome>,
+struct UrlCheck {
+    outcome: Option<CallOutcome>,
     due: Instant,
     delay: Duration,
     is_running: bool,
@@ -36,8 +36,8 @@ struct Check {
 /// The announced URLs, and what calls to them showed.
 pub struct Verification {
     network: Arc<dyn Network>,
-    checks: BTreeMap<Target, Check>,
-    calls: JoinSet<(Target, Outcome)>,
+    checks: BTreeMap<CallTarget, UrlCheck>,
+    calls: JoinSet<(CallTarget, CallOutcome)>,
 }
 
 impl Verification {
@@ -50,8 +50,8 @@ impl Verification {
     }
 
     /// Forgets URLs that are not announced any more, and calls those that are due.
-    pub fn update(&mut self, found: &BTreeMap<ClusterId, FoundCluster>, now: Instant) {
-        let is_announced = |(id, url): &Target| {
+    pub fn update_targets(&mut self, found: &BTreeMap<ClusterId, FoundCluster>, now: Instant) {
+        let is_announced = |(id, url): &CallTarget| {
             found
                 .get(id)
                 .is_some_and(|found| found.announcement.auth_urls.contains(url))
@@ -59,7 +59,7 @@ impl Verification {
         self.checks.retain(|target, _| is_announced(target));
         for (id, found) in found {
             for url in &found.announcement.auth_urls {
-                let new = Check {
+                let new = UrlCheck {
                     outcome: None,
                     due: now,
                     delay: MIN_RETRY_DELAY,
@@ -83,7 +83,7 @@ impl Verification {
             check.is_running = true;
             let (network, target) = (Arc::clone(&self.network), target.clone());
             self.calls.spawn(async move {
-                let outcome = call(&network, &target.0, &target.1).await;
+                let outcome = call_url(&network, &target.0, &target.1).await;
                 (target, outcome)
             });
         }
@@ -92,13 +92,13 @@ impl Verification {
     /// Waits until a call ends; for ever if there is none.
     pub async fn next(&mut self) {
         match self.calls.join_next().await {
-            Some(Ok((target, outcome))) => self.record(&target, outcome, Instant::now()),
+            Some(Ok((target, outcome))) => self.record_outcome(&target, outcome, Instant::now()),
             Some(Err(_)) => {}
             None => std::future::pending().await,
         }
     }
 
-    fn record(&mut self, target: &Target, outcome: Outcome, now: Instant) {
+    fn record_outcome(&mut self, target: &CallTarget, outcome: CallOutcome, now: Instant) {
         let Some(check) = self.checks.get_mut(target) else {
             return;
         };
@@ -122,8 +122,8 @@ impl Verification {
     }
 
     /// The results of the calls to a cluster's URLs.
-    pub fn of(&self, id: &ClusterId) -> Verified {
-        let mut verified = Verified::default();
+    pub fn verified_urls(&self, id: &ClusterId) -> VerifiedUrls {
+        let mut verified = VerifiedUrls::default();
         for ((_, url), check) in self
             .checks
             .range((id.clone(), String::new())..)
@@ -148,7 +148,7 @@ impl Verification {
     }
 }
 
-async fn call(network: &Arc<dyn Network>, id: &ClusterId, url: &str) -> Outcome {
+async fn call_url(network: &Arc<dyn Network>, id: &ClusterId, url: &str) -> CallOutcome {
     let shorten = |text: String| {
         text.chars()
             .filter(|character| !character.is_control())
@@ -157,10 +157,10 @@ async fn call(network: &Arc<dyn Network>, id: &ClusterId, url: &str) -> Outcome 
     };
     let client = AuthClient::new(network, id, url).map_err(|error| shorten(error.to_string()))?;
     let ids = client
-        .ids()
+        .request_identification()
         .await
         .map_err(|error| shorten(error.to_string()))?;
-    negotiate(PROTOCOL, ids.protocol).map_err(|error| shorten(error.to_string()))?;
+    negotiate_version(PROTOCOL, ids.protocol).map_err(|error| shorten(error.to_string()))?;
     if valid_cluster_name(&ids.cluster_name) {
         Ok(ids.cluster_name)
     } else {
@@ -202,29 +202,29 @@ mod tests {
         );
         // No packet leaves: these are refused before.
         let all = found(&["https://127.0.0.1:1", "http://203.0.113.1"]);
-        verification.update(&all, Instant::now());
+        verification.update_targets(&all, Instant::now());
         verification.next().await;
         verification.next().await;
-        let verified = verification.of(&id);
+        let verified = verification.verified_urls(&id);
         assert_eq!(
             (verified.proved.len(), verified.failed.len()),
             (0, 2),
             "{verified:?}"
         );
         let now = Instant::now();
-        verification.update(&all, now);
+        verification.update_targets(&all, now);
         assert!(verification.calls.is_empty(), "it waits");
         let target = (id.clone(), "https://127.0.0.1:1".to_owned());
         for _ in 0..20 {
-            verification.record(&target, Err("no".into()), now);
+            verification.record_outcome(&target, Err("no".into()), now);
         }
         assert_eq!(verification.checks[&target].due, now + MAX_RETRY_DELAY);
-        verification.record(&target, Ok("milan".into()), now);
+        verification.record_outcome(&target, Ok("milan".into()), now);
         assert_eq!(verification.name(&id, &target.1).as_deref(), Some("milan"));
-        verification.update(&found(&[]), now);
+        verification.update_targets(&found(&[]), now);
         assert_eq!(
-            verification.of(&id),
-            Verified::default(),
+            verification.verified_urls(&id),
+            VerifiedUrls::default(),
             "it is announced no more"
         );
     }

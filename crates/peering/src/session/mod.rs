@@ -31,10 +31,10 @@ use liqo_api::{
     PeerReachableReason, leases, links, provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
-    Context, Health, Key, Network, PeerConnection, ProviderLimits, Queue,
+    ConnectionHealth, Context, Key, Network, PeerConnection, ProviderLimits, Queue,
     queue::error_chain,
     watch,
-    writes::{Step as _, StepError},
+    writes::{StepContext as _, StepError},
 };
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
@@ -46,22 +46,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::{
-        client::{Applicant, AuthClient, ClientError, sanitized},
+        client::{Applicant, AuthClient, ClientError, sanitized_text},
         decide::reasons,
         tokens::TOKEN,
     },
-    credential::{CREDENTIAL_SECRET, Credential, CredentialError, stored},
-    decide::{Heartbeat, PeerHealth},
+    credential::{CREDENTIAL_SECRET, Credential, CredentialError, stored_credential},
+    decide::{PeerHealth, ProviderHeartbeat},
     objects,
-    protocol::{PeeringAnswer, Refusal, SecretText},
-    transport::{self, Token, UnusableToken},
+    protocol::{AccessRefusal, PeeringAnswer, SecretText},
+    transport::{self, BearerToken, UnusableToken},
 };
 
 pub use self::tunnel_connections::{TunnelConnections, gateways_to_call};
-pub use self::view::{Granted, View};
+pub use self::view::{GrantedView, SessionView};
 use self::{
     renewal::is_invalid_certificate,
-    view::{for_reason, granted, granted_condition, reachable_condition, reason_of, verified_text},
+    view::{
+        granted_condition, granted_view, reachable_condition, reason_of, valid_reason,
+        verified_text,
+    },
 };
 
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
@@ -86,7 +89,7 @@ const NEW_TOKEN_GRACE: Duration = Duration::from_secs(10);
 
 /// The provider of a session, and the ways to reach it. If this changes, a new session takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Purpose {
+pub struct SessionPurpose {
     pub cluster_id: ClusterId,
     /// The provider's name in this cluster.
     pub cluster_name: String,
@@ -99,7 +102,7 @@ pub struct Purpose {
     pub token_secret: Option<String>,
 }
 
-impl Purpose {
+impl SessionPurpose {
     /// Whether the other purpose is the same at another URL.
     fn differs_only_in_url(&self, other: &Self) -> bool {
         self != other
@@ -112,35 +115,35 @@ impl Purpose {
 }
 
 /// A running session. Dropping it ends it.
-pub struct Session {
+pub struct ProviderSession {
     /// Its URL may change while the session runs.
-    purpose: Arc<Mutex<Purpose>>,
+    purpose: Arc<Mutex<SessionPurpose>>,
     tunnel_connections: Arc<TunnelConnections>,
-    view: Arc<Mutex<View>>,
+    view: Arc<Mutex<SessionView>>,
     stop: CancellationToken,
 }
 
-impl Session {
+impl ProviderSession {
     /// Starts a session, which adds the provider's ID to `queue` whenever its view changes. Calls
     /// go through these `gateways`, or directly if there are none.
     pub fn start(
         context: &Context,
         identity: &Arc<ClusterIdentity>,
-        purpose: Purpose,
+        purpose: SessionPurpose,
         gateways: &[GatewayAddress],
         queue: Queue<ClusterId>,
     ) -> Self {
         let (stop, view) = (
             context.stop.child_token(),
-            Arc::new(Mutex::new(View::new())),
+            Arc::new(Mutex::new(SessionView::new())),
         );
         let tunnel_connections = Arc::new(TunnelConnections::new(gateways, identity));
         let current = Arc::new(Mutex::new(purpose.clone()));
-        let worker = Worker {
+        let worker = SessionWorker {
             context: context.clone(),
             tunnel_connections: tunnel_connections.clone(),
             identity: Arc::clone(identity),
-            limits: context.peers.limits(&purpose.cluster_id),
+            limits: context.peers.limits_of(&purpose.cluster_id),
             purpose,
             current: current.clone(),
             view: Arc::clone(&view),
@@ -179,7 +182,7 @@ impl Session {
     /// Whether this session serves the purpose from now on. A session that has access takes over a
     /// new URL, which the next call to the auth endpoint uses; connections to the API server
     /// continue.
-    pub fn takes_over(&self, wanted: &Purpose) -> bool {
+    pub fn takes_over(&self, wanted: &SessionPurpose) -> bool {
         let mut current = self.purpose.lock();
         if *current == *wanted {
             return true;
@@ -192,12 +195,12 @@ impl Session {
         true
     }
 
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> SessionView {
         self.view.lock().clone()
     }
 }
 
-impl Drop for Session {
+impl Drop for ProviderSession {
     fn drop(&mut self) {
         // Under the lock, so that no connection is published afterwards.
         let _view = self.view.lock();
@@ -213,29 +216,29 @@ enum AuthFailure {
     Denied,
 }
 
-struct Worker {
+struct SessionWorker {
     context: Context,
     identity: Arc<ClusterIdentity>,
     tunnel_connections: Arc<TunnelConnections>,
-    purpose: Purpose,
+    purpose: SessionPurpose,
     /// Limits of what the provider may make this process read and keep.
     limits: Arc<ProviderLimits>,
     /// The same with the URL as it is now.
-    current: Arc<Mutex<Purpose>>,
-    view: Arc<Mutex<View>>,
+    current: Arc<Mutex<SessionPurpose>>,
+    view: Arc<Mutex<SessionView>>,
     queue: Queue<ClusterId>,
     /// Somebody deleted the Secret with the credential.
     deleted: Arc<Notify>,
     stop: CancellationToken,
 }
 
-impl Worker {
+impl SessionWorker {
     async fn run(&self) {
-        let stored = self.load().await;
+        let stored = self.load_credential().await;
         self.watch_deletion();
         let mut credential = stored
             .clone()
-            .map(Credential::by_another_clock)
+            .map(Credential::with_clock_margin)
             .filter(|stored| stored.is_usable(self.context.now()));
         let mut delay = FIRST_RETRY_DELAY;
         loop {
@@ -256,13 +259,13 @@ impl Worker {
                 },
             };
             delay = FIRST_RETRY_DELAY;
-            let held = self.hold(current).await;
+            let held = self.hold_connection(current).await;
             // Nothing watches this connection any more.
             self.unless_stopped(|| self.context.peers.withdraw(&self.purpose.cluster_id));
             match held {
                 Ok(next) => credential = Some(next),
                 Err(error) => {
-                    self.show(|view| {
+                    self.update_view(|view| {
                         view.reachable = DesiredCondition::no(
                             links::PEER_REACHABLE,
                             PeerReachableReason::InvalidGrant,
@@ -283,7 +286,7 @@ impl Worker {
             ticks.tick().await;
             let through = self.tunnel_connections.gateway();
             if self.view.lock().gateway != through {
-                self.show(|view| view.gateway = through);
+                self.update_view(|view| view.gateway = through);
             }
         }
     }
@@ -294,7 +297,7 @@ impl Worker {
         &self,
         stored: Option<&Credential>,
     ) -> Result<Credential, AuthFailure> {
-        let answer = self.authenticate(true).await;
+        let answer = self.request_access(true).await;
         if matches!(answer, Err(AuthFailure::Transient))
             && let Some(stored) = stored.filter(|stored| stored.may_be_usable(self.context.now()))
             && let Some(next) = self.renew_at_api_server(stored).await
@@ -305,40 +308,40 @@ impl Worker {
     }
 
     /// The credential that an earlier session stored, if it may still be usable.
-    async fn load(&self) -> Option<Credential> {
+    async fn load_credential(&self) -> Option<Credential> {
         let found = self.secrets().get_opt(CREDENTIAL_SECRET).await;
         let found =
             found.inspect_err(|error| tracing::warn!(%error, "cannot read the stored credential, asking for a new one")).ok()?;
-        let credential =
-            stored(found).filter(|credential| credential.may_be_usable(self.context.now()))?;
+        let credential = stored_credential(found)
+            .filter(|credential| credential.may_be_usable(self.context.now()))?;
         credential
             .client_config(&tenant_namespace(self.identity.id()))
             .ok()?;
         if !credential
             .clone()
-            .by_another_clock()
+            .with_clock_margin()
             .is_usable(self.context.now())
         {
             return Some(credential);
         }
-        self.show(|view| {
+        self.update_view(|view| {
             view.identity = DesiredCondition::yes(
                 links::IDENTITY_VERIFIED,
                 IdentityVerifiedReason::Verified,
                 verified_text(&self.purpose),
             );
             view.authenticated = granted_condition(&credential);
-            view.granted = Some(granted(&credential));
+            view.granted = Some(granted_view(&credential));
         });
         Some(credential)
     }
 
     /// Verifies the provider's identity and requests access. `first`: there is no credential that
     /// still works.
-    async fn authenticate(&self, first: bool) -> Result<Credential, AuthFailure> {
+    async fn request_access(&self, first: bool) -> Result<Credential, AuthFailure> {
         let purpose = self.current.lock().clone();
         let Some(url) = &purpose.auth_url else {
-            self.show(|view| {
+            self.update_view(|view| {
                 view.identity = DesiredCondition::no(
                     links::IDENTITY_VERIFIED,
                     IdentityVerifiedReason::AuthUrlMissing,
@@ -352,10 +355,10 @@ impl Worker {
             .await
             .map_err(|error| self.locally_failed(&error))?;
         let client = self
-            .identify(url, token.as_ref())
+            .identified_client(url, token.as_ref())
             .await
             .map_err(|error| self.not_identified(&error, first))?;
-        self.show(|view| {
+        self.update_view(|view| {
             view.identity = DesiredCondition::yes(
                 links::IDENTITY_VERIFIED,
                 IdentityVerifiedReason::Verified,
@@ -370,29 +373,29 @@ impl Worker {
         };
         match client.request_peering(&applicant).await {
             Ok(PeeringAnswer::Granted(grant)) => {
-                self.take(
-                    Credential::granted(*grant, self.context.now()),
+                self.accept_credential(
+                    Credential::from_grant(*grant, self.context.now()),
                     token.is_some(),
                 )
                 .await
             }
             Ok(PeeringAnswer::Pending(refusal)) => {
-                self.tunnel_connections.answered(true);
-                Err(self.refused(
+                self.tunnel_connections.record_answer(true);
+                Err(self.show_refusal(
                     &refusal,
                     AuthenticatedReason::PendingApproval.as_str(),
                     first,
                 ))
             }
             Ok(PeeringAnswer::Denied(refusal)) => {
-                self.tunnel_connections.answered(false);
-                Err(self.refused(&refusal, &for_reason(&refusal.reason), first))
+                self.tunnel_connections.record_answer(false);
+                Err(self.show_refusal(&refusal, &valid_reason(&refusal.reason), first))
             }
             Ok(PeeringAnswer::Ended {}) => Err(AuthFailure::Transient),
             Err(error) => {
                 if first {
                     let text = error_chain(&error);
-                    self.show(|view| {
+                    self.update_view(|view| {
                         view.authenticated =
                             DesiredCondition::no(links::AUTHENTICATED, reason_of(&error), text);
                     });
@@ -403,7 +406,7 @@ impl Worker {
     }
 
     /// A client for the auth endpoint of a provider that has proved its identity.
-    async fn identify(
+    async fn identified_client(
         &self,
         url: &str,
         token: Option<&SecretText>,
@@ -416,28 +419,28 @@ impl Worker {
             .into_iter();
         let open = |key| {
             self.tunnel_connections
-                .open(key)
+                .connection_for_key(key)
                 .map_err(ClientError::Tunnel)
         };
-        let mut client = client.through(open(keys.next().flatten())?);
+        let mut client = client.through_tunnel(open(keys.next().flatten())?);
         loop {
-            match (client.ids().await, keys.next()) {
+            match (client.request_identification().await, keys.next()) {
                 (Ok(_), _) => return Ok(client),
                 (Err(ClientError::Tunnel(_) | ClientError::Timeout { .. }), Some(key)) => {
-                    client = client.through(open(key)?);
+                    client = client.through_tunnel(open(key)?);
                 }
                 (Err(error), _) => return Err(error),
             }
         }
     }
 
-    async fn take(
+    async fn accept_credential(
         &self,
         credential: Credential,
         used_token: bool,
     ) -> Result<Credential, AuthFailure> {
         if let Err(error) = credential.client_config(&tenant_namespace(self.identity.id())) {
-            self.show(|view| {
+            self.update_view(|view| {
                 view.authenticated = DesiredCondition::no(
                     links::AUTHENTICATED,
                     AuthenticatedReason::InvalidGrant,
@@ -446,19 +449,23 @@ impl Worker {
             });
             return Err(AuthFailure::Denied);
         }
-        self.store(&credential, used_token)
+        self.store_credential(&credential, used_token)
             .await
             .map_err(|error| self.locally_failed(&error))?;
-        self.tunnel_connections.answered(true);
-        self.show(|view| {
+        self.tunnel_connections.record_answer(true);
+        self.update_view(|view| {
             view.authenticated = granted_condition(&credential);
-            view.granted = Some(granted(&credential));
+            view.granted = Some(granted_view(&credential));
         });
         tracing::info!(provider = %self.purpose.cluster_id, name = self.purpose.cluster_name, "the provider granted a credential");
         Ok(credential)
     }
 
-    async fn store(&self, credential: &Credential, used_token: bool) -> Result<(), StepError> {
+    async fn store_credential(
+        &self,
+        credential: &Credential,
+        used_token: bool,
+    ) -> Result<(), StepError> {
         let parameters = PatchParams::apply(crate::FIELD_MANAGER).force();
         let stored = self
             .secrets()
@@ -497,18 +504,18 @@ impl Worker {
     }
 
     /// Keeps the connection until a new credential needs other clients; returns that credential.
-    async fn hold(&self, credential: Credential) -> Result<Credential, HoldError> {
-        let token = Token::default();
+    async fn hold_connection(&self, credential: Credential) -> Result<Credential, HoldError> {
+        let token = BearerToken::default();
         token.set(&credential.token.0)?;
-        let own = self.client(&credential, &token)?;
+        let own = self.provider_client(&credential, &token)?;
         let refused = Notify::new();
         // The first heartbeat comes first, so that the published health is right.
         let heartbeat = Mutex::new(self.first_heartbeat(&own, &credential, &refused).await);
         tokio::select! {
             biased;
-            never = self.heartbeat(&own, &credential, &heartbeat, &refused) => match never {},
-            failed = self.judge(&credential, &token, &heartbeat) => Err(failed),
-            next = self.renew(&credential, &token, &refused) => Ok(next),
+            never = self.send_heartbeats(&own, &credential, &heartbeat, &refused) => match never {},
+            failed = self.publish_health(&credential, &token, &heartbeat) => Err(failed),
+            next = self.renew_credential(&credential, &token, &refused) => Ok(next),
         }
     }
 
@@ -519,8 +526,8 @@ impl Worker {
         client: &Client,
         credential: &Credential,
         refused: &Notify,
-    ) -> Heartbeat {
-        let mut heartbeat = Heartbeat::new(Instant::now());
+    ) -> ProviderHeartbeat {
+        let mut heartbeat = ProviderHeartbeat::new(Instant::now());
         for _ in 0..MAX_FIRST_HEARTBEATS {
             self.heartbeat_once(client, credential, &mut heartbeat, None)
                 .await;
@@ -533,18 +540,25 @@ impl Worker {
         heartbeat
     }
 
-    fn client(&self, credential: &Credential, token: &Token) -> Result<Client, HoldError> {
+    fn provider_client(
+        &self,
+        credential: &Credential,
+        token: &BearerToken,
+    ) -> Result<Client, HoldError> {
         let config = credential.client_config(&tenant_namespace(self.identity.id()))?;
-        let (network, tunnel) = (&self.context.network, self.tunnel_connections.own()?);
-        transport::client(network, config, token.clone(), self.limits.clone(), tunnel)
+        let (network, tunnel) = (
+            &self.context.network,
+            self.tunnel_connections.own_connection()?,
+        );
+        transport::peer_client(network, config, token.clone(), self.limits.clone(), tunnel)
             .map_err(HoldError::Client)
     }
 
-    async fn heartbeat(
+    async fn send_heartbeats(
         &self,
         client: &Client,
         credential: &Credential,
-        heartbeat: &Mutex<Heartbeat>,
+        heartbeat: &Mutex<ProviderHeartbeat>,
         refused: &Notify,
     ) -> Infallible {
         let mut heartbeats =
@@ -564,11 +578,14 @@ impl Worker {
         &self,
         client: &Client,
         credential: &Credential,
-        heartbeat: &mut Heartbeat,
+        heartbeat: &mut ProviderHeartbeat,
         refused: Option<&Notify>,
     ) {
         let api: Api<Lease> = Api::namespaced(client.clone(), &credential.tenant_namespace);
-        let renewal = Patch::Merge(objects::renewal(self.identity.id(), self.context.now()));
+        let renewal = Patch::Merge(objects::lease_renewal(
+            self.identity.id(),
+            self.context.now(),
+        ));
         let parameters = PatchParams::default();
         let both = async {
             tokio::try_join!(
@@ -593,30 +610,30 @@ impl Worker {
             Ok(Err(error)) => {
                 tracing::debug!(provider = %self.purpose.cluster_id, %error, "no heartbeat");
                 let is_invalid = is_invalid_certificate(&error);
-                heartbeat.failed(is_invalid);
+                heartbeat.record_failure(is_invalid);
                 if let Some(refused) = refused.filter(|_| is_invalid) {
                     refused.notify_one();
                 }
             }
-            Err(_) => heartbeat.failed(false),
+            Err(_) => heartbeat.record_failure(false),
         }
     }
 
     /// Publishes the connection and whether the provider is reachable, and a new connection after
     /// each outage. Ends only with an error.
-    async fn judge(
+    async fn publish_health(
         &self,
         credential: &Credential,
-        token: &Token,
-        heartbeat: &Mutex<Heartbeat>,
+        token: &BearerToken,
+        heartbeat: &Mutex<ProviderHeartbeat>,
     ) -> HoldError {
         let mut health = heartbeat.lock().health(Instant::now());
-        let mut sender = match self.publish(credential, token, health) {
+        let mut sender = match self.publish_connection(credential, token, health) {
             Ok(sender) => sender,
             Err(error) => return error,
         };
         let mut exceeded = self.limits.exceeded_lately(Instant::now());
-        self.show(|view| view.reachable = reachable_condition(health, exceeded));
+        self.update_view(|view| view.reachable = reachable_condition(health, exceeded));
         let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -624,7 +641,7 @@ impl Worker {
             let now = heartbeat.lock().health(Instant::now());
             let lately = self.limits.exceeded_lately(Instant::now());
             if std::mem::replace(&mut exceeded, lately) != lately || now != health {
-                self.show(|view| view.reachable = reachable_condition(now, lately));
+                self.update_view(|view| view.reachable = reachable_condition(now, lately));
             }
             if now == health {
                 continue;
@@ -632,12 +649,13 @@ impl Worker {
             let was = std::mem::replace(&mut health, now);
             tracing::info!(provider = %self.purpose.cluster_id, ?was, ?now, "the provider's reachability changed");
             match (was, now) {
-                (_, PeerHealth::Reachable) => match self.publish(credential, token, now) {
+                (_, PeerHealth::Reachable) => match self.publish_connection(credential, token, now)
+                {
                     Ok(fresh) => sender = fresh,
                     Err(error) => return error,
                 },
                 (PeerHealth::Reachable, _) => {
-                    sender.send_replace(Health::Unreachable {
+                    sender.send_replace(ConnectionHealth::Unreachable {
                         since: Instant::now(),
                     });
                 }
@@ -646,16 +664,16 @@ impl Worker {
         }
     }
 
-    fn publish(
+    fn publish_connection(
         &self,
         credential: &Credential,
-        token: &Token,
+        token: &BearerToken,
         health: PeerHealth,
-    ) -> Result<watch::Sender<Health>, HoldError> {
+    ) -> Result<watch::Sender<ConnectionHealth>, HoldError> {
         let health = if health == PeerHealth::Reachable {
-            Health::Reachable
+            ConnectionHealth::Reachable
         } else {
-            Health::Unreachable {
+            ConnectionHealth::Unreachable {
                 since: Instant::now(),
             }
         };
@@ -664,7 +682,7 @@ impl Worker {
             cluster_id: self.purpose.cluster_id.clone(),
             cluster_name: self.purpose.cluster_name.clone(),
             foreign_cluster: self.purpose.foreign_cluster.clone(),
-            client: self.client(credential, token)?,
+            client: self.provider_client(credential, token)?,
             tenant_namespace: credential.tenant_namespace.clone(),
             protocol_version: credential.protocol_version,
             health: receiver,
@@ -685,7 +703,12 @@ impl Worker {
 
     /// Replaces the token in time, if it is refused, or if somebody deletes its Secret. Returns a
     /// new credential if it needs other clients.
-    async fn renew(&self, credential: &Credential, token: &Token, refused: &Notify) -> Credential {
+    async fn renew_credential(
+        &self,
+        credential: &Credential,
+        token: &BearerToken,
+        refused: &Notify,
+    ) -> Credential {
         let mut current = credential.clone();
         let mut retry: Option<Duration> = None;
         let mut accept_refusals_from: Option<Instant> = None;
@@ -695,11 +718,11 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(due) => {}
-                () = refused_from(refused, accept_refusals_from), if retry.is_none() => {}
+                () = wait_for_refusal(refused, accept_refusals_from), if retry.is_none() => {}
                 () = self.deleted.notified() => {}
             }
             let now = self.context.now();
-            let mut answer = self.authenticate(!current.is_usable(now)).await;
+            let mut answer = self.request_access(!current.is_usable(now)).await;
             if current.may_be_usable(now)
                 && matches!(answer, Err(AuthFailure::Transient))
                 && let Some(next) = self.renew_at_api_server(&current).await
@@ -730,7 +753,7 @@ impl Worker {
         // While the current credential works, a failed call does not matter to the user.
         if first || mismatch {
             let text = error_chain(error);
-            self.show(|view| {
+            self.update_view(|view| {
                 view.identity =
                     DesiredCondition::no(links::IDENTITY_VERIFIED, reason_of(error), text.clone());
                 if view.granted.is_none() {
@@ -742,14 +765,17 @@ impl Worker {
         AuthFailure::Transient
     }
 
-    fn refused(&self, refusal: &Refusal, reason: &str, first: bool) -> AuthFailure {
+    fn show_refusal(&self, refusal: &AccessRefusal, reason: &str, first: bool) -> AuthFailure {
         let is_transient = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED]
             .contains(&refusal.reason.as_str());
         // While the current credential works, a provider that is busy does not matter to the user.
         if first || !is_transient {
-            self.show(|view| {
-                view.authenticated =
-                    DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message));
+            self.update_view(|view| {
+                view.authenticated = DesiredCondition::no(
+                    links::AUTHENTICATED,
+                    reason,
+                    sanitized_text(&refusal.message),
+                );
             });
         }
         if is_transient {
@@ -762,7 +788,7 @@ impl Worker {
     fn locally_failed(&self, error: &StepError) -> AuthFailure {
         let text = error_chain(error);
         tracing::warn!(provider = %self.purpose.cluster_id, error = text, "cannot handle the credential");
-        self.show(|view| {
+        self.update_view(|view| {
             view.authenticated =
                 DesiredCondition::no(links::AUTHENTICATED, CallReason::LocalError, text);
         });
@@ -776,7 +802,7 @@ impl Worker {
         )
     }
 
-    fn show(&self, change: impl FnOnce(&mut View)) {
+    fn update_view(&self, change: impl FnOnce(&mut SessionView)) {
         change(&mut self.view.lock());
         self.queue.add(self.purpose.cluster_id.clone());
     }
@@ -811,9 +837,11 @@ pub async fn end_at_provider(
         Duration::ZERO
     };
     let call = async {
-        let tunnel = tunnel_connections.own().map_err(ClientError::Tunnel)?;
+        let tunnel = tunnel_connections
+            .own_connection()
+            .map_err(ClientError::Tunnel)?;
         AuthClient::new(network, id, url)?
-            .through(tunnel)
+            .through_tunnel(tunnel)
             .end_peering_within(limit, identity)
             .await
     };
@@ -834,7 +862,7 @@ pub async fn end_at_provider(
 }
 
 /// Waits for a refusal. Refusals before this time do not concern the current token.
-async fn refused_from(refused: &Notify, from: Option<Instant>) {
+async fn wait_for_refusal(refused: &Notify, from: Option<Instant>) {
     if let Some(from) = from {
         tokio::time::sleep_until(from).await;
         let _ = timeout(Duration::ZERO, refused.notified()).await;

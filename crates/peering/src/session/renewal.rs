@@ -14,19 +14,19 @@ use rustls::CertificateError;
 use tokio::time::timeout;
 
 use crate::{
-    credential::{CREDENTIAL_SECRET, Credential, Renewal},
-    transport::Token,
+    credential::{CREDENTIAL_SECRET, Credential, TokenRenewal},
+    transport::BearerToken,
 };
 
 use super::{
-    Worker,
-    view::{granted, granted_text},
+    SessionWorker,
+    view::{granted_text, granted_view},
 };
 
 /// Timeout of a renewal at the API server.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Worker {
+impl SessionWorker {
     /// Watches the Secret with the credential until the session ends. Whoever deletes it asks for a
     /// new credential.
     pub(super) fn watch_deletion(&self) {
@@ -49,9 +49,9 @@ impl Worker {
     /// way.
     pub(super) async fn renew_at_api_server(&self, current: &Credential) -> Option<Credential> {
         let renewal = current.renewal()?;
-        let token = Token::default();
+        let token = BearerToken::default();
         token.set(&current.token.0).ok()?;
-        let client = self.client(current, &token).ok()?;
+        let client = self.provider_client(current, &token).ok()?;
         let answer = match timeout(RENEWAL_TIMEOUT, renewed_token(&client, renewal))
             .await
             .ok()?
@@ -62,18 +62,18 @@ impl Worker {
                 return None;
             }
         };
-        let next = current.renewed(answer, self.context.now())?;
-        if let Err(error) = self.store(&next, false).await {
+        let next = current.with_renewed_token(answer, self.context.now())?;
+        if let Err(error) = self.store_credential(&next, false).await {
             tracing::warn!(provider = %self.purpose.cluster_id, %error, "cannot store the renewed credential");
         }
-        self.show(|view| {
+        self.update_view(|view| {
             let text = format!(
                 "{}; renewed at its API server, because its auth endpoint does not answer",
                 granted_text(&next)
             );
             view.authenticated =
                 DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, text);
-            view.granted = Some(granted(&next));
+            view.granted = Some(granted_view(&next));
         });
         tracing::info!(provider = %self.purpose.cluster_id, "renewed the credential at the provider's API server");
         Some(next)
@@ -82,10 +82,10 @@ impl Worker {
 
 /// Asks for a token as the credential says. If the provider refuses that, because it shortened the
 /// lifetime of credentials meanwhile, asks for the shortest one.
-async fn renewed_token(client: &Client, renewal: Renewal) -> kube::Result<TokenRequest> {
+async fn renewed_token(client: &Client, renewal: TokenRenewal) -> kube::Result<TokenRequest> {
     match request_token(client, &renewal).await {
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
-            match renewal.for_shortest() {
+            match renewal.with_shortest_lifetime() {
                 Some(shortest) => request_token(client, &shortest).await,
                 None => Err(kube::Error::Api(status)),
             }
@@ -94,7 +94,7 @@ async fn renewed_token(client: &Client, renewal: Renewal) -> kube::Result<TokenR
     }
 }
 
-async fn request_token(client: &Client, renewal: &Renewal) -> kube::Result<TokenRequest> {
+async fn request_token(client: &Client, renewal: &TokenRenewal) -> kube::Result<TokenRequest> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &renewal.namespace);
     accounts
         .create_token_request(&renewal.account, &PostParams::default(), &renewal.request)
@@ -185,9 +185,15 @@ mod tests {
             let mut config =
                 kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
             config.root_cert = Some(vec![root.to_vec()]);
-            let limits = Peers::default().limits(&ClusterId::of_public_key(&[1; 32]));
-            let client =
-                transport::client(&Tcp::network(), config, Token::default(), limits, None).unwrap();
+            let limits = Peers::default().limits_of(&ClusterId::of_public_key(&[1; 32]));
+            let client = transport::peer_client(
+                &Tcp::network(),
+                config,
+                BearerToken::default(),
+                limits,
+                None,
+            )
+            .unwrap();
             client.apiserver_version().await.unwrap_err()
         };
         assert!(is_invalid_certificate(&failure(&other, port).await));

@@ -15,7 +15,7 @@ use liqo_api::GatewayAddress;
 use liqo_signing::ClusterIdentity;
 use liqo_tunnel_client::{
     keys,
-    session::{DialConfig, Gateway, TunnelConnection, dial},
+    session::{DialConfig, DialedGateway, TunnelConnection, dial},
 };
 use parking_lot::Mutex;
 
@@ -23,7 +23,7 @@ use crate::{identity::tunnel_key, protocol::SecretText};
 
 /// The connections of one session, at most one for each key. They end with the session.
 pub struct TunnelConnections {
-    gateways: Mutex<Vec<Gateway>>,
+    gateways: Mutex<Vec<DialedGateway>>,
     /// Our own key for the tunnel. The provider knows it once it granted access, or recorded that
     /// we wait for approval.
     own: Option<[u8; 32]>,
@@ -37,7 +37,7 @@ impl TunnelConnections {
     /// Opens no connection yet. Without gateways the provider is called directly.
     pub fn new(tunnel: &[GatewayAddress], identity: &ClusterIdentity) -> Self {
         Self {
-            gateways: Mutex::new(gateways(tunnel)),
+            gateways: Mutex::new(gateways_to_dial(tunnel)),
             own: tunnel_key(identity),
             is_known: AtomicBool::new(false),
             open: Mutex::new(Some(HashMap::new())),
@@ -45,7 +45,7 @@ impl TunnelConnections {
     }
 
     pub fn set_gateways(&self, tunnel: &[GatewayAddress]) {
-        let gateways = gateways(tunnel);
+        let gateways = gateways_to_dial(tunnel);
         self.open
             .lock()
             .iter()
@@ -60,8 +60,8 @@ impl TunnelConnections {
     }
 
     /// The connection under our own key; `None` if the provider is called directly.
-    pub(super) fn own(&self) -> io::Result<Option<Arc<TunnelConnection>>> {
-        self.open(self.own_key()?)
+    pub(super) fn own_connection(&self) -> io::Result<Option<Arc<TunnelConnection>>> {
+        self.connection_for_key(self.own_key()?)
     }
 
     /// The keys to try, in this order; `None` means a direct call. If the provider's answer got
@@ -73,7 +73,7 @@ impl TunnelConnections {
         let own = self.own_key()?;
         let mut keys: Vec<_> = token
             .filter(|_| own.is_some())
-            .map(|token| Some(keys::of_token(&token.0)))
+            .map(|token| Some(keys::private_key_of_token(&token.0)))
             .into_iter()
             .collect();
         keys.push(own);
@@ -84,13 +84,16 @@ impl TunnelConnections {
     }
 
     /// The connection under this key.
-    pub(super) fn open(&self, key: Option<[u8; 32]>) -> io::Result<Option<Arc<TunnelConnection>>> {
-        key.map(|key| self.with(key)).transpose()
+    pub(super) fn connection_for_key(
+        &self,
+        key: Option<[u8; 32]>,
+    ) -> io::Result<Option<Arc<TunnelConnection>>> {
+        key.map(|key| self.open_with_key(key)).transpose()
     }
 
     /// The provider answered. Closes the connections under a token's key; a later try opens one
     /// again if the provider does not know us yet.
-    pub(super) fn answered(&self, is_known: bool) {
+    pub(super) fn record_answer(&self, is_known: bool) {
         let own = self.own;
         self.is_known.store(is_known, Ordering::Relaxed);
         self.open
@@ -101,7 +104,7 @@ impl TunnelConnections {
 
     /// Ends all connections, even if they are in use, and opens no more: two with the same key
     /// would get each other's answers.
-    pub fn end(&self) {
+    pub fn end_all(&self) {
         self.open
             .lock()
             .take()
@@ -119,7 +122,7 @@ impl TunnelConnections {
             .ok_or_else(|| io::Error::other("this cluster's key has no form for the tunnel"))
     }
 
-    fn with(&self, private_key: [u8; 32]) -> io::Result<Arc<TunnelConnection>> {
+    fn open_with_key(&self, private_key: [u8; 32]) -> io::Result<Arc<TunnelConnection>> {
         let mut open = self.open.lock();
         let open = open
             .as_mut()
@@ -187,18 +190,18 @@ pub fn gateways_to_call(
 impl Drop for TunnelConnections {
     fn drop(&mut self) {
         // Clients that use them may exist a little longer.
-        self.end();
+        self.end_all();
     }
 }
 
-fn gateways(tunnel: &[GatewayAddress]) -> Vec<Gateway> {
+fn gateways_to_dial(tunnel: &[GatewayAddress]) -> Vec<DialedGateway> {
     let gateway = |gateway: &GatewayAddress| {
         let public_key = BASE64
             .decode(gateway.public_key.as_bytes())
             .ok()?
             .try_into()
             .ok()?;
-        Some(Gateway {
+        Some(DialedGateway {
             public_key,
             endpoints: gateway.endpoints.clone(),
         })
@@ -271,27 +274,28 @@ mod tests {
         let tunnel_connections =
             TunnelConnections::new(&[gateway(&key, &["203.0.113.5:51840"])], &identity);
         let (token, own) = (SecretText("token".to_owned()), tunnel_key(&identity));
-        let by_token = Some(keys::of_token("token"));
+        let by_token = Some(keys::private_key_of_token("token"));
         assert_eq!(
             tunnel_connections.keys_to_try(Some(&token)).unwrap(),
             [by_token, own]
         );
-        drop(tunnel_connections.open(by_token).unwrap());
-        tunnel_connections.answered(false);
+        drop(tunnel_connections.connection_for_key(by_token).unwrap());
+        tunnel_connections.record_answer(false);
         assert!(tunnel_connections.open.lock().as_ref().unwrap().is_empty());
         assert_eq!(
             tunnel_connections.keys_to_try(Some(&token)).unwrap(),
             [by_token, own]
         );
-        tunnel_connections.answered(true);
+        tunnel_connections.record_answer(true);
         assert_eq!(
             tunnel_connections.keys_to_try(Some(&token)).unwrap(),
             [own, by_token]
         );
-        drop(tunnel_connections.open(own).unwrap());
-        tunnel_connections.end();
+        drop(tunnel_connections.connection_for_key(own).unwrap());
+        tunnel_connections.end_all();
         assert!(
-            tunnel_connections.open(own).is_err() && tunnel_connections.open(None).is_ok(),
+            tunnel_connections.connection_for_key(own).is_err()
+                && tunnel_connections.connection_for_key(None).is_ok(),
             "nothing is opened once they have ended"
         );
         let direct = TunnelConnections::new(&[], &identity);

@@ -9,16 +9,16 @@ use liqo_api::{
 use liqo_controller_runtime::provider_limits::LimitExceeded;
 
 use crate::{
-    auth::client::{ClientError, sanitized},
+    auth::client::{ClientError, sanitized_text},
     credential::Credential,
     decide::PeerHealth,
 };
 
-use super::Purpose;
+use super::SessionPurpose;
 
 /// The state of a session.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct SessionView {
     /// Condition `IdentityVerified`.
     pub identity: DesiredCondition,
     /// Condition `Authenticated`.
@@ -26,23 +26,23 @@ pub struct View {
     /// Condition `PeerReachable`.
     pub reachable: DesiredCondition,
     /// Namespace, API server and protocol version, once granted.
-    pub granted: Option<Granted>,
+    pub granted: Option<GrantedView>,
     /// The address of the provider's gateway that answers, if calls go through its tunnel.
     pub gateway: Option<SocketAddr>,
 }
 
 /// The parts of a grant that the `ForeignCluster` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantedView {
     /// Our namespace at the provider.
     pub tenant_namespace: String,
     pub api_server_url: String,
     pub protocol_version: u32,
 }
 
-impl View {
+impl SessionView {
     /// Whether anything of the provider answers, as far as that is known.
-    pub fn answers(&self) -> bool {
+    pub fn is_answering(&self) -> bool {
         self.reachable.reason != CallReason::Unreachable.as_str()
     }
 
@@ -69,15 +69,15 @@ impl View {
     }
 }
 
-pub(super) fn granted(credential: &Credential) -> Granted {
-    Granted {
+pub(super) fn granted_view(credential: &Credential) -> GrantedView {
+    GrantedView {
         tenant_namespace: credential.tenant_namespace.clone(),
         api_server_url: credential.api_server.url.clone(),
         protocol_version: credential.protocol_version,
     }
 }
 
-pub(super) fn verified_text(purpose: &Purpose) -> String {
+pub(super) fn verified_text(purpose: &SessionPurpose) -> String {
     let place = if purpose.through_tunnel {
         "through its tunnel"
     } else {
@@ -106,7 +106,7 @@ pub(super) fn granted_text(credential: &Credential) -> String {
     format!(
         "we may use namespace {} of {}",
         credential.tenant_namespace,
-        sanitized(&credential.provider_name)
+        sanitized_text(&credential.provider_name)
     )
 }
 
@@ -166,7 +166,7 @@ pub(super) fn reason_of(error: &ClientError) -> CallReason {
 }
 
 /// A peer's reason, if it is a valid reason for a condition.
-pub(super) fn for_reason(text: &str) -> String {
+pub(super) fn valid_reason(text: &str) -> String {
     let fits = !text.is_empty()
         && text.len() <= 64
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -183,14 +183,14 @@ mod tests {
 
     #[test]
     fn a_reason_from_a_peer_cannot_break_a_condition() {
-        assert_eq!(for_reason("TokenRequired"), "TokenRequired");
+        assert_eq!(valid_reason("TokenRequired"), "TokenRequired");
         for text in ["", "a b", "<script>", "1st", &"x".repeat(65)] {
-            assert_eq!(for_reason(text), "Denied", "{text:?}");
+            assert_eq!(valid_reason(text), "Denied", "{text:?}");
         }
     }
 
-    fn purpose() -> Purpose {
-        Purpose {
+    fn purpose() -> SessionPurpose {
+        SessionPurpose {
             cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
             cluster_name: "milan".to_owned(),
             foreign_cluster: "milan".to_owned(),
@@ -202,17 +202,17 @@ mod tests {
 
     #[test]
     fn a_session_takes_over_another_url_but_no_other_change() {
-        let moved = Purpose {
+        let moved = SessionPurpose {
             auth_url: Some("https://203.0.113.6:30443".to_owned()),
             ..purpose()
         };
         assert!(purpose().differs_only_in_url(&moved));
         assert!(!purpose().differs_only_in_url(&purpose()));
-        assert!(!purpose().differs_only_in_url(&Purpose {
+        assert!(!purpose().differs_only_in_url(&SessionPurpose {
             auth_url: None,
             ..purpose()
         }));
-        assert!(!purpose().differs_only_in_url(&Purpose {
+        assert!(!purpose().differs_only_in_url(&SessionPurpose {
             through_tunnel: true,
             ..moved
         }));

@@ -15,7 +15,7 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Key, foreign_clusters, policies,
-    writes::{Step as _, StepError, delete_if_present, unless_changed},
+    writes::{StepContext as _, StepError, delete_if_present, unless_changed},
 };
 use liqo_signing::PublicKey;
 use serde_json::json;
@@ -23,13 +23,13 @@ use serde_json::json;
 use super::Tenants;
 use crate::{
     auth::decide::ApprovalQueue,
-    decide::{Waiting, waiting},
+    decide::{ApprovalWait, approval_wait},
     objects,
 };
 
 /// The facts that are recorded about a consumer that waits for approval.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Noted {
+pub(super) struct WaitingConsumer {
     pub since: Timestamp,
     /// The key that its ID is derived from, which identifies it in the tunnel.
     pub key: PublicKey,
@@ -37,17 +37,17 @@ pub(super) struct Noted {
 
 /// The requirements of a policy for consumers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Admission {
+pub(super) struct AdmissionRequirements {
     /// Approval by a person.
     pub by_hand: bool,
     /// No token for the first request.
     pub needs_no_token: bool,
 }
 
-impl Admission {
+impl AdmissionRequirements {
     /// Without a record only the ID of a consumer is known: a selector that excludes labels would
     /// let in everybody.
-    fn of(policy: &PeeringPolicy, has_record: bool) -> Self {
+    fn from_policy(policy: &PeeringPolicy, has_record: bool) -> Self {
         let (provide, peers) = (&policy.spec.provide, &policy.spec.peers);
         let is_meant = has_record || !peers.cluster_ids.is_empty();
         Self {
@@ -59,8 +59,8 @@ impl Admission {
 
 impl Tenants {
     /// Creates the `ForeignCluster` of a consumer that has none.
-    pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
-        if !self.record_as(consumer, name, None).await? {
+    pub async fn create_record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
+        if !self.create_or_annotate(consumer, name, None).await? {
             tracing::warn!(%consumer, name, "cannot create a ForeignCluster: all names for it are taken");
         }
         Ok(())
@@ -68,14 +68,14 @@ impl Tenants {
 
     /// The same, and records since when the consumer waits for approval, or that it does not wait.
     /// Returns `false` if all names are taken.
-    pub(super) async fn record_as(
+    pub(super) async fn create_or_annotate(
         &self,
         consumer: &ClusterId,
         name: &str,
-        noted: Option<Noted>,
+        noted: Option<WaitingConsumer>,
     ) -> Result<bool, StepError> {
         if let Some(record) = self.find_record(consumer) {
-            return self.annotate(&record, noted).await.map(|()| true);
+            return self.annotate_record(&record, noted).await.map(|()| true);
         }
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
         for object_name in object_names(consumer, name) {
@@ -83,16 +83,16 @@ impl Tenants {
                 objects::ensure(&api, &record_of(consumer, name, &object_name, noted)).await?;
             if found.spec.cluster_id == *consumer {
                 // The object may be one that the cache does not show yet.
-                return self.annotate(&found, noted).await.map(|()| true);
+                return self.annotate_record(&found, noted).await.map(|()| true);
             }
         }
         Ok(false)
     }
 
-    async fn annotate(
+    async fn annotate_record(
         &self,
         record: &ForeignCluster,
-        noted: Option<Noted>,
+        noted: Option<WaitingConsumer>,
     ) -> Result<(), StepError> {
         let (api, name) = (
             Api::<ForeignCluster>::all(self.client.clone()),
@@ -117,7 +117,7 @@ impl Tenants {
 
     /// Removes the mark that a consumer waits for approval, unless the record changed: somebody may
     /// have approved it just now.
-    pub async fn forget(&self, record: &ForeignCluster) -> Result<(), StepError> {
+    pub async fn clear_waiting_mark(&self, record: &ForeignCluster) -> Result<(), StepError> {
         let (api, name) = (
             Api::<ForeignCluster>::all(self.client.clone()),
             record.name_any(),
@@ -155,7 +155,7 @@ impl Tenants {
         let deleted = delete_if_present(&api, &record.name_any(), &params).await;
         deleted
             .map(drop)
-            .step("delete", "ForeignCluster", Key::of(record))
+            .step("delete", "ForeignCluster", Key::of_object(record))
     }
 
     /// Whether the record that the cache shows is being deleted, or gone. A tenancy that begins
@@ -177,7 +177,7 @@ impl Tenants {
         }))
     }
 
-    pub fn waiting(&self, record: &ForeignCluster) -> Waiting {
+    pub fn approval_wait(&self, record: &ForeignCluster) -> ApprovalWait {
         let expiry = Duration::from_secs(
             self.context
                 .config()
@@ -186,7 +186,7 @@ impl Tenants {
                 .approval_expiry_seconds
                 .into(),
         );
-        waiting(record, expiry, self.context.now())
+        approval_wait(record, expiry, self.context.now())
     }
 
     /// Asks the API server for the record of a consumer that calls itself by this name. The cache
@@ -224,25 +224,26 @@ impl Tenants {
             .await;
         let all = all.step("list", "ForeignClusters", Key::default())?.items;
         Ok(approval_queue_in(&all, consumer, name, |record| {
-            matches!(self.waiting(record), Waiting::For(_))
+            matches!(self.approval_wait(record), ApprovalWait::For(_))
         }))
     }
 
     /// The requirements of the policy that applies to a consumer. Before a consumer has access,
     /// this asks the API server: the cache may not show yet that the policy became stricter.
-    pub(super) async fn admission(
+    pub(super) async fn admission_requirements(
         &self,
         consumer: &ClusterId,
         has_access: bool,
-    ) -> Result<Admission, StepError> {
+    ) -> Result<AdmissionRequirements, StepError> {
         let record = self.find_record(consumer);
         let (peer, has_record) = (
             PolicyPeer::new(consumer, record.as_deref()),
             record.is_some(),
         );
-        let admission = |policy: &Arc<PeeringPolicy>| Admission::of(policy, has_record);
+        let admission =
+            |policy: &Arc<PeeringPolicy>| AdmissionRequirements::from_policy(policy, has_record);
         if has_access {
-            return Ok(policies::effective(&self.policies, &peer)
+            return Ok(policies::effective_policy(&self.policies, &peer)
                 .as_ref()
                 .map(admission)
                 .unwrap_or_default());
@@ -256,7 +257,7 @@ impl Tenants {
             .into_iter()
             .map(Arc::new)
             .collect();
-        Ok(liqo_api::policies::of_peer(&all, &peer)
+        Ok(liqo_api::policies::policies_of_peer(&all, &peer)
             .first()
             .copied()
             .map(admission)
@@ -264,10 +265,10 @@ impl Tenants {
     }
 
     /// The same by the cache, for a consumer without record.
-    pub(super) fn admission_without_record(&self, consumer: &ClusterId) -> Admission {
-        let policy = policies::effective(&self.policies, &PolicyPeer::new(consumer, None));
+    pub(super) fn admission_without_record(&self, consumer: &ClusterId) -> AdmissionRequirements {
+        let policy = policies::effective_policy(&self.policies, &PolicyPeer::new(consumer, None));
         policy
-            .map(|policy| Admission::of(&policy, false))
+            .map(|policy| AdmissionRequirements::from_policy(&policy, false))
             .unwrap_or_default()
     }
 
@@ -285,7 +286,7 @@ pub(crate) fn object_names(consumer: &ClusterId, name: &str) -> Vec<String> {
     let with_id = format!(
         "{}-{}",
         name.chars().take(56).collect::<String>(),
-        consumer.short()
+        consumer.short_id()
     );
     let whole_id = consumer.to_string();
     if is_taken {
@@ -324,7 +325,7 @@ fn record_of(
     consumer: &ClusterId,
     cluster_name: &str,
     object_name: &str,
-    noted: Option<Noted>,
+    noted: Option<WaitingConsumer>,
 ) -> ForeignCluster {
     let spec = ForeignClusterSpec {
         cluster_id: consumer.clone(),
@@ -372,7 +373,7 @@ mod tests {
             ClusterId::of_public_key(&[1; 32]),
             ClusterId::of_public_key(&[2; 32]),
         );
-        let with_id = |name: &str| format!("{name}-{}", rome.short());
+        let with_id = |name: &str| format!("{name}-{}", rome.short_id());
         assert_eq!(
             object_names(&rome, "rome"),
             ["rome".to_owned(), with_id("rome"), rome.to_string()]
@@ -395,7 +396,7 @@ mod tests {
             &turin,
             "rome",
             &names[0],
-            Some(Noted {
+            Some(WaitingConsumer {
                 since: Timestamp::UNIX_EPOCH,
                 key: [2; 32],
             }),
@@ -430,7 +431,7 @@ mod tests {
             &rome,
             "rome",
             "other",
-            Some(Noted {
+            Some(WaitingConsumer {
                 since: Timestamp::UNIX_EPOCH,
                 key: [1; 32],
             }),

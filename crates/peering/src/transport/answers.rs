@@ -23,7 +23,7 @@ use tower::BoxError;
 
 /// The kinds of answers, by what limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum AnswerKind {
     /// The log of a pod. It is streamed to the caller, so its length does not matter.
     Log,
     /// One object.
@@ -31,27 +31,27 @@ pub enum Answer {
     /// The metrics of many pods, in one answer.
     Metrics,
     /// One page of a list.
-    Page(Content),
+    Page(ContentKind),
     /// A stream of lines.
-    Watch(Content),
+    Watch(ContentKind),
 }
 
 /// The kinds of objects in a list or a watch, by what limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum ContentKind {
     /// Kubernetes events. More of them than are read are no fault: some are skipped.
     Events,
     Objects,
 }
 
-impl Answer {
-    pub fn to(uri: &Uri) -> Self {
+impl AnswerKind {
+    pub fn for_request(uri: &Uri) -> Self {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let has = |parameter: &str| query.split('&').any(|pair| pair.starts_with(parameter));
         let content = if path.ends_with("/events") {
-            Content::Events
+            ContentKind::Events
         } else {
-            Content::Objects
+            ContentKind::Objects
         };
         // A pod may have the name of a subresource.
         let subresource = match path.split('/').collect::<Vec<_>>().as_slice() {
@@ -72,9 +72,11 @@ impl Answer {
     fn max_len(self) -> usize {
         match self {
             Self::Log => usize::MAX,
-            Self::Page(Content::Events) | Self::Watch(Content::Events) => MAX_EVENT_ANSWER_LEN,
-            Self::Object | Self::Watch(Content::Objects) => MAX_ANSWER_LEN,
-            Self::Metrics | Self::Page(Content::Objects) => MAX_PAGE_LEN,
+            Self::Page(ContentKind::Events) | Self::Watch(ContentKind::Events) => {
+                MAX_EVENT_ANSWER_LEN
+            }
+            Self::Object | Self::Watch(ContentKind::Objects) => MAX_ANSWER_LEN,
+            Self::Metrics | Self::Page(ContentKind::Objects) => MAX_PAGE_LEN,
         }
     }
 }
@@ -86,23 +88,23 @@ pub struct PageTurn {
 }
 
 /// Waits until the peer may send this answer. Returns a turn for a page of a list.
-pub async fn admit(
-    answer: Answer,
+pub async fn admit_answer(
+    answer: AnswerKind,
     uri: &Uri,
     limits: &ProviderLimits,
 ) -> Result<Option<PageTurn>, BoxError> {
     let turn = match answer {
-        Answer::Log | Answer::Object | Answer::Metrics => return Ok(None),
-        Answer::Watch(_) => None,
-        Answer::Page(_) => {
+        AnswerKind::Log | AnswerKind::Object | AnswerKind::Metrics => return Ok(None),
+        AnswerKind::Watch(_) => None,
+        AnswerKind::Page(_) => {
             let (list, continued) = list_of(uri);
             limits
                 .count_page(&list, !continued)
-                .map_err(|limit| exceeded(answer, limits, limit))?;
+                .map_err(|limit| record_exceeded(answer, limits, limit))?;
             Some(limits.pages.clone().acquire_owned().await?)
         }
     };
-    sleep(limits.pace(REQUEST_COST)).await;
+    sleep(limits.count_bytes(REQUEST_COST)).await;
     Ok(turn.map(|permit| PageTurn {
         until: Instant::now() + PAGE_TIMEOUT,
         _permit: permit,
@@ -121,12 +123,16 @@ fn list_of(uri: &Uri) -> (String, bool) {
 }
 
 /// Records the exceeded limit, and returns it as an error.
-pub fn exceeded(answer: Answer, limits: &ProviderLimits, limit: LimitExceeded) -> BoxError {
+pub fn record_exceeded(
+    answer: AnswerKind,
+    limits: &ProviderLimits,
+    limit: LimitExceeded,
+) -> BoxError {
     match answer {
-        Answer::Page(Content::Events) | Answer::Watch(Content::Events) => {
+        AnswerKind::Page(ContentKind::Events) | AnswerKind::Watch(ContentKind::Events) => {
             limits.skipped_events(limit, Instant::now());
         }
-        _ => limits.exceeded(limit, Instant::now()),
+        _ => limits.record_exceeded(limit, Instant::now()),
     }
     // As an error of the connection, so that a watch does not count it as its usual end.
     io::Error::other(limit).into()
@@ -135,7 +141,7 @@ pub fn exceeded(answer: Answer, limits: &ProviderLimits, limit: LimitExceeded) -
 /// A body that ends with an error when it exceeds a limit.
 pub struct LimitedBody<B> {
     inner: B,
-    answer: Answer,
+    answer: AnswerKind,
     limits: Arc<ProviderLimits>,
     /// Bytes so far, of a watch in this line.
     len: usize,
@@ -148,7 +154,7 @@ pub struct LimitedBody<B> {
 impl<B> LimitedBody<B> {
     pub fn new(
         inner: B,
-        answer: Answer,
+        answer: AnswerKind,
         limits: Arc<ProviderLimits>,
         turn: Option<PageTurn>,
     ) -> Self {
@@ -165,11 +171,11 @@ impl<B> LimitedBody<B> {
         }
     }
 
-    fn count(&mut self, data: &[u8]) -> Result<(), LimitExceeded> {
+    fn count_bytes(&mut self, data: &[u8]) -> Result<(), LimitExceeded> {
         let max_len = self.answer.max_len();
         let mut cost = data.len();
         match self.answer {
-            Answer::Watch(_) => {
+            AnswerKind::Watch(_) => {
                 for line in data.split_inclusive(|byte| *byte == b'\n') {
                     self.len += line.len();
                     if self.len > max_len {
@@ -187,21 +193,27 @@ impl<B> LimitedBody<B> {
             return Err(LimitExceeded::AnswerLen(max_len));
         }
         match self.answer {
-            Answer::Object => self.json.add(data).check(MAX_VALUES, usize::MAX)?,
-            // One answer has all pods of a namespace.
-            Answer::Metrics => self.json.add(data).check(MAX_PAGE_VALUES, usize::MAX)?,
-            Answer::Page(_) => self
+            AnswerKind::Object => self
                 .json
-                .add(data)
-                .check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS)?,
-            Answer::Log | Answer::Watch(_) => {}
+                .add_text(data)
+                .check_limits(MAX_VALUES, usize::MAX)?,
+            // One answer has all pods of a namespace.
+            AnswerKind::Metrics => self
+                .json
+                .add_text(data)
+                .check_limits(MAX_PAGE_VALUES, usize::MAX)?,
+            AnswerKind::Page(_) => self
+                .json
+                .add_text(data)
+                .check_limits(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS)?,
+            AnswerKind::Log | AnswerKind::Watch(_) => {}
         }
         match self.answer {
-            Answer::Watch(_) | Answer::Page(_) => {
-                let wait = self.limits.pace(cost);
+            AnswerKind::Watch(_) | AnswerKind::Page(_) => {
+                let wait = self.limits.count_bytes(cost);
                 self.wait = (wait > Duration::ZERO).then(|| Box::pin(sleep(wait)));
             }
-            Answer::Log | Answer::Object | Answer::Metrics => {}
+            AnswerKind::Log | AnswerKind::Object | AnswerKind::Metrics => {}
         }
         Ok(())
     }
@@ -225,7 +237,7 @@ where
             .as_mut()
             .is_some_and(|deadline| deadline.as_mut().poll(context).is_ready())
         {
-            return Poll::Ready(Some(Err(exceeded(
+            return Poll::Ready(Some(Err(record_exceeded(
                 this.answer,
                 &this.limits,
                 LimitExceeded::PageTime,
@@ -240,11 +252,13 @@ where
             Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
             Some(Ok(frame)) => frame.map_data(|mut data| data.copy_to_bytes(data.remaining())),
         };
-        let counted = frame.data_ref().map_or(Ok(()), |data| this.count(data));
+        let counted = frame
+            .data_ref()
+            .map_or(Ok(()), |data| this.count_bytes(data));
         Poll::Ready(Some(
             counted
                 .map(|()| frame)
-                .map_err(|limit| exceeded(this.answer, &this.limits, limit)),
+                .map_err(|limit| record_exceeded(this.answer, &this.limits, limit)),
         ))
     }
 }
@@ -261,7 +275,7 @@ struct JsonCount {
 }
 
 impl JsonCount {
-    fn add(&mut self, text: &[u8]) -> &Self {
+    fn add_text(&mut self, text: &[u8]) -> &Self {
         for byte in text {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -281,7 +295,7 @@ impl JsonCount {
         self
     }
 
-    fn check(&self, max_values: usize, max_items: usize) -> Result<(), LimitExceeded> {
+    fn check_limits(&self, max_values: usize, max_items: usize) -> Result<(), LimitExceeded> {
         if self.items > max_items {
             Err(LimitExceeded::PageObjects)
         } else if self.values > max_values {
@@ -298,34 +312,40 @@ mod tests {
 
     #[test]
     fn each_request_has_the_limit_of_its_answer() {
-        let answer = |uri: &str| Answer::to(&uri.parse().unwrap());
+        let answer = |uri: &str| AnswerKind::for_request(&uri.parse().unwrap());
         assert_eq!(
             answer("/api/v1/namespaces/m/pods/p/log?follow=true&limitBytes=5"),
-            Answer::Log
+            AnswerKind::Log
         );
         assert_eq!(
             answer("/api/v1/namespaces/m/pods/p/exec?command=limit=&watch=true"),
-            Answer::Object
+            AnswerKind::Object
         );
         assert_eq!(
             answer("/apis/metrics.k8s.io/v1beta1/namespaces/m/pods?"),
-            Answer::Metrics
+            AnswerKind::Metrics
         );
         assert_eq!(
             answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"),
-            Answer::Page(Content::Objects)
+            AnswerKind::Page(ContentKind::Objects)
         );
         assert_eq!(
             answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"),
-            Answer::Watch(Content::Objects)
+            AnswerKind::Watch(ContentKind::Objects)
         );
         let page_of_events = answer("/api/v1/namespaces/m/events?&limit=16");
         assert_eq!(
             (page_of_events, page_of_events.max_len()),
-            (Answer::Page(Content::Events), MAX_EVENT_ANSWER_LEN)
+            (AnswerKind::Page(ContentKind::Events), MAX_EVENT_ANSWER_LEN)
         );
-        assert_eq!(answer("/api/v1/namespaces/t/secrets/log"), Answer::Object);
-        assert_eq!(answer("/api/v1/namespaces/pods/pods/log"), Answer::Object);
+        assert_eq!(
+            answer("/api/v1/namespaces/t/secrets/log"),
+            AnswerKind::Object
+        );
+        assert_eq!(
+            answer("/api/v1/namespaces/pods/pods/log"),
+            AnswerKind::Object
+        );
     }
 
     #[test]
@@ -345,11 +365,11 @@ mod tests {
     #[test]
     fn values_and_items_are_counted_across_pieces() {
         let mut count = JsonCount::default();
-        count.add(br#"{"a":"{{{,"#);
-        assert_eq!(count.add(br#"\",[","b":[1,2]}"#).values, 4);
+        count.add_text(br#"{"a":"{{{,"#);
+        assert_eq!(count.add_text(br#"\",[","b":[1,2]}"#).values, 4);
         let mut page = JsonCount::default();
-        page.add(br#"{"metadata":{},"items":[{"a":[{},{}]"#);
-        assert_eq!(page.add(br#"},{}],"more":{}}"#).items, 2);
+        page.add_text(br#"{"metadata":{},"items":[{"a":[{},{}]"#);
+        assert_eq!(page.add_text(br#"},{}],"more":{}}"#).items, 2);
     }
 
     #[test]
@@ -360,15 +380,15 @@ mod tests {
             ..JsonCount::default()
         };
         assert_eq!(
-            of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS),
+            of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check_limits(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS),
             Ok(())
         );
         assert_eq!(
-            of(MAX_VALUES + 1, 0).check(MAX_VALUES, usize::MAX),
+            of(MAX_VALUES + 1, 0).check_limits(MAX_VALUES, usize::MAX),
             Err(LimitExceeded::Values)
         );
         assert_eq!(
-            of(0, MAX_PAGE_OBJECTS + 1).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS),
+            of(0, MAX_PAGE_OBJECTS + 1).check_limits(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS),
             Err(LimitExceeded::PageObjects)
         );
     }

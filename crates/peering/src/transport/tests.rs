@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::{Api, api::ListParams, runtime::watcher};
 use liqo_api::{Claimed, ClusterId, Key, ResourceOffer};
 use liqo_controller_runtime::{
-    Cache, Health, PeerConnection, Peers, Tcp,
-    cache::{parsed_len, whole},
-    follow::{Followed, follow},
-    network::{Allowed, Listener},
+    Cache, ConnectionHealth, PeerConnection, Peers, Tcp,
+    cache::{parsed_len, without_managed_fields},
+    follow::{FollowedObject, follow_objects},
+    network::{AddressFilter, Listener},
     provider_limits::{MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
     queue::error_chain,
     watch,
@@ -44,18 +44,18 @@ async fn serve(router: Router) -> SocketAddr {
 
 fn connect(peers: &Peers, seed: u8, server: SocketAddr) -> PeerConnection {
     let id = ClusterId::of_public_key(&[seed; 32]);
-    let limits = peers.limits(&id);
-    let token = Token::default();
+    let limits = peers.limits_of(&id);
+    let token = BearerToken::default();
     token.set("t").unwrap();
     let config = Config::new(format!("http://{server}").parse().unwrap());
     PeerConnection {
         cluster_id: id,
         cluster_name: "milan".into(),
         foreign_cluster: "milan".into(),
-        client: client(&Tcp::network(), config, token, limits.clone(), None).unwrap(),
+        client: peer_client(&Tcp::network(), config, token, limits.clone(), None).unwrap(),
         tenant_namespace: "t".into(),
         protocol_version: 1,
-        health: watch::channel(Health::Reachable).1,
+        health: watch::channel(ConnectionHealth::Reachable).1,
         limits,
         ended: CancellationToken::new(),
     }
@@ -68,7 +68,7 @@ fn secrets(connection: &PeerConnection) -> Cache<Secret> {
         watcher::Config::default(),
         stop,
         parsed_len::<Secret>,
-        |secret: Claimed<_>| whole(secret.into_unverified()),
+        |secret: Claimed<_>| without_managed_fields(secret.into_unverified()),
         |_, _, _| (),
     )
 }
@@ -145,10 +145,10 @@ async fn a_name_that_resolves_to_this_machine_is_not_called() {
             .parse()
             .unwrap(),
     );
-    let by_name = client(
+    let by_name = peer_client(
         &Tcp::network(),
         config,
-        Token::default(),
+        BearerToken::default(),
         connection.limits.clone(),
         None,
     )
@@ -210,7 +210,7 @@ async fn an_object_of_tiny_values_is_not_parsed() {
     let connection = connect(&Peers::default(), 1, server);
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
-    let synced = timeout(Duration::from_millis(200), cache.synced()).await;
+    let synced = timeout(Duration::from_millis(200), cache.wait_until_synced()).await;
     assert!(
         synced.is_err(),
         "the list would be complete without the object"
@@ -233,7 +233,7 @@ async fn an_object_that_grows_beyond_the_limit_does_not_count_as_deleted() {
     };
     let connection = connect(&Peers::default(), 1, hostile_secrets(answer).await);
     let cache = secrets(&connection);
-    assert!(cache.synced().await);
+    assert!(cache.wait_until_synced().await);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
     assert!(
         cache.get(&Key::new("t", "s1")).is_some(),
@@ -291,7 +291,7 @@ async fn objects_without_number_are_not_kept() {
     let connection = connect(&Peers::default(), 1, server.await);
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Objects);
-    assert!(cache.all().is_empty() && connection.limits.kept().objects <= MAX_OBJECTS);
+    assert!(cache.all().is_empty() && connection.limits.kept_amount().objects <= MAX_OBJECTS);
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn a_watch_of_endless_events_keeps_so_many_objects_and_those_that_it_had()
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Objects);
     assert_eq!(
-        (cache.all().len(), connection.limits.kept().objects),
+        (cache.all().len(), connection.limits.kept_amount().objects),
         (MAX_OBJECTS, MAX_OBJECTS)
     );
 }
@@ -383,7 +383,7 @@ fn event(name: &str, version: &str) -> String {
 /// names of the others.
 async fn followed(connection: &PeerConnection) -> (LimitExceeded, Vec<String>) {
     let events: Api<Event> = Api::namespaced(connection.client.clone(), "t");
-    let mut followed = follow(
+    let mut followed = follow_objects(
         events,
         watcher::Config::default(),
         connection.limits.clone(),
@@ -392,9 +392,11 @@ async fn followed(connection: &PeerConnection) -> (LimitExceeded, Vec<String>) {
     let late = async {
         while let Some(followed) = followed.next().await {
             match followed {
-                Followed::Skipped(exceeded) => limit = Some(exceeded),
-                Followed::Object(event) if event.metadata.name.as_deref() == Some("late") => return,
-                Followed::Object(event) => names.extend(event.metadata.name),
+                FollowedObject::Skipped(exceeded) => limit = Some(exceeded),
+                FollowedObject::Object(event) if event.metadata.name.as_deref() == Some("late") => {
+                    return;
+                }
+                FollowedObject::Object(event) => names.extend(event.metadata.name),
             }
         }
     };
@@ -425,7 +427,7 @@ async fn more_events_than_are_read_are_skipped_and_the_provider_counts_as_before
     );
     let cache = secrets(&connection);
     assert!(
-        timeout(Duration::from_secs(10), cache.synced())
+        timeout(Duration::from_secs(10), cache.wait_until_synced())
             .await
             .unwrap(),
         "other objects are read"
@@ -506,7 +508,7 @@ async fn one_page_is_read_at_a_time_and_a_slow_one_holds_up_no_other_provider() 
     );
     let cache = secrets(&honest);
     assert!(
-        timeout(Duration::from_secs(10), cache.synced())
+        timeout(Duration::from_secs(10), cache.wait_until_synced())
             .await
             .unwrap()
     );
@@ -528,14 +530,14 @@ async fn a_peering_ends_while_its_provider_sends_without_end() {
     let (limits, id) = (connection.limits.clone(), connection.cluster_id.clone());
     let cache = secrets(&connection);
     assert!(
-        timeout(Duration::from_secs(10), cache.synced())
+        timeout(Duration::from_secs(10), cache.wait_until_synced())
             .await
             .unwrap()
     );
     peers.publish(connection);
     peers.withdraw(&id);
     let ended = async {
-        while limits.kept().objects > 0 {
+        while limits.kept_amount().objects > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -571,8 +573,8 @@ impl Network for Silent {
         &self,
         _: &str,
         _: u16,
-        _: Allowed,
-    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+        _: AddressFilter,
+    ) -> BoxFuture<'static, io::Result<(BoxNetworkStream, SocketAddr)>> {
         Box::pin(std::future::pending())
     }
 
@@ -585,10 +587,10 @@ impl Network for Silent {
 async fn a_connection_that_takes_too_long_is_given_up() {
     let mut config = Config::new("https://api.milan.example".parse().unwrap());
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    let limits = Peers::default().limits(&ClusterId::of_public_key(&[1; 32]));
+    let limits = Peers::default().limits_of(&ClusterId::of_public_key(&[1; 32]));
     let network: Arc<dyn Network> = Arc::new(Silent);
     let started = Instant::now();
-    let unanswered = client(&network, config, Token::default(), limits, None).unwrap();
+    let unanswered = peer_client(&network, config, BearerToken::default(), limits, None).unwrap();
     let error = Api::<Secret>::namespaced(unanswered, "t")
         .list(&ListParams::default())
         .await

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig};
 use liqo_controller_runtime::{
-    cache::{Cache, whole},
+    cache::{Cache, without_managed_fields},
     watch,
 };
 use tokio_util::sync::CancellationToken;
 
 /// Waits until the `ClusterConfig` exists, then follows its changes. If it is deleted, its last
 /// state stays in force.
-pub async fn follow(
+pub async fn follow_config(
     client: &Client,
     stop: CancellationToken,
 ) -> watch::Receiver<Arc<ClusterConfig>> {
@@ -23,7 +23,7 @@ pub async fn follow(
         Api::<ClusterConfig>::all(client.clone()),
         only,
         stop,
-        whole,
+        without_managed_fields,
         move |_, _, new| {
             if let Some(config) = new {
                 sender.send_replace(Some(config.clone()));

@@ -28,7 +28,7 @@ pub const COMMAND: &str = "dns";
 /// Answers DNS questions of remote pods, so that they resolve names as at home.
 #[derive(Parser)]
 #[command(version, about, bin_name = "liqo-controller-manager dns")]
-struct Arguments {
+struct DnsArguments {
     /// Addresses of this pod, at which it answers.
     #[arg(long, env = "POD_IPS", value_delimiter = ',', required = true)]
     pod_ips: Vec<IpAddr>,
@@ -43,14 +43,14 @@ struct Arguments {
 
 /// Runs until SIGTERM.
 pub async fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse_from(std::env::args_os().skip(1));
+    let arguments = DnsArguments::parse_from(std::env::args_os().skip(1));
     let first = *arguments
         .pod_ips
         .first()
         .context("the pod has no address")?;
     let readiness = Readiness::waiting("not all namespaces, Services and pods are known yet");
     let health_address = every_address(first, arguments.health_port);
-    process::run(
+    process::run_program(
         arguments.log_format,
         health_address,
         readiness.clone(),
@@ -60,11 +60,11 @@ pub async fn main() -> anyhow::Result<()> {
 }
 
 async fn run(
-    arguments: Arguments,
+    arguments: DnsArguments,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let client = process::client().await?;
+    let client = process::api_client().await?;
     // Before it is ready: the manager takes a ready pod that accepts no connection there for one
     // whose port is closed.
     for address in &arguments.pod_ips {
@@ -74,8 +74,8 @@ async fn run(
             .with_context(|| format!("listening at {address}"))?;
         tokio::spawn(accept_only(listener, stop.clone()));
     }
-    let ready = move || readiness.ready("ok".to_owned());
-    liqo_resolver::run(client, &arguments.pod_ips, ready, stop)
+    let ready = move || readiness.set_ready("ok".to_owned());
+    liqo_resolver::answer_questions(client, &arguments.pod_ips, ready, stop)
         .await
         .context("the resolver")
 }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn it_needs_the_addresses_of_its_pod() {
         let parsed =
-            |arguments: &[&str]| Arguments::try_parse_from([&[COMMAND], arguments].concat());
+            |arguments: &[&str]| DnsArguments::try_parse_from([&[COMMAND], arguments].concat());
         let found = parsed(&["--pod-ips=10.244.0.9,fd00::9", "--log-format=json"]).unwrap();
         assert_eq!(
             found.pod_ips,

@@ -28,7 +28,7 @@ pub async fn keep_marked(
     stop: CancellationToken,
 ) {
     loop {
-        let wait = match mark(&pods, &own, replaced.as_deref(), clock.now()).await {
+        let wait = match move_mark(&pods, &own, replaced.as_deref(), clock.now()).await {
             Ok(()) => {
                 replaced = None;
                 CHECK_INTERVAL
@@ -48,13 +48,13 @@ pub async fn keep_marked(
 
 /// Removes the label from this pod, which still has it if its container was restarted. Writes
 /// nothing if nothing changes.
-pub async fn unmark(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
+pub async fn unmark_pod(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
     let labelled = pods
         .get_metadata_opt(own)
         .await?
         .is_some_and(|pod| pod.labels().contains_key(labels::LEADER));
     if labelled {
-        label(pods, own, &Value::Null).await
+        set_label(pods, own, &Value::Null).await
     } else {
         Ok(())
     }
@@ -65,7 +65,7 @@ pub async fn unmark(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
 /// If the former leader was silent for too long, it is dead or cut off, but Kubernetes notices the
 /// death of a node only after most of a minute. Until then, Services would send calls to it, so
 /// this marks it as not ready, too. If its kubelet lives, that soon writes the true state.
-async fn mark(
+async fn move_mark(
     pods: &Api<Pod>,
     own: &str,
     replaced: Option<&str>,
@@ -79,10 +79,10 @@ async fn mark(
         .map(kube::ResourceExt::name_any)
         .filter(|name| name != own)
     {
-        label(pods, &former, &Value::Null).await?;
+        set_label(pods, &former, &Value::Null).await?;
     }
     if labelled.iter().all(|pod| pod.name_any() != own) {
-        label(pods, own, &json!("true")).await?;
+        set_label(pods, own, &json!("true")).await?;
     }
     if let Some(replaced) = replaced {
         let patch = Patch::Strategic(not_ready(&rfc3339(now)));
@@ -95,7 +95,7 @@ async fn mark(
 }
 
 /// Sets the label, or removes it. A pod that is gone needs none.
-async fn label(pods: &Api<Pod>, name: &str, value: &Value) -> kube::Result<()> {
+async fn set_label(pods: &Api<Pod>, name: &str, value: &Value) -> kube::Result<()> {
     let patch = Patch::Merge(json!({ "metadata": { "labels": { labels::LEADER: value } } }));
     unless_gone(
         pods.patch_metadata(name, &PatchParams::default(), &patch)
@@ -156,7 +156,7 @@ mod tests {
                 Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap())
             }
         });
-        mark(
+        move_mark(
             &Api::namespaced(Client::new(service, "liqo"), "liqo"),
             "own",
             replaced,

@@ -39,10 +39,10 @@ use kube::{Api, Client};
 use liqo_api::CONTROLLER_MANAGER;
 use liqo_controller_runtime::{
     Clock, Context, Network, Peers,
-    events::Events,
-    leader::{Election, Leadership, Timing},
+    events::EventRecorder,
+    leader::{Election, Leadership, LeaseTiming},
     process::Readiness,
-    start::at_start,
+    start::retry_at_start,
 };
 use liqo_signing::ClusterIdentity;
 use tokio::task::JoinSet;
@@ -55,7 +55,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 const WEBHOOK_LINGER: Duration = Duration::from_secs(3);
 
 /// One replica of the manager, and what it needs.
-pub struct Replica {
+pub struct ManagerReplica {
     pub client: Client,
     pub clock: Clock,
     pub network: Arc<dyn Network>,
@@ -81,11 +81,11 @@ pub struct LeadershipLost;
 /// Runs the replica until `stop`. It is ready as soon as its webhook answers. If the lease is lost,
 /// the error is a [`LeadershipLost`], and the process has to end at once.
 pub async fn run(
-    replica: Replica,
+    replica: ManagerReplica,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Replica {
+    let ManagerReplica {
         client,
         clock,
         network,
@@ -98,28 +98,28 @@ pub async fn run(
         lease_seconds,
     } = replica;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let unmarked = at_start(|| leader_pod::unmark(&pods, &pod_name)).await;
+    let unmarked = retry_at_start(|| leader_pod::unmark_pod(&pods, &pod_name)).await;
     unmarked.context("removing the leader's label from this pod")?;
     let secrets = Api::namespaced(client.clone(), &namespace);
-    let identity = at_start(|| liqo_peering::identity::load_or_create(&secrets)).await;
+    let identity = retry_at_start(|| liqo_peering::identity::load_or_create(&secrets)).await;
     let identity = Arc::new(identity.context("loading the identity of this cluster")?);
     tracing::info!(cluster = %identity.id(), version = env!("CARGO_PKG_VERSION"), "this cluster");
 
     let config = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
-        config = config::follow(&client, stop.clone()) => config,
+        config = config::follow_config(&client, stop.clone()) => config,
     };
     let election = Election::new(
         client.clone(),
         &namespace,
         CONTROLLER_MANAGER,
         &pod_name,
-        Timing::of_lease(lease_seconds),
+        LeaseTiming::of_lease(lease_seconds),
         clock,
     );
     let context = Context {
-        events: Events::new(client.clone(), clock, Some(pod_name.clone())),
+        events: EventRecorder::new(client.clone(), clock, Some(pod_name.clone())),
         client,
         namespace,
         pod_ip,
@@ -142,7 +142,7 @@ pub async fn run(
     let outcome = match leadership {
         None => Ok(()),
         Some(leadership) => {
-            let replaced = leadership.replaced().map(str::to_owned);
+            let replaced = leadership.replaced_holder().map(str::to_owned);
             tracing::info!(replaced, "leading");
             let context = Context {
                 unwatched_since: leadership.former_renewal(),
@@ -154,7 +154,7 @@ pub async fn run(
                 marked.await;
                 Ok(())
             });
-            lead(leadership, parts, &mut webhook, &stop).await
+            keep_leading(leadership, parts, &mut webhook, &stop).await
         }
     };
     if outcome
@@ -163,7 +163,7 @@ pub async fn run(
     {
         return outcome;
     }
-    let finished = finish(webhook).await;
+    let finished = wait_for_parts(webhook).await;
     tracing::info!("ended in order");
     outcome.and(finished)
 }
@@ -186,8 +186,8 @@ fn start_webhook(
     });
     let mut parts = JoinSet::new();
     parts.spawn(async move {
-        let ready = move || readiness.ready("ok".to_owned());
-        liqo_offloading::webhook::serve(context, port, ready)
+        let ready = move || readiness.set_ready("ok".to_owned());
+        liqo_offloading::webhook::serve_webhook(context, port, ready)
             .await
             .context("the admission webhook")
     });
@@ -201,10 +201,15 @@ fn start_leading(
     auth_port: u16,
 ) -> JoinSet<anyhow::Result<()>> {
     let mut parts = JoinSet::new();
-    let keeper = Arc::new(liqo_sharing::Keeper::new(context, &identity));
-    let keep: liqo_peering::Keep = Arc::new(move |namespace, peer| {
+    let keeper = Arc::new(liqo_sharing::PeeringArchiver::new(context, &identity));
+    let keep: liqo_peering::KeepHook = Arc::new(move |namespace, peer| {
         let keeper = keeper.clone();
-        async move { Ok(keeper.keep(&namespace, peer.as_deref()).await?) }.boxed()
+        async move {
+            Ok(keeper
+                .archive_namespace(&namespace, peer.as_deref())
+                .await?)
+        }
+        .boxed()
     });
     parts.spawn({
         let (context, identity) = (context.clone(), Arc::clone(&identity));
@@ -218,7 +223,7 @@ fn start_leading(
     parts.spawn({
         let context = context.clone();
         async move {
-            liqo_sharing::run(context, identity)
+            liqo_sharing::run_controllers(context, identity)
                 .await
                 .context("sharing")
         }
@@ -233,11 +238,15 @@ fn start_leading(
     });
     parts.spawn({
         let context = context.clone();
-        async move { liqo_tethering::run(context).await.context("tethering") }
+        async move {
+            liqo_tethering::run_controllers(context)
+                .await
+                .context("tethering")
+        }
     });
     let context = context.clone();
     parts.spawn(async move {
-        liqo_offloading::run(context, voucher_key)
+        liqo_offloading::run_controllers(context, voucher_key)
             .await
             .context("offloading")
     });
@@ -246,7 +255,7 @@ fn start_leading(
 
 /// Renews the lease until the last of the leader's `parts` has ended, so that no other replica
 /// leads meanwhile. Then releases it.
-async fn lead(
+async fn keep_leading(
     mut leadership: Leadership<'_>,
     mut parts: JoinSet<anyhow::Result<()>>,
     webhook: &mut JoinSet<anyhow::Result<()>>,
@@ -261,7 +270,7 @@ async fn lead(
             ended = webhook.join_next() => part_ended(ended, stop),
         };
         stop.cancel();
-        let finished = finish(parts).await;
+        let finished = wait_for_parts(parts).await;
         renewing.cancel();
         Ok(outcome.and(finished))
     };
@@ -291,7 +300,7 @@ fn part_ended(
 }
 
 /// Waits until the parts have ended, with a time limit.
-async fn finish(mut parts: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+async fn wait_for_parts(mut parts: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     let all = async {
         while let Some(ended) = parts.join_next().await {
             if let Ok(Err(error)) = ended {

@@ -7,11 +7,11 @@
 mod dns;
 
 use clap::Parser;
-use liqo_controller_manager::{LeadershipLost, Replica};
+use liqo_controller_manager::{LeadershipLost, ManagerReplica};
 use liqo_controller_runtime::{
     Clock, Tcp,
     context::every_address,
-    leader::Timing,
+    leader::LeaseTiming,
     process::{self, LogFormat, Readiness},
 };
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
     about,
     after_help = "`liqo-controller-manager dns` runs the resolver for remote pods instead: see `liqo-controller-manager dns --help`."
 )]
-struct Arguments {
+struct ManagerArguments {
     /// Namespace that Liqo runs in.
     #[arg(long, env = "POD_NAMESPACE", default_value = liqo_api::SYSTEM_NAMESPACE)]
     namespace: String,
@@ -44,7 +44,7 @@ struct Arguments {
     auth_port: u16,
     /// How long another replica waits before it replaces a leader that died. This one gives up
     /// after two thirds of that time without the API server.
-    #[arg(long, env = "LEASE_SECONDS", default_value_t = Timing::ALONE.lease_seconds(), value_parser = clap::value_parser!(u64).range(5..=60))]
+    #[arg(long, env = "LEASE_SECONDS", default_value_t = LeaseTiming::ALONE.lease_seconds(), value_parser = clap::value_parser!(u64).range(5..=60))]
     lease_seconds: u64,
     /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example
     /// `info,liqo_offloading=debug`.
@@ -60,7 +60,7 @@ struct Arguments {
     kubelet_extra_args: Vec<String>,
 }
 
-impl Arguments {
+impl ManagerArguments {
     /// The flags that were given and have no effect.
     fn without_effect(&self) -> Vec<&'static str> {
         let image = self.kubelet_image.iter().map(|_| "--kubelet-image");
@@ -78,10 +78,10 @@ async fn main() -> anyhow::Result<()> {
     {
         return dns::main().await;
     }
-    let arguments = Arguments::parse();
+    let arguments = ManagerArguments::parse();
     let health_address = every_address(arguments.pod_ip, arguments.health_port);
     let readiness = Readiness::waiting("the webhook does not answer yet");
-    process::run(
+    process::run_program(
         arguments.log_format,
         health_address,
         readiness.clone(),
@@ -91,7 +91,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn run(
-    arguments: Arguments,
+    arguments: ManagerArguments,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -101,8 +101,8 @@ async fn run(
             "not needed, and without effect: there is no virtual kubelet apart from this process"
         );
     }
-    let replica = Replica {
-        client: process::client().await?,
+    let replica = ManagerReplica {
+        client: process::api_client().await?,
         clock: Clock::system(),
         network: Tcp::network(),
         namespace: arguments.namespace,
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn the_flags_of_a_brokers_customer_are_accepted_and_have_no_effect() {
         let parse = |more: &[&str]| {
-            Arguments::try_parse_from(
+            ManagerArguments::try_parse_from(
                 [
                     &[
                         "liqo-controller-manager",

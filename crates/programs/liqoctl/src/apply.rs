@@ -9,9 +9,9 @@ use kube::{
 };
 
 use crate::{
-    cluster::{Explained as _, full_name, is_absent},
+    cluster::{ExplainFailure as _, full_name, is_absent},
     manifests::kind,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 
 /// Field manager of everything that this program applies.
@@ -33,7 +33,10 @@ pub fn api_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<Dyn
 }
 
 /// Creates or updates an object. Fields that only others wrote stay.
-pub async fn apply(client: &Client, object: &DynamicObject) -> anyhow::Result<DynamicObject> {
+pub async fn apply_object(
+    client: &Client,
+    object: &DynamicObject,
+) -> anyhow::Result<DynamicObject> {
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     api_of(client, object)?
         .patch(&object.name_any(), &parameters, &Patch::Apply(object))
@@ -42,7 +45,7 @@ pub async fn apply(client: &Client, object: &DynamicObject) -> anyhow::Result<Dy
 }
 
 /// Waits until the API server serves these definitions.
-pub async fn established(
+pub async fn wait_until_established(
     client: &Client,
     definitions: &[&DynamicObject],
     timeout: Duration,
@@ -76,9 +79,9 @@ pub async fn established(
                 };
                 Ok(
                     if is("Established", "True") && is("NamesAccepted", "True") {
-                        Poll::Done(())
+                        PollResult::Done(())
                     } else {
-                        Poll::NotYet("the API server does not serve it yet".to_owned())
+                        PollResult::NotYet("the API server does not serve it yet".to_owned())
                     },
                 )
             },
@@ -89,18 +92,21 @@ pub async fn established(
 }
 
 /// Deletes an object. Succeeds if the object is gone or its kind is unknown.
-pub async fn delete(api: &Api<DynamicObject>, name: &str) -> anyhow::Result<()> {
+pub async fn delete_if_present(api: &Api<DynamicObject>, name: &str) -> anyhow::Result<()> {
     match api.delete(name, &DeleteParams::background()).await {
         Ok(_) => Ok(()),
         Err(error) if is_absent(&error) => Ok(()),
-        Err(error) => {
-            Err(crate::cluster::explain(error)).with_context(|| format!("cannot delete {name}"))
-        }
+        Err(error) => Err(crate::cluster::explain_request_error(error))
+            .with_context(|| format!("cannot delete {name}")),
     }
 }
 
 /// Waits until an object is gone.
-pub async fn gone(api: &Api<DynamicObject>, name: &str, timeout: Duration) -> anyhow::Result<()> {
+pub async fn wait_until_gone(
+    api: &Api<DynamicObject>,
+    name: &str,
+    timeout: Duration,
+) -> anyhow::Result<()> {
     until(
         &format!("{name} is gone"),
         timeout,
@@ -111,8 +117,8 @@ pub async fn gone(api: &Api<DynamicObject>, name: &str, timeout: Duration) -> an
                 .await
                 .doing(format!("read {name}"))?
             {
-                None => Ok(Poll::Done(())),
-                Some(left) => Ok(Poll::NotYet(
+                None => Ok(PollResult::Done(())),
+                Some(left) => Ok(PollResult::NotYet(
                     match left.metadata.finalizers.unwrap_or_default() {
                         finalizers if finalizers.is_empty() => "it still exists".to_owned(),
                         finalizers => format!("its finalizers keep it: {}", finalizers.join(", ")),

@@ -11,13 +11,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     unpeer::lends_to,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Decided {
+pub struct RecordedPeeringIntent {
     /// Name of the peer.
     pub peer: String,
     /// Whether it may borrow from this cluster.
@@ -25,17 +25,17 @@ pub struct Decided {
 }
 
 /// The question to ask before refusing a peer that borrows from this cluster.
-pub fn question(foreign: &ForeignCluster) -> Option<String> {
+pub fn question_before_refusal(foreign: &ForeignCluster) -> Option<String> {
     let name = foreign.name_any();
     lends_to(foreign).then(|| format!("This takes back what {name} borrows from this cluster, and ends its pods here. Continue?"))
 }
 
 /// Records whether a peer may borrow from this cluster.
-pub async fn decide(
+pub async fn record_peering_intent(
     cluster: &Cluster,
     foreign: &ForeignCluster,
     incoming_peering: PeeringIntent,
-) -> anyhow::Result<Decided> {
+) -> anyhow::Result<RecordedPeeringIntent> {
     let (api, peer) = (
         Api::<ForeignCluster>::all(cluster.client.clone()),
         foreign.name_any(),
@@ -45,14 +45,14 @@ pub async fn decide(
         .patch(&peer, &PatchParams::default(), &Patch::Merge(&change))
         .await;
     written.doing(format!("change ForeignCluster {peer}"))?;
-    Ok(Decided {
+    Ok(RecordedPeeringIntent {
         peer,
         incoming_peering,
     })
 }
 
 /// The result as text for people.
-pub fn table(decided: &Decided) -> String {
+pub fn render_peering_intent(decided: &RecordedPeeringIntent) -> String {
     let peer = &decided.peer;
     if decided.incoming_peering == PeeringIntent::No {
         format!(
@@ -74,9 +74,9 @@ mod tests {
             serde_json::from_value(json!({ "metadata": { "name": "rome" }, "spec": { "clusterID": id }, "status": status }))
                 .unwrap()
         };
-        assert_eq!(question(&peer(json!({}))), None);
+        assert_eq!(question_before_refusal(&peer(json!({}))), None);
         assert!(
-            question(&peer(json!({ "tenantNamespace": "liqo-tenant-x" })))
+            question_before_refusal(&peer(json!({ "tenantNamespace": "liqo-tenant-x" })))
                 .unwrap()
                 .contains("rome")
         );

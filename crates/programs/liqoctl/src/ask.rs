@@ -5,7 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use anyhow::bail;
 
 /// Returns if the person agrees. Without a terminal, `--yes` is required.
-pub fn confirm(question: &str, yes: bool) -> anyhow::Result<()> {
+pub fn require_confirmation(question: &str, yes: bool) -> anyhow::Result<()> {
     if yes {
         return Ok(());
     }
@@ -28,11 +28,11 @@ mod tests {
 
     #[test]
     fn without_a_terminal_nothing_is_destroyed_unless_yes_was_said() {
-        assert!(confirm("Remove everything?", true).is_ok());
+        assert!(require_confirmation("Remove everything?", true).is_ok());
         // The test harness may run on a terminal, where this would wait for an answer.
         if !std::io::stdin().is_terminal() {
             assert!(
-                confirm("Remove everything?", false)
+                require_confirmation("Remove everything?", false)
                     .unwrap_err()
                     .to_string()
                     .contains("--yes")

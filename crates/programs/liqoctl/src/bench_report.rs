@@ -13,10 +13,10 @@ const PLAIN: &str = "plain";
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct BenchReport {
     /// Repetitions of each measurement; the figures are medians.
     pub rounds: u16,
-    pub figures: Vec<Figure>,
+    pub figures: Vec<BenchFigure>,
     /// The missing figures, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -26,7 +26,7 @@ pub struct Report {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub struct BenchFigure {
     pub what: String,
     pub unit: &'static str,
     /// The median of each way that was measured.
@@ -37,7 +37,7 @@ pub struct Figure {
     pub ratio: Option<f64>,
 }
 
-impl Figure {
+impl BenchFigure {
     /// A plain value below `negligible` gives no ratio.
     pub fn new(
         what: impl Into<String>,
@@ -63,7 +63,7 @@ impl Figure {
         }
     }
 
-    fn row(&self, way: &str) -> Vec<String> {
+    fn table_row(&self, way: &str) -> Vec<String> {
         let value = |way: &str| {
             self.values
                 .get(way)
@@ -76,9 +76,9 @@ impl Figure {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// An error if something could not be removed.
-    pub fn verdict(&self) -> anyhow::Result<()> {
+    pub fn ensure_all_removed(&self) -> anyhow::Result<()> {
         ensure!(
             self.left.is_empty(),
             "what was created for measuring could not be removed"
@@ -87,10 +87,10 @@ impl Report {
     }
 
     /// The figures as a table; `way` is compared with the plain one.
-    pub fn table(&self, way: &str, plain_title: &str) -> String {
-        output::table(
+    pub fn render_figures(&self, way: &str, plain_title: &str) -> String {
+        output::format_table(
             &["", &way.to_uppercase(), plain_title, "RATIO"],
-            self.figures.iter().map(|figure| figure.row(way)),
+            self.figures.iter().map(|figure| figure.table_row(way)),
         )
     }
 

@@ -20,14 +20,14 @@ const BUSY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Selects a cluster: a kubeconfig file and a context in it. The default is kubectl's.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
+pub struct ClusterAccess {
     pub kubeconfig: Option<PathBuf>,
     pub context: Option<String>,
 }
 
-impl Access {
+impl ClusterAccess {
     /// The current context of a kubeconfig file.
-    pub fn file(path: impl Into<PathBuf>) -> Self {
+    pub fn from_file(path: impl Into<PathBuf>) -> Self {
         Self {
             kubeconfig: Some(path.into()),
             context: None,
@@ -54,7 +54,7 @@ pub struct Cluster {
     /// Client acting as the user.
     pub client: Client,
     /// The kubeconfig and context that led to it.
-    pub access: Access,
+    pub access: ClusterAccess,
     /// Its name in the kubeconfig, from which a cluster name can be made.
     pub context: String,
     /// URL of its API server.
@@ -63,9 +63,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// Reads the kubeconfig. The first request shows whether the cluster answers.
-    pub async fn connect(access: &Access) -> anyhow::Result<Self> {
+    pub async fn connect(access: &ClusterAccess) -> anyhow::Result<Self> {
         let kubeconfig = match &access.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path).map_err(|error| unusable(error, path))?,
+            Some(path) => Kubeconfig::read_from(path)
+                .map_err(|error| explain_unusable_kubeconfig(error, path))?,
             None => match Kubeconfig::read() {
                 Ok(kubeconfig) => kubeconfig,
                 Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
@@ -98,13 +99,13 @@ impl Cluster {
         Self::build(config, access, cluster_name)
     }
 
-    fn in_cluster(access: &Access) -> anyhow::Result<Self> {
+    fn in_cluster(access: &ClusterAccess) -> anyhow::Result<Self> {
         let config = Config::incluster()
             .context("there is neither a usable kubeconfig nor a ServiceAccount")?;
         Self::build(config, access, "in-cluster".to_owned())
     }
 
-    fn build(mut config: Config, access: &Access, context: String) -> anyhow::Result<Self> {
+    fn build(mut config: Config, access: &ClusterAccess, context: String) -> anyhow::Result<Self> {
         // Proxies in the environment are for the internet; this program connects to clusters
         // directly.
         config.proxy_url = None;
@@ -123,13 +124,13 @@ impl Cluster {
     }
 
     /// The `ClusterConfig`, or nothing where Liqo is not installed.
-    pub async fn config(&self) -> anyhow::Result<Option<ClusterConfig>> {
+    pub async fn read_configuration(&self) -> anyhow::Result<Option<ClusterConfig>> {
         let api: Api<ClusterConfig> = Api::all(self.client.clone());
         match api.get_opt(CLUSTER_CONFIG).await {
             Ok(config) => Ok(config),
             // The API server does not know the kind.
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(explain(error)).with_context(|| {
+            Err(error) => Err(explain_request_error(error)).with_context(|| {
                 format!(
                     "cannot read ClusterConfig {CLUSTER_CONFIG} of {}",
                     self.context
@@ -141,14 +142,14 @@ impl Cluster {
     /// Whether Liqo should connect this cluster's pods with those of other clusters.
     pub async fn has_network(&self) -> anyhow::Result<bool> {
         Ok(self
-            .config()
+            .read_configuration()
             .await?
             .is_some_and(|config| config.spec.network.enabled))
     }
 
     /// The `ClusterConfig`; an error if Liqo is not installed.
-    pub async fn installed(&self) -> anyhow::Result<Installed> {
-        let config = self.config().await?.ok_or_else(|| {
+    pub async fn require_installed(&self) -> anyhow::Result<InstalledLiqo> {
+        let config = self.read_configuration().await?.ok_or_else(|| {
             anyhow!(
                 "Liqo is not installed in cluster {}: run `liqoctl{} install`",
                 self.context,
@@ -163,12 +164,12 @@ impl Cluster {
                 self.access.flags()
             )
         })?;
-        Ok(Installed { id, config })
+        Ok(InstalledLiqo { id, config })
     }
 }
 
 /// Explains why a kubeconfig cannot be used.
-fn unusable(error: KubeconfigError, path: &Path) -> anyhow::Error {
+fn explain_unusable_kubeconfig(error: KubeconfigError, path: &Path) -> anyhow::Error {
     let what = format!("cannot read the kubeconfig {}", path.display());
     match error {
         KubeconfigError::ReadConfig(cause, _) => anyhow!(cause).context(what),
@@ -181,7 +182,7 @@ fn without_quotes(error: KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(_, ref path) => {
             let path = path.clone();
-            unusable(error, &path)
+            explain_unusable_kubeconfig(error, &path)
         }
         error => anyhow!(error),
     }
@@ -189,26 +190,26 @@ fn without_quotes(error: KubeconfigError) -> anyhow::Error {
 
 /// Liqo in a cluster.
 #[derive(Clone, Debug)]
-pub struct Installed {
+pub struct InstalledLiqo {
     pub id: ClusterId,
     /// Its configuration and what the manager found out.
     pub config: ClusterConfig,
 }
 
 /// Adds to a failed request what the program wanted to do.
-pub trait Explained<T> {
+pub trait ExplainFailure<T> {
     /// Says what could not be done, and why.
     fn doing(self, what: impl Display) -> anyhow::Result<T>;
 }
 
-impl<T> Explained<T> for kube::Result<T> {
+impl<T> ExplainFailure<T> for kube::Result<T> {
     fn doing(self, what: impl Display) -> anyhow::Result<T> {
-        self.map_err(|error| explain(error).context(format!("cannot {what}")))
+        self.map_err(|error| explain_request_error(error).context(format!("cannot {what}")))
     }
 }
 
 /// Explains a failed request, with the next step if there is one.
-pub fn explain(error: kube::Error) -> anyhow::Error {
+pub fn explain_request_error(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 401 => {
             anyhow!(
@@ -218,18 +219,18 @@ pub fn explain(error: kube::Error) -> anyhow::Error {
         kube::Error::Api(status) => anyhow!("{}", status.message),
         kube::Error::Service(error) => anyhow!(
             "cannot reach the API server ({}): is the cluster up, and does the kubeconfig belong to it?",
-            innermost(error.as_ref())
+            innermost_cause(error.as_ref())
         ),
         kube::Error::HyperError(error) => anyhow!(
             "the connection to the API server broke ({})",
-            innermost(&error)
+            innermost_cause(&error)
         ),
         error => anyhow!(error),
     }
 }
 
 /// The innermost cause says most; the errors around it repeat each other.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+fn innermost_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -323,7 +324,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named_once_and_without_quotes() {
-        let error = Cluster::connect(&Access::file("/nope"))
+        let error = Cluster::connect(&ClusterAccess::from_file("/nope"))
             .await
             .err()
             .unwrap();

@@ -11,7 +11,7 @@ use liqo_api::{ForeignCluster, NamespaceOffloading, SYSTEM_NAMESPACE, labels, ma
 
 use crate::{
     cli::Cli,
-    cluster::{Access, Cluster},
+    cluster::{Cluster, ClusterAccess},
     manifests::NAMESPACE,
 };
 
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The names that can stand at the cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Names {
+pub enum CompletableNames {
     Contexts,
     Peers,
     Namespaces,
@@ -32,30 +32,30 @@ pub enum Names {
 
 /// What to complete.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    pub names: Names,
+pub struct CompletionRequest {
+    pub names: CompletableNames,
     /// What the user has typed of it.
     pub prefix: String,
-    pub access: Access,
+    pub access: ClusterAccess,
 }
 
 /// What can be completed after these words, the last of which is the one at the cursor; nothing if
 /// the cluster knows no names for it.
-pub fn wanted(words: &[String]) -> Option<Wanted> {
+pub fn completion_request(words: &[String]) -> Option<CompletionRequest> {
     let mut root = Cli::command();
     root.build();
     let (current, before) = words.split_last()?;
-    let line = Line::read(&root, before);
+    let line = PartialCommandLine::parse_words(&root, before);
     let names = match (&line.open_flag, current.starts_with('-')) {
         (Some(flag), _) => names_of_flag(&line.path, flag)?,
         (None, true) => return None,
         (None, false) => line.names_of_argument()?,
     };
-    let access = Access {
+    let access = ClusterAccess {
         kubeconfig: line.values.get("kubeconfig").map(PathBuf::from),
         context: line.values.get("context").cloned(),
     };
-    Some(Wanted {
+    Some(CompletionRequest {
         names,
         prefix: current.clone(),
         access,
@@ -63,7 +63,7 @@ pub fn wanted(words: &[String]) -> Option<Wanted> {
 }
 
 /// A command line up to the cursor.
-struct Line<'a> {
+struct PartialCommandLine<'a> {
     command: &'a Command,
     path: Vec<&'a str>,
     /// Arguments of the command that are no flags.
@@ -74,8 +74,8 @@ struct Line<'a> {
     open_flag: Option<String>,
 }
 
-impl<'a> Line<'a> {
-    fn read(root: &'a Command, words: &[String]) -> Self {
+impl<'a> PartialCommandLine<'a> {
+    fn parse_words(root: &'a Command, words: &[String]) -> Self {
         let mut line = Self {
             command: root,
             path: Vec::new(),
@@ -86,7 +86,7 @@ impl<'a> Line<'a> {
         for word in words {
             if let Some(flag) = line.open_flag.take() {
                 line.values.insert(flag, word.clone());
-            } else if let Some((arg, value)) = line.flag(word) {
+            } else if let Some((arg, value)) = line.flag_with_value(word) {
                 match value {
                     Some(value) => drop(line.values.insert(arg, value)),
                     None => line.open_flag = Some(arg),
@@ -108,7 +108,7 @@ impl<'a> Line<'a> {
     }
 
     /// A flag that takes a value, and its value if that is in the same word.
-    fn flag(&self, word: &str) -> Option<(String, Option<String>)> {
+    fn flag_with_value(&self, word: &str) -> Option<(String, Option<String>)> {
         let (name, value) = word
             .split_once('=')
             .map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
@@ -126,20 +126,20 @@ impl<'a> Line<'a> {
         Some((arg.get_id().to_string(), value))
     }
 
-    fn names_of_argument(&self) -> Option<Names> {
+    fn names_of_argument(&self) -> Option<CompletableNames> {
         // The last argument may be repeated.
         let arguments: Vec<&Arg> = self.command.get_positionals().collect();
         let argument = arguments
             .get(self.arguments)
             .or(arguments.last().filter(|last| is_repeated(last)))?;
         match (self.path.as_slice(), argument.get_id().as_str()) {
-            (["offload", "namespace"], "names") => Some(Names::Namespaces),
-            (["unoffload", "namespace"], "names") => Some(Names::OffloadedNamespaces),
-            (["explain", "pod"], "pod") | (["move", "pods"], "names") => {
-                Some(Names::Pods(self.values.get("namespace").cloned()))
-            }
-            (["token", "delete"], "name") => Some(Names::Tokens),
-            (["unpeer"], "name") | (_, "peer") => Some(Names::Peers),
+            (["offload", "namespace"], "names") => Some(CompletableNames::Namespaces),
+            (["unoffload", "namespace"], "names") => Some(CompletableNames::OffloadedNamespaces),
+            (["explain", "pod"], "pod") | (["move", "pods"], "names") => Some(
+                CompletableNames::Pods(self.values.get("namespace").cloned()),
+            ),
+            (["token", "delete"], "name") => Some(CompletableNames::Tokens),
+            (["unpeer"], "name") | (_, "peer") => Some(CompletableNames::Peers),
             _ => None,
         }
     }
@@ -150,21 +150,21 @@ fn is_repeated(arg: &Arg) -> bool {
         .is_some_and(|range| range.max_values() > 1)
 }
 
-fn names_of_flag(path: &[&str], flag: &str) -> Option<Names> {
+fn names_of_flag(path: &[&str], flag: &str) -> Option<CompletableNames> {
     match (path, flag) {
-        (_, "context" | "remote_context") => Some(Names::Contexts),
-        (["unoffload", _], "namespace") => Some(Names::OffloadedNamespaces),
-        (_, "namespace") => Some(Names::Namespaces),
+        (_, "context" | "remote_context") => Some(CompletableNames::Contexts),
+        (["unoffload", _], "namespace") => Some(CompletableNames::OffloadedNamespaces),
+        (_, "namespace") => Some(CompletableNames::Namespaces),
         (_, "provider" | "peer") | (["broker", _], "peers") | (["move", _], "from" | "to") => {
-            Some(Names::Peers)
+            Some(CompletableNames::Peers)
         }
         _ => None,
     }
 }
 
 /// The names, in order. None where the cluster does not answer soon.
-pub async fn names(wanted: &Wanted) -> Vec<String> {
-    let found = tokio::time::timeout(TIMEOUT, read(wanted)).await;
+pub async fn complete_names(wanted: &CompletionRequest) -> Vec<String> {
+    let found = tokio::time::timeout(TIMEOUT, read_names(wanted)).await;
     let mut names = found.ok().and_then(Result::ok).unwrap_or_default();
     // A name is one word for the shell.
     names.retain(|name| name.starts_with(&wanted.prefix) && !name.contains(char::is_whitespace));
@@ -172,8 +172,8 @@ pub async fn names(wanted: &Wanted) -> Vec<String> {
     names
 }
 
-async fn read(wanted: &Wanted) -> anyhow::Result<Vec<String>> {
-    if wanted.names == Names::Contexts {
+async fn read_names(wanted: &CompletionRequest) -> anyhow::Result<Vec<String>> {
+    if wanted.names == CompletableNames::Contexts {
         let kubeconfig = match &wanted.access.kubeconfig {
             Some(path) => Kubeconfig::read_from(path)?,
             None => Kubeconfig::read()?,
@@ -187,23 +187,23 @@ async fn read(wanted: &Wanted) -> anyhow::Result<Vec<String>> {
     let cluster = Cluster::connect(&wanted.access).await?;
     let (client, all) = (cluster.client.clone(), ListParams::default());
     Ok(match &wanted.names {
-        Names::Contexts => Vec::new(),
-        Names::Peers => named(
+        CompletableNames::Contexts => Vec::new(),
+        CompletableNames::Peers => names_of_objects(
             &Api::<ForeignCluster>::all(client)
                 .list_metadata(&all)
                 .await?
                 .items,
         ),
-        Names::Namespaces => {
+        CompletableNames::Namespaces => {
             let mut found = Api::<Namespace>::all(client)
                 .list_metadata(&all)
                 .await?
                 .items;
             found.retain(|one| !one.labels().contains_key(labels::NAMESPACE_KIND));
             found.retain(|one| may_be_offloaded(&one.name_any(), SYSTEM_NAMESPACE));
-            named(&found)
+            names_of_objects(&found)
         }
-        Names::OffloadedNamespaces => {
+        CompletableNames::OffloadedNamespaces => {
             let found = Api::<NamespaceOffloading>::all(client)
                 .list_metadata(&all)
                 .await?
@@ -213,21 +213,21 @@ async fn read(wanted: &Wanted) -> anyhow::Result<Vec<String>> {
                 .filter_map(kube::ResourceExt::namespace)
                 .collect()
         }
-        Names::Pods(namespace) => {
+        CompletableNames::Pods(namespace) => {
             let namespace = namespace
                 .as_deref()
                 .unwrap_or_else(|| cluster.client.default_namespace())
                 .to_owned();
-            named(
+            names_of_objects(
                 &Api::<Pod>::namespaced(client, &namespace)
                     .list_metadata(&all)
                     .await?
                     .items,
             )
         }
-        Names::Tokens => {
+        CompletableNames::Tokens => {
             let tokens = ListParams::default().labels(labels::PEERING_TOKEN);
-            named(
+            names_of_objects(
                 &Api::<Secret>::namespaced(client, NAMESPACE)
                     .list_metadata(&tokens)
                     .await?
@@ -237,7 +237,7 @@ async fn read(wanted: &Wanted) -> anyhow::Result<Vec<String>> {
     })
 }
 
-fn named<K>(objects: &[PartialObjectMeta<K>]) -> Vec<String> {
+fn names_of_objects<K>(objects: &[PartialObjectMeta<K>]) -> Vec<String> {
     objects
         .iter()
         .filter_map(|object| object.metadata.name.clone())
@@ -246,7 +246,7 @@ fn named<K>(objects: &[PartialObjectMeta<K>]) -> Vec<String> {
 
 /// The completion script of a shell. Bash, zsh and fish also complete names that only the cluster
 /// knows.
-pub fn script(shell: Shell) -> anyhow::Result<String> {
+pub fn completion_script(shell: Shell) -> anyhow::Result<String> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
     let names = match shell {
@@ -292,46 +292,50 @@ complete -c liqoctl -f -n 'not string match -q -- "-*" (commandline -ct)' -a '(l
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> Option<Names> {
-        wanted(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).map(|wanted| wanted.names)
+    fn of(line: &str) -> Option<CompletableNames> {
+        completion_request(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+            .map(|wanted| wanted.names)
     }
 
     #[test]
     fn names_of_the_cluster_are_completed_where_a_command_takes_them() {
         for (line, names) in [
-            ("unpeer ", Some(Names::Peers)),
-            ("unpeer mi", Some(Names::Peers)),
+            ("unpeer ", Some(CompletableNames::Peers)),
+            ("unpeer mi", Some(CompletableNames::Peers)),
             ("unpeer milan ", None),
-            ("approve ", Some(Names::Peers)),
-            ("offer accept ", Some(Names::Peers)),
-            ("usage ", Some(Names::Peers)),
-            ("receipt list ", Some(Names::Peers)),
-            ("policy explain ", Some(Names::Peers)),
-            ("catalog ", Some(Names::Peers)),
-            ("bench network ", Some(Names::Peers)),
-            ("offload namespace ", Some(Names::Namespaces)),
-            ("offload ns a b ", Some(Names::Namespaces)),
+            ("approve ", Some(CompletableNames::Peers)),
+            ("offer accept ", Some(CompletableNames::Peers)),
+            ("usage ", Some(CompletableNames::Peers)),
+            ("receipt list ", Some(CompletableNames::Peers)),
+            ("policy explain ", Some(CompletableNames::Peers)),
+            ("catalog ", Some(CompletableNames::Peers)),
+            ("bench network ", Some(CompletableNames::Peers)),
+            ("offload namespace ", Some(CompletableNames::Namespaces)),
+            ("offload ns a b ", Some(CompletableNames::Namespaces)),
             (
                 "unoffload namespace --yes ",
-                Some(Names::OffloadedNamespaces),
+                Some(CompletableNames::OffloadedNamespaces),
             ),
-            ("unoffload ns -n ", Some(Names::OffloadedNamespaces)),
+            (
+                "unoffload ns -n ",
+                Some(CompletableNames::OffloadedNamespaces),
+            ),
             ("offload ns --namespace-selector ", None),
             ("unoffload ns --namespace-selector ", None),
             (
                 "move pods -n demo web-a ",
-                Some(Names::Pods(Some("demo".into()))),
+                Some(CompletableNames::Pods(Some("demo".into()))),
             ),
-            ("move pods --from ", Some(Names::Peers)),
-            ("move pods --to ", Some(Names::Peers)),
-            ("explain pod ", Some(Names::Pods(None))),
+            ("move pods --from ", Some(CompletableNames::Peers)),
+            ("move pods --to ", Some(CompletableNames::Peers)),
+            ("explain pod ", Some(CompletableNames::Pods(None))),
             (
                 "explain pod -n demo ",
-                Some(Names::Pods(Some("demo".into()))),
+                Some(CompletableNames::Pods(Some("demo".into()))),
             ),
-            ("explain pod -n ", Some(Names::Namespaces)),
-            ("token delete ", Some(Names::Tokens)),
-            ("status --context ", Some(Names::Contexts)),
+            ("explain pod -n ", Some(CompletableNames::Namespaces)),
+            ("token delete ", Some(CompletableNames::Tokens)),
+            ("status --context ", Some(CompletableNames::Contexts)),
             ("status ", None),
             ("unpeer --", None),
             ("unpeer --timeout ", None),
@@ -344,7 +348,7 @@ mod tests {
     #[test]
     fn the_cluster_that_the_line_names_is_asked() {
         let words = ["--kubeconfig=file", "unpeer", "--context", "rome", "mi"].map(str::to_owned);
-        let wanted = wanted(&words).unwrap();
+        let wanted = completion_request(&words).unwrap();
         assert_eq!(
             (wanted.prefix.as_str(), wanted.access.flags().as_str()),
             ("mi", " --kubeconfig file --context rome")
@@ -354,7 +358,7 @@ mod tests {
     #[test]
     fn the_scripts_ask_for_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let script = script(shell).unwrap();
+            let script = completion_script(shell).unwrap();
             assert!(
                 script.contains("liqoctl") && script.contains("__complete --"),
                 "{shell}"

@@ -8,13 +8,13 @@ use liqo_api::{
     CLUSTERS_KEY, ClusterConfig, ClusterId, DISCOVERED_CLUSTERS, ForeignCluster, PeeringIntent,
     PeeringPolicy, SYSTEM_NAMESPACE, SearchDomain, links,
 };
-use liqo_discovery::merge::{Discovered, announcements, merge};
+use liqo_discovery::merge::{DiscoveryListEntry, listed_announcements, merge_announcements};
 use serde::Serialize;
 
-use self::reason::{is_true, reason};
+use self::reason::{is_true, reason_not_borrowing};
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
-    output::{self, plain},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    output::{self, strip_control_characters},
 };
 
 /// The source of clusters that are found on the local network.
@@ -27,14 +27,14 @@ pub struct DiscoveryReport {
     /// Whether this cluster looks for others on the local network.
     pub lan: bool,
     /// The domains that it looks in.
-    pub domains: Vec<Domain>,
-    pub clusters: Vec<Shown>,
+    pub domains: Vec<SearchedDomain>,
+    pub clusters: Vec<DiscoveredCluster>,
 }
 
 /// A `SearchDomain`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Domain {
+pub struct SearchedDomain {
     pub name: String,
     pub domain: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Domain {
 /// A cluster that is found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct DiscoveredCluster {
     /// Name of its `ForeignCluster`; the name that it announces where there is none.
     pub name: String,
     #[serde(rename = "clusterID")]
@@ -80,7 +80,7 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
     let list = list
         .and_then(|list| list.data?.remove(CLUSTERS_KEY))
         .unwrap_or_else(|| "[]".to_owned());
-    let discovered: Vec<Discovered> = serde_json::from_str(&list)?;
+    let discovered: Vec<DiscoveryListEntry> = serde_json::from_str(&list)?;
     let records: Vec<ForeignCluster> = list_or_none(&Api::all(client.clone()), &everything)
         .await
         .doing("list the peers")?;
@@ -90,8 +90,8 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
     let domains: Vec<SearchDomain> = list_or_none(&Api::all(client.clone()), &everything)
         .await
         .doing("list the domains")?;
-    Ok(report(
-        cluster.config().await?.as_ref(),
+    Ok(discovery_report(
+        cluster.read_configuration().await?.as_ref(),
         domains,
         discovered,
         &records,
@@ -99,27 +99,29 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
     ))
 }
 
-fn report(
+fn discovery_report(
     config: Option<&ClusterConfig>,
     domains: Vec<SearchDomain>,
-    discovered: Vec<Discovered>,
+    discovered: Vec<DiscoveryListEntry>,
     records: &[ForeignCluster],
     policies: Vec<PeeringPolicy>,
 ) -> DiscoveryReport {
     let policies: Vec<_> = policies.into_iter().map(std::sync::Arc::new).collect();
     let not_listed_yet = not_listed_yet(config, &domains, &discovered);
-    let shown = |one: Discovered| {
+    let shown = |one: DiscoveryListEntry| {
         let id = one.announcement.cluster_id;
         let record = records.iter().find(|record| record.spec.cluster_id == id);
-        let reason = reason(record, &policies, &one.sources, one.problem);
+        let reason = reason_not_borrowing(record, &policies, &one.sources, one.problem);
         let announced = one.announcement.auth_urls.into_iter().next();
         let authenticated = |record: &ForeignCluster| is_true(record, links::AUTHENTICATED);
-        Shown {
-            name: plain(&record.map_or(one.announcement.cluster_name, kube::ResourceExt::name_any)),
+        DiscoveredCluster {
+            name: strip_control_characters(
+                &record.map_or(one.announcement.cluster_name, kube::ResourceExt::name_any),
+            ),
             auth_url: record
                 .and_then(|record| record.spec.auth_url.clone())
                 .or(announced)
-                .map(|url| plain(&url)),
+                .map(|url| strip_control_characters(&url)),
             found_by: one.sources,
             borrows: record.is_some_and(|record| record.wants_outgoing() && authenticated(record)),
             lends: record.is_some_and(crate::unpeer::lends_to),
@@ -130,7 +132,7 @@ fn report(
     };
     DiscoveryReport {
         lan: config.is_some_and(|config| config.spec.discovery.lan.enabled),
-        domains: domains.into_iter().map(domain).collect(),
+        domains: domains.into_iter().map(searched_domain).collect(),
         clusters: discovered
             .into_iter()
             .chain(not_listed_yet)
@@ -144,23 +146,23 @@ fn report(
 fn not_listed_yet(
     config: Option<&ClusterConfig>,
     domains: &[SearchDomain],
-    listed: &[Discovered],
-) -> Vec<Discovered> {
+    listed: &[DiscoveryListEntry],
+) -> Vec<DiscoveryListEntry> {
     let Some(own) = config.and_then(|config| config.status.as_ref()?.cluster_id.as_ref()) else {
         return Vec::new();
     };
     let domains = domains
         .iter()
-        .map(|domain| (domain.name_any(), announcements(domain)))
+        .map(|domain| (domain.name_any(), listed_announcements(domain)))
         .collect();
-    let found = merge(own, &[], &domains).into_values();
+    let found = merge_announcements(own, &[], &domains).into_values();
     let missing = found.filter(|found| {
         listed
             .iter()
             .all(|one| one.announcement.cluster_id != found.announcement.cluster_id)
     });
     missing
-        .map(|found| Discovered {
+        .map(|found| DiscoveryListEntry {
             announcement: found.announcement,
             sources: found.sources,
             problem: None,
@@ -168,7 +170,7 @@ fn not_listed_yet(
         .collect()
 }
 
-fn domain(object: SearchDomain) -> Domain {
+fn searched_domain(object: SearchDomain) -> SearchedDomain {
     let status = object.status.clone().unwrap_or_default();
     let failed = status
         .conditions
@@ -178,16 +180,16 @@ fn domain(object: SearchDomain) -> Domain {
         .clusters
         .iter()
         .filter_map(|entry| Some(format!("{}: {}", entry.name, entry.problem.as_ref()?)));
-    Domain {
+    SearchedDomain {
         name: object.name_any(),
-        problem: failed.map(|condition| plain(&condition.message)),
-        broken_entries: broken.map(|text| plain(&text)).collect(),
+        problem: failed.map(|condition| strip_control_characters(&condition.message)),
+        broken_entries: broken.map(|text| strip_control_characters(&text)).collect(),
         domain: object.spec.domain,
     }
 }
 
 /// The way of discovery that a source belongs to: all but `LAN` are names of `SearchDomain`s.
-fn way(source: &str) -> String {
+fn discovery_method(source: &str) -> String {
     if source == LAN {
         LAN.to_owned()
     } else {
@@ -197,7 +199,7 @@ fn way(source: &str) -> String {
 
 /// The reason why this cluster does not borrow from another one, and a note if it refuses to lend
 /// to it.
-fn why_not(one: &Shown) -> String {
+fn render_reason(one: &DiscoveredCluster) -> String {
     let refused = one.refused.then(|| {
         format!(
             "this cluster refuses to lend to it: `liqoctl approve {}` allows it",
@@ -213,8 +215,8 @@ fn why_not(one: &Shown) -> String {
 }
 
 /// The result as text for people.
-pub fn table(report: &DiscoveryReport) -> String {
-    let peered = |one: &Shown| match (one.borrows, one.lends) {
+pub fn render_discovery(report: &DiscoveryReport) -> String {
+    let peered = |one: &DiscoveredCluster| match (one.borrows, one.lends) {
         (true, true) => "borrows, lends",
         (true, false) => "borrows",
         (false, true) => "lends",
@@ -227,11 +229,11 @@ pub fn table(report: &DiscoveryReport) -> String {
             one.auth_url.clone().unwrap_or_default(),
             one.found_by
                 .iter()
-                .map(|source| way(source))
+                .map(|source| discovery_method(source))
                 .collect::<Vec<_>>()
                 .join(", "),
             peered(one).to_owned(),
-            why_not(one),
+            render_reason(one),
         ]
     });
     let mut lines = Vec::new();
@@ -245,7 +247,7 @@ pub fn table(report: &DiscoveryReport) -> String {
             _ => "No cluster is found.".to_owned(),
         });
     } else {
-        lines.push(output::table(
+        lines.push(output::format_table(
             &[
                 "NAME",
                 "CLUSTER ID",
@@ -284,7 +286,7 @@ mod tests {
         ClusterId::of_public_key(&[2; 32])
     }
 
-    fn discovered(problem: Option<&str>) -> Vec<Discovered> {
+    fn discovered(problem: Option<&str>) -> Vec<DiscoveryListEntry> {
         let one = json!([{
             "clusterID": milan(), "clusterName": "milan", "authURLs": ["https://203.0.113.5:1"], "protocol": [1, 1],
             "sources": ["LAN", "example"], "problem": problem,
@@ -300,11 +302,15 @@ mod tests {
             .unwrap()
     }
 
-    fn shown(problem: Option<&str>, record: Option<ForeignCluster>, automatic: bool) -> Shown {
+    fn shown(
+        problem: Option<&str>,
+        record: Option<ForeignCluster>,
+        automatic: bool,
+    ) -> DiscoveredCluster {
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.consume.automatic = automatic;
         let records: Vec<_> = record.into_iter().collect();
-        report(
+        discovery_report(
             None,
             Vec::new(),
             discovered(problem),
@@ -357,7 +363,7 @@ mod tests {
             (true, true, None)
         );
         assert_eq!(one.auth_url.as_deref(), Some("https://203.0.113.6:1"));
-        let text = table(&DiscoveryReport {
+        let text = render_discovery(&DiscoveryReport {
             lan: true,
             domains: Vec::new(),
             clusters: vec![one],
@@ -382,7 +388,7 @@ mod tests {
             (one.borrows, one.lends, one.refused, one.reason.as_deref()),
             (true, false, true, None)
         );
-        let text = table(&DiscoveryReport {
+        let text = render_discovery(&DiscoveryReport {
             lan: true,
             domains: Vec::new(),
             clusters: vec![one],
@@ -400,9 +406,9 @@ mod tests {
             domains: Vec::new(),
             clusters: Vec::new(),
         };
-        assert!(table(&off).contains("discovery.lan.enabled=true"));
+        assert!(render_discovery(&off).contains("discovery.lan.enabled=true"));
         assert_eq!(
-            table(&DiscoveryReport { lan: true, ..off }),
+            render_discovery(&DiscoveryReport { lan: true, ..off }),
             "No cluster is found."
         );
     }
@@ -425,7 +431,7 @@ mod tests {
         }))
         .unwrap();
         let clusters = |listed| {
-            report(Some(&config), vec![domain.clone()], listed, &[], Vec::new())
+            discovery_report(Some(&config), vec![domain.clone()], listed, &[], Vec::new())
                 .clusters
                 .into_iter()
                 .map(|one| one.found_by)
@@ -447,9 +453,9 @@ mod tests {
             ] },
         }))
         .unwrap();
-        let text = table(&DiscoveryReport {
+        let text = render_discovery(&DiscoveryReport {
             lan: false,
-            domains: vec![domain(object)],
+            domains: vec![searched_domain(object)],
             clusters: Vec::new(),
         });
         assert_eq!(

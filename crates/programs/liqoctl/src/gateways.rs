@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{Api, api::ListParams};
 use liqo_api::{GatewayAddress, labels};
-use liqo_network_model::gateways::{GatewayLease, alive, is_key};
+use liqo_network_model::gateways::{GatewayLease, alive_gateways, is_key};
 
 use crate::{
-    cluster::{Cluster, Explained as _, Installed},
+    cluster::{Cluster, ExplainFailure as _, InstalledLiqo},
     manifests::NAMESPACE,
 };
 
@@ -49,12 +49,15 @@ impl FromStr for GatewayArgument {
 }
 
 /// Formats a gateway as a [`GatewayArgument`].
-pub fn argument(gateway: &GatewayAddress) -> String {
+pub fn gateway_argument(gateway: &GatewayAddress) -> String {
     format!("{}@{}", gateway.public_key, gateway.endpoints.join(","))
 }
 
 /// The gateways of a cluster that is reached through its tunnel.
-pub async fn of(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<GatewayAddress>> {
+pub async fn gateways_of_cluster(
+    cluster: &Cluster,
+    installed: &InstalledLiqo,
+) -> anyhow::Result<Vec<GatewayAddress>> {
     let network = &installed.config.spec.network;
     if !(network.enabled && network.api_through_tunnel) {
         bail!(
@@ -69,7 +72,7 @@ pub async fn of(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
         .await
         .doing("list the Leases of gateways")?
         .items;
-    let mut leases = alive(
+    let mut leases = alive_gateways(
         leases.iter().filter_map(GatewayLease::parse).collect(),
         network.gateways.replicas,
         Timestamp::now(),
@@ -89,9 +92,9 @@ pub async fn of(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
             continue;
         };
         let endpoints = if network.gateways.addresses.is_empty() {
-            addresses(&node)
+            addresses_of_node(&node)
                 .into_iter()
-                .map(|address| endpoint(&address, network.gateways.port))
+                .map(|address| address_with_port(&address, network.gateways.port))
                 .collect()
         } else {
             network.gateways.addresses.clone()
@@ -114,7 +117,7 @@ pub async fn of(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
 }
 
 /// The addresses of a node, external ones first.
-fn addresses(node: &Node) -> Vec<String> {
+fn addresses_of_node(node: &Node) -> Vec<String> {
     let all = node
         .status
         .as_ref()
@@ -129,7 +132,7 @@ fn addresses(node: &Node) -> Vec<String> {
     [of("ExternalIP"), of("InternalIP")].concat()
 }
 
-fn endpoint(address: &str, port: u16) -> String {
+fn address_with_port(address: &str, port: u16) -> String {
     if address.contains(':') {
         format!("[{address}]:{port}")
     } else {
@@ -150,7 +153,7 @@ mod tests {
             tls: Vec::new(),
         };
         assert_eq!(
-            argument(&gateway).parse(),
+            gateway_argument(&gateway).parse(),
             Ok(GatewayArgument(gateway.clone()))
         );
         let at = |endpoint: &str| format!("{}@{endpoint}", gateway.public_key);

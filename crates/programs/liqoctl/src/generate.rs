@@ -12,7 +12,7 @@ use crate::{cluster::Cluster, gateways, manifests, output, peer, rights_table, t
 /// The data that another cluster needs to borrow from this one.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Invitation {
+pub struct BorrowingInvitation {
     #[serde(rename = "clusterID")]
     pub cluster_id: String,
     pub cluster_name: String,
@@ -28,21 +28,21 @@ pub struct Invitation {
 /// Creates a token and the command that uses it.
 pub async fn peer_command(
     cluster: &Cluster,
-    token: &token::Wanted,
+    token: &token::TokenToCreate,
     through_tunnel: bool,
-) -> anyhow::Result<Invitation> {
-    let target = peer::Target::of(cluster).await?;
+) -> anyhow::Result<BorrowingInvitation> {
+    let target = peer::PeeringTarget::of_cluster(cluster).await?;
     let tunnel = if through_tunnel {
-        gateways::of(cluster, &cluster.installed().await?).await?
+        gateways::gateways_of_cluster(cluster, &cluster.require_installed().await?).await?
     } else {
         Vec::new()
     };
     let tunnel = tunnel
         .iter()
-        .flat_map(|gateway| [" --tunnel ".to_owned(), gateways::argument(gateway)])
+        .flat_map(|gateway| [" --tunnel ".to_owned(), gateways::gateway_argument(gateway)])
         .collect::<String>();
-    let created = token::create(cluster, token).await?;
-    Ok(Invitation {
+    let created = token::create_token(cluster, token).await?;
+    Ok(BorrowingInvitation {
         command: format!(
             "liqoctl peer --id {} --cluster-name {} --auth-url {}{tunnel} --token {}",
             target.cluster_id, target.cluster_name, target.auth_url, created.token
@@ -56,7 +56,7 @@ pub async fn peer_command(
 
 /// The files of the custom resource definitions: name and content.
 pub fn definition_files() -> anyhow::Result<Vec<(String, String)>> {
-    manifests::definitions()?
+    manifests::custom_resource_definitions()?
         .iter()
         .map(|definition| {
             let name = definition.name_any();
@@ -64,7 +64,7 @@ pub fn definition_files() -> anyhow::Result<Vec<(String, String)>> {
             let file = format!("{group}_{plural}.yaml");
             let text = format!(
                 "# Generated from crates/api by `cargo run -p liqoctl -- generate crds`.\n{}",
-                output::yaml(definition)?
+                output::to_yaml(definition)?
             );
             Ok((file, text.trim_end().to_owned() + "\n"))
         })
@@ -100,7 +100,8 @@ pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
 pub fn write_rights(page: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot write the rights into {}", page.display());
     let old = std::fs::read_to_string(page).with_context(failed)?;
-    let new = rights_table::page(&old, &rights_table::current()?).with_context(failed)?;
+    let new = rights_table::page_with_table(&old, &rights_table::installed_rights_table()?)
+        .with_context(failed)?;
     std::fs::write(page, new).with_context(failed)
 }
 

@@ -22,16 +22,16 @@ use serde::Serialize;
 
 use crate::{
     apply,
-    cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_absent, list_or_none},
     manifests::{
         self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, ManifestError, NAMESPACE, RESOLVER,
         group, is_admission_policy, kind,
     },
     preflight,
-    progress::Progress,
+    progress::StepProgress,
     readiness, replicas, rollout,
-    settings::{Present, Settings, Values},
-    wait::{Poll, until},
+    settings::{InstallSettings, InstallValues, InstalledState},
+    wait::{PollResult, until},
 };
 
 /// Exit code of a program that does not know its arguments.
@@ -43,8 +43,8 @@ const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 const ISOLATION_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
-pub struct Options {
-    pub settings: Settings,
+pub struct InstallOptions {
+    pub settings: InstallSettings,
     /// Whether to install where Kubernetes has no admission policies.
     pub allow_no_policies: bool,
     /// Time limit for each of: the kinds are served, the pods are available, the identity is known.
@@ -53,7 +53,7 @@ pub struct Options {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Installed {
+pub struct InstallResult {
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
     pub cluster_name: String,
@@ -77,25 +77,25 @@ pub struct Installed {
 }
 
 /// Installs or upgrades Liqo. Idempotent.
-pub async fn install(
+pub async fn install_liqo(
     cluster: &Cluster,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Installed> {
+    options: &InstallOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<InstallResult> {
     let findings = progress
-        .step(
+        .run_step(
             "Checking the cluster",
-            preflight::check(cluster, options.allow_no_policies),
+            preflight::check_before_install(cluster, options.allow_no_policies),
         )
         .await?;
-    let Resolved {
+    let ResolvedSettings {
         values,
         changed,
         replicas_note,
-    } = Box::pin(values(cluster, &options.settings)).await?;
-    let objects = manifests::render(&values)?;
+    } = Box::pin(resolve_settings(cluster, &options.settings)).await?;
+    let objects = manifests::render_manifests(&values)?;
     progress
-        .step(
+        .run_step(
             "Applying Liqo's objects",
             apply_objects(
                 cluster,
@@ -111,9 +111,9 @@ pub async fn install(
     wait_for_nodes(cluster, options.timeout, progress).await?;
     let step = "Waiting for the cluster's identity";
     let config = progress
-        .step(
+        .run_step(
             step,
-            identity(cluster, options.timeout, |text| {
+            wait_for_identity(cluster, options.timeout, |text| {
                 progress.message(step, text);
             }),
         )
@@ -122,7 +122,7 @@ pub async fn install(
     let step = "Waiting for the resolver";
     wait_for_deployment(cluster, RESOLVER, step, options.timeout, progress).await?;
     let step = "Testing whether NetworkPolicies are enforced";
-    let isolation_note = isolation_note(&progress.step(step, isolation_test(cluster)).await?);
+    let isolation_note = isolation_note(&progress.run_step(step, isolation_test(cluster)).await?);
     let status = config.status.clone().unwrap_or_default();
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&peers, &ListParams::default())
@@ -133,7 +133,7 @@ pub async fn install(
     let domains = list_or_none(&domains, &ListParams::default())
         .await
         .doing("list the domains")?;
-    Ok(Installed {
+    Ok(InstallResult {
         cluster_id: status
             .cluster_id
             .with_context(|| format!("the identity has disappeared: see `{LEADER_LOG}`"))?,
@@ -153,22 +153,23 @@ pub async fn install(
 async fn apply_objects(
     cluster: &Cluster,
     objects: &[DynamicObject],
-    values: &Values,
+    values: &InstallValues,
     admission_policies: bool,
     timeout: Duration,
 ) -> anyhow::Result<()> {
-    for stage in stages(objects, values, admission_policies) {
+    for stage in apply_stages(objects, values, admission_policies) {
         for object in &stage {
-            apply::apply(&cluster.client, object).await?;
+            apply::apply_object(&cluster.client, object).await?;
         }
         let definitions: Vec<_> = stage
             .into_iter()
             .filter(|object| kind(object) == "CustomResourceDefinition")
             .collect();
-        apply::established(&cluster.client, &definitions, timeout).await?;
+        apply::wait_until_established(&cluster.client, &definitions, timeout).await?;
     }
-    for object in objects.iter().filter(|object| !has_a_use(object, values)) {
-        apply::delete(&apply::api_of(&cluster.client, object)?, &object.name_any()).await?;
+    for object in objects.iter().filter(|object| !is_needed(object, values)) {
+        apply::delete_if_present(&apply::api_of(&cluster.client, object)?, &object.name_any())
+            .await?;
     }
     Ok(())
 }
@@ -178,11 +179,11 @@ async fn wait_for_deployment(
     name: &str,
     step: &str,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<()> {
     let news = |text: &str| progress.message(step, text);
     progress
-        .step(step, available(cluster, name, timeout, news))
+        .run_step(step, wait_until_available(cluster, name, timeout, news))
         .await
 }
 
@@ -190,17 +191,20 @@ async fn wait_for_deployment(
 async fn wait_for_nodes(
     cluster: &Cluster,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<()> {
     let step = "Waiting for the program on each node";
     let news = |text: &str| progress.message(step, text);
     let away = progress
-        .step(step, rollout::finished(cluster, timeout, false, news))
+        .run_step(
+            step,
+            rollout::wait_for_rollout(cluster, timeout, false, news),
+        )
         .await?
         .away;
     if !away.is_empty() {
         let away = away.into_iter().collect::<Vec<_>>().join(", ");
-        progress.line(&format!(
+        progress.print_line(&format!(
             "Not ready, and skipped: node {away}. They join the network when they are ready again."
         ));
     }
@@ -219,19 +223,24 @@ fn lending_warning(conditions: &[Condition]) -> Option<String> {
 }
 
 /// The objects that would be applied.
-pub async fn dry_run(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<DynamicObject>> {
-    let findings = preflight::check(cluster, options.allow_no_policies).await?;
-    let values = Box::pin(values(cluster, &options.settings)).await?.values;
-    Ok(objects(&values, findings.admission_policies)?)
+pub async fn dry_run(
+    cluster: &Cluster,
+    options: &InstallOptions,
+) -> anyhow::Result<Vec<DynamicObject>> {
+    let findings = preflight::check_before_install(cluster, options.allow_no_policies).await?;
+    let values = Box::pin(resolve_settings(cluster, &options.settings))
+        .await?
+        .values;
+    Ok(installation_objects(&values, findings.admission_policies)?)
 }
 
 /// The objects that an installation with these values applies.
-pub fn objects(
-    values: &Values,
+pub fn installation_objects(
+    values: &InstallValues,
     admission_policies: bool,
 ) -> Result<Vec<DynamicObject>, ManifestError> {
-    let objects = manifests::render(values)?;
-    Ok(stages(&objects, values, admission_policies)
+    let objects = manifests::render_manifests(values)?;
+    Ok(apply_stages(&objects, values, admission_policies)
         .into_iter()
         .flatten()
         .cloned()
@@ -239,14 +248,17 @@ pub fn objects(
 }
 
 /// The settings as they are resolved for this cluster.
-struct Resolved {
-    values: Values,
+struct ResolvedSettings {
+    values: InstallValues,
     /// The settings that change an existing installation.
     changed: Option<Vec<&'static str>>,
     replicas_note: Option<String>,
 }
 
-async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolved> {
+async fn resolve_settings(
+    cluster: &Cluster,
+    settings: &InstallSettings,
+) -> anyhow::Result<ResolvedSettings> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let read = async |name: &str| match policies.get_opt(name).await {
         Err(error) if is_absent(&error) => Ok(None),
@@ -270,8 +282,8 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
         .doing("read DaemonSet liqo-fabric")?
         .and_then(|set| set.spec?.template.spec);
     let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let present = Present {
-        config: cluster.config().await?,
+    let present = InstalledState {
+        config: cluster.read_configuration().await?,
         policy,
         auto_peering,
         replicas: spec
@@ -288,24 +300,28 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
             .doing("list the nodes")?
             .items,
     };
-    let wanted = Values::resolve(settings, &present, &cluster.context);
-    let mut before = Values::resolve(&Settings::default(), &present, &cluster.context);
+    let wanted = InstallValues::resolve(settings, &present, &cluster.context);
+    let mut before =
+        InstallValues::resolve(&InstallSettings::default(), &present, &cluster.context);
     before.image = present.image.unwrap_or_default();
     before.fabric_image = present.fabric_image.unwrap_or_default();
-    let changed = present.config.is_some().then(|| changes(&before, &wanted));
-    let usable = replicas::usable(&present.nodes, &wanted.avoid_nodes);
+    let changed = present
+        .config
+        .is_some()
+        .then(|| changed_settings(&before, &wanted));
+    let usable = replicas::usable_nodes(&present.nodes, &wanted.avoid_nodes);
     // A user who sets a number has a reason.
-    let misfit =
-        replicas::misfit(wanted.replicas.into(), usable).filter(|_| settings.replicas.is_none());
+    let misfit = replicas::replica_mismatch(wanted.replicas.into(), usable)
+        .filter(|_| settings.replicas.is_none());
     let replicas_note = misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice));
-    Ok(Resolved {
+    Ok(ResolvedSettings {
         values: wanted,
         changed,
         replicas_note,
     })
 }
 
-fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
+fn changed_settings(before: &InstallValues, after: &InstallValues) -> Vec<&'static str> {
     let parts = [
         (
             "the cluster's name",
@@ -362,7 +378,7 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
 
 /// Whether the cluster should have this object. A disruption budget says nothing about a single
 /// replica.
-pub(crate) fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
+pub(crate) fn is_needed(object: &DynamicObject, values: &InstallValues) -> bool {
     match kind(object) {
         "PodDisruptionBudget" => values.replicas > 1,
         "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => {
@@ -373,13 +389,13 @@ pub(crate) fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
 }
 
 /// The custom resource definitions must be served before the rest is applied.
-fn stages<'a>(
+fn apply_stages<'a>(
     objects: &'a [DynamicObject],
-    values: &Values,
+    values: &InstallValues,
     admission_policies: bool,
 ) -> Vec<Vec<&'a DynamicObject>> {
     let is_served = |object: &DynamicObject| admission_policies || !is_admission_policy(object);
-    let fits = |object: &&DynamicObject| is_served(object) && has_a_use(object, values);
+    let fits = |object: &&DynamicObject| is_served(object) && is_needed(object, values);
     let (definitions, rest): (Vec<_>, Vec<_>) = objects
         .iter()
         .filter(fits)
@@ -389,7 +405,7 @@ fn stages<'a>(
 
 /// Waits until every replica of the current version of a Deployment is available. Fails at once if
 /// its image has no resolver.
-async fn available(
+async fn wait_until_available(
     cluster: &Cluster,
     name: &str,
     timeout: Duration,
@@ -400,18 +416,18 @@ async fn available(
     until(&format!("Deployment {name} is available"), timeout, news, || async {
         let deployment = deployments.get(name).await.doing(format!("read Deployment {name}"))?;
         if is_available(&deployment) {
-            return Ok(Poll::Done(Ok(())));
+            return Ok(PollResult::Done(Ok(())));
         }
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
         let pods = pods.list(&ours).await.doing(format!("list the pods of Deployment {name}"))?;
         if let Some(image) = too_old_image(&deployment, &pods.items) {
-            return Ok(Poll::Done(Err(anyhow!(
+            return Ok(PollResult::Done(Err(anyhow!(
                 "image {image} has no {name}: it is older than this liqoctl. Liqo runs, but remote pods resolve names as in this cluster. \
                  Set controllerManager.image to one of this version, or install with the liqoctl of the image's version"
             ))));
         }
-        let obstacle = pods.items.iter().find_map(|pod| Some((pod, readiness::obstacle(pod.status.as_ref()?)?)));
-        Ok(Poll::NotYet(match (obstacle, readiness::refusal(&deployment)) {
+        let obstacle = pods.items.iter().find_map(|pod| Some((pod, readiness::why_pod_not_ready(pod.status.as_ref()?)?)));
+        Ok(PollResult::NotYet(match (obstacle, readiness::why_pods_refused(&deployment)) {
             (_, Some(refusal)) => format!("its pods are refused: {refusal}"),
             (Some((pod, obstacle)), None) => format!("pod {}: {obstacle}", pod.name_any()),
             (None, None) => "its pods are starting".to_owned(),
@@ -478,7 +494,7 @@ fn is_available(deployment: &Deployment) -> bool {
         && status.replicas.unwrap_or(0) <= wanted
 }
 
-async fn identity(
+async fn wait_for_identity(
     cluster: &Cluster,
     timeout: Duration,
     news: impl FnMut(&str),
@@ -504,10 +520,10 @@ async fn identity(
                 {
                     "the addresses are being looked up"
                 }
-                Some(_) => return Ok(Poll::Done(config)),
+                Some(_) => return Ok(PollResult::Done(config)),
                 None => "the manager has not written anything yet",
             };
-            Ok(Poll::NotYet(missing.to_owned()))
+            Ok(PollResult::NotYet(missing.to_owned()))
         },
     )
     .await
@@ -523,7 +539,9 @@ async fn isolation_test(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
             .get(CLUSTER_CONFIG)
             .await
             .doing("read ClusterConfig liqo")?;
-        if Lending::of(&config) != Lending::Untested || tokio::time::Instant::now() >= deadline {
+        if Lending::of_config(&config) != Lending::Untested
+            || tokio::time::Instant::now() >= deadline
+        {
             return Ok(config);
         }
         tokio::time::sleep(ISOLATION_INTERVAL).await;
@@ -533,12 +551,12 @@ async fn isolation_test(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
 /// A note to the user about the isolation of consumers' pods; nothing if they are isolated.
 fn isolation_note(config: &ClusterConfig) -> Option<String> {
     let allowed = config.spec.lend_without_network_policies;
-    (Lending::of(config) != Lending::Isolated)
-        .then(|| isolation::describe(isolation::enforced(config), allowed))
+    (Lending::of_config(config) != Lending::Isolated)
+        .then(|| isolation::describe_lending(isolation::are_policies_enforced(config), allowed))
 }
 
 /// The result as text for people.
-pub fn table(installed: &Installed) -> String {
+pub fn render_install_result(installed: &InstallResult) -> String {
     let mut text = format!(
         "Liqo runs in cluster {} (ID {}, Kubernetes {}).",
         installed.cluster_name, installed.cluster_id, installed.kubernetes
@@ -572,10 +590,11 @@ mod tests {
 
     #[test]
     fn admission_policies_are_left_out_where_they_are_not_served() {
-        let values = Values::resolve(&Settings::default(), &Present::default(), "x");
-        let objects = manifests::render(&values).unwrap();
+        let values =
+            InstallValues::resolve(&InstallSettings::default(), &InstalledState::default(), "x");
+        let objects = manifests::render_manifests(&values).unwrap();
         let count = |served| {
-            stages(&objects, &values, served)
+            apply_stages(&objects, &values, served)
                 .concat()
                 .iter()
                 .filter(|object| is_admission_policy(object))
@@ -583,7 +602,7 @@ mod tests {
         };
         assert_eq!((count(true), count(false)), (26, 0));
         assert!(
-            stages(&objects, &values, true)[0]
+            apply_stages(&objects, &values, true)[0]
                 .iter()
                 .all(|object| kind(object) == "CustomResourceDefinition")
         );
@@ -592,10 +611,13 @@ mod tests {
     #[test]
     fn only_several_replicas_have_a_disruption_budget_which_lets_one_of_them_go() {
         let budget = |set: &str| {
-            let values =
-                Values::resolve(&Settings::parse(&[set]).unwrap(), &Present::default(), "x");
-            let objects = manifests::render(&values).unwrap();
-            let applied = stages(&objects, &values, true).concat();
+            let values = InstallValues::resolve(
+                &InstallSettings::parse(&[set]).unwrap(),
+                &InstalledState::default(),
+                "x",
+            );
+            let objects = manifests::render_manifests(&values).unwrap();
+            let applied = apply_stages(&objects, &values, true).concat();
             applied
                 .into_iter()
                 .find(|object| kind(object) == "PodDisruptionBudget")
@@ -612,7 +634,11 @@ mod tests {
     #[test]
     fn what_was_changed_is_told_and_what_comes_next_only_to_those_who_have_not_done_it() {
         let resolve = |set: &[&str]| {
-            Values::resolve(&Settings::parse(set).unwrap(), &Present::default(), "x")
+            InstallValues::resolve(
+                &InstallSettings::parse(set).unwrap(),
+                &InstalledState::default(),
+                "x",
+            )
         };
         let (before, after) = (
             resolve(&[]),
@@ -623,7 +649,7 @@ mod tests {
         );
         let next = |changed, peers, discovers| {
             let (cluster_id, name) = (ClusterId::of_public_key(&[1; 32]), String::from);
-            table(&Installed {
+            render_install_result(&InstallResult {
                 cluster_id,
                 cluster_name: name("rome"),
                 kubernetes: name("v1"),
@@ -637,10 +663,10 @@ mod tests {
             })
         };
         let text = |changed, peers| next(changed, peers, false);
-        assert!(text(Some(changes(&before, &after)), 1).contains(
+        assert!(text(Some(changed_settings(&before, &after)), 1).contains(
             "Changed: the policy default, the replicas.\nNote: not isolated\nNext: `liqoctl status`"
         ));
-        assert!(text(Some(changes(&before, &before)), 1).contains("unchanged"));
+        assert!(text(Some(changed_settings(&before, &before)), 1).contains("unchanged"));
         assert!(text(None, 0).contains("Kubernetes v1).\nNote: not isolated\nNext: `liqoctl peer"));
         assert!(
             next(None, 0, true).contains("Next: `liqoctl discover`"),

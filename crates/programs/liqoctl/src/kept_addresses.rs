@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use liqo_api::{NetworkRanges, TunnelEndpointSpec};
-use liqo_network_model::{allocator::is_private, space::overlap};
+use liqo_network_model::{allocator::is_private, space::prefixes_overlap};
 use serde::Serialize;
 
 /// Ranges that could keep their addresses in the other cluster.
@@ -60,7 +60,7 @@ impl KeepableRanges {
 
     /// The same, with what the peer says in its own `TunnelEndpoint` for this cluster.
     #[must_use]
-    pub fn confirmed(self, at_peer: &TunnelEndpointSpec) -> Self {
+    pub fn confirmed_by_peer(self, at_peer: &TunnelEndpointSpec) -> Self {
         Self {
             peer_could_keep: at_peer.could_keep.clone(),
             peer_confirms: true,
@@ -115,7 +115,7 @@ fn may_be_free_at_peer(range: &IpNet, tunnel: &TunnelEndpointSpec) -> bool {
             .imported
             .keys()
             .chain(views)
-            .all(|other| !overlap(range, other))
+            .all(|other| !prefixes_overlap(range, other))
 }
 
 fn unchanged(maps: &BTreeMap<IpNet, IpNet>) -> BTreeSet<IpNet> {
@@ -186,14 +186,14 @@ mod tests {
         );
 
         let at_peer = tunnel(&json!({}), &json!({}), &["10.244.0.0/16"]);
-        let confirmed = known.clone().confirmed(&at_peer);
+        let confirmed = known.clone().confirmed_by_peer(&at_peer);
         assert_eq!(
             confirmed.sentences("milan")[1],
             there.replace(", unless something else there has them", "")
         );
         assert_eq!(json!(confirmed)["peerConfirms"], true);
         // The peer has these addresses, although it did not announce them.
-        let refuted = known.confirmed(&tunnel(&json!({}), &json!({}), &[]));
+        let refuted = known.confirmed_by_peer(&tunnel(&json!({}), &json!({}), &[]));
         assert_eq!(
             (refuted.summary(), refuted.sentences("milan").len()),
             (None, 1)

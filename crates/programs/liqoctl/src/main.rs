@@ -8,28 +8,31 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask, broker, catalog, chart,
     cli::{
-        self, Bench, BenchNetwork, BenchOffload, Broker, BrokerEnable, Cli, Command, Contracts,
-        Cost, CostCommand, Doctor, Explain, ExportFormat, Generate, Global, Install, Move,
-        MovePods, Namespaces, Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy,
-        Receipts, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, UnoffloadNamespace,
-        Unpeer,
+        self, BenchCommand, BenchNetworkArguments, BenchOffloadArguments, BrokerCommand,
+        BrokerEnableArguments, Cli, Command, ContractCommand, CostArguments, CostCommand,
+        DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand, GlobalFlags,
+        InstallArguments, MoveCommand, MovePodsArguments, NamespaceArguments, OfferCommand,
+        OfferDecisionArguments, OffloadCommand, OffloadNamespaceArguments, PeerArguments,
+        PluginCommand, PolicyCommand, ReceiptCommand, RenewCommand, TestCommand,
+        TestNetworkArguments, TokenCommand, UninstallArguments, UnoffloadCommand,
+        UnoffloadNamespaceArguments, UnpeerArguments,
     },
-    cluster::{Access, Cluster, Installed},
+    cluster::{Cluster, ClusterAccess, InstalledLiqo},
     complete, contract, cost, discover, doctor, explain, generate, install, move_pods,
     network_bench, network_test, offer, offload, offload_bench,
-    output::{self, Format, Paint},
+    output::{self, OutputFormat, Paint},
     peer, playground, plugin, policy, probes, program,
-    progress::Progress,
+    progress::StepProgress,
     receipt, renew, settings, status, tether, token, uninstall, unpeer, usage, version,
 };
 
 fn main() -> ExitCode {
-    let cli = parse();
-    program::run("liqoctl", cli.global.verbose, run(cli))
+    let cli = parse_command_line();
+    program::run_program("liqoctl", cli.global.verbose, run_command(cli))
 }
 
 /// A kubectl plugin shows itself as `kubectl liqo` in its help.
-fn parse() -> Cli {
+fn parse_command_line() -> Cli {
     let mut command = Cli::command();
     let called = std::env::args_os().next().unwrap_or_default();
     if Path::new(&called)
@@ -48,145 +51,170 @@ fn parse() -> Cli {
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-async fn run(cli: Cli) -> anyhow::Result<()> {
+async fn run_command(cli: Cli) -> anyhow::Result<()> {
     let global = cli.global;
     let format = global.output;
     match cli.command {
-        Command::Install(arguments) => Box::pin(install(&global, arguments)).await,
-        Command::Uninstall(arguments) => uninstall(&global, &arguments).await,
-        Command::Peer(arguments) => peer(&global, *arguments).await,
-        Command::Unpeer(arguments) => unpeer(&global, &arguments).await,
+        Command::Install(arguments) => Box::pin(run_install(&global, arguments)).await,
+        Command::Uninstall(arguments) => run_uninstall(&global, &arguments).await,
+        Command::Peer(arguments) => run_peer(&global, *arguments).await,
+        Command::Unpeer(arguments) => run_unpeer(&global, &arguments).await,
         Command::Approve { peer } => {
             decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::Yes, true).await
         }
         Command::Refuse { peer, yes } => {
             decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::No, yes).await
         }
-        Command::Renew(Renew::GatewayKeys { no_wait, timeout }) => {
+        Command::Renew(RenewCommand::GatewayKeys { no_wait, timeout }) => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let outcome =
-                renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new())
-                    .await?;
-            output::print(format, &outcome, renew::table)
+            let outcome = renew::gateway_keys(
+                &cluster,
+                (!no_wait).then_some(timeout),
+                &StepProgress::new(),
+            )
+            .await?;
+            output::print_result(format, &outcome, renew::render_renewal_result)
         }
         Command::Tether { peer, wait } => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let foreign = unpeer::find(&cluster, &peer).await?;
+            let foreign = unpeer::peer_by_name(&cluster, &peer).await?;
             let outcome =
-                tether::tether(&cluster, &foreign, wait.timeout(), &Progress::new()).await?;
-            output::print(format, &outcome, tether::table)
+                tether::tether(&cluster, &foreign, wait.timeout(), &StepProgress::new()).await?;
+            output::print_result(format, &outcome, tether::render_tethering_result)
         }
         Command::Untether { wait } => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let outcome = tether::untether(&cluster, wait.timeout(), &Progress::new()).await?;
-            output::print(format, &outcome, tether::table)
+            let outcome = tether::untether(&cluster, wait.timeout(), &StepProgress::new()).await?;
+            output::print_result(format, &outcome, tether::render_tethering_result)
         }
-        Command::Offload(Offload::Namespace(arguments)) => {
+        Command::Offload(OffloadCommand::Namespace(arguments)) => {
             offload_namespaces(&global, &arguments).await
         }
-        Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
-        Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
-        Command::Offer(command) => offers(&global, command).await,
-        Command::Contract(command) => contracts(&global, command).await,
-        Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
-        Command::Receipt(command) => receipts(&global, command).await,
-        Command::Cost(arguments) => costs(&global, arguments).await,
-        Command::Policy(command) => policies(&global, command).await,
-        Command::Broker(command) => Box::pin(brokers(&global, command)).await,
-        Command::Catalog(arguments) => {
-            let offers = Box::pin(catalog::read(&global.access(), &arguments.options())).await?;
-            output::print(format, &offers, |offers| catalog::table(offers))
+        Command::Unoffload(UnoffloadCommand::Namespace(arguments)) => {
+            unoffload_namespaces(&global, &arguments).await
         }
-        Command::Explain(Explain::Pod { pod, namespace }) => {
+        Command::Move(MoveCommand::Pods(arguments)) => move_pods(&global, &arguments).await,
+        Command::Offer(command) => run_offer_command(&global, command).await,
+        Command::Contract(command) => run_contract_command(&global, command).await,
+        Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
+        Command::Receipt(command) => run_receipt_command(&global, command).await,
+        Command::Cost(arguments) => show_costs(&global, arguments).await,
+        Command::Policy(command) => run_policy_command(&global, command).await,
+        Command::Broker(command) => Box::pin(run_broker_command(&global, command)).await,
+        Command::Catalog(arguments) => {
+            let offers = Box::pin(catalog::read_catalog(
+                &global.access(),
+                &arguments.catalog_options(),
+            ))
+            .await?;
+            output::print_result(format, &offers, |offers| {
+                catalog::render_catalog_offers(offers)
+            })
+        }
+        Command::Explain(ExplainCommand::Pod { pod, namespace }) => {
             explain_pod(&global, &pod, namespace.as_deref()).await
         }
         Command::Discover => show_discovered(&global).await,
         Command::Status { watch, namespace } => {
             show_status(&global, watch, namespace.as_deref()).await
         }
-        Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
-        Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
-        Command::Bench(Bench::Offload(arguments)) => bench_offload(&global, arguments).await,
-        Command::Doctor(arguments) => examine(&global, &arguments).await,
-        Command::Token(command) => tokens(&global, command).await,
-        Command::Generate(Generate::PeerCommand(arguments)) => {
+        Command::Test(TestCommand::Network(arguments)) => test_network(&global, arguments).await,
+        Command::Bench(BenchCommand::Network(arguments)) => bench_network(&global, arguments).await,
+        Command::Bench(BenchCommand::Offload(arguments)) => bench_offload(&global, arguments).await,
+        Command::Doctor(arguments) => run_doctor(&global, &arguments).await,
+        Command::Token(command) => run_token_command(&global, command).await,
+        Command::Generate(GenerateCommand::PeerCommand(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
             let invitation = generate::peer_command(
                 &cluster,
-                &arguments.token.wanted(),
+                &arguments.token.token_to_create(),
                 arguments.through_tunnel,
             )
             .await?;
-            output::print(format, &invitation, |invitation| invitation.command.clone())
+            output::print_result(format, &invitation, |invitation| invitation.command.clone())
         }
-        Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
-        Command::Generate(Generate::Chart { directory, page }) => {
-            chart::write(&directory)?;
+        Command::Generate(GenerateCommand::Crds { directory }) => {
+            generate::write_definitions(&directory)
+        }
+        Command::Generate(GenerateCommand::Chart { directory, page }) => {
+            chart::write_chart(&directory)?;
             chart::write_page(&page)
         }
-        Command::Generate(Generate::Rights { page }) => generate::write_rights(&page),
-        Command::Plugin(Plugin::New { name, dir, sdk }) => {
-            let created = plugin::create(&plugin::Options {
+        Command::Generate(GenerateCommand::Rights { page }) => generate::write_rights(&page),
+        Command::Plugin(PluginCommand::New { name, dir, sdk }) => {
+            let created = plugin::create_plugin(&plugin::PluginOptions {
                 name,
                 directory: dir,
                 sdk,
             })?;
-            output::print(format, &created, plugin::table)
+            output::print_result(format, &created, plugin::render_next_steps)
         }
-        Command::Playground { arguments } => playground::exec(&global, &arguments),
+        Command::Playground { arguments } => playground::exec_playground(&global, &arguments),
         Command::Version { client: true } => {
-            output::print(format, &version::client(), version::table)
+            output::print_result(format, &version::client_version(), version::render_versions)
         }
         Command::Version { client: false } => {
-            let both = version::both(&Cluster::connect(&global.access()).await?).await?;
-            output::print(format, &both, version::table)
+            let both =
+                version::client_and_cluster_versions(&Cluster::connect(&global.access()).await?)
+                    .await?;
+            output::print_result(format, &both, version::render_versions)
         }
-        Command::Completion { shell } => output::write_out(&complete::script(shell)?),
-        Command::Complete { words } => match complete::wanted(&words) {
-            Some(wanted) => output::write_out(&complete::names(&wanted).await.join("\n")),
+        Command::Completion { shell } => output::write_out(&complete::completion_script(shell)?),
+        Command::Complete { words } => match complete::completion_request(&words) {
+            Some(wanted) => output::write_out(&complete::complete_names(&wanted).await.join("\n")),
             None => Ok(()),
         },
     }
 }
 
-async fn explain_pod(global: &Global, pod: &str, namespace: Option<&str>) -> anyhow::Result<()> {
+async fn explain_pod(
+    global: &GlobalFlags,
+    pod: &str,
+    namespace: Option<&str>,
+) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let (namespace, name) = explain::split(pod, namespace, cluster.client.default_namespace())?;
+    let (namespace, name) =
+        explain::split_pod_name(pod, namespace, cluster.client.default_namespace())?;
     let explanation = explain::pod(&cluster, namespace, name).await?;
-    output::print(global.output, &explanation, |explanation| {
-        explain::render(explanation, Paint::for_stdout())
+    output::print_result(global.output, &explanation, |explanation| {
+        explain::render_pod_explanation(explanation, Paint::for_stdout())
     })
 }
 
-async fn show_discovered(global: &Global) -> anyhow::Result<()> {
+async fn show_discovered(global: &GlobalFlags) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
-    output::print(
+    cluster.require_installed().await?;
+    output::print_result(
         global.output,
         &discover::collect(&cluster).await?,
-        discover::table,
+        discover::render_discovery,
     )
 }
 
-async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> anyhow::Result<()> {
+async fn show_status(
+    global: &GlobalFlags,
+    watch: bool,
+    namespace: Option<&str>,
+) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let show = |found: status::Status| {
-        let found = found.of_namespace(namespace);
-        output::text(global.output, &found, |found| {
-            status::render(found, Paint::for_stdout())
+    let show = |found: status::StatusReport| {
+        let found = found.only_namespace(namespace);
+        output::format_result(global.output, &found, |found| {
+            status::render_status(found, Paint::for_stdout())
         })
     };
     if watch {
-        return status::watch(&cluster, global.output, show).await;
+        return status::watch_status(&cluster, global.output, show).await;
     }
     output::write_out(&show(status::collect(&cluster).await?)?)
 }
 
-async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
+async fn run_doctor(global: &GlobalFlags, arguments: &DoctorArguments) -> anyhow::Result<()> {
     let report =
-        doctor::examine(&arguments.clusters(&global.access())?, arguments.invariants).await?;
-    output::print(global.output, &report, |report| {
-        doctor::render(report, arguments.all, Paint::for_stdout())
+        doctor::examine_clusters(&arguments.clusters(&global.access())?, arguments.invariants)
+            .await?;
+    output::print_result(global.output, &report, |report| {
+        doctor::render_report(report, arguments.all, Paint::for_stdout())
     })?;
     match report.summary.fail {
         0 => Ok(()),
@@ -195,13 +223,14 @@ async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
     }
 }
 
-async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
-    let settings = settings::Settings::read(&arguments.values, &arguments.set)?;
+async fn run_install(global: &GlobalFlags, arguments: InstallArguments) -> anyhow::Result<()> {
+    let settings =
+        settings::InstallSettings::from_files_and_arguments(&arguments.values, &arguments.set)?;
     for note in &settings.notes {
         eprintln!("Note: {note}.");
     }
     let cluster = Cluster::connect(&global.access()).await?;
-    let options = install::Options {
+    let options = install::InstallOptions {
         settings,
         allow_no_policies: arguments.without_admission_policies,
         timeout: arguments.timeout,
@@ -212,29 +241,38 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
             &Box::pin(install::dry_run(&cluster, &options)).await?,
         );
     }
-    let installed = Box::pin(install::install(&cluster, &options, &Progress::new())).await?;
-    output::print(global.output, &installed, install::table)
+    let installed = Box::pin(install::install_liqo(
+        &cluster,
+        &options,
+        &StepProgress::new(),
+    ))
+    .await?;
+    output::print_result(global.output, &installed, install::render_install_result)
 }
 
-async fn uninstall(global: &Global, arguments: &Uninstall) -> anyhow::Result<()> {
+async fn run_uninstall(global: &GlobalFlags, arguments: &UninstallArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let options = uninstall::Options {
+    let options = uninstall::UninstallOptions {
         purge: arguments.purge,
         force: arguments.force,
         timeout: arguments.timeout,
     };
-    uninstall::check(&cluster, &options).await?;
-    ask::confirm(
-        &uninstall::question(&cluster, &options).await?,
+    uninstall::ensure_not_in_use(&cluster, &options).await?;
+    ask::require_confirmation(
+        &uninstall::question_before_uninstall(&cluster, &options).await?,
         arguments.yes,
     )?;
-    let uninstalled = uninstall::uninstall(&cluster, &options, &Progress::new()).await?;
-    output::print(global.output, &uninstalled, uninstall::table)
+    let uninstalled = uninstall::uninstall_liqo(&cluster, &options, &StepProgress::new()).await?;
+    output::print_result(
+        global.output,
+        &uninstalled,
+        uninstall::render_uninstall_result,
+    )
 }
 
-async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
+async fn run_peer(global: &GlobalFlags, arguments: PeerArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let options = peer::Options {
+    let options = peer::PeerOptions {
         name: arguments.name.clone(),
         request: arguments.request(),
         granularity: arguments.granularity,
@@ -242,19 +280,19 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
         wait: !arguments.no_wait,
     };
     let source = if let (Some(cluster_id), Some(auth_url)) = (arguments.id, arguments.auth_url) {
-        let auth_url = settings::address(&auth_url)
+        let auth_url = settings::parse_address_url(&auth_url)
             .map_err(|problem| anyhow::anyhow!("--auth-url {auth_url}: {problem}"))?;
         let cluster_name = arguments
             .cluster_name
             .or(arguments.name)
-            .unwrap_or_else(|| format!("cluster-{}", cluster_id.short()));
+            .unwrap_or_else(|| format!("cluster-{}", cluster_id.short_id()));
         let tunnel = arguments
             .tunnel
             .into_iter()
             .map(|gateway| gateway.0)
             .collect();
-        peer::Source::Invitation {
-            target: peer::Target {
+        peer::PeeringSource::Invitation {
+            target: peer::PeeringTarget {
                 cluster_id,
                 cluster_name,
                 auth_url,
@@ -266,8 +304,8 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
         let kubeconfig = arguments
             .remote_kubeconfig
             .or_else(|| global.kubeconfig.clone());
-        peer::Source::Remote(
-            Cluster::connect(&Access {
+        peer::PeeringSource::Remote(
+            Cluster::connect(&ClusterAccess {
                 kubeconfig,
                 context: arguments.remote_context,
             })
@@ -275,17 +313,17 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
         )
     };
     tether::refuse_other_peers(&cluster, source.cluster_id().await?.as_ref()).await?;
-    if let Some(question) = peer::question(&cluster, &source, &options).await? {
-        ask::confirm(&question, arguments.yes)?;
+    if let Some(question) = peer::question_before_peering(&cluster, &source, &options).await? {
+        ask::require_confirmation(&question, arguments.yes)?;
     }
-    let peered = peer::peer(&cluster, source, &options, &Progress::new()).await?;
-    output::print(global.output, &peered, peer::table)
+    let peered = peer::peer_and_wait(&cluster, source, &options, &StepProgress::new()).await?;
+    output::print_result(global.output, &peered, peer::render_peering_result)
 }
 
-async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
+async fn run_unpeer(global: &GlobalFlags, arguments: &UnpeerArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let foreign = unpeer::find(&cluster, &arguments.name).await?;
-    let options = unpeer::Options {
+    let foreign = unpeer::peer_by_name(&cluster, &arguments.name).await?;
+    let options = unpeer::UnpeerOptions {
         incoming: arguments.incoming,
         now: arguments.now,
         timeout: arguments.timeout,
@@ -294,56 +332,64 @@ async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
         .await?
         .filter(|(id, _)| *id == foreign.spec.cluster_id)
     {
-        bail!(tether::refusal(&name));
+        bail!(tether::refusal_while_tethered(&name));
     }
-    ask::confirm(
-        &unpeer::question(&cluster, &foreign, &options).await?,
+    ask::require_confirmation(
+        &unpeer::question_before_unpeer(&cluster, &foreign, &options).await?,
         arguments.yes,
     )?;
-    let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
-    output::print(global.output, &unpeered, unpeer::table)
+    let unpeered = unpeer::end_peering(&cluster, &foreign, &options, &StepProgress::new()).await?;
+    output::print_result(global.output, &unpeered, unpeer::render_unpeer_result)
 }
 
 async fn decide_on_consumer(
-    global: &Global,
+    global: &GlobalFlags,
     peer: &str,
     intent: liqo_api::PeeringIntent,
     yes: bool,
 ) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let foreign = unpeer::find(&cluster, peer).await?;
-    if let (liqo_api::PeeringIntent::No, Some(question)) = (intent, approve::question(&foreign)) {
-        ask::confirm(&question, yes)?;
+    let foreign = unpeer::peer_by_name(&cluster, peer).await?;
+    if let (liqo_api::PeeringIntent::No, Some(question)) =
+        (intent, approve::question_before_refusal(&foreign))
+    {
+        ask::require_confirmation(&question, yes)?;
     }
-    output::print(
+    output::print_result(
         global.output,
-        &approve::decide(&cluster, &foreign, intent).await?,
-        approve::table,
+        &approve::record_peering_intent(&cluster, &foreign, intent).await?,
+        approve::render_peering_intent,
     )
 }
 
 /// The namespaces that the arguments name or select.
-async fn namespaces(cluster: &Cluster, arguments: &Namespaces) -> anyhow::Result<Vec<String>> {
+async fn named_or_selected_namespaces(
+    cluster: &Cluster,
+    arguments: &NamespaceArguments,
+) -> anyhow::Result<Vec<String>> {
     match &arguments.namespace_selector {
-        None => Ok(arguments.named().into_iter().collect()),
-        Some(selector) => offload::matching(cluster, selector).await,
+        None => Ok(arguments.distinct_names().into_iter().collect()),
+        Some(selector) => offload::namespaces_matching(cluster, selector).await,
     }
 }
 
-async fn offload_namespaces(global: &Global, arguments: &OffloadNamespace) -> anyhow::Result<()> {
-    let options = arguments.options()?;
+async fn offload_namespaces(
+    global: &GlobalFlags,
+    arguments: &OffloadNamespaceArguments,
+) -> anyhow::Result<()> {
+    let options = arguments.offload_options()?;
     let cluster = Cluster::connect(&global.access()).await?;
-    let names = namespaces(&cluster, &arguments.namespaces).await?;
-    if global.output != Format::Table {
+    let names = named_or_selected_namespaces(&cluster, &arguments.namespaces).await?;
+    if global.output != OutputFormat::Table {
         return output::print_objects(
             global.output,
-            &offload::preview(&cluster, &names, &options).await?,
+            &offload::preview_offloading(&cluster, &names, &options).await?,
         );
     }
     let mut failures = Vec::new();
-    for outcome in offload::offload_all(&cluster, &names, &options, &Progress::new()).await? {
+    for outcome in offload::offload_all(&cluster, &names, &options, &StepProgress::new()).await? {
         match outcome {
-            Ok(offloaded) => output::write_out(&offload::table(&offloaded))?,
+            Ok(offloaded) => output::write_out(&offload::render_offload_result(&offloaded))?,
             Err(error) => failures.push(format!("{error:#}")),
         }
     }
@@ -354,10 +400,13 @@ async fn offload_namespaces(global: &Global, arguments: &OffloadNamespace) -> an
     }
 }
 
-async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::Result<()> {
+async fn unoffload_namespaces(
+    global: &GlobalFlags,
+    arguments: &UnoffloadNamespaceArguments,
+) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let names = namespaces(&cluster, &arguments.namespaces).await?;
-    let endings = offload::to_end(&cluster, &names).await?;
+    let names = named_or_selected_namespaces(&cluster, &arguments.namespaces).await?;
+    let endings = offload::plan_unoffload(&cluster, &names).await?;
     let is_offloaded = |name: &&String| endings.iter().any(|ending| ending.namespace == **name);
     match (
         &arguments.namespaces.namespace_selector,
@@ -369,20 +418,20 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
         }
         _ => {}
     }
-    if global.output != Format::Table {
-        return output::print(global.output, &endings, |_| String::new());
+    if global.output != OutputFormat::Table {
+        return output::print_result(global.output, &endings, |_| String::new());
     }
     tether::refuse_while_tethered(&cluster).await?;
-    if let Some(question) = offload::question(&endings, arguments.now) {
-        ask::confirm(&question, arguments.yes)?;
+    if let Some(question) = offload::question_before_unoffload(&endings, arguments.now) {
+        ask::require_confirmation(&question, arguments.yes)?;
     }
-    let progress = Progress::new();
+    let progress = StepProgress::new();
     let (cluster, progress) = (&cluster, &progress);
     let ended = endings.iter().map(|one| async move {
         if !arguments.now {
             offload::bring_home(cluster, &one.namespace, arguments.timeout, progress).await?;
         }
-        offload::unoffload(cluster, &one.namespace, arguments.timeout, progress).await
+        offload::unoffload_and_wait(cluster, &one.namespace, arguments.timeout, progress).await
     });
     let mut failures = Vec::new();
     for (one, outcome) in endings.iter().zip(join_all(ended).await) {
@@ -401,41 +450,43 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
     }
 }
 
-async fn move_pods(global: &Global, arguments: &MovePods) -> anyhow::Result<()> {
+async fn move_pods(global: &GlobalFlags, arguments: &MovePodsArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
-    let plan = move_pods::plan(
+    cluster.require_installed().await?;
+    let plan = move_pods::plan_move(
         &cluster,
-        &arguments.options(cluster.client.default_namespace()),
+        &arguments.move_options(cluster.client.default_namespace()),
     )
     .await?;
-    if arguments.dry_run || plan.pods.is_empty() || global.output != Format::Table {
-        return output::print(global.output, &plan, move_pods::preview);
+    if arguments.dry_run || plan.pods.is_empty() || global.output != OutputFormat::Table {
+        return output::print_result(global.output, &plan, move_pods::render_planned_move);
     }
-    ask::confirm(&move_pods::question(&plan), arguments.yes)?;
-    let moved = move_pods::run(&cluster, &plan, arguments.timeout, &Progress::new()).await?;
-    output::write_out(&move_pods::table(&plan, &moved))
+    ask::require_confirmation(&move_pods::question_before_move(&plan), arguments.yes)?;
+    let moved =
+        move_pods::move_planned_pods(&cluster, &plan, arguments.timeout, &StepProgress::new())
+            .await?;
+    output::write_out(&move_pods::render_finished_move(&plan, &moved))
 }
 
-async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
+async fn run_offer_command(global: &GlobalFlags, command: OfferCommand) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     match command {
-        Offer::List { peer, made } => {
+        OfferCommand::List { peer, made } => {
             let which = if made {
-                offer::Which::Made
+                offer::OfferDirection::Made
             } else {
-                offer::Which::Received
+                offer::OfferDirection::Received
             };
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            let found = offer::list(&cluster, of.as_ref(), which).await?;
+            let found = offer::list_offers(&cluster, of.as_ref(), which).await?;
             let of = of.and_then(|foreign| foreign.metadata.name);
-            output::print(global.output, &found, |found| {
-                offer::table(found, of.as_deref(), which)
+            output::print_result(global.output, &found, |found| {
+                offer::render_offers(found, of.as_deref(), which)
             })
         }
-        Offer::Accept { offer, yes } => {
-            decide(
+        OfferCommand::Accept { offer, yes } => {
+            decide_on_offer(
                 global,
                 &cluster,
                 &offer,
@@ -444,8 +495,8 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
             )
             .await
         }
-        Offer::Refuse { offer, yes } => {
-            decide(
+        OfferCommand::Refuse { offer, yes } => {
+            decide_on_offer(
                 global,
                 &cluster,
                 &offer,
@@ -454,11 +505,11 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
             )
             .await
         }
-        Offer::Forget { peer, pool } => {
-            let foreign = unpeer::find(&cluster, &peer).await?;
-            offer::forget(&cluster, &foreign, &pool).await?;
+        OfferCommand::Forget { peer, pool } => {
+            let foreign = unpeer::peer_by_name(&cluster, &peer).await?;
+            offer::forget_decision(&cluster, &foreign, &pool).await?;
             let result = serde_json::json!({ "peer": foreign.metadata.name, "pool": pool });
-            output::print(global.output, &result, |_| {
+            output::print_result(global.output, &result, |_| {
                 format!(
                     "There is no decision on pool {pool} of {peer} any more: the policy decides again (`liqoctl offer list {peer}`)."
                 )
@@ -467,54 +518,57 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
     }
 }
 
-async fn show_usage(global: &Global, peer: Option<&str>) -> anyhow::Result<()> {
+async fn show_usage(global: &GlobalFlags, peer: Option<&str>) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     let of = find_peer(&cluster, peer).await?;
-    output::print(
+    output::print_result(
         global.output,
         &usage::collect(&cluster, of.as_ref()).await?,
-        |used| usage::table(used),
+        |used| usage::render_usage(used),
     )
 }
 
-async fn receipts(global: &Global, command: Receipts) -> anyhow::Result<()> {
-    if let Receipts::Verify { files } = &command {
-        let verdicts = receipt::verify(files)?;
+async fn run_receipt_command(global: &GlobalFlags, command: ReceiptCommand) -> anyhow::Result<()> {
+    if let ReceiptCommand::Verify { files } = &command {
+        let verdicts = receipt::verify_receipt_files(files)?;
         let text = receipt::verdict_text(&verdicts)?;
-        return output::print(global.output, &verdicts, |_| text.clone());
+        return output::print_result(global.output, &verdicts, |_| text.clone());
     }
     let cluster = Cluster::connect(&global.access()).await?;
-    let Installed { id: own, config } = cluster.installed().await?;
+    let InstalledLiqo { id: own, config } = cluster.require_installed().await?;
     match command {
-        Receipts::List { peer } => {
+        ReceiptCommand::List { peer } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
             let delay = receipt::answer_delay(&config);
-            output::print(
+            output::print_result(
                 global.output,
-                &receipt::list(&cluster, &own, of.as_ref()).await?,
-                |found| receipt::table(found, delay),
+                &receipt::list_receipts(&cluster, &own, of.as_ref()).await?,
+                |found| receipt::render_receipts(found, delay),
             )
         }
-        Receipts::Show { name } => {
-            let found = receipt::choose(receipt::list(&cluster, &own, None).await?, &name)?;
-            output::print(global.output, &found, receipt::show)
+        ReceiptCommand::Show { name } => {
+            let found = receipt::choose_receipt(
+                receipt::list_receipts(&cluster, &own, None).await?,
+                &name,
+            )?;
+            output::print_result(global.output, &found, receipt::render_receipt)
         }
-        Receipts::Export {
+        ReceiptCommand::Export {
             format,
             peer,
             signed,
         } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            let mut found = receipt::list(&cluster, &own, of.as_ref()).await?;
+            let mut found = receipt::list_receipts(&cluster, &own, of.as_ref()).await?;
             found.retain(|one| !signed || one.phase == liqo_api::ReceiptPhase::Signed);
-            let lines = receipt::lines(&found);
+            let lines = receipt::invoice_lines(&found);
             match format {
-                ExportFormat::Csv => output::write_out(&receipt::csv(&lines)),
+                ExportFormat::Csv => output::write_out(&receipt::to_csv(&lines)),
                 ExportFormat::Json => output::write_out(&serde_json::to_string_pretty(&lines)?),
             }
         }
-        Receipts::Verify { .. } => Ok(()),
+        ReceiptCommand::Verify { .. } => Ok(()),
     }
 }
 
@@ -524,65 +578,69 @@ async fn find_peer(
     peer: Option<&str>,
 ) -> anyhow::Result<Option<liqo_api::ForeignCluster>> {
     Ok(match peer {
-        Some(peer) => Some(unpeer::find(cluster, peer).await?),
+        Some(peer) => Some(unpeer::peer_by_name(cluster, peer).await?),
         None => None,
     })
 }
 
-async fn decide(
-    global: &Global,
+async fn decide_on_offer(
+    global: &GlobalFlags,
     cluster: &Cluster,
-    arguments: &OfferDecide,
+    arguments: &OfferDecisionArguments,
     decision: liqo_api::OfferDecision,
     yes: bool,
 ) -> anyhow::Result<()> {
-    let foreign = unpeer::find(cluster, &arguments.peer).await?;
+    let foreign = unpeer::peer_by_name(cluster, &arguments.peer).await?;
     let peer = foreign.metadata.name.clone().unwrap_or_default();
     let terms = match decision {
-        liqo_api::OfferDecision::Accept => contract::waiting(cluster, &foreign).await?,
+        liqo_api::OfferDecision::Accept => contract::contracts_to_sign(cluster, &foreign).await?,
         liqo_api::OfferDecision::Refuse => Vec::new(),
     };
-    let offers = offer::received(cluster, &foreign).await?;
-    let accepted = offer::to_accept(&peer, &offers, arguments.pool.as_deref(), !terms.is_empty())?;
+    let offers = offer::received_offers(cluster, &foreign).await?;
+    let accepted =
+        offer::choose_what_to_accept(&peer, &offers, arguments.pool.as_deref(), !terms.is_empty())?;
     let lost_pods = match (&accepted, decision) {
-        (offer::Accepted::Pool(pool), liqo_api::OfferDecision::Refuse) => {
+        (offer::OfferOrTerms::Pool(pool), liqo_api::OfferDecision::Refuse) => {
             offer::pods_on(cluster, &foreign, pool).await?
         }
         _ => Vec::new(),
     };
-    if let (offer::Accepted::Pool(pool), false) = (&accepted, lost_pods.is_empty()) {
-        ask::confirm(&offer::question(&peer, pool, &lost_pods), yes)?;
+    if let (offer::OfferOrTerms::Pool(pool), false) = (&accepted, lost_pods.is_empty()) {
+        ask::require_confirmation(
+            &offer::question_before_refusal(&peer, pool, &lost_pods),
+            yes,
+        )?;
     }
     accept_terms(cluster, &foreign, &peer, &terms, yes).await?;
-    let offer::Accepted::Pool(pool) = accepted else {
+    let offer::OfferOrTerms::Pool(pool) = accepted else {
         let names: Vec<&str> = terms.iter().map(|one| one.name.as_str()).collect();
         let result = serde_json::json!({ "peer": peer, "contracts": names });
-        return output::print(global.output, &result, |_| {
+        return output::print_result(global.output, &result, |_| {
             format!(
                 "The new terms of {} with {peer} are accepted: this cluster signs them.",
                 names.join(", ")
             )
         });
     };
-    let node = offer::decide(
+    let node = offer::decide_and_wait(
         cluster,
         &foreign,
         &pool,
         decision,
         arguments.timeout,
-        &Progress::new(),
+        &StepProgress::new(),
     )
     .await?;
-    output::print(
+    output::print_result(
         global.output,
-        &offer::Decided {
+        &offer::DecidedOffer {
             peer,
             pool,
             decision,
             node,
             lost_pods,
         },
-        offer::outcome,
+        offer::render_decided_offer,
     )
 }
 
@@ -591,128 +649,139 @@ async fn accept_terms(
     cluster: &Cluster,
     foreign: &liqo_api::ForeignCluster,
     peer: &str,
-    terms: &[contract::Found],
+    terms: &[contract::ListedContract],
     yes: bool,
 ) -> anyhow::Result<()> {
     if terms.is_empty() {
         return Ok(());
     }
-    for document in terms.iter().filter_map(contract::Found::unsigned) {
+    for document in terms
+        .iter()
+        .filter_map(contract::ListedContract::unsigned_terms)
+    {
         eprintln!(
             "{peer} proposes a contract:\n{}",
-            contract::terms(&document.terms)
+            contract::render_terms(&document.terms)
         );
     }
-    ask::confirm("This signs these terms. Continue?", yes)?;
-    contract::accept(cluster, foreign, terms).await
+    ask::require_confirmation("This signs these terms. Continue?", yes)?;
+    contract::record_acceptance(cluster, foreign, terms).await
 }
 
-async fn contracts(global: &Global, command: Contracts) -> anyhow::Result<()> {
-    if let Contracts::Verify { files } = &command {
-        let verdict = contract::verify(files)?;
-        let text = contract::verdict(&verdict)?;
-        return output::print(global.output, &verdict, |_| text.clone());
+async fn run_contract_command(
+    global: &GlobalFlags,
+    command: ContractCommand,
+) -> anyhow::Result<()> {
+    if let ContractCommand::Verify { files } = &command {
+        let verdict = contract::verify_contract_files(files)?;
+        let text = contract::render_contract_verdict(&verdict)?;
+        return output::print_result(global.output, &verdict, |_| text.clone());
     }
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     match command {
-        Contracts::List { peer } => {
+        ContractCommand::List { peer } => {
             let of = find_peer(&cluster, peer.as_deref()).await?;
-            output::print(
+            output::print_result(
                 global.output,
-                &contract::list(&cluster, of.as_ref()).await?,
-                |found| contract::table(found),
+                &contract::list_contracts(&cluster, of.as_ref()).await?,
+                |found| contract::render_contracts(found),
             )
         }
-        Contracts::Show { peer } => {
-            let foreign = unpeer::find(&cluster, &peer).await?;
-            let found = contract::to_show(contract::list(&cluster, Some(&foreign)).await?, &peer)?;
-            output::print(global.output, &found, |found| {
+        ContractCommand::Show { peer } => {
+            let foreign = unpeer::peer_by_name(&cluster, &peer).await?;
+            let found = contract::contracts_to_show(
+                contract::list_contracts(&cluster, Some(&foreign)).await?,
+                &peer,
+            )?;
+            output::print_result(global.output, &found, |found| {
                 found
                     .iter()
-                    .map(contract::show)
+                    .map(contract::render_contract)
                     .collect::<Vec<_>>()
                     .join("\n\n")
             })
         }
-        Contracts::End {
+        ContractCommand::End {
             peer,
             contract: name,
             reason,
             yes,
             timeout,
         } => {
-            let foreign = unpeer::find(&cluster, &peer).await?;
-            let one = contract::to_end(
-                contract::list(&cluster, Some(&foreign)).await?,
+            let foreign = unpeer::peer_by_name(&cluster, &peer).await?;
+            let one = contract::contract_to_end(
+                contract::list_contracts(&cluster, Some(&foreign)).await?,
                 &peer,
                 name.as_deref(),
             )?;
-            ask::confirm(&contract::question_of_end(&one), yes)?;
-            let ended = contract::end(
+            ask::require_confirmation(&contract::question_of_end(&one), yes)?;
+            let ended = contract::end_contract(
                 &cluster,
                 &foreign,
                 &one,
                 reason.as_deref(),
                 timeout,
-                &Progress::new(),
+                &StepProgress::new(),
             )
             .await?;
-            output::print(global.output, &ended, |ended| {
+            output::print_result(global.output, &ended, |ended| {
                 format!(
                     "{} with {} ends at {}.",
                     ended.contract, ended.peer, ended.end.at.0
                 )
             })
         }
-        Contracts::Forget { peer } => {
-            let foreign = unpeer::find(&cluster, &peer).await?;
-            let contracts = contract::forget(&cluster, &foreign).await?;
+        ContractCommand::Forget { peer } => {
+            let foreign = unpeer::peer_by_name(&cluster, &peer).await?;
+            let contracts = contract::forget_decisions(&cluster, &foreign).await?;
             let result =
                 serde_json::json!({ "peer": foreign.metadata.name, "contracts": contracts });
-            output::print(global.output, &result, |_| {
+            output::print_result(global.output, &result, |_| {
                 format!(
                     "There is no decision on contracts with {peer} any more: the policies decide again."
                 )
             })
         }
-        Contracts::Verify { .. } => Ok(()),
+        ContractCommand::Verify { .. } => Ok(()),
     }
 }
 
-async fn costs(global: &Global, arguments: Cost) -> anyhow::Result<()> {
+async fn show_costs(global: &GlobalFlags, arguments: CostArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     if let Some(CostCommand::Plan(arguments)) = arguments.command {
         let namespace = arguments
             .namespace
             .unwrap_or_else(|| cluster.client.default_namespace().to_owned());
-        let planned = cost::plan(&cluster, &arguments.filename, &namespace).await?;
-        return output::print(global.output, &planned, |planned| {
-            cost::plan::table(planned)
+        let planned = cost::plan_costs(&cluster, &arguments.filename, &namespace).await?;
+        return output::print_result(global.output, &planned, |planned| {
+            cost::plan::render_workload_costs(planned)
         });
     }
-    let costs = cost::running(
+    let costs = cost::running_costs(
         &cluster,
         arguments.namespace.as_deref(),
         arguments.peer.as_deref(),
     )
     .await?;
-    output::print(global.output, &costs, cost::running::table)
+    output::print_result(global.output, &costs, cost::running::render_costs)
 }
 
-async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
+async fn run_policy_command(global: &GlobalFlags, command: PolicyCommand) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let own = cluster.installed().await?;
+    let own = cluster.require_installed().await?;
     match command {
-        Policy::List => output::print(global.output, &policy::list(&cluster).await?, |found| {
-            policy::table(found)
-        }),
-        Policy::Explain { peer, labels } => {
-            let lists = policy::gather(&cluster).await?;
-            let whom = policy::whom(&lists.foreign_clusters, &peer, labels.as_ref())?;
+        PolicyCommand::List => output::print_result(
+            global.output,
+            &policy::list_policies(&cluster).await?,
+            |found| policy::render_policies(found),
+        ),
+        PolicyCommand::Explain { peer, labels } => {
+            let lists = policy::collect_offer_inputs(&cluster).await?;
+            let whom = policy::peer_to_explain(&lists.foreign_clusters, &peer, labels.as_ref())?;
             let (today, now) = (jiff::Timestamp::now(), tokio::time::Instant::now());
-            let explanation = policy::explain(
+            let explanation = policy::explain_policy(
                 own.id,
                 own.config.spec.cluster_labels,
                 lists,
@@ -720,125 +789,146 @@ async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
                 today,
                 now,
             );
-            output::print(global.output, &explanation, |found| {
-                policy::render(found, Paint::for_stdout())
+            output::print_result(global.output, &explanation, |found| {
+                policy::render_policy_explanation(found, Paint::for_stdout())
             })
         }
     }
 }
 
-async fn brokers(global: &Global, command: Broker) -> anyhow::Result<()> {
+async fn run_broker_command(global: &GlobalFlags, command: BrokerCommand) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     match command {
-        Broker::Status => {
-            let found = broker::status(&cluster).await?;
-            output::print(global.output, &found, |found| {
-                broker::render(found, Paint::for_stdout())
+        BrokerCommand::Status => {
+            let found = broker::collect_status(&cluster).await?;
+            output::print_result(global.output, &found, |found| {
+                broker::render_broker_status(found, Paint::for_stdout())
             })
         }
-        Broker::Enable(arguments) => enable_broker(global, &cluster, &arguments).await,
-        Broker::Disable {
+        BrokerCommand::Enable(arguments) => enable_broker(global, &cluster, &arguments).await,
+        BrokerCommand::Disable {
             policy,
             dry_run,
             yes,
         } => {
             let (endings, plugins) = broker::plan_endings(&cluster, policy.as_deref()).await?;
             if dry_run && !endings.is_empty() {
-                return output::print(global.output, &endings, |endings| broker::endings(endings));
+                return output::print_result(global.output, &endings, |endings| {
+                    broker::render_planned_endings(endings)
+                });
             }
             if !endings.is_empty() {
-                ask::confirm(&format!("{}\nContinue?", broker::endings(&endings)), yes)?;
-                broker::disable(&cluster, &endings).await?;
+                ask::require_confirmation(
+                    &format!("{}\nContinue?", broker::render_planned_endings(&endings)),
+                    yes,
+                )?;
+                broker::disable_lending_on(&cluster, &endings).await?;
             }
-            output::print(global.output, &endings, |endings| {
-                broker::disabled(endings, &plugins)
+            output::print_result(global.output, &endings, |endings| {
+                broker::render_disabled(endings, &plugins)
             })
         }
     }
 }
 
 async fn enable_broker(
-    global: &Global,
+    global: &GlobalFlags,
     cluster: &Cluster,
-    arguments: &BrokerEnable,
+    arguments: &BrokerEnableArguments,
 ) -> anyhow::Result<()> {
-    let plan = broker::plan_enabling(cluster, &arguments.wanted()?).await?;
+    let plan = broker::plan_enabling(cluster, &arguments.policy_change()?).await?;
     match (arguments.dry_run, global.output) {
-        (true, Format::Table) => return output::write_out(&broker::changes(&plan)),
-        (true, format) => return output::print_objects(format, &[broker::object(&plan)]),
+        (true, OutputFormat::Table) => {
+            return output::write_out(&broker::render_planned_changes(&plan));
+        }
+        (true, format) => return output::print_objects(format, &[broker::planned_policy(&plan)]),
         (false, _) => {}
     }
     if plan.is_needed() {
-        eprintln!("{}", broker::changes(&plan));
-        ask::confirm(&format!("Write policy {}?", plan.policy), arguments.yes)?;
-        broker::enable(cluster, &plan).await?;
+        eprintln!("{}", broker::render_planned_changes(&plan));
+        ask::require_confirmation(&format!("Write policy {}?", plan.policy), arguments.yes)?;
+        broker::enable_lending_on(cluster, &plan).await?;
     }
-    output::print(global.output, &plan, broker::enabled)
+    output::print_result(global.output, &plan, broker::render_enabled)
 }
 
-async fn test_network(global: &Global, arguments: TestNetwork) -> anyhow::Result<()> {
+async fn test_network(global: &GlobalFlags, arguments: TestNetworkArguments) -> anyhow::Result<()> {
     let clusters = probes::clusters(global, &arguments.others).await?;
-    let options = network_test::Options {
+    let options = network_test::NetworkTestOptions {
         nodes: arguments.nodes.into(),
         image: arguments.image,
         keep: arguments.keep,
         timeout: arguments.timeout,
     };
-    let found = network_test::run(&clusters, &options, &Progress::new()).await?;
-    output::print(global.output, &found, |found| {
-        network_test::render(found, Paint::for_stdout())
+    let found = network_test::run_network_test(&clusters, &options, &StepProgress::new()).await?;
+    output::print_result(global.output, &found, |found| {
+        network_test::render_test_result(found, Paint::for_stdout())
     })?;
-    found.verdict()
+    found.ensure_all_passed()
 }
 
-async fn bench_network(global: &Global, arguments: BenchNetwork) -> anyhow::Result<()> {
+async fn bench_network(
+    global: &GlobalFlags,
+    arguments: BenchNetworkArguments,
+) -> anyhow::Result<()> {
     let clusters = probes::clusters(global, &arguments.others).await?;
-    let options = network_bench::Options {
+    let options = network_bench::NetworkBenchOptions {
         peer: arguments.peer,
         seconds: arguments.seconds,
         rounds: arguments.rounds,
         image: arguments.image,
         timeout: arguments.timeout,
     };
-    let measured = network_bench::run(&clusters, &options, &Progress::new()).await?;
-    output::print(global.output, &measured, |measured| {
-        network_bench::table(measured, Paint::for_stdout())
+    let measured =
+        network_bench::run_network_bench(&clusters, &options, &StepProgress::new()).await?;
+    output::print_result(global.output, &measured, |measured| {
+        network_bench::render_network_bench(measured, Paint::for_stdout())
     })?;
-    measured.report.verdict()
+    measured.report.ensure_all_removed()
 }
 
-async fn bench_offload(global: &Global, arguments: BenchOffload) -> anyhow::Result<()> {
+async fn bench_offload(
+    global: &GlobalFlags,
+    arguments: BenchOffloadArguments,
+) -> anyhow::Result<()> {
     let (clusters, playground) = probes::clusters_and_playground(global, &arguments.others).await?;
-    let options = offload_bench::Options {
+    let options = offload_bench::OffloadBenchOptions {
         pods: arguments.pods,
         rounds: arguments.rounds,
         provider: arguments.provider,
         namespace: arguments.namespace,
         timeout: arguments.timeout,
     };
-    let measured =
-        offload_bench::run(&clusters, playground.as_ref(), &options, &Progress::new()).await?;
-    output::print(global.output, &measured, |measured| {
-        offload_bench::table(measured, Paint::for_stdout())
+    let measured = offload_bench::run_offload_bench(
+        &clusters,
+        playground.as_ref(),
+        &options,
+        &StepProgress::new(),
+    )
+    .await?;
+    output::print_result(global.output, &measured, |measured| {
+        offload_bench::render_offload_bench(measured, Paint::for_stdout())
     })?;
-    measured.report.verdict()
+    measured.report.ensure_all_removed()
 }
 
-async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {
+async fn run_token_command(global: &GlobalFlags, command: TokenCommand) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     match command {
-        Token::Create(arguments) => {
-            let made = token::create(&cluster, &arguments.wanted()).await?;
-            output::print(global.output, &made, |made| made.token.clone())
+        TokenCommand::Create(arguments) => {
+            let made = token::create_token(&cluster, &arguments.token_to_create()).await?;
+            output::print_result(global.output, &made, |made| made.token.clone())
         }
-        Token::List => output::print(global.output, &token::list(&cluster).await?, |tokens| {
-            token::table(tokens)
-        }),
-        Token::Delete { name } => {
-            token::delete(&cluster, &name).await?;
-            output::print(
+        TokenCommand::List => output::print_result(
+            global.output,
+            &token::list_tokens(&cluster).await?,
+            |tokens| token::render_tokens(tokens),
+        ),
+        TokenCommand::Delete { name } => {
+            token::delete_token(&cluster, &name).await?;
+            output::print_result(
                 global.output,
                 &serde_json::json!({ "deleted": name }),
                 |_| format!("Token {name} is no longer valid."),

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodSpec};
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NetworkSettings, isolation::LEND_WITHOUT_NETWORK_POLICIES};
-use liqo_controller_runtime::leader::Timing;
+use liqo_controller_runtime::leader::LeaseTiming;
 use serde_json::{Value, json};
 
-use crate::settings::{Present, Settings, Values};
+use crate::settings::{InstallSettings, InstallValues, InstalledState};
 
 /// On every object that `liqoctl install` creates; `uninstall` selects by it.
 pub const INSTALLED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "liqoctl");
@@ -145,8 +145,8 @@ pub fn key_directory(pod: &PodSpec) -> Option<String> {
 }
 
 /// All objects in the order of creation: custom resource definitions first, the Deployment last.
-pub fn render(values: &Values) -> Result<Vec<DynamicObject>, ManifestError> {
-    let mut objects = definitions()?;
+pub fn render_manifests(values: &InstallValues) -> Result<Vec<DynamicObject>, ManifestError> {
+    let mut objects = custom_resource_definitions()?;
     objects.extend(
         render_files(values)?
             .into_iter()
@@ -159,7 +159,7 @@ pub fn render(values: &Values) -> Result<Vec<DynamicObject>, ManifestError> {
 
 /// The objects of each file, without the custom resource definitions.
 pub fn render_files(
-    values: &Values,
+    values: &InstallValues,
 ) -> Result<Vec<(&'static str, Vec<DynamicObject>)>, ManifestError> {
     let render_file = |(file, text): (&'static str, &str)| {
         let broken = |reason: String| ManifestError::File { file, reason };
@@ -167,10 +167,10 @@ pub fn render_files(
             serde_saphyr::from_multiple(text).map_err(|error| broken(error.to_string()))?;
         let mut objects = Vec::new();
         for mut document in documents {
-            fill(&mut document, values);
+            fill_document(&mut document, values);
             let mut object =
                 serde_json::from_value(document).map_err(|error| broken(error.to_string()))?;
-            label(&mut object);
+            label_as_installed(&mut object);
             objects.push(object);
         }
         Ok((file, objects))
@@ -180,26 +180,26 @@ pub fn render_files(
 
 /// All objects with default settings. Roles do not depend on settings.
 pub fn with_defaults() -> Result<Vec<DynamicObject>, ManifestError> {
-    render(&Values::resolve(
-        &Settings::default(),
-        &Present::default(),
+    render_manifests(&InstallValues::resolve(
+        &InstallSettings::default(),
+        &InstalledState::default(),
         "",
     ))
 }
 
 /// The custom resource definitions, with the label of installed objects.
-pub fn definitions() -> Result<Vec<DynamicObject>, ManifestError> {
+pub fn custom_resource_definitions() -> Result<Vec<DynamicObject>, ManifestError> {
     let convert = |definition| serde_json::to_value(definition).and_then(serde_json::from_value);
     let converted: Result<Vec<DynamicObject>, _> = liqo_api::custom_resource_definitions()
         .into_iter()
         .map(convert)
         .collect();
     let mut definitions = converted.map_err(ManifestError::Definition)?;
-    definitions.iter_mut().for_each(label);
+    definitions.iter_mut().for_each(label_as_installed);
     Ok(definitions)
 }
 
-fn label(object: &mut DynamicObject) {
+fn label_as_installed(object: &mut DynamicObject) {
     let labels = object.labels_mut();
     labels.insert(INSTALLED_BY.0.to_owned(), INSTALLED_BY.1.to_owned());
     labels.insert("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned());
@@ -223,9 +223,9 @@ pub fn group(object: &DynamicObject) -> &str {
         .map_or("", |(group, _)| group)
 }
 
-fn fill(document: &mut Value, values: &Values) {
+fn fill_document(document: &mut Value, values: &InstallValues) {
     match document["kind"].as_str() {
-        Some("ClusterConfig") => document["spec"] = configuration(values),
+        Some("ClusterConfig") => document["spec"] = cluster_config_spec(values),
         Some("PeeringPolicy") if document["metadata"]["name"] == AUTO_PEERING => {
             document["spec"] = json!(values.auto_peering);
         }
@@ -246,9 +246,9 @@ fn fill(document: &mut Value, values: &Values) {
                 // start with an unknown argument.
                 if let Some(variables) = container["env"].as_array_mut() {
                     let timing = if values.replicas > 1 {
-                        Timing::WITH_STANDBY
+                        LeaseTiming::WITH_STANDBY
                     } else {
-                        Timing::ALONE
+                        LeaseTiming::ALONE
                     };
                     variables.push(json!({ "name": "LEASE_SECONDS", "value": timing.lease_seconds().to_string() }));
                 }
@@ -281,7 +281,7 @@ fn fill(document: &mut Value, values: &Values) {
     }
 }
 
-fn configuration(values: &Values) -> Value {
+fn cluster_config_spec(values: &InstallValues) -> Value {
     let mut spec = json!({
         "clusterName": values.cluster_name,
     });
@@ -318,9 +318,9 @@ mod tests {
     use super::*;
 
     fn rendered() -> Vec<DynamicObject> {
-        render(&Values::resolve(
-            &Settings::default(),
-            &Present::default(),
+        render_manifests(&InstallValues::resolve(
+            &InstallSettings::default(),
+            &InstalledState::default(),
             "rome",
         ))
         .unwrap()
@@ -686,7 +686,8 @@ mod tests {
         assert!(variable(&policy, "mayBeOffloaded").ends_with("!variables.isSystemNamespace"));
         let touched = variable(&policy, "homePod");
         let (in_system, elsewhere) = touched.split_once(" : ").unwrap();
-        let toleration = liqo_offloading_rules::pod::scheduling::tolerations(&json!({})).remove(0);
+        let toleration =
+            liqo_offloading_rules::pod::scheduling::tolerations_with_ours(&json!({})).remove(0);
         assert!(
             in_system.starts_with("variables.isSystemNamespace ?")
                 && in_system.contains("oldObject.spec.?tolerations")
@@ -799,7 +800,8 @@ mod tests {
             .unwrap()["expression"]
             .as_str()
             .unwrap();
-        let ours = liqo_offloading_rules::pod::scheduling::tolerations(&json!({})).remove(0);
+        let ours =
+            liqo_offloading_rules::pod::scheduling::tolerations_with_ours(&json!({})).remove(0);
         assert_eq!(ours.as_object().map(serde_json::Map::len), Some(3));
         let word = |field: &str| ours[field].as_str().unwrap();
         // Exactly one more, and those before it unchanged: a test of single fields would let others
@@ -1065,7 +1067,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_objects() {
-        let settings = Settings::parse(&[
+        let settings = InstallSettings::parse(&[
             "discovery.config.clusterName=milan",
             "discovery.config.clusterLabels=region=eu",
             "authentication.address=https://203.0.113.5:30443",
@@ -1082,7 +1084,12 @@ mod tests {
             "peering.credentialLifetimeSeconds=7200",
         ])
         .unwrap();
-        let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
+        let objects = render_manifests(&InstallValues::resolve(
+            &settings,
+            &InstalledState::default(),
+            "x",
+        ))
+        .unwrap();
         let of = |wanted: &str| {
             objects
                 .iter()

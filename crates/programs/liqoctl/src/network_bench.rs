@@ -21,18 +21,18 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint};
-use liqo_network_probe::{Finding, PORT, Question, Request, What};
+use liqo_network_probe::{AskRequest, AskedQuestion, MeasuredAnswer, PORT, QuestionKind};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use slices::{Changes, Times};
+use slices::{DelayPercentiles, SliceDelays};
 
 use crate::{
-    bench_report::{Figure, Report, with_unit},
-    cluster::{Cluster, Explained as _},
+    bench_report::{BenchFigure, BenchReport, with_unit},
+    cluster::{Cluster, ExplainFailure as _},
     output::{self, Paint},
-    probes::{self, FabricNode, Stage, median, pods},
-    progress::Progress,
+    probes::{self, ProbeNode, TestNamespaces, median, pods},
+    progress::StepProgress,
     token, version,
 };
 
@@ -51,7 +51,7 @@ const STARTING_PODS: &str = "Starting the pods";
 const METRICS_PORT: u16 = 9479;
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct NetworkBenchOptions {
     /// Name or ID of the peer.
     pub peer: Option<String>,
     /// Duration of each measurement.
@@ -66,7 +66,7 @@ pub struct Options {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Measured {
+pub struct NetworkBenchResult {
     /// The cluster that sent.
     pub from: String,
     /// The cluster that received.
@@ -74,14 +74,14 @@ pub struct Measured {
     /// Duration of each measurement.
     pub seconds: u16,
     #[serde(flatten)]
-    pub report: Report,
+    pub report: BenchReport,
     /// Only with access to the peer's cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub changes: Option<Changes>,
+    pub changes: Option<SliceDelays>,
 }
 
 /// A path that is measured.
-struct Path {
+struct BenchPath {
     cluster: Cluster,
     namespace: String,
     pod: String,
@@ -91,14 +91,14 @@ struct Path {
 }
 
 /// A gateway in use, whose CPU time is measured.
-struct Gateway {
+struct MeasuredGateway {
     cluster: Cluster,
-    node: FabricNode,
+    node: ProbeNode,
 }
 
 /// The result of one round on one path.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Round {
+struct ThroughputRound {
     one: Option<f64>,
     four: Option<f64>,
     udp: Option<f64>,
@@ -109,15 +109,15 @@ struct Round {
 }
 
 /// Measures between the first of these clusters and a peer of it.
-pub async fn run(
+pub async fn run_network_bench(
     clusters: &[Cluster],
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Measured> {
+    options: &NetworkBenchOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<NetworkBenchResult> {
     let Some((home, others)) = clusters.split_first() else {
         bail!("no cluster was named")
     };
-    let own = home.installed().await?;
+    let own = home.require_installed().await?;
     let foreign = probes::choose_peer(
         home,
         others,
@@ -128,17 +128,17 @@ pub async fn run(
     let peer = foreign.display_name();
     let mut there = None;
     for other in others {
-        if other.installed().await?.id == foreign.spec.cluster_id {
+        if other.require_installed().await?.id == foreign.spec.cluster_id {
             there = Some(other.clone());
         }
     }
-    probes::sweep(clusters).await?;
-    let stage = Stage::new(options.timeout, false);
+    probes::remove_leftovers(clusters).await?;
+    let stage = TestNamespaces::new(options.timeout, false);
     let deadline = Instant::now() + options.timeout;
     let measuring = async {
         let measured: Vec<&Cluster> = iter::once(home).chain(&there).collect();
         let mut notes = vec![version::measured_builds(&measured).await?];
-        let scene = set(
+        let scene = prepare_paths(
             home,
             there.as_ref(),
             &foreign,
@@ -153,56 +153,61 @@ pub async fn run(
             own.config.spec.cluster_name
         );
         let rounds = progress
-            .step(&step, measure(&scene, options, progress, &step, &mut notes))
+            .run_step(
+                &step,
+                measure_paths(&scene, options, progress, &step, &mut notes),
+            )
             .await?;
-        let changes = changes(home, there.as_ref(), &scene, deadline, progress, &mut notes).await;
-        anyhow::Ok(Measured {
+        let changes =
+            measure_service_changes(home, there.as_ref(), &scene, deadline, progress, &mut notes)
+                .await;
+        anyhow::Ok(NetworkBenchResult {
             from: own.config.spec.cluster_name.clone(),
             to: peer.clone(),
             seconds: options.seconds,
-            report: Report {
+            report: BenchReport {
                 rounds: options.rounds,
-                figures: figures(&rounds[0], &rounds[1]),
+                figures: compare_rounds(&rounds[0], &rounds[1]),
                 notes,
                 left: Vec::new(),
             },
             changes,
         })
     };
-    let mut played = Box::pin(stage.play(options.timeout, progress, measuring)).await?;
+    let mut played = Box::pin(stage.run_and_clean_up(options.timeout, progress, measuring)).await?;
     played.found.report.left = played.left;
     Ok(played.found)
 }
 
 /// The paths, and the gateways on them.
-struct Scene {
-    tunnel: Path,
-    plain: Option<Path>,
-    gateways: Vec<Gateway>,
+struct NetworkBenchSetup {
+    tunnel: BenchPath,
+    plain: Option<BenchPath>,
+    gateways: Vec<MeasuredGateway>,
     /// Name of the namespace at the peer.
     remote_namespace: Option<String>,
 }
 
-async fn set(
+async fn prepare_paths(
     home: &Cluster,
     there: Option<&Cluster>,
     foreign: &ForeignCluster,
-    options: &Options,
-    stage: &Stage,
+    options: &NetworkBenchOptions,
+    stage: &TestNamespaces,
     notes: &mut Vec<String>,
-    progress: &Progress,
-) -> anyhow::Result<Scene> {
+    progress: &StepProgress,
+) -> anyhow::Result<NetworkBenchSetup> {
     let peer = foreign.display_name();
     let id = &foreign.spec.cluster_id;
     let image = match &options.image {
         Some(image) => image.clone(),
-        None => probes::image(home).await?,
+        None => probes::fabric_image(home).await?,
     };
     let virtual_node = probes::virtual_nodes(home)
         .await?
         .remove(id.as_str())
         .with_context(|| format!("there is no virtual node of {peer}"))?;
-    let here = gateways(home, id.as_str()).await?;
+    let here = gateways_in_use(home, id.as_str()).await?;
     let offloaded = stage
         .offloaded_namespace(home, "network-bench", None, PODS_TIMEOUT, progress)
         .await?;
@@ -212,7 +217,7 @@ async fn set(
         .into_iter()
         .find(|remote| remote.cluster == peer)
         .map(|remote| remote.namespace);
-    let token = token::random()?;
+    let token = token::random_token()?;
     let starting = async {
         let pods = BenchPods {
             home,
@@ -225,29 +230,29 @@ async fn set(
         let mut gateways = gateways_of(home, &here);
         let Some(there) = there else {
             notes.push(format!("to measure the plain link, the CPU time of {peer}'s gateway, and how soon {peer} has changes of Services, give access to {peer}: --remote-kubeconfig"));
-            return anyhow::Ok(Scene {
+            return anyhow::Ok(NetworkBenchSetup {
                 tunnel,
                 plain: None,
                 gateways,
                 remote_namespace,
             });
         };
-        let own = home.installed().await?.id;
-        let far = self::gateways(there, own.as_str()).await?;
+        let own = home.require_installed().await?.id;
+        let far = self::gateways_in_use(there, own.as_str()).await?;
         let plain = pods.start_on_nodes(stage, there, &far[0]).await?;
         gateways.extend(gateways_of(there, &far));
-        Ok(Scene {
+        Ok(NetworkBenchSetup {
             tunnel,
             plain: Some(plain),
             gateways,
             remote_namespace,
         })
     };
-    progress.step(STARTING_PODS, starting).await
+    progress.run_step(STARTING_PODS, starting).await
 }
 
-fn gateways_of(cluster: &Cluster, nodes: &[FabricNode]) -> Vec<Gateway> {
-    let gateway = |node: &FabricNode| Gateway {
+fn gateways_of(cluster: &Cluster, nodes: &[ProbeNode]) -> Vec<MeasuredGateway> {
+    let gateway = |node: &ProbeNode| MeasuredGateway {
         cluster: cluster.clone(),
         node: node.clone(),
     };
@@ -261,29 +266,34 @@ struct BenchPods<'a> {
     sender_node: &'a str,
     image: &'a str,
     token: &'a str,
-    progress: &'a Progress,
+    progress: &'a StepProgress,
 }
 
 impl BenchPods<'_> {
     /// Starts the pods of the path through the tunnel.
-    async fn start_over_tunnel(&self, namespace: &str, virtual_node: &str) -> anyhow::Result<Path> {
+    async fn start_over_tunnel(
+        &self,
+        namespace: &str,
+        virtual_node: &str,
+    ) -> anyhow::Result<BenchPath> {
         let (sender, receiver) = (
             self.sender_pod(false),
             self.receiver_pod(virtual_node, false),
         );
-        pods::make(self.home, namespace, &sender, self.image).await?;
-        pods::make(self.home, namespace, &receiver, self.image).await?;
+        pods::create_pod(self.home, namespace, &sender, self.image).await?;
+        pods::create_pod(self.home, namespace, &receiver, self.image).await?;
         let no_address = |pod: &Pod| {
-            pods::addresses(pod)
+            pods::addresses_of_pod(pod)
                 .is_empty()
                 .then(|| "it has no address yet: does the tunnel work?".to_owned())
         };
         let news = |text: &str| self.progress.message(STARTING_PODS, text);
-        let found = pods::ready(self.home, namespace, PODS_TIMEOUT, news, no_address).await?;
+        let found =
+            pods::wait_for_pods(self.home, namespace, PODS_TIMEOUT, news, no_address).await?;
         let receiver = found
             .iter()
             .find(|pod| pod.name_any() == "receiver")
-            .and_then(|pod| pods::addresses(pod).first().copied());
+            .and_then(|pod| pods::addresses_of_pod(pod).first().copied());
         let receiver = receiver.context("the pod that receives has no address")?;
         Ok(self.path_to(receiver, namespace.to_owned()))
     }
@@ -291,49 +301,51 @@ impl BenchPods<'_> {
     /// Starts the pods of the plain link, in the network of the gateways' nodes.
     async fn start_on_nodes(
         &self,
-        stage: &Stage,
+        stage: &TestNamespaces,
         there: &Cluster,
-        far: &FabricNode,
-    ) -> anyhow::Result<Path> {
+        far: &ProbeNode,
+    ) -> anyhow::Result<BenchPath> {
         let near_nodes = stage
-            .namespace(self.home, "network-bench-nodes", true)
+            .create_namespace(self.home, "network-bench-nodes", true)
             .await?;
-        let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
+        let far_nodes = stage
+            .create_namespace(there, "network-bench-nodes", true)
+            .await?;
         let (sender, receiver) = (self.sender_pod(true), self.receiver_pod(&far.name, true));
-        pods::make(self.home, &near_nodes, &sender, self.image).await?;
-        pods::make(there, &far_nodes, &receiver, self.image).await?;
+        pods::create_pod(self.home, &near_nodes, &sender, self.image).await?;
+        pods::create_pod(there, &far_nodes, &receiver, self.image).await?;
         let news = |text: &str| self.progress.message(STARTING_PODS, text);
-        pods::ready(self.home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
-        pods::ready(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        pods::wait_for_pods(self.home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        pods::wait_for_pods(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
         Ok(self.path_to(far.address, near_nodes))
     }
 
-    fn sender_pod(&self, host_network: bool) -> pods::Wanted {
-        pods::Wanted {
+    fn sender_pod(&self, host_network: bool) -> pods::ProbePod {
+        pods::ProbePod {
             name: "sender".to_owned(),
             node: self.sender_node.to_owned(),
             is_virtual: false,
             host_network,
-            role: pods::Role::Wait,
+            role: pods::ProbePodRole::Wait,
             group: "sender".to_owned(),
         }
     }
 
     /// On a virtual node, unless it uses the network of its node. Everybody who reaches the node
     /// reaches the pod in the node's network, so that pod requires a token.
-    fn receiver_pod(&self, node: &str, host_network: bool) -> pods::Wanted {
-        pods::Wanted {
+    fn receiver_pod(&self, node: &str, host_network: bool) -> pods::ProbePod {
+        pods::ProbePod {
             name: "receiver".to_owned(),
             node: node.to_owned(),
             is_virtual: !host_network,
             host_network,
-            role: pods::Role::ServeWithToken(self.token.to_owned()),
+            role: pods::ProbePodRole::ServeWithToken(self.token.to_owned()),
             group: "receiver".to_owned(),
         }
     }
 
-    fn path_to(&self, receiver: IpAddr, namespace: String) -> Path {
-        Path {
+    fn path_to(&self, receiver: IpAddr, namespace: String) -> BenchPath {
+        BenchPath {
             cluster: self.home.clone(),
             namespace,
             pod: "sender".to_owned(),
@@ -344,7 +356,7 @@ impl BenchPods<'_> {
 }
 
 /// The nodes whose gateways are in use for a peer; at least one.
-async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNode>> {
+async fn gateways_in_use(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<ProbeNode>> {
     let api: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let endpoint = api.get_opt(peer).await.doing("read the tunnel endpoint")?;
     let endpoint = endpoint.ok_or_else(|| {
@@ -361,7 +373,7 @@ async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNod
         .filter(|one| one.connected)
         .map(|one| one.node)
         .collect();
-    let nodes: Vec<FabricNode> = probes::nodes(cluster, &[])
+    let nodes: Vec<ProbeNode> = probes::list_probe_nodes(cluster, &[])
         .await?
         .ready
         .into_iter()
@@ -376,14 +388,14 @@ async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNod
 }
 
 /// Measures how soon both sides have changes of a Service.
-async fn changes(
+async fn measure_service_changes(
     home: &Cluster,
     there: Option<&Cluster>,
-    scene: &Scene,
+    scene: &NetworkBenchSetup,
     deadline: Instant,
-    progress: &Progress,
+    progress: &StepProgress,
     notes: &mut Vec<String>,
-) -> Option<Changes> {
+) -> Option<SliceDelays> {
     let there = there?;
     let step = "Changing a Service";
     let news = |text: String| progress.message(step, &text);
@@ -397,7 +409,7 @@ async fn changes(
                 .saturating_duration_since(Instant::now())
                 .saturating_sub(RESERVED_TIME),
         );
-        let measuring = slices::measure(
+        let measuring = slices::measure_slice_delays(
             (home, &scene.tunnel.namespace),
             (there, remote),
             "receiver",
@@ -406,12 +418,12 @@ async fn changes(
         let measured = tokio::time::timeout(limit, measuring).await;
         measured.unwrap_or_else(|_| Err(anyhow!("it was not finished after {} s", limit.as_secs())))
     };
-    match progress.step(step, measuring).await {
+    match progress.run_step(step, measuring).await {
         Ok(changes) => Some(changes),
         Err(error) => {
             notes.push(format!(
                 "cannot measure how soon clusters have changes of a Service: {}",
-                output::plain(&format!("{error:#}"))
+                output::strip_control_characters(&format!("{error:#}"))
             ));
             None
         }
@@ -419,21 +431,21 @@ async fn changes(
 }
 
 /// Measures both paths in turns.
-async fn measure(
-    scene: &Scene,
-    options: &Options,
-    progress: &Progress,
+async fn measure_paths(
+    scene: &NetworkBenchSetup,
+    options: &NetworkBenchOptions,
+    progress: &StepProgress,
     step: &str,
     notes: &mut Vec<String>,
-) -> anyhow::Result<[Vec<Round>; 2]> {
-    let mut rounds: [Vec<Round>; 2] = Default::default();
+) -> anyhow::Result<[Vec<ThroughputRound>; 2]> {
+    let mut rounds: [Vec<ThroughputRound>; 2] = Default::default();
     for number in 0..options.rounds {
         progress.message(
             step,
             &format!("round {} of {}: the tunnel", number + 1, options.rounds),
         );
         rounds[0].push(
-            round(&scene.tunnel, options, &scene.gateways)
+            measure_round(&scene.tunnel, options, &scene.gateways)
                 .await
                 .context("through the tunnel")?,
         );
@@ -442,12 +454,12 @@ async fn measure(
                 step,
                 &format!("round {} of {}: the plain link", number + 1, options.rounds),
             );
-            match round(plain, options, &[]).await {
+            match measure_round(plain, options, &[]).await {
                 Ok(round) => rounds[1].push(round),
                 Err(error) => {
                     let note = format!(
                         "cannot measure the plain link: {}",
-                        output::plain(&format!("{error:#}"))
+                        output::strip_control_characters(&format!("{error:#}"))
                     );
                     if !notes.contains(&note) {
                         notes.push(note);
@@ -459,21 +471,26 @@ async fn measure(
     Ok(rounds)
 }
 
-async fn round(path: &Path, options: &Options, gateways: &[Gateway]) -> anyhow::Result<Round> {
+async fn measure_round(
+    path: &BenchPath,
+    options: &NetworkBenchOptions,
+    gateways: &[MeasuredGateway],
+) -> anyhow::Result<ThroughputRound> {
     let seconds = f64::from(options.seconds);
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
-    let ask = |what: What| async move {
-        let questions = vec![Question {
+    let ask = |what: QuestionKind| async move {
+        let questions = vec![AskedQuestion {
             to: path.to.clone(),
             what,
         }];
-        let request = Request {
+        let request = AskRequest {
             questions,
             timeout_millis: 5_000,
             at_once: 1,
             token: Some(path.token.clone()),
         };
-        let answers = probes::ask(&path.cluster, &path.namespace, &path.pod, &request, limit).await;
+        let answers =
+            probes::run_probe(&path.cluster, &path.namespace, &path.pod, &request, limit).await;
         let Some(report) = answers.reports.into_iter().next() else {
             answers.end?;
             bail!("pod {} reported nothing", path.pod);
@@ -482,11 +499,11 @@ async fn round(path: &Path, options: &Options, gateways: &[Gateway]) -> anyhow::
             .outcome
             .map_err(|problem| anyhow!("{} does not answer as it should: {problem}", path.to))
     };
-    let mut found = Round::default();
-    let before = cpu(gateways).await;
+    let mut found = ThroughputRound::default();
+    let before = total_cpu_seconds(gateways).await;
     let mut gigabytes = 0.0;
     for (connections, figure) in [(1, &mut found.one), (4, &mut found.four)] {
-        if let Finding::Carried { bytes, seconds, .. } = ask(What::Stream {
+        if let MeasuredAnswer::Carried { bytes, seconds, .. } = ask(QuestionKind::Stream {
             seconds,
             connections,
         })
@@ -496,19 +513,20 @@ async fn round(path: &Path, options: &Options, gateways: &[Gateway]) -> anyhow::
             gigabytes += as_number(bytes) / 1e9;
         }
     }
-    let after = cpu(gateways).await;
+    let after = total_cpu_seconds(gateways).await;
     found.cpu = before
         .zip(after)
         .filter(|_| gigabytes > 0.0)
         .map(|(before, after)| (after - before) / gigabytes);
-    if let Finding::Latency { p50, p99, .. } = ask(What::Latency { seconds }).await? {
+    if let MeasuredAnswer::Latency { p50, p99, .. } = ask(QuestionKind::Latency { seconds }).await?
+    {
         (found.p50, found.p99) = (Some(p50), Some(p99));
     }
-    if let Finding::Carried {
+    if let MeasuredAnswer::Carried {
         bytes,
         seconds,
         sent,
-    } = ask(What::Flood {
+    } = ask(QuestionKind::Flood {
         seconds,
         bytes: DATAGRAM_LEN,
     })
@@ -530,7 +548,7 @@ fn as_number(bytes: u64) -> f64 {
 }
 
 /// CPU time of `liqo-fabric` on these gateways so far; nothing if one of them does not report it.
-async fn cpu(gateways: &[Gateway]) -> Option<f64> {
+async fn total_cpu_seconds(gateways: &[MeasuredGateway]) -> Option<f64> {
     let mut total = 0.0;
     for gateway in gateways {
         let path = format!(
@@ -554,9 +572,9 @@ fn cpu_seconds(metrics: &str) -> Option<f64> {
 }
 
 /// Compares pod to pod through the tunnel with gateway to gateway without it.
-fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
-    let figure = |what, unit, of: fn(&Round) -> Option<f64>| {
-        Figure::new(
+fn compare_rounds(tunnel: &[ThroughputRound], plain: &[ThroughputRound]) -> Vec<BenchFigure> {
+    let figure = |what, unit, of: fn(&ThroughputRound) -> Option<f64>| {
+        BenchFigure::new(
             what,
             unit,
             TUNNEL,
@@ -576,7 +594,7 @@ fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
 }
 
 /// The figures for people.
-pub fn table(measured: &Measured, paint: Paint) -> String {
+pub fn render_network_bench(measured: &NetworkBenchResult, paint: Paint) -> String {
     let title = format!(
         "From {} to {}: {} of {} s.",
         measured.from,
@@ -584,10 +602,13 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
         measured.report.rounds_in_words(),
         measured.seconds
     );
-    let mut lines = vec![title, measured.report.table(TUNNEL, "PLAIN LINK")];
+    let mut lines = vec![title, measured.report.render_figures(TUNNEL, "PLAIN LINK")];
     if let Some(changes) = &measured.changes {
         let rows = [
-            ("P50", (|times: &Times| times.p50) as fn(&Times) -> f64),
+            (
+                "P50",
+                (|times: &DelayPercentiles| times.p50) as fn(&DelayPercentiles) -> f64,
+            ),
             ("P99", |times| times.p99),
         ]
         .map(|(name, of)| {
@@ -599,7 +620,7 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
             "Time from a change of a Service until EndpointSlices show it, for {} changes.",
             changes.count
         ));
-        lines.push(output::table(
+        lines.push(output::format_table(
             &["", "AT HOME", "AT THE PEER", "BETWEEN THEM"],
             rows,
         ));
@@ -614,43 +635,43 @@ mod tests {
 
     #[test]
     fn medians_of_both_paths_are_compared() {
-        let round = |one| Round {
+        let round = |one| ThroughputRound {
             one: Some(one),
-            ..Round::default()
+            ..ThroughputRound::default()
         };
-        let found = figures(&[round(100.0), round(900.0), round(300.0)], &[round(600.0)]);
+        let found = compare_rounds(&[round(100.0), round(900.0), round(300.0)], &[round(600.0)]);
         assert_eq!(
             (&found[0].values, found[0].ratio),
             (&[(TUNNEL, 300.0), ("plain", 600.0)].into(), Some(0.5))
         );
         assert_eq!((&found[1].values, found[1].ratio), (&[].into(), None));
-        let measured = Measured {
+        let measured = NetworkBenchResult {
             from: "rome".into(),
             to: "milan".into(),
             seconds: 2,
-            report: Report {
+            report: BenchReport {
                 rounds: 3,
                 figures: found,
                 notes: vec!["n".into()],
                 left: Vec::new(),
             },
-            changes: Some(Changes {
+            changes: Some(SliceDelays {
                 count: 100,
-                home: Times {
+                home: DelayPercentiles {
                     p50: 12.0,
                     p99: 30.0,
                 },
-                peer: Times {
+                peer: DelayPercentiles {
                     p50: 40.0,
                     p99: 101.0,
                 },
-                between: Times {
+                between: DelayPercentiles {
                     p50: 28.0,
                     p99: 90.0,
                 },
             }),
         };
-        let text = table(&measured, Paint::off());
+        let text = render_network_bench(&measured, Paint::off());
         assert!(
             text.contains("P99   30.00 ms   101 ms        90.00 ms"),
             "{text}"

@@ -24,16 +24,16 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     evict::{self, decide::is_finished},
-    progress::Progress,
-    wait::{Poll, until},
+    progress::StepProgress,
+    wait::{PollResult, until},
 };
 
 /// The fields to change. Nothing means: the field keeps its value, or gets the default of a new
 /// `NamespaceOffloading`.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct OffloadOptions {
     /// Pods may run here, elsewhere, or in both.
     pub strategy: Option<PodOffloadingStrategy>,
     /// The Services and Ingresses to reflect.
@@ -41,20 +41,20 @@ pub struct Options {
     /// Whether pods elsewhere get tokens for the API server here.
     pub api_server: Option<bool>,
     /// Delay until Kubernetes evicts pods from the node of a cluster that does not answer.
-    pub eviction_delay: Option<Eviction>,
+    pub eviction_delay: Option<EvictionChange>,
     /// The naming of the namespace in other clusters.
     pub mapping: Option<NamespaceMappingStrategy>,
     /// Its name in other clusters, for `SelectedName`.
     pub remote_name: Option<String>,
-    pub clusters: Option<Clusters>,
-    pub placement: Option<Placement>,
+    pub clusters: Option<SelectedClusters>,
+    pub placement: Option<PlacementChange>,
     /// Time limit until the namespace exists there.
     pub timeout: Duration,
 }
 
 /// The eviction of pods from the node of a cluster that does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
+pub enum EvictionChange {
     /// As their own tolerations say.
     AsPodsSay,
     After(EvictionDelay),
@@ -62,7 +62,7 @@ pub enum Eviction {
 
 /// The nodes that new pods prefer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum PlacementChange {
     /// Those that the scheduler chooses by itself.
     Default,
     /// A change of the fields that are given. A strategy takes the fields away that belong to
@@ -76,7 +76,7 @@ pub enum Placement {
 
 /// The clusters that get a namespace.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Clusters {
+pub enum SelectedClusters {
     All,
     /// Those whose virtual node matches.
     Matching(NodeSelector),
@@ -84,11 +84,11 @@ pub enum Clusters {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Offloaded {
+pub struct OffloadResult {
     pub namespace: String,
     /// The rule where its pods may run now.
     pub pod_offloading_strategy: PodOffloadingStrategy,
-    pub remote: Vec<RemoteNamespace>,
+    pub remote: Vec<ProviderNamespace>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -96,14 +96,14 @@ pub struct Offloaded {
 /// The namespace at one provider.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct RemoteNamespace {
+pub struct ProviderNamespace {
     pub cluster: String,
     pub namespace: String,
 }
 
 /// The names of the namespaces that a label selector matches, without those that cannot be
 /// offloaded; an error if there is none.
-pub async fn matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<String>> {
+pub async fn namespaces_matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<String>> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     let found = api
         .list_metadata(&ListParams::default().labels(selector))
@@ -126,7 +126,7 @@ pub async fn matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<S
 }
 
 /// An error if a namespace does not exist, or cannot be offloaded.
-async fn check(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+async fn ensure_can_be_offloaded(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     refuse_reserved(namespace)?;
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let Some(object) = namespaces
@@ -154,7 +154,7 @@ fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn present(
+pub async fn present_offloading(
     cluster: &Cluster,
     namespace: &str,
 ) -> anyhow::Result<Option<NamespaceOffloading>> {
@@ -168,7 +168,7 @@ pub async fn present(
 }
 
 /// The fields of the spec that change.
-fn changes(options: &Options) -> Value {
+fn spec_changes(options: &OffloadOptions) -> Value {
     let mut spec = json!({});
     if let Some(strategy) = options.strategy {
         spec["podOffloadingStrategy"] = json!(strategy);
@@ -181,8 +181,8 @@ fn changes(options: &Options) -> Value {
     }
     match options.eviction_delay {
         None => {}
-        Some(Eviction::AsPodsSay) => spec["evictionDelay"] = Value::Null,
-        Some(Eviction::After(delay)) => spec["evictionDelay"] = json!(delay),
+        Some(EvictionChange::AsPodsSay) => spec["evictionDelay"] = Value::Null,
+        Some(EvictionChange::After(delay)) => spec["evictionDelay"] = json!(delay),
     }
     if let Some(mapping) = options.mapping {
         spec["namespaceMappingStrategy"] = json!(mapping);
@@ -190,8 +190,8 @@ fn changes(options: &Options) -> Value {
     }
     match &options.clusters {
         None => {}
-        Some(Clusters::All) => spec["clusterSelector"] = Value::Null,
-        Some(Clusters::Matching(selector)) => spec["clusterSelector"] = json!(selector),
+        Some(SelectedClusters::All) => spec["clusterSelector"] = Value::Null,
+        Some(SelectedClusters::Matching(selector)) => spec["clusterSelector"] = json!(selector),
     }
     if let Some(placement) = &options.placement {
         spec["placement"] = placement_change(placement);
@@ -199,8 +199,8 @@ fn changes(options: &Options) -> Value {
     spec
 }
 
-fn placement_change(placement: &Placement) -> Value {
-    let Placement::Change {
+fn placement_change(placement: &PlacementChange) -> Value {
+    let PlacementChange::Change {
         strategy,
         order,
         move_when_cheaper,
@@ -229,12 +229,16 @@ fn placement_change(placement: &Placement) -> Value {
 
 /// The `NamespaceOffloading` after the change. Fields that the options do not name keep their
 /// value.
-fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Options) -> Value {
+fn offloading_after_change(
+    namespace: &str,
+    present: Option<&NamespaceOffloading>,
+    options: &OffloadOptions,
+) -> Value {
     let mut spec = present.map_or_else(
         || json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }),
         |one| json!(one.spec),
     );
-    json_patch::merge(&mut spec, &changes(options));
+    json_patch::merge(&mut spec, &spec_changes(options));
     json!({
         "apiVersion": "offloading.liqo.io/v1alpha1",
         "kind": "NamespaceOffloading",
@@ -245,7 +249,7 @@ fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Opti
 
 /// Sets the label of a namespace through which new pods are seen from the first one on, or removes
 /// it. Who may not change the namespace can offload it all the same.
-pub(crate) async fn announce(
+pub(crate) async fn label_namespace(
     cluster: &Cluster,
     namespace: &str,
     value: Option<&str>,
@@ -268,17 +272,21 @@ pub(crate) async fn announce(
 }
 
 /// The objects that [`offload`] would write. Writes nothing.
-pub async fn preview(
+pub async fn preview_offloading(
     cluster: &Cluster,
     namespaces: &[String],
-    options: &Options,
+    options: &OffloadOptions,
 ) -> anyhow::Result<Vec<Value>> {
-    cluster.installed().await?;
+    cluster.require_installed().await?;
     let mut objects = Vec::new();
     for namespace in namespaces {
-        check(cluster, namespace).await?;
-        let present = present(cluster, namespace).await?;
-        objects.push(wanted(namespace, present.as_ref(), options));
+        ensure_can_be_offloaded(cluster, namespace).await?;
+        let present = present_offloading(cluster, namespace).await?;
+        objects.push(offloading_after_change(
+            namespace,
+            present.as_ref(),
+            options,
+        ));
     }
     Ok(objects)
 }
@@ -288,11 +296,11 @@ pub async fn preview(
 pub async fn offload_all(
     cluster: &Cluster,
     namespaces: &[String],
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Vec<anyhow::Result<Offloaded>>> {
+    options: &OffloadOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<Vec<anyhow::Result<OffloadResult>>> {
     for namespace in namespaces {
-        check(cluster, namespace).await?;
+        ensure_can_be_offloaded(cluster, namespace).await?;
     }
     Ok(join_all(
         namespaces
@@ -307,25 +315,25 @@ pub async fn offload_all(
 pub async fn offload(
     cluster: &Cluster,
     namespace: &str,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Offloaded> {
-    cluster.installed().await?;
-    check(cluster, namespace).await?;
+    options: &OffloadOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<OffloadResult> {
+    cluster.require_installed().await?;
+    ensure_can_be_offloaded(cluster, namespace).await?;
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
-    let written = if present(cluster, namespace).await?.is_some() {
+    let written = if present_offloading(cluster, namespace).await?.is_some() {
         // A merge patch touches only the fields that it names; server-side apply would remove those
         // that it does not name.
         let parameters = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        let change = json!({ "spec": changes(options) });
+        let change = json!({ "spec": spec_changes(options) });
         api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change))
             .await
     } else {
-        announce(cluster, namespace, Some("true")).await?;
-        let object = wanted(namespace, None, options);
+        label_namespace(cluster, namespace, Some("true")).await?;
+        let object = offloading_after_change(namespace, None, options);
         api.patch(
             NAMESPACE_OFFLOADING,
             &PatchParams::apply(FIELD_MANAGER).force(),
@@ -336,7 +344,7 @@ pub async fn offload(
     let applied = written.doing(format!(
         "write the NamespaceOffloading of namespace {namespace}"
     ))?;
-    let offloaded = |remote, note| Offloaded {
+    let offloaded = |remote, note| OffloadResult {
         namespace: namespace.to_owned(),
         pod_offloading_strategy: applied.spec.pod_offloading_strategy,
         remote,
@@ -358,17 +366,19 @@ pub async fn offload(
                 .await
                 .doing("read the NamespaceOffloading")?;
             let status = offloading.status.unwrap_or_default();
-            Ok(match missing(&status, applied.metadata.generation) {
-                None => Poll::Done(status),
-                Some(missing) => Poll::NotYet(missing),
-            })
+            Ok(
+                match reason_not_ready(&status, applied.metadata.generation) {
+                    None => PollResult::Done(status),
+                    Some(missing) => PollResult::NotYet(missing),
+                },
+            )
         },
     );
-    let status = progress.step(&step, ready).await?;
+    let status = progress.run_step(&step, ready).await?;
     let remote = status
         .remote_namespaces
         .into_iter()
-        .map(|remote| RemoteNamespace {
+        .map(|remote| ProviderNamespace {
             cluster: remote.cluster_name,
             namespace: remote.namespace,
         })
@@ -379,7 +389,7 @@ pub async fn offload(
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
 
 /// Reason why an offloaded namespace is not ready.
-fn missing(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Option<String> {
+fn reason_not_ready(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Option<String> {
     let ready = status
         .conditions
         .iter()
@@ -410,10 +420,10 @@ pub async fn remote_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<V
         .into_iter()
         .map(|node| node.name)
         .collect();
-    Ok(on_nodes(&pods(cluster, namespace).await?, &nodes))
+    Ok(on_nodes(&list_pods(cluster, namespace).await?, &nodes))
 }
 
-async fn pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
+async fn list_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     Ok(api
         .list(&ListParams::default())
@@ -437,7 +447,10 @@ fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
 
 /// Finds those of these namespaces whose offloading [`unoffload`] would end, with their pods. Ends
 /// nothing.
-pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<Vec<Ending>> {
+pub async fn plan_unoffload(
+    cluster: &Cluster,
+    namespaces: &[String],
+) -> anyhow::Result<Vec<UnoffloadPlan>> {
     let all = evict::virtual_nodes(cluster).await?;
     let nodes: BTreeSet<String> = all.iter().map(|node| node.name.clone()).collect();
     let silent: BTreeSet<String> = all
@@ -447,13 +460,13 @@ pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<
         .collect();
     let mut found = Vec::new();
     for namespace in namespaces {
-        let Some(offloading) = present(cluster, namespace).await? else {
+        let Some(offloading) = present_offloading(cluster, namespace).await? else {
             continue;
         };
         let pod_offloading_strategy = offloading.spec.pod_offloading_strategy;
-        let pods = pods(cluster, namespace).await?;
+        let pods = list_pods(cluster, namespace).await?;
         let (lost_pods, silent_pods) = (on_nodes(&pods, &nodes), on_nodes(&pods, &silent));
-        found.push(Ending {
+        found.push(UnoffloadPlan {
             namespace: namespace.clone(),
             pod_offloading_strategy,
             lost_pods,
@@ -466,7 +479,7 @@ pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<
 /// A namespace that will not be offloaded any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ending {
+pub struct UnoffloadPlan {
     pub namespace: String,
     pub pod_offloading_strategy: PodOffloadingStrategy,
     /// Its pods that run in other clusters.
@@ -477,12 +490,12 @@ pub struct Ending {
 }
 
 /// The question to ask first; nothing if no pod ends. `now`: they are not evicted, but deleted.
-pub fn question(endings: &[Ending], now: bool) -> Option<String> {
-    let lost: Vec<&Ending> = endings
+pub fn question_before_unoffload(endings: &[UnoffloadPlan], now: bool) -> Option<String> {
+    let lost: Vec<&UnoffloadPlan> = endings
         .iter()
         .filter(|ending| !ending.lost_pods.is_empty())
         .collect();
-    let how = how_they_end(&lost, now);
+    let how = how_pods_end(&lost, now);
     match lost.as_slice() {
         [] => None,
         [one] => {
@@ -492,7 +505,7 @@ pub fn question(endings: &[Ending], now: bool) -> Option<String> {
             ))
         }
         several => {
-            let pods = by_namespace(several, |one| &one.lost_pods);
+            let pods = list_by_namespace(several, |one| &one.lost_pods);
             Some(format!(
                 "This ends the pods that run in other clusters: {pods}. {how}. Continue?"
             ))
@@ -500,9 +513,10 @@ pub fn question(endings: &[Ending], now: bool) -> Option<String> {
     }
 }
 
-fn how_they_end(lost: &[&Ending], now: bool) -> String {
-    let count =
-        |pods: fn(&Ending) -> &Vec<String>| lost.iter().map(|one| pods(one).len()).sum::<usize>();
+fn how_pods_end(lost: &[&UnoffloadPlan], now: bool) -> String {
+    let count = |pods: fn(&UnoffloadPlan) -> &Vec<String>| {
+        lost.iter().map(|one| pods(one).len()).sum::<usize>()
+    };
     let (all, silent) = (count(|one| &one.lost_pods), count(|one| &one.silent_pods));
     if now {
         return "They are deleted at once".to_owned();
@@ -515,7 +529,7 @@ fn how_they_end(lost: &[&Ending], now: bool) -> String {
     }
     let pods = match lost {
         [one] => one.silent_pods.join(", "),
-        several => by_namespace(several, |one| &one.silent_pods),
+        several => list_by_namespace(several, |one| &one.silent_pods),
     };
     format!(
         "They are evicted as disruption budgets allow, except those whose cluster does not answer, which are deleted at once: {pods}"
@@ -523,7 +537,10 @@ fn how_they_end(lost: &[&Ending], now: bool) -> String {
 }
 
 /// `x, y (namespace a); z (namespace b)`.
-fn by_namespace(endings: &[&Ending], pods: fn(&Ending) -> &Vec<String>) -> String {
+fn list_by_namespace(
+    endings: &[&UnoffloadPlan],
+    pods: fn(&UnoffloadPlan) -> &Vec<String>,
+) -> String {
     let endings = endings.iter().filter(|one| !pods(one).is_empty());
     endings
         .map(|one| format!("{} (namespace {})", pods(one).join(", "), one.namespace))
@@ -533,14 +550,14 @@ fn by_namespace(endings: &[&Ending], pods: fn(&Ending) -> &Vec<String>) -> Strin
 
 /// Ends the offloading of a namespace: remote pods that it still has are deleted, and its remote
 /// namespaces are removed.
-pub async fn unoffload(
+pub async fn unoffload_and_wait(
     cluster: &Cluster,
     namespace: &str,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<()> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
-    announce(cluster, namespace, None).await?;
+    label_namespace(cluster, namespace, None).await?;
     match api
         .delete(NAMESPACE_OFFLOADING, &DeleteParams::background())
         .await
@@ -562,7 +579,7 @@ pub async fn unoffload(
                 .await
                 .doing("read the NamespaceOffloading")?
             else {
-                return Ok(Poll::Done(()));
+                return Ok(PollResult::Done(()));
             };
             let left: Vec<_> = offloading
                 .status
@@ -571,7 +588,7 @@ pub async fn unoffload(
                 .into_iter()
                 .map(|remote| remote.cluster_name)
                 .collect();
-            Ok(Poll::NotYet(format!(
+            Ok(PollResult::NotYet(format!(
                 "it is being removed in {}",
                 if left.is_empty() {
                     "its clusters".to_owned()
@@ -581,11 +598,11 @@ pub async fn unoffload(
             )))
         },
     );
-    progress.step(&step, gone).await
+    progress.run_step(&step, gone).await
 }
 
 /// The result as text for people.
-pub fn table(offloaded: &Offloaded) -> String {
+pub fn render_offload_result(offloaded: &OffloadResult) -> String {
     let namespace = &offloaded.namespace;
     let mut lines: Vec<_> = offloaded
         .remote
@@ -642,29 +659,32 @@ mod tests {
         assert!(!is_remote(&pod(None, "Pending"), &nodes));
     }
 
-    fn options() -> Options {
-        Options::default()
+    fn options() -> OffloadOptions {
+        OffloadOptions::default()
     }
 
     fn selector(region: &str) -> NodeSelector {
-        crate::selector::parse(&[format!("region={region}")])
+        crate::selector::parse_node_selectors(&[format!("region={region}")])
             .unwrap()
             .unwrap()
     }
 
     #[test]
     fn only_what_was_named_changes() {
-        let local = Options {
+        let local = OffloadOptions {
             strategy: Some(PodOffloadingStrategy::Local),
             ..options()
         };
-        assert_eq!(changes(&local), json!({ "podOffloadingStrategy": "Local" }));
+        assert_eq!(
+            spec_changes(&local),
+            json!({ "podOffloadingStrategy": "Local" })
+        );
         let present: NamespaceOffloading = serde_json::from_value(json!({
             "metadata": { "name": "offloading", "namespace": "demo" },
             "spec": { "podOffloadingStrategy": "Remote", "reflection": "AllowList", "clusterSelector": selector("eu") },
         }))
         .unwrap();
-        let kept = wanted("demo", Some(&present), &local);
+        let kept = offloading_after_change("demo", Some(&present), &local);
         let expected = json!({
             "namespaceMappingStrategy": "DefaultName", "podOffloadingStrategy": "Local", "reflection": "AllowList",
             "clusterSelector": selector("eu"),
@@ -674,66 +694,70 @@ mod tests {
             (&expected, &json!("demo"))
         );
         assert_eq!(
-            wanted("demo", None, &options())["spec"],
+            offloading_after_change("demo", None, &options())["spec"],
             json!({ "podOffloadingStrategy": "LocalAndRemote" })
         );
-        let now = Options {
-            eviction_delay: Some(Eviction::After(EvictionDelay::Seconds(0))),
+        let now = OffloadOptions {
+            eviction_delay: Some(EvictionChange::After(EvictionDelay::Seconds(0))),
             ..options()
         };
         assert_eq!(
-            wanted("demo", Some(&present), &now)["spec"]["evictionDelay"],
+            offloading_after_change("demo", Some(&present), &now)["spec"]["evictionDelay"],
             "0s"
         );
-        let as_before = Options {
-            eviction_delay: Some(Eviction::AsPodsSay),
+        let as_before = OffloadOptions {
+            eviction_delay: Some(EvictionChange::AsPodsSay),
             ..options()
         };
         assert_eq!(
-            wanted("demo", Some(&present), &as_before)["spec"].get("evictionDelay"),
+            offloading_after_change("demo", Some(&present), &as_before)["spec"]
+                .get("evictionDelay"),
             None
         );
-        let tokens = Options {
+        let tokens = OffloadOptions {
             api_server: Some(true),
             ..options()
         };
         assert_eq!(
-            wanted("demo", Some(&present), &tokens)["spec"]["apiServer"],
+            offloading_after_change("demo", Some(&present), &tokens)["spec"]["apiServer"],
             true
         );
-        let everywhere = Options {
-            clusters: Some(Clusters::All),
-            ..options()
-        };
-        assert_eq!(changes(&everywhere), json!({ "clusterSelector": null }));
-        assert!(
-            wanted("demo", Some(&present), &everywhere)["spec"]
-                .get("clusterSelector")
-                .is_none()
-        );
-        let us = Options {
-            clusters: Some(Clusters::Matching(selector("us"))),
+        let everywhere = OffloadOptions {
+            clusters: Some(SelectedClusters::All),
             ..options()
         };
         assert_eq!(
-            wanted("demo", Some(&present), &us)["spec"]["clusterSelector"],
+            spec_changes(&everywhere),
+            json!({ "clusterSelector": null })
+        );
+        assert!(
+            offloading_after_change("demo", Some(&present), &everywhere)["spec"]
+                .get("clusterSelector")
+                .is_none()
+        );
+        let us = OffloadOptions {
+            clusters: Some(SelectedClusters::Matching(selector("us"))),
+            ..options()
+        };
+        assert_eq!(
+            offloading_after_change("demo", Some(&present), &us)["spec"]["clusterSelector"],
             json!(selector("us"))
         );
-        let named = Options {
+        let named = OffloadOptions {
             mapping: Some(NamespaceMappingStrategy::SelectedName),
             remote_name: Some("team-a".into()),
             ..options()
         };
         assert_eq!(
-            changes(&named),
+            spec_changes(&named),
             json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" })
         );
-        let same = Options {
+        let same = OffloadOptions {
             mapping: Some(NamespaceMappingStrategy::EnforceSameName),
             ..options()
         };
         assert_eq!(
-            changes(&same),
+            spec_changes(&same),
             json!({ "namespaceMappingStrategy": "EnforceSameName", "remoteNamespaceName": null })
         );
     }
@@ -743,8 +767,8 @@ mod tests {
         let change = |strategy, order: &[&str], move_when_cheaper| {
             let order =
                 (!order.is_empty()).then(|| order.iter().map(ToString::to_string).collect());
-            Options {
-                placement: Some(Placement::Change {
+            OffloadOptions {
+                placement: Some(PlacementChange::Change {
                     strategy,
                     order,
                     move_when_cheaper,
@@ -753,14 +777,14 @@ mod tests {
             }
         };
         let cheapest = change(Some(PlacementStrategy::Cheapest), &[], Some(true));
-        let placed = wanted("demo", None, &cheapest);
+        let placed = offloading_after_change("demo", None, &cheapest);
         assert_eq!(
             placed["spec"]["placement"],
             json!({ "strategy": "Cheapest", "moveWhenCheaper": true })
         );
         let present: NamespaceOffloading = serde_json::from_value(placed).unwrap();
-        let now = |options: &Options| {
-            wanted("demo", Some(&present), options)["spec"]
+        let now = |options: &OffloadOptions| {
+            offloading_after_change("demo", Some(&present), options)["spec"]
                 .get("placement")
                 .cloned()
         };
@@ -782,12 +806,12 @@ mod tests {
             Some(json!({ "strategy": "FixedOrder", "order": ["milan", "turin"] }))
         );
         assert_eq!(
-            changes(&fixed)["placement"],
+            spec_changes(&fixed)["placement"],
             json!({ "strategy": "FixedOrder", "order": ["milan", "turin"], "moveWhenCheaper": null })
         );
         assert_eq!(
-            now(&Options {
-                placement: Some(Placement::Default),
+            now(&OffloadOptions {
+                placement: Some(PlacementChange::Default),
                 ..options()
             }),
             None
@@ -797,11 +821,11 @@ mod tests {
     #[test]
     fn the_text_is_true_for_each_strategy() {
         let text = |pod_offloading_strategy| {
-            let remote = vec![RemoteNamespace {
+            let remote = vec![ProviderNamespace {
                 cluster: "milan".into(),
                 namespace: "demo-rome-abc".into(),
             }];
-            table(&Offloaded {
+            render_offload_result(&OffloadResult {
                 namespace: "demo".into(),
                 pod_offloading_strategy,
                 remote,
@@ -818,43 +842,44 @@ mod tests {
 
     #[test]
     fn the_question_names_every_pod_that_ends() {
-        let ending = |namespace: &str, pods: &[&str]| Ending {
+        let ending = |namespace: &str, pods: &[&str]| UnoffloadPlan {
             namespace: namespace.into(),
             pod_offloading_strategy: PodOffloadingStrategy::Remote,
             lost_pods: pods.iter().map(ToString::to_string).collect(),
             silent_pods: Vec::new(),
         };
-        assert_eq!(question(&[ending("a", &[])], false), None);
+        assert_eq!(question_before_unoffload(&[ending("a", &[])], false), None);
         assert_eq!(
-            question(&[ending("a", &["x", "y"]), ending("b", &[])], false).unwrap(),
+            question_before_unoffload(&[ending("a", &["x", "y"]), ending("b", &[])], false)
+                .unwrap(),
             "This ends the pods of namespace a that run in other clusters: x, y. They are evicted as disruption budgets allow. Continue?"
         );
         assert_eq!(
-            question(&[ending("a", &["x"]), ending("b", &["z"])], true).unwrap(),
+            question_before_unoffload(&[ending("a", &["x"]), ending("b", &["z"])], true).unwrap(),
             "This ends the pods that run in other clusters: x (namespace a); z (namespace b). They are deleted at once. Continue?"
         );
-        let silent = |ending: Ending, pods: &[&str]| Ending {
+        let silent = |ending: UnoffloadPlan, pods: &[&str]| UnoffloadPlan {
             silent_pods: pods.iter().map(ToString::to_string).collect(),
             ..ending
         };
         let one = silent(ending("a", &["x", "y"]), &["y"]);
-        let text = question(std::slice::from_ref(&one), false).unwrap();
+        let text = question_before_unoffload(std::slice::from_ref(&one), false).unwrap();
         let except = "They are evicted as disruption budgets allow, except those whose cluster does not answer, which are deleted at once: ";
         assert!(
             text.ends_with(&format!(": x, y. {except}y. Continue?")),
             "{text}"
         );
-        let text = question(&[one.clone(), ending("b", &["z"])], false).unwrap();
+        let text = question_before_unoffload(&[one.clone(), ending("b", &["z"])], false).unwrap();
         assert!(
             text.ends_with(&format!("{except}y (namespace a). Continue?")),
             "{text}"
         );
         assert!(
-            question(&[one], true)
+            question_before_unoffload(&[one], true)
                 .unwrap()
                 .ends_with("x, y. They are deleted at once. Continue?")
         );
-        let all = question(&[silent(ending("a", &["x"]), &["x"])], false).unwrap();
+        let all = question_before_unoffload(&[silent(ending("a", &["x"]), &["x"])], false).unwrap();
         assert!(
             all.ends_with(
                 "x. They are deleted at once, because their cluster does not answer. Continue?"
@@ -869,11 +894,11 @@ mod tests {
         let condition = |status: &str| json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z" });
         let remote = |ready: bool| json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "namespace": "demo-rome-abc", "ready": ready, "message": "refused" });
         assert_eq!(
-            missing(&status(json!({})), Some(2)).as_deref(),
+            reason_not_ready(&status(json!({})), Some(2)).as_deref(),
             Some(NOT_REPORTED)
         );
         assert_eq!(
-            missing(
+            reason_not_ready(
                 &status(json!({ "conditions": [condition("True")] })),
                 Some(3)
             )
@@ -881,7 +906,7 @@ mod tests {
             Some(NOT_REPORTED)
         );
         assert_eq!(
-            missing(
+            reason_not_ready(
                 &status(json!({ "conditions": [condition("False")] })),
                 Some(2)
             )
@@ -889,12 +914,12 @@ mod tests {
             Some("R: m")
         );
         assert!(
-            missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [remote(false)] })), Some(2))
+            reason_not_ready(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [remote(false)] })), Some(2))
                 .unwrap()
                 .contains("refused")
         );
         assert_eq!(
-            missing(
+            reason_not_ready(
                 &status(
                     json!({ "conditions": [condition("True")], "remoteNamespaces": [remote(true)] })
                 ),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// How a result is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// For people.
     #[default]
     Table,
@@ -18,39 +18,39 @@ pub enum Format {
 }
 
 /// Prints a result as a document, or as the text that `table` returns.
-pub fn print<T: Serialize>(
-    format: Format,
+pub fn print_result<T: Serialize>(
+    format: OutputFormat,
     value: &T,
     table: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
-    write_out(&text(format, value, table)?)
+    write_out(&format_result(format, value, table)?)
 }
 
 /// A result as a document, or the text that `table` returns.
-pub fn text<T: Serialize>(
-    format: Format,
+pub fn format_result<T: Serialize>(
+    format: OutputFormat,
     value: &T,
     table: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<String> {
     Ok(match format {
-        Format::Table => table(value),
-        Format::Json => serde_json::to_string_pretty(value)?,
-        Format::Yaml => yaml(value)?,
+        OutputFormat::Table => table(value),
+        OutputFormat::Json => serde_json::to_string_pretty(value)?,
+        OutputFormat::Yaml => to_yaml(value)?,
     })
 }
 
 /// Prints objects as `kubectl apply` reads them: a list in JSON, else documents in YAML.
-pub fn print_objects<T: Serialize>(format: Format, objects: &[T]) -> anyhow::Result<()> {
-    if format == Format::Json {
+pub fn print_objects<T: Serialize>(format: OutputFormat, objects: &[T]) -> anyhow::Result<()> {
+    if format == OutputFormat::Json {
         let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         return write_out(&serde_json::to_string_pretty(&list)?);
     }
-    let documents: Vec<_> = objects.iter().map(yaml).collect::<Result<_, _>>()?;
+    let documents: Vec<_> = objects.iter().map(to_yaml).collect::<Result<_, _>>()?;
     write_out(&documents.join("---\n"))
 }
 
 /// `there is milan`, `there are milan, turin`: names that the user could have meant.
-pub fn there_are<S: AsRef<str>>(names: &[S]) -> String {
+pub fn existing_names<S: AsRef<str>>(names: &[S]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!(
         "there {verb} {}",
@@ -78,7 +78,7 @@ pub fn write_while_open(text: &str) -> anyhow::Result<bool> {
 }
 
 /// A peer's text without control characters, which could change the terminal.
-pub fn plain(text: &str) -> String {
+pub fn strip_control_characters(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
         .collect()
@@ -93,7 +93,7 @@ pub fn to_the_second(time: &str) -> String {
 }
 
 /// YAML of any value.
-pub fn yaml<T: Serialize>(value: &T) -> anyhow::Result<String> {
+pub fn to_yaml<T: Serialize>(value: &T) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(value)?)
 }
 
@@ -152,7 +152,7 @@ impl Paint {
 }
 
 /// A table without lines, as kubectl prints them.
-pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn format_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
     table
         .load_preset(comfy_table::presets::NOTHING)

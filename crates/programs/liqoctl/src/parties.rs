@@ -15,16 +15,16 @@ use liqo_api::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::cluster::{Cluster, Explained as _, list_or_none};
+use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
 
 /// The role of this cluster in a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Role {
+pub enum ContractRole {
     Provider,
     Consumer,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for ContractRole {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Provider => "provider",
@@ -35,12 +35,12 @@ impl fmt::Display for Role {
 
 /// An object, and with whom it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OfPeer<K> {
+pub struct PeerObject<K> {
     pub id: ClusterId,
     /// Name of the peer's `ForeignCluster`; where there is none, the name that was kept with the
     /// object, or its ID.
     pub peer: String,
-    pub role: Role,
+    pub role: ContractRole,
     /// The peering has ended, and this is kept.
     pub is_kept: bool,
     /// The name that the object had in the peering.
@@ -49,12 +49,12 @@ pub struct OfPeer<K> {
 }
 
 /// The peer that a namespace is for, and the role of this cluster towards it.
-pub fn role_of(namespace: &str) -> Option<(ClusterId, Role)> {
+pub fn peer_and_role(namespace: &str) -> Option<(ClusterId, ContractRole)> {
     let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
     let role = if namespace == tenant_namespace(&id) {
-        Role::Provider
+        ContractRole::Provider
     } else if namespace == provider_namespace(&id) {
-        Role::Consumer
+        ContractRole::Consumer
     } else {
         return None;
     };
@@ -62,7 +62,7 @@ pub fn role_of(namespace: &str) -> Option<(ClusterId, Role)> {
 }
 
 /// The same of an object that is kept of an ended peering.
-fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, Role)> {
+fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, ContractRole)> {
     // In other namespaces, users may write such labels.
     let labels = object
         .meta()
@@ -70,15 +70,15 @@ fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, Role)> {
         .as_ref()
         .filter(|_| object.meta().namespace.as_deref() == Some(SYSTEM_NAMESPACE))?;
     let role = match labels.get(labels::FORMER_ROLE)?.as_str() {
-        "provider" => Role::Provider,
-        "consumer" => Role::Consumer,
+        "provider" => ContractRole::Provider,
+        "consumer" => ContractRole::Consumer,
         _ => return None,
     };
     Some((labels.get(labels::FORMER_PEER_ID)?.parse().ok()?, role))
 }
 
 /// The name of a peer's `ForeignCluster`, or its ID.
-pub fn name_of(known: &[ForeignCluster], id: &ClusterId) -> String {
+pub fn peer_name(known: &[ForeignCluster], id: &ClusterId) -> String {
     known_name(known, id).unwrap_or_else(|| id.to_string())
 }
 
@@ -90,7 +90,7 @@ fn known_name(known: &[ForeignCluster], id: &ClusterId) -> Option<String> {
 }
 
 /// The peers of this cluster.
-pub async fn peers(cluster: &Cluster) -> anyhow::Result<Vec<ForeignCluster>> {
+pub async fn list_peers(cluster: &Cluster) -> anyhow::Result<Vec<ForeignCluster>> {
     let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
     list_or_none(&clusters, &ListParams::default())
         .await
@@ -99,34 +99,34 @@ pub async fn peers(cluster: &Cluster) -> anyhow::Result<Vec<ForeignCluster>> {
 
 /// All objects of a kind that are with peers, or those that are with one. `what` is the plural of
 /// the kind, for errors.
-pub async fn list<K>(
+pub async fn list_objects_of_peers<K>(
     cluster: &Cluster,
     of: Option<&ForeignCluster>,
     what: &str,
-) -> anyhow::Result<Vec<OfPeer<K>>>
+) -> anyhow::Result<Vec<PeerObject<K>>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
         + DeserializeOwned
         + Debug,
 {
-    let known = peers(cluster).await?;
+    let known = list_peers(cluster).await?;
     let api: Api<K> = Api::all(cluster.client.clone());
     let all = list_or_none(&api, &ListParams::default())
         .await
         .doing(format!("list the {what}"))?;
-    Ok(of_peers(&known, of, all))
+    Ok(select_objects_of_peers(&known, of, all))
 }
 
-fn of_peers<K: Resource>(
+fn select_objects_of_peers<K: Resource>(
     known: &[ForeignCluster],
     of: Option<&ForeignCluster>,
     all: Vec<K>,
-) -> Vec<OfPeer<K>> {
+) -> Vec<PeerObject<K>> {
     let with = |mut object: K| {
         let kept = kept_role_of(&object);
         let is_kept = kept.is_some();
-        let (id, role) = kept.or_else(|| role_of(&object.namespace()?))?;
+        let (id, role) = kept.or_else(|| peer_and_role(&object.namespace()?))?;
         object.meta_mut().managed_fields = None;
         if of.is_some_and(|of| of.spec.cluster_id != id) {
             return None;
@@ -147,7 +147,7 @@ fn of_peers<K: Resource>(
             .split_once(&ending)
             .filter(|_| is_kept)
             .map_or(name.clone(), |(name, _)| name.to_owned());
-        Some(OfPeer {
+        Some(PeerObject {
             id,
             peer,
             role,
@@ -170,14 +170,14 @@ mod tests {
     fn the_role_follows_from_the_namespace() {
         let id = ClusterId::of_public_key(&[1; 32]);
         assert_eq!(
-            role_of(&tenant_namespace(&id)),
-            Some((id.clone(), Role::Provider))
+            peer_and_role(&tenant_namespace(&id)),
+            Some((id.clone(), ContractRole::Provider))
         );
         assert_eq!(
-            role_of(&provider_namespace(&id)),
-            Some((id.clone(), Role::Consumer))
+            peer_and_role(&provider_namespace(&id)),
+            Some((id.clone(), ContractRole::Consumer))
         );
-        assert_eq!(role_of(&format!("liqo-{id}")), None);
+        assert_eq!(peer_and_role(&format!("liqo-{id}")), None);
     }
 
     #[test]
@@ -202,18 +202,18 @@ mod tests {
             object("demo".to_owned()),
         ];
         let known = [foreign("milan", &milan)];
-        let found: Vec<_> = of_peers(&known, None, all.clone())
+        let found: Vec<_> = select_objects_of_peers(&known, None, all.clone())
             .into_iter()
             .map(|one| (one.peer, one.role))
             .collect();
         assert_eq!(
             found,
             [
-                ("milan".to_owned(), Role::Consumer),
-                (rome.to_string(), Role::Provider)
+                ("milan".to_owned(), ContractRole::Consumer),
+                (rome.to_string(), ContractRole::Provider)
             ]
         );
-        let found = of_peers(&known, Some(&foreign("r", &rome)), all);
+        let found = select_objects_of_peers(&known, Some(&foreign("r", &rome)), all);
         assert_eq!(
             (found.len(), found[0].role.to_string()),
             (1, "provider".to_owned())
@@ -237,12 +237,12 @@ mod tests {
                 Some([(annotations::CLUSTER_NAME.to_owned(), "rome".to_owned())].into());
             object
         };
-        let found = of_peers(&[], None, vec![kept(SYSTEM_NAMESPACE), kept("demo")]);
+        let found = select_objects_of_peers(&[], None, vec![kept(SYSTEM_NAMESPACE), kept("demo")]);
         assert_eq!(found.len(), 1, "anybody may write into other namespaces");
         let one = &found[0];
         assert_eq!(
             (one.peer.as_str(), one.name.as_str(), one.role, one.is_kept),
-            ("rome", "receipt-1", Role::Provider, true)
+            ("rome", "receipt-1", ContractRole::Provider, true)
         );
     }
 }

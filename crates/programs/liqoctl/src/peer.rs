@@ -28,15 +28,15 @@ use serde_json::json;
 
 use crate::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, Explained as _, Installed},
+    cluster::{Cluster, ExplainFailure as _, InstalledLiqo},
     kept_addresses::KeepableRanges,
     manifests::NAMESPACE,
-    output::plain,
-    progress::Progress,
-    settings::{host, means_this_machine},
-    token::{self, Use},
+    output::strip_control_characters,
+    progress::StepProgress,
+    settings::{host_of_url, means_this_machine},
+    token::{self, TokenUse},
     unpeer,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 
 /// Lifetime of a token for one peering.
@@ -44,7 +44,7 @@ const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 
 /// The cluster to borrow from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct PeeringTarget {
     pub cluster_id: ClusterId,
     pub cluster_name: String,
     /// URL of its auth endpoint.
@@ -53,22 +53,22 @@ pub struct Target {
     pub tunnel: Vec<GatewayAddress>,
 }
 
-impl Target {
+impl PeeringTarget {
     /// What a cluster says about itself.
-    pub async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
-        Self::from_installed(cluster.installed().await?)
+    pub async fn of_cluster(cluster: &Cluster) -> anyhow::Result<Self> {
+        Self::from_installed(cluster.require_installed().await?)
             .with_context(|| format!("cannot borrow from cluster {} yet", cluster.context))
     }
 
-    fn from_installed(installed: Installed) -> anyhow::Result<Self> {
+    fn from_installed(installed: InstalledLiqo) -> anyhow::Result<Self> {
         let status = installed.config.status.unwrap_or_default();
-        let auth_url = usable(
+        let auth_url = usable_address(
             status.auth_url.as_deref(),
             &status,
             "authentication.address",
             "the auth endpoint",
         )?;
-        usable(
+        usable_address(
             status.api_server_url.as_deref(),
             &status,
             "apiServer.address",
@@ -84,7 +84,7 @@ impl Target {
 }
 
 /// An address that another cluster can call; the error names the flag to set there.
-fn usable(
+fn usable_address(
     url: Option<&str>,
     status: &ClusterConfigStatus,
     flag: &str,
@@ -94,7 +94,7 @@ fn usable(
         "run `liqoctl install --set {flag}=https://ADDRESS:PORT` there, with an address that this cluster can reach"
     );
     match url {
-        Some(url) if means_this_machine(host(url)) => {
+        Some(url) if means_this_machine(host_of_url(url)) => {
             bail!(
                 "its address of {what} is {url}, which only the machine itself can reach: {remedy}"
             )
@@ -113,23 +113,23 @@ fn usable(
 
 /// Where the target and the token come from.
 #[derive(Clone)]
-pub enum Source {
+pub enum PeeringSource {
     /// The other cluster itself.
     Remote(Cluster),
     /// The arguments from a command that was generated there.
     Invitation {
-        target: Target,
+        target: PeeringTarget,
         /// The token; not needed if the peer granted access before.
         token: Option<String>,
     },
 }
 
-impl Source {
+impl PeeringSource {
     /// The ID of the other cluster, if it is known.
     pub async fn cluster_id(&self) -> anyhow::Result<Option<ClusterId>> {
         match self {
             Self::Remote(cluster) => Ok(cluster
-                .config()
+                .read_configuration()
                 .await?
                 .and_then(|config| config.status?.cluster_id)),
             Self::Invitation { target, .. } => Ok(Some(target.cluster_id.clone())),
@@ -139,11 +139,11 @@ impl Source {
 
 /// The request in the command line.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
+pub enum RequestArguments {
     /// Nothing: the earlier request stays.
     AsBefore,
     /// New limits for these resources; the limits of others stay.
-    Limits(Vec<Limit>),
+    Limits(Vec<LimitArgument>),
     /// Everything that the peer offers.
     Everything,
     NetworkOnly,
@@ -151,7 +151,7 @@ pub enum Request {
 
 /// Which pools to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Granularity {
+pub enum PoolGranularity {
     /// One pool for each node of the peer, if its policy lets its peers choose
     Node,
     /// The pools that the policy of the peer forms
@@ -160,13 +160,13 @@ pub enum Granularity {
 
 /// How much of a resource to request at most: `nvidia.com/gpu=1`, or `none` for no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct LimitArgument {
     pub resource: String,
     /// Nothing for no limit.
     pub amount: Option<Quantity>,
 }
 
-impl Limit {
+impl LimitArgument {
     /// The limit of this resource.
     pub fn new(resource: &str, amount: &str) -> Result<Self, ResourceArgumentError> {
         let is_none = amount.eq_ignore_ascii_case("none");
@@ -180,7 +180,7 @@ impl Limit {
     }
 }
 
-impl FromStr for Limit {
+impl FromStr for LimitArgument {
     type Err = ResourceArgumentError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -199,15 +199,15 @@ impl FromStr for Limit {
     }
 }
 
-impl Request {
+impl RequestArguments {
     /// The new request. Limits survive a time without resources.
-    fn after(&self, before: Option<&RequestedResources>) -> RequestedResources {
+    fn requested_after(&self, before: Option<&RequestedResources>) -> RequestedResources {
         let before = before.cloned().unwrap_or_default();
         match self {
             Self::AsBefore => before,
             Self::Limits(limits) => {
                 let mut resources = before.resources;
-                for Limit { resource, amount } in limits {
+                for LimitArgument { resource, amount } in limits {
                     match amount {
                         Some(amount) => drop(resources.insert(resource, *amount)),
                         None => drop(resources.remove(resource)),
@@ -233,13 +233,13 @@ impl Request {
 
 /// What to request, and how long to wait.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PeerOptions {
     /// Name of the `ForeignCluster`; nothing for the other cluster's name.
     pub name: Option<String>,
     /// What to request.
-    pub request: Request,
+    pub request: RequestArguments,
     /// Which pools to request; nothing for the same as before.
-    pub granularity: Option<Granularity>,
+    pub granularity: Option<PoolGranularity>,
     /// How long to wait for the virtual node, or the tunnel.
     pub timeout: Duration,
     /// Whether to wait at all.
@@ -249,7 +249,7 @@ pub struct Options {
 /// The resulting peering.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Peered {
+pub struct PeeringResult {
     /// Name of the `ForeignCluster`.
     pub name: String,
     #[serde(rename = "clusterID")]
@@ -287,47 +287,47 @@ pub struct PeeredNetwork {
     pub reach: Reach,
 }
 
-impl Options {
+impl PeerOptions {
     /// The new request.
     fn request_after(
         &self,
         before: Option<&RequestedResources>,
     ) -> anyhow::Result<RequestedResources> {
-        let mut request = self.request.after(before);
+        let mut request = self.request.requested_after(before);
         match self.granularity {
             Some(_) if request.network_only => {
                 bail!(
                     "--granularity has no effect, because this peering is for the network alone: add --everything, or limits such as --cpu"
                 )
             }
-            Some(Granularity::Node) => request.granularity = Some(RequestedGranularity::Node),
-            Some(Granularity::Policy) => request.granularity = None,
+            Some(PoolGranularity::Node) => request.granularity = Some(RequestedGranularity::Node),
+            Some(PoolGranularity::Policy) => request.granularity = None,
             None => {}
         }
         Ok(request)
     }
 }
 
-impl Source {
-    async fn target(&self) -> anyhow::Result<Target> {
+impl PeeringSource {
+    async fn peering_target(&self) -> anyhow::Result<PeeringTarget> {
         match self {
-            Self::Remote(remote) => Target::of(remote).await,
+            Self::Remote(remote) => PeeringTarget::of_cluster(remote).await,
             Self::Invitation { target, .. } => Ok(target.clone()),
         }
     }
 }
 
 /// The question to ask before giving back resources; nothing if no pod ends with that.
-pub async fn question(
+pub async fn question_before_peering(
     cluster: &Cluster,
-    source: &Source,
-    options: &Options,
+    source: &PeeringSource,
+    options: &PeerOptions,
 ) -> anyhow::Result<Option<String>> {
-    if options.request != Request::NetworkOnly {
+    if options.request != RequestArguments::NetworkOnly {
         return Ok(None);
     }
-    let target = source.target().await?;
-    let lost = unpeer::lost(cluster, &target.cluster_id).await?;
+    let target = source.peering_target().await?;
+    let lost = unpeer::describe_lost_pods(cluster, &target.cluster_id).await?;
     Ok(lost.map(|lost| {
         format!(
             "This gives back what is borrowed from {}{lost}. Continue?",
@@ -339,9 +339,9 @@ pub async fn question(
 /// The known clusters, once an earlier peering with this one has ended.
 async fn known_clusters(
     api: &Api<ForeignCluster>,
-    target: &Target,
-    options: &Options,
-    progress: &Progress,
+    target: &PeeringTarget,
+    options: &PeerOptions,
+    progress: &StepProgress,
 ) -> anyhow::Result<Vec<ForeignCluster>> {
     let list = async || {
         api.list(&ListParams::default())
@@ -372,13 +372,13 @@ async fn known_clusters(
         let known = list().await?;
         let is_over = !known.iter().any(is_ending);
         Ok(if is_over {
-            Poll::Done(known)
+            PollResult::Done(known)
         } else {
-            Poll::NotYet("it is still ending".to_owned())
+            PollResult::NotYet("it is still ending".to_owned())
         })
     };
     progress
-        .step(
+        .run_step(
             &step,
             until(
                 &what,
@@ -391,14 +391,14 @@ async fn known_clusters(
 }
 
 /// Peers, or changes the request to a peer.
-pub async fn peer(
+pub async fn peer_and_wait(
     cluster: &Cluster,
-    source: Source,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Peered> {
-    let own = cluster.installed().await?;
-    let target = source.target().await?;
+    source: PeeringSource,
+    options: &PeerOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<PeeringResult> {
+    let own = cluster.require_installed().await?;
+    let target = source.peering_target().await?;
     if target.cluster_id == own.id {
         bail!(
             "both kubeconfigs belong to the same cluster ({}): a cluster cannot borrow from itself",
@@ -415,8 +415,8 @@ pub async fn peer(
     let request = options.request_after(before.as_ref())?;
     if request.network_only {
         let there = match &source {
-            Source::Remote(remote) => remote.has_network().await?,
-            Source::Invitation { .. } => true,
+            PeeringSource::Remote(remote) => remote.has_network().await?,
+            PeeringSource::Invitation { .. } => true,
         };
         network_can_be(
             own.config.spec.network.enabled,
@@ -428,8 +428,9 @@ pub async fn peer(
     let token = needed_token(&source, present, &own.id, progress).await?;
     let token_secret = match &token {
         Some(token) => {
-            let secret = token::secret(&format!("peer-{}", target.cluster_id), token, None, None);
-            token::store(cluster, &secret).await?;
+            let secret =
+                token::secret_with_token(&format!("peer-{}", target.cluster_id), token, None, None);
+            token::store_secret(cluster, &secret).await?;
             Some(secret.name_any())
         }
         None => None,
@@ -444,7 +445,8 @@ pub async fn peer(
         Ok(usable) => usable,
         Err(error) => {
             let rest =
-                after_failure(cluster, &name, present.is_none(), token_secret.as_deref()).await;
+                clean_up_after_failure(cluster, &name, present.is_none(), token_secret.as_deref())
+                    .await;
             return Err(anyhow!("{error:#}. {rest}"));
         }
     };
@@ -454,7 +456,7 @@ pub async fn peer(
     } else {
         KeepableRanges::default()
     };
-    Ok(Peered {
+    Ok(PeeringResult {
         name,
         cluster_id: target.cluster_id,
         nodes: usable.nodes,
@@ -467,30 +469,30 @@ pub async fn peer(
 
 /// The token that the other cluster expects; none if it let this cluster in already.
 async fn needed_token(
-    source: &Source,
+    source: &PeeringSource,
     present: Option<&ForeignCluster>,
     consumer: &ClusterId,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<Option<String>> {
     if present.is_some_and(is_granted) {
         return Ok(None);
     }
     match source {
-        Source::Remote(remote) => progress
-            .step(
+        PeeringSource::Remote(remote) => progress
+            .run_step(
                 "Creating a token in the other cluster",
                 one_time_token(remote, consumer),
             )
             .await
             .map(Some),
-        Source::Invitation { token, .. } => Ok(token.clone()),
+        PeeringSource::Invitation { token, .. } => Ok(token.clone()),
     }
 }
 
 async fn write_foreign_cluster(
     api: &Api<ForeignCluster>,
     name: &str,
-    target: &Target,
+    target: &PeeringTarget,
     request: &RequestedResources,
     token_secret: Option<&str>,
 ) -> anyhow::Result<()> {
@@ -504,7 +506,7 @@ async fn write_foreign_cluster(
             "authURL": target.auth_url,
             "tunnel": (!target.tunnel.is_empty()).then_some(&target.tunnel),
             "outgoingPeering": PeeringIntent::Yes,
-            "request": said(request),
+            "request": stated_request(request),
             "tokenSecretName": token_secret,
         },
     });
@@ -516,7 +518,7 @@ async fn write_foreign_cluster(
         )
         .await
         .doing(format!("write ForeignCluster {name}"))?;
-    if let Some(correction) = correction(&written.spec.request, request) {
+    if let Some(correction) = request_correction(&written.spec.request, request) {
         let parameters = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
@@ -540,10 +542,10 @@ struct UsablePeer {
 async fn wait_until_usable(
     cluster: &Cluster,
     name: &str,
-    target: &Target,
+    target: &PeeringTarget,
     request: &RequestedResources,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<UsablePeer> {
     if request.network_only {
         let network = wait::network_is_ready(cluster, name, target, timeout, progress).await?;
@@ -569,9 +571,9 @@ async fn wait_until_usable(
 /// virtual node: then `status` tells it.
 async fn keepable_ranges(
     cluster: &Cluster,
-    own: &Installed,
-    source: &Source,
-    target: &Target,
+    own: &InstalledLiqo,
+    source: &PeeringSource,
+    target: &PeeringTarget,
 ) -> KeepableRanges {
     let Some(tunnel) = tunnel_to(cluster, &target.cluster_id).await else {
         return KeepableRanges::default();
@@ -583,11 +585,11 @@ async fn keepable_ranges(
         .and_then(|status| status.network.clone())
         .unwrap_or_default();
     let known = KeepableRanges::as_known_here(&ranges, &tunnel);
-    let Source::Remote(remote) = source else {
+    let PeeringSource::Remote(remote) = source else {
         return known;
     };
     match tunnel_to(remote, &own.id).await {
-        Some(at_peer) => known.confirmed(&at_peer),
+        Some(at_peer) => known.confirmed_by_peer(&at_peer),
         None => known,
     }
 }
@@ -603,7 +605,7 @@ async fn tunnel_to(cluster: &Cluster, peer: &ClusterId) -> Option<TunnelEndpoint
 }
 
 /// Lines about addresses that could stay.
-fn addresses_that_could_stay(peered: &Peered) -> Vec<String> {
+fn addresses_that_could_stay(peered: &PeeringResult) -> Vec<String> {
     let sentences = peered.keepable.sentences(&peered.name).into_iter();
     match peered.keepable.summary() {
         Some(summary) => iter::once(format!("{}:", capitalized(summary)))
@@ -624,7 +626,7 @@ fn capitalized(sentence: &str) -> String {
 
 /// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence
 /// about what is left.
-async fn after_failure(
+async fn clean_up_after_failure(
     cluster: &Cluster,
     name: &str,
     is_new: bool,
@@ -632,7 +634,7 @@ async fn after_failure(
 ) -> String {
     let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let foreign = clusters.get_opt(name).await.ok().flatten();
-    if is_new && foreign.as_ref().is_some_and(was_never_let_in) {
+    if is_new && foreign.as_ref().is_some_and(was_never_admitted) {
         let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
         if let Some(secret) = token_secret {
             // A token that stays is overwritten by the next try.
@@ -652,7 +654,7 @@ async fn after_failure(
 }
 
 /// Whether there is nothing to keep: no access was granted, and nobody has to decide on it.
-fn was_never_let_in(foreign: &ForeignCluster) -> bool {
+fn was_never_admitted(foreign: &ForeignCluster) -> bool {
     foreign
         .condition(links::AUTHENTICATED)
         .is_none_or(|condition| {
@@ -695,7 +697,7 @@ fn network_can_be(
 
 /// The part of the request to apply: fields that are not set keep the value of another field
 /// manager.
-fn said(request: &RequestedResources) -> serde_json::Value {
+fn stated_request(request: &RequestedResources) -> serde_json::Value {
     let mut said = json!(request);
     said["networkOnly"] = json!(request.network_only);
     said
@@ -703,7 +705,7 @@ fn said(request: &RequestedResources) -> serde_json::Value {
 
 /// What to remove after applying the request: leaving out fields that another field manager set
 /// does not remove them.
-fn correction(
+fn request_correction(
     written: &RequestedResources,
     wanted: &RequestedResources,
 ) -> Option<serde_json::Value> {
@@ -728,7 +730,7 @@ fn correction(
 fn choose_name(
     known: &[ForeignCluster],
     wanted: Option<&str>,
-    target: &Target,
+    target: &PeeringTarget,
 ) -> anyhow::Result<String> {
     let owner = |name: &str| {
         known
@@ -763,27 +765,27 @@ fn choose_name(
             Ok(format!(
                 "{}-{}",
                 base.trim_end_matches('-'),
-                target.cluster_id.short()
+                target.cluster_id.short_id()
             ))
         }
     }
 }
 
 async fn one_time_token(remote: &Cluster, consumer: &ClusterId) -> anyhow::Result<String> {
-    let token = token::random()?;
+    let token = token::random_token()?;
     let expires_at = Timestamp::now().checked_add(TOKEN_LIFETIME)?;
     // One Secret for each consumer, so that repeated tries leave only one token.
-    token::store(
+    token::store_secret(
         remote,
-        &token::secret(
+        &token::secret_with_token(
             &format!("peer-{consumer}"),
             &token,
-            Some(Use::OneTime),
+            Some(TokenUse::OneTime),
             Some(expires_at),
         ),
     )
     .await?;
-    token::sweep(remote, Timestamp::now()).await?;
+    token::remove_expired_tokens(remote, Timestamp::now()).await?;
     Ok(token)
 }
 
@@ -796,7 +798,7 @@ fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
 }
 
 /// The result as text for people.
-pub fn table(peered: &Peered) -> String {
+pub fn render_peering_result(peered: &PeeringResult) -> String {
     if let Some(network) = &peered.network {
         let prefixes = network
             .prefixes
@@ -833,7 +835,7 @@ pub fn table(peered: &Peered) -> String {
     if let Some(why) = &peered.other_pools {
         text = format!(
             "{text}\nThe nodes of the peer are not pools of their own: {}.",
-            plain(why)
+            strip_control_characters(why)
         );
     }
     for line in addresses_that_could_stay(peered) {
@@ -851,8 +853,8 @@ mod tests {
         ClusterId::of_public_key(&[seed; 32])
     }
 
-    fn target(seed: u8) -> Target {
-        Target {
+    fn target(seed: u8) -> PeeringTarget {
+        PeeringTarget {
             cluster_id: id(seed),
             cluster_name: "milan".into(),
             auth_url: "https://203.0.113.5:30443".into(),
@@ -880,7 +882,7 @@ mod tests {
         assert_eq!(choose_name(&known, None, &target(2)).unwrap(), "consumer");
         assert_eq!(
             choose_name(&known, None, &target(3)).unwrap(),
-            format!("milan-{}", id(3).short())
+            format!("milan-{}", id(3).short_id())
         );
         assert_eq!(
             choose_name(&known, Some("third"), &target(3)).unwrap(),
@@ -897,13 +899,13 @@ mod tests {
 
     #[test]
     fn no_peer_is_called_as_the_id_of_a_cluster() {
-        let posing = Target {
+        let posing = PeeringTarget {
             cluster_name: id(2).to_string(),
             ..target(3)
         };
         assert_eq!(
             choose_name(&[], None, &posing).unwrap(),
-            format!("{}-{}", id(2), id(3).short())
+            format!("{}-{}", id(2), id(3).short_id())
         );
     }
 
@@ -921,7 +923,7 @@ mod tests {
                 reach: Reach::Pods,
             });
             let (name, nodes) = ("milan".to_owned(), Vec::new());
-            Peered {
+            PeeringResult {
                 name,
                 cluster_id: id(1),
                 nodes,
@@ -932,7 +934,7 @@ mod tests {
             }
         };
         let both = peered(&["10.245.0.0/16"], &["10.244.0.0/16"]);
-        let text = table(&both);
+        let text = render_peering_result(&both);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
             lines[0],
@@ -942,9 +944,9 @@ mod tests {
             lines[1].starts_with("- addresses of 10.245.0.0/16 could stay")
                 && lines[2].contains("there, spec.network.keptCIDRs")
         );
-        assert_eq!(table(&peered(&[], &[])).lines().count(), 1);
+        assert_eq!(render_peering_result(&peered(&[], &[])).lines().count(), 1);
         assert!(
-            table(&peered(&["10.245.0.0/16"], &[]))
+            render_peering_result(&peered(&["10.245.0.0/16"], &[]))
                 .contains("\nAddresses of 10.245.0.0/16 could stay")
         );
         let document = serde_json::to_value(&both).unwrap();
@@ -957,8 +959,9 @@ mod tests {
     #[test]
     fn limits_outlive_a_time_without_resources() {
         let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
-        let lent = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]).after(None);
-        let connected = Request::NetworkOnly.after(Some(&lent));
+        let lent = RequestArguments::Limits(vec![LimitArgument::new("cpu", "2").unwrap()])
+            .requested_after(None);
+        let connected = RequestArguments::NetworkOnly.requested_after(Some(&lent));
         assert_eq!(
             connected,
             RequestedResources {
@@ -967,9 +970,12 @@ mod tests {
                 granularity: None
             }
         );
-        assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
         assert_eq!(
-            Request::Everything.after(Some(&connected)),
+            RequestArguments::AsBefore.requested_after(Some(&connected)),
+            connected
+        );
+        assert_eq!(
+            RequestArguments::Everything.requested_after(Some(&connected)),
             RequestedResources::default()
         );
     }
@@ -977,25 +983,25 @@ mod tests {
     #[test]
     fn a_limit_that_is_not_named_stays() {
         let limits = |all: &[(&str, &str)]| {
-            Request::Limits(
+            RequestArguments::Limits(
                 all.iter()
-                    .map(|(resource, amount)| Limit::new(resource, amount).unwrap())
+                    .map(|(resource, amount)| LimitArgument::new(resource, amount).unwrap())
                     .collect(),
             )
         };
-        let cpu = limits(&[("cpu", "1")]).after(None);
-        let both = limits(&[("memory", "1Gi")]).after(Some(&cpu));
+        let cpu = limits(&[("cpu", "1")]).requested_after(None);
+        let both = limits(&[("memory", "1Gi")]).requested_after(Some(&cpu));
         assert_eq!(both.resources.to_string(), "cpu=1, memory=1Gi");
         assert_eq!(
             limits(&[("cpu", "none")])
-                .after(Some(&both))
+                .requested_after(Some(&both))
                 .resources
                 .to_string(),
             "memory=1Gi"
         );
         assert_eq!(
             limits(&[("memory", "2Gi")])
-                .after(Some(&both))
+                .requested_after(Some(&both))
                 .resources
                 .to_string(),
             "cpu=1, memory=2Gi"
@@ -1004,19 +1010,25 @@ mod tests {
 
     #[test]
     fn a_limit_can_be_taken_away() {
-        let gpu = |amount| Limit {
+        let gpu = |amount| LimitArgument {
             resource: "nvidia.com/gpu".into(),
             amount,
         };
-        assert_eq!("nvidia.com/gpu=none".parse::<Limit>(), Ok(gpu(None)));
         assert_eq!(
-            "nvidia.com/gpu=1".parse::<Limit>(),
+            "nvidia.com/gpu=none".parse::<LimitArgument>(),
+            Ok(gpu(None))
+        );
+        assert_eq!(
+            "nvidia.com/gpu=1".parse::<LimitArgument>(),
             Ok(gpu(Some(Quantity::from_units(1))))
         );
-        assert!("nvidia.com/gpu".parse::<Limit>().is_err() && "=none".parse::<Limit>().is_err());
+        assert!(
+            "nvidia.com/gpu".parse::<LimitArgument>().is_err()
+                && "=none".parse::<LimitArgument>().is_err()
+        );
         assert_eq!(
-            Limit::new("cpu", "None"),
-            Ok(Limit {
+            LimitArgument::new("cpu", "None"),
+            Ok(LimitArgument {
                 resource: "cpu".into(),
                 amount: None
             })
@@ -1028,10 +1040,10 @@ mod tests {
         let authenticated = |status: &str, reason: &str| {
             let time = "2026-01-01T00:00:00Z";
             let condition = json!([{ "type": links::AUTHENTICATED, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time }]);
-            was_never_let_in(&foreign("milan", 1, &condition))
+            was_never_admitted(&foreign("milan", 1, &condition))
         };
         assert!(
-            was_never_let_in(&foreign("milan", 1, &json!([]))),
+            was_never_admitted(&foreign("milan", 1, &json!([]))),
             "its address does not answer"
         );
         assert!(authenticated("False", "TokenInvalid") && authenticated("Unknown", "Waiting"));
@@ -1046,10 +1058,10 @@ mod tests {
             ..RequestedResources::default()
         };
         assert_eq!(
-            said(&wanted),
+            stated_request(&wanted),
             json!({ "resources": { "cpu": "4" }, "networkOnly": false })
         );
-        assert_eq!(correction(&wanted, &wanted), None);
+        assert_eq!(request_correction(&wanted, &wanted), None);
         let more: ResourceList = [
             ("cpu", "4".parse().unwrap()),
             ("memory", "1Gi".parse().unwrap()),
@@ -1061,8 +1073,8 @@ mod tests {
             ..RequestedResources::default()
         };
         let memory = json!({ "spec": { "request": { "resources": { "memory": null } } } });
-        assert_eq!(correction(&written, &wanted), Some(memory));
-        let everything = correction(&wanted, &RequestedResources::default());
+        assert_eq!(request_correction(&written, &wanted), Some(memory));
+        let everything = request_correction(&wanted, &RequestedResources::default());
         assert_eq!(
             everything,
             Some(json!({ "spec": { "request": { "resources": { "cpu": null } } } }))
@@ -1072,17 +1084,17 @@ mod tests {
             ..wanted.clone()
         };
         assert_eq!(
-            correction(&by_node, &wanted),
+            request_correction(&by_node, &wanted),
             Some(json!({ "spec": { "request": { "granularity": null } } }))
         );
-        assert_eq!(correction(&by_node, &by_node), None);
+        assert_eq!(request_correction(&by_node, &by_node), None);
     }
 
     #[test]
     fn the_requested_pools_stay_until_others_are_named() {
         let after = |request, granularity, before: Option<&RequestedResources>| {
             let (name, timeout, wait) = (None, Duration::ZERO, false);
-            Options {
+            PeerOptions {
                 name,
                 request,
                 granularity,
@@ -1091,13 +1103,18 @@ mod tests {
             }
             .request_after(before)
         };
-        let by_node = after(Request::AsBefore, Some(Granularity::Node), None).unwrap();
+        let by_node = after(
+            RequestArguments::AsBefore,
+            Some(PoolGranularity::Node),
+            None,
+        )
+        .unwrap();
         assert_eq!(by_node.granularity, Some(RequestedGranularity::Node));
-        let limits = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]);
+        let limits = RequestArguments::Limits(vec![LimitArgument::new("cpu", "2").unwrap()]);
         for request in [
-            Request::AsBefore,
-            Request::Everything,
-            Request::NetworkOnly,
+            RequestArguments::AsBefore,
+            RequestArguments::Everything,
+            RequestArguments::NetworkOnly,
             limits,
         ] {
             assert_eq!(
@@ -1106,18 +1123,27 @@ mod tests {
             );
         }
         assert_eq!(
-            after(Request::AsBefore, Some(Granularity::Policy), Some(&by_node)).unwrap(),
+            after(
+                RequestArguments::AsBefore,
+                Some(PoolGranularity::Policy),
+                Some(&by_node)
+            )
+            .unwrap(),
             RequestedResources::default()
         );
-        let connected = after(Request::NetworkOnly, None, None).unwrap();
-        let error = after(Request::AsBefore, Some(Granularity::Node), Some(&connected))
-            .unwrap_err()
-            .to_string();
+        let connected = after(RequestArguments::NetworkOnly, None, None).unwrap();
+        let error = after(
+            RequestArguments::AsBefore,
+            Some(PoolGranularity::Node),
+            Some(&connected),
+        )
+        .unwrap_err()
+        .to_string();
         assert!(error.contains("--everything"), "{error}");
         assert!(
             after(
-                Request::Everything,
-                Some(Granularity::Node),
+                RequestArguments::Everything,
+                Some(PoolGranularity::Node),
                 Some(&connected)
             )
             .is_ok()
@@ -1149,7 +1175,7 @@ mod tests {
                 api_server_url: api.map(Into::into),
                 ..ClusterConfigStatus::default()
             });
-            Target::from_installed(Installed { id: id(1), config })
+            PeeringTarget::from_installed(InstalledLiqo { id: id(1), config })
         };
         let good = Some("https://203.0.113.5:6443");
         assert!(installed(good, good).is_ok());

@@ -11,12 +11,12 @@ use std::{
 use anyhow::{anyhow, bail};
 use clap::ValueEnum as _;
 
-use crate::{cli::Global, output::Format};
+use crate::{cli::GlobalFlags, output::OutputFormat};
 
 const PROGRAM: &str = "liqo-playground";
 
 /// Replaces this process by `liqo-playground`, so it returns only on failure.
-pub fn exec(global: &Global, arguments: &[OsString]) -> anyhow::Result<()> {
+pub fn exec_playground(global: &GlobalFlags, arguments: &[OsString]) -> anyhow::Result<()> {
     let own = env::current_exe().ok();
     let directories = own
         .as_deref()
@@ -24,30 +24,30 @@ pub fn exec(global: &Global, arguments: &[OsString]) -> anyhow::Result<()> {
         .map(Path::to_owned)
         .into_iter();
     let path = env::var_os("PATH").unwrap_or_default();
-    let Some(program) = find(directories.chain(env::split_paths(&path))) else {
+    let Some(program) = find_program(directories.chain(env::split_paths(&path))) else {
         bail!(
             "cannot find the program {PROGRAM} in the directory of liqoctl or on PATH: in the source tree, `cargo playground` builds and runs it"
         );
     };
     let error = Command::new(&program)
-        .args(flags(global))
+        .args(shared_flags(global))
         .args(arguments)
         .exec();
     Err(anyhow!(error).context(format!("cannot run {}", program.display())))
 }
 
-fn find(mut directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+fn find_program(mut directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     directories
         .find_map(|directory| Some(directory.join(PROGRAM)).filter(|program| program.is_file()))
 }
 
 /// The flags of `liqoctl` that `liqo-playground` has, too.
-fn flags(global: &Global) -> Vec<String> {
+fn shared_flags(global: &GlobalFlags) -> Vec<String> {
     // The default is left out, because the flag may follow among the program's own arguments.
     let format = global
         .output
         .to_possible_value()
-        .filter(|_| global.output != Format::default());
+        .filter(|_| global.output != OutputFormat::default());
     let format = format.map(|format| format!("--output={}", format.get_name()));
     format
         .into_iter()
@@ -70,7 +70,7 @@ mod tests {
                 unreachable!()
             };
             (
-                flags(&cli.global),
+                shared_flags(&cli.global),
                 arguments
                     .into_iter()
                     .map(|argument| argument.into_string().unwrap())
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_program_that_is_nowhere_is_not_found() {
         assert_eq!(
-            find([PathBuf::from("/nonexistent"), PathBuf::from("/proc")].into_iter()),
+            find_program([PathBuf::from("/nonexistent"), PathBuf::from("/proc")].into_iter()),
             None
         );
     }

@@ -17,7 +17,7 @@ use kube::{
 };
 
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     manifests::{INSTALLED_BY, MANAGER, NAMESPACE},
 };
 
@@ -27,7 +27,7 @@ pub const OLDEST_MINOR: u32 = 29;
 pub const POLICIES_SINCE: u32 = 30;
 
 #[derive(Clone, Debug)]
-pub struct Findings {
+pub struct PreflightFindings {
     /// Version of the API server.
     pub version: String,
     /// Whether admission policies can be applied.
@@ -101,7 +101,10 @@ const NEEDED: [(&str, &str, &str, Option<&str>); 16] = [
 
 /// Checks the cluster; the error says what prevents an installation. Clusters without admission
 /// policies need the user's consent.
-pub async fn check(cluster: &Cluster, allow_no_policies: bool) -> anyhow::Result<Findings> {
+pub async fn check_before_install(
+    cluster: &Cluster,
+    allow_no_policies: bool,
+) -> anyhow::Result<PreflightFindings> {
     let version = cluster
         .client
         .apiserver_version()
@@ -139,7 +142,7 @@ pub async fn check(cluster: &Cluster, allow_no_policies: bool) -> anyhow::Result
             cluster.context
         );
     }
-    Ok(Findings {
+    Ok(PreflightFindings {
         version: version.git_version,
         admission_policies: minor.is_none_or(|minor| minor >= POLICIES_SINCE),
     })

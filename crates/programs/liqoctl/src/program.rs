@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 
 /// Runs a command and prints its failure.
-pub fn run(
+pub fn run_program(
     program: &str,
     verbose: bool,
     command: impl Future<Output = anyhow::Result<()>>,
@@ -16,29 +16,29 @@ pub fn run(
         .install_default()
         .is_err()
     {
-        return failed(
+        return print_failure(
             program,
             &anyhow!("a second TLS provider is linked in; this is a fault of the build"),
         );
     }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(program, &error.into()),
+        Err(error) => return print_failure(program, &error.into()),
     };
     match runtime.block_on(command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(program, &error),
+        Err(error) => print_failure(program, &error),
     }
 }
 
 /// Prints why a program failed.
-pub fn failed(program: &str, error: &anyhow::Error) -> ExitCode {
-    eprintln!("{program}: {}", sentence(error));
+pub fn print_failure(program: &str, error: &anyhow::Error) -> ExitCode {
+    eprintln!("{program}: {}", error_sentence(error));
     ExitCode::FAILURE
 }
 
 /// The error and its causes. A cause that an earlier part already contains is left out.
-fn sentence(error: &anyhow::Error) -> String {
+fn error_sentence(error: &anyhow::Error) -> String {
     error
         .chain()
         .fold(String::new(), |text, cause| match cause.to_string() {
@@ -72,7 +72,7 @@ mod tests {
             .context("cannot read x: no such file")
             .context("cannot start");
         assert_eq!(
-            sentence(&error),
+            error_sentence(&error),
             "cannot start: cannot read x: no such file"
         );
     }

@@ -13,44 +13,44 @@ use parking_lot::Mutex;
 
 /// Shows the steps of a long operation. Clones share the same lines.
 #[derive(Clone)]
-pub struct Progress {
-    shared: Arc<Shared>,
+pub struct StepProgress {
+    shared: Arc<ProgressState>,
 }
 
-struct Shared {
-    kind: Kind,
-    steps: Mutex<HashMap<String, Step>>,
+struct ProgressState {
+    kind: ProgressKind,
+    steps: Mutex<HashMap<String, RunningStep>>,
 }
 
-enum Kind {
+enum ProgressKind {
     Bars(MultiProgress),
     Lines,
     Silent,
 }
 
-struct Step {
+struct RunningStep {
     since: Instant,
     bar: Option<ProgressBar>,
     said: String,
 }
 
-impl Progress {
+impl StepProgress {
     /// Spinners on a terminal, otherwise plain lines.
     pub fn new() -> Self {
-        Self::of(if std::io::stderr().is_terminal() {
-            Kind::Bars(MultiProgress::new())
+        Self::with_kind(if std::io::stderr().is_terminal() {
+            ProgressKind::Bars(MultiProgress::new())
         } else {
-            Kind::Lines
+            ProgressKind::Lines
         })
     }
 
     pub fn silent() -> Self {
-        Self::of(Kind::Silent)
+        Self::with_kind(ProgressKind::Silent)
     }
 
-    fn of(kind: Kind) -> Self {
+    fn with_kind(kind: ProgressKind) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ProgressState {
                 kind,
                 steps: Mutex::default(),
             }),
@@ -58,26 +58,26 @@ impl Progress {
     }
 
     /// A step begins. Names of steps are unique.
-    pub fn started(&self, name: &str) {
+    pub fn start_step(&self, name: &str) {
         let bar = match &self.shared.kind {
-            Kind::Bars(bars) => {
+            ProgressKind::Bars(bars) => {
                 let bar = bars.add(
                     ProgressBar::new_spinner()
-                        .with_style(running())
+                        .with_style(running_style())
                         .with_prefix(name.to_owned()),
                 );
                 bar.enable_steady_tick(Duration::from_millis(100));
                 Some(bar)
             }
-            Kind::Lines => {
+            ProgressKind::Lines => {
                 eprintln!("{name} ...");
                 None
             }
-            Kind::Silent => None,
+            ProgressKind::Silent => None,
         };
         let old = self.steps().insert(
             name.to_owned(),
-            Step {
+            RunningStep {
                 since: Instant::now(),
                 bar,
                 said: String::new(),
@@ -97,70 +97,70 @@ impl Progress {
         text.clone_into(&mut step.said);
         match (&step.bar, &self.shared.kind) {
             (Some(bar), _) => bar.set_message(text.to_owned()),
-            (None, Kind::Lines) => eprintln!("{name}: {text}"),
+            (None, ProgressKind::Lines) => eprintln!("{name}: {text}"),
             (None, _) => {}
         }
     }
 
     /// A step succeeded.
-    pub fn finished(&self, name: &str) {
+    pub fn finish_step(&self, name: &str) {
         let Some(step) = self.steps().remove(name) else {
             return;
         };
         let seconds = step.since.elapsed().as_secs_f32();
         match (step.bar, &self.shared.kind) {
             (Some(bar), _) => {
-                bar.set_style(done());
+                bar.set_style(done_style());
                 bar.finish_with_message(format!("({seconds:.1} s)"));
             }
-            (None, Kind::Lines) => eprintln!("{name}: done ({seconds:.1} s)"),
+            (None, ProgressKind::Lines) => eprintln!("{name}: done ({seconds:.1} s)"),
             (None, _) => {}
         }
     }
 
     /// A line between the steps.
-    pub fn line(&self, text: &str) {
+    pub fn print_line(&self, text: &str) {
         match &self.shared.kind {
             // A failure to draw must not end the command.
-            Kind::Bars(bars) => drop(bars.println(text)),
-            Kind::Lines => eprintln!("{text}"),
-            Kind::Silent => {}
+            ProgressKind::Bars(bars) => drop(bars.println(text)),
+            ProgressKind::Lines => eprintln!("{text}"),
+            ProgressKind::Silent => {}
         }
     }
 
     /// Runs one step and shows it, and whether it succeeded.
-    pub async fn step<T, E>(
+    pub async fn run_step<T, E>(
         &self,
         name: &str,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        self.started(name);
+        self.start_step(name);
         let result = work.await;
         if result.is_ok() {
-            self.finished(name);
+            self.finish_step(name);
         } else {
-            self.failed(name);
+            self.fail_step(name);
         }
         result
     }
 
     /// A step failed. The caller shows the error.
-    pub fn failed(&self, name: &str) {
+    pub fn fail_step(&self, name: &str) {
         let Some(step) = self.steps().remove(name) else {
             return;
         };
         if let Some(bar) = step.bar {
-            bar.set_style(broken());
+            bar.set_style(failed_style());
             bar.finish();
         }
     }
 
-    fn steps(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Step>> {
+    fn steps(&self) -> parking_lot::MutexGuard<'_, HashMap<String, RunningStep>> {
         self.shared.steps.lock()
     }
 }
 
-impl Default for Progress {
+impl Default for StepProgress {
     fn default() -> Self {
         Self::new()
     }
@@ -170,14 +170,14 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-fn running() -> ProgressStyle {
+fn running_style() -> ProgressStyle {
     style("{spinner:.cyan} {prefix} {wide_msg:.dim}")
 }
 
-fn done() -> ProgressStyle {
+fn done_style() -> ProgressStyle {
     style("{prefix:.green} {msg:.dim}")
 }
 
-fn broken() -> ProgressStyle {
+fn failed_style() -> ProgressStyle {
     style("{prefix:.red} {wide_msg:.dim}")
 }

@@ -31,7 +31,7 @@ pub fn pod(pod: &Pod) -> bool {
 }
 
 /// Reason why a pod is not ready, in the words of its status.
-pub fn obstacle(status: &PodStatus) -> Option<String> {
+pub fn why_pod_not_ready(status: &PodStatus) -> Option<String> {
     let words = |reason: Option<&String>, message: Option<&String>| {
         let reason = reason?;
         Some(message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}")))
@@ -56,7 +56,7 @@ pub fn obstacle(status: &PodStatus) -> Option<String> {
 }
 
 /// Reason why the API server refuses the pods of a Deployment, for example a quota.
-pub fn refusal(deployment: &Deployment) -> Option<String> {
+pub fn why_pods_refused(deployment: &Deployment) -> Option<String> {
     let conditions = deployment
         .status
         .as_ref()
@@ -93,13 +93,16 @@ mod tests {
         let status = |value| serde_json::from_value::<PodStatus>(value).unwrap();
         let waiting = |reason: &str| json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": { "reason": reason, "message": "not found" } } }] });
         assert_eq!(
-            obstacle(&status(waiting("ImagePullBackOff"))).as_deref(),
+            why_pod_not_ready(&status(waiting("ImagePullBackOff"))).as_deref(),
             Some("ImagePullBackOff: not found")
         );
-        assert_eq!(obstacle(&status(waiting("ContainerCreating"))), None);
+        assert_eq!(
+            why_pod_not_ready(&status(waiting("ContainerCreating"))),
+            None
+        );
         let pending = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes" }] });
         assert_eq!(
-            obstacle(&status(pending)).as_deref(),
+            why_pod_not_ready(&status(pending)).as_deref(),
             Some("Unschedulable: 0/1 nodes")
         );
     }

@@ -18,16 +18,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     output,
-    progress::Progress,
-    wait::{self, Poll},
+    progress::StepProgress,
+    wait::{self, PollResult},
 };
 
 /// A gateway that has a new key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Renewed {
+pub struct RenewedGateway {
     pub node: String,
     /// The key that it had.
     pub former_key: String,
@@ -37,11 +37,11 @@ pub struct Renewed {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
+pub struct RenewalResult {
     /// Gateways renew keys that are older.
     pub keys_not_before: Time,
     /// The gateways with new keys, if the command waited for them.
-    pub gateways: Vec<Renewed>,
+    pub gateways: Vec<RenewedGateway>,
     /// Peers that may lose the connection to this cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<&'static str>,
@@ -57,9 +57,9 @@ const LOCKED_OUT: &str = "consumers that use the tunnel know its gateways by the
 pub async fn gateway_keys(
     cluster: &Cluster,
     timeout: Option<Duration>,
-    progress: &Progress,
-) -> anyhow::Result<Outcome> {
-    let Some(config) = cluster.config().await? else {
+    progress: &StepProgress,
+) -> anyhow::Result<RenewalResult> {
+    let Some(config) = cluster.read_configuration().await? else {
         bail!("Liqo is not installed in this cluster: run `liqoctl install`")
     };
     if !config.spec.network.enabled {
@@ -67,7 +67,7 @@ pub async fn gateway_keys(
             "the network is switched off in this cluster (network.enabled), so there are no gateways"
         );
     }
-    let before = keys(cluster).await?;
+    let before = keys_by_node(cluster).await?;
     let now = Timestamp::now();
     let last = config
         .spec
@@ -94,7 +94,7 @@ pub async fn gateway_keys(
     written.doing(format!("change ClusterConfig {CLUSTER_CONFIG}"))?;
     let warning = config.spec.network.api_through_tunnel.then_some(LOCKED_OUT);
     let Some(timeout) = timeout else {
-        return Ok(Outcome {
+        return Ok(RenewalResult {
             keys_not_before,
             gateways: Vec::new(),
             warning,
@@ -103,16 +103,17 @@ pub async fn gateway_keys(
     let step = "Waiting for new keys of the gateways";
     let news = |missing: &str| progress.message(step, missing);
     let renewing = wait::until("every gateway has a new key", timeout, news, || async {
-        let (renewed, missing) = compare(&before, &keys(cluster).await?);
-        let waits = || Poll::NotYet(format!("still with the former key: {}", missing.join(", ")));
+        let (renewed, missing) = compare_keys(&before, &keys_by_node(cluster).await?);
+        let waits =
+            || PollResult::NotYet(format!("still with the former key: {}", missing.join(", ")));
         Ok(if missing.is_empty() {
-            Poll::Done(renewed)
+            PollResult::Done(renewed)
         } else {
             waits()
         })
     });
-    let gateways = progress.step(step, renewing).await?;
-    Ok(Outcome {
+    let gateways = progress.run_step(step, renewing).await?;
+    Ok(RenewalResult {
         keys_not_before,
         gateways,
         warning,
@@ -120,7 +121,7 @@ pub async fn gateway_keys(
 }
 
 /// The keys of gateways by node.
-async fn keys(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
+async fn keys_by_node(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<Lease> = Api::namespaced(cluster.client.clone(), liqo_api::SYSTEM_NAMESPACE);
     let selected = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
     let leases = api
@@ -142,15 +143,15 @@ async fn keys(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
 
 /// The gateways with new keys, and those that still have their old key. Gateways that are gone do
 /// not count.
-fn compare(
+fn compare_keys(
     before: &BTreeMap<String, String>,
     now: &BTreeMap<String, String>,
-) -> (Vec<Renewed>, Vec<String>) {
+) -> (Vec<RenewedGateway>, Vec<String>) {
     let (mut renewed, mut missing) = (Vec::new(), Vec::new());
     for (node, former) in before {
         match now.get(node) {
             Some(key) if key == former => missing.push(node.clone()),
-            Some(key) => renewed.push(Renewed {
+            Some(key) => renewed.push(RenewedGateway {
                 node: node.clone(),
                 former_key: former.clone(),
                 key: key.clone(),
@@ -162,7 +163,7 @@ fn compare(
 }
 
 /// The result as text for people.
-pub fn table(outcome: &Outcome) -> String {
+pub fn render_renewal_result(outcome: &RenewalResult) -> String {
     let rows = outcome
         .gateways
         .iter()
@@ -173,7 +174,7 @@ pub fn table(outcome: &Outcome) -> String {
             outcome.keys_not_before.0
         )
     } else {
-        output::table(&["GATEWAY", "FORMER KEY", "KEY"], rows)
+        output::format_table(&["GATEWAY", "FORMER KEY", "KEY"], rows)
     };
     outcome.warning.map_or_else(
         || done.clone(),
@@ -192,13 +193,13 @@ mod tests {
                 .map(|(node, key)| ((*node).to_owned(), (*key).to_owned()))
                 .collect()
         };
-        let (renewed, missing) = compare(
+        let (renewed, missing) = compare_keys(
             &keys(&[("a", "1"), ("b", "2"), ("c", "3")]),
             &keys(&[("a", "4"), ("b", "2"), ("d", "5")]),
         );
         assert_eq!(
             renewed,
-            [Renewed {
+            [RenewedGateway {
                 node: "a".to_owned(),
                 former_key: "1".to_owned(),
                 key: "4".to_owned()
@@ -209,13 +210,13 @@ mod tests {
 
     #[test]
     fn who_may_be_locked_out_is_said() {
-        let mut outcome = Outcome {
+        let mut outcome = RenewalResult {
             keys_not_before: Time(Timestamp::UNIX_EPOCH),
             gateways: Vec::new(),
             warning: None,
         };
-        assert!(!table(&outcome).contains("Note"));
+        assert!(!render_renewal_result(&outcome).contains("Note"));
         outcome.warning = Some(LOCKED_OUT);
-        assert!(table(&outcome).contains("peer them again"));
+        assert!(render_renewal_result(&outcome).contains("peer them again"));
     }
 }

@@ -10,7 +10,7 @@ use crate::{inspect::is_virtual, readiness};
 
 /// Nodes on which a replica of the manager can start now: Ready real nodes that take new pods
 /// without special tolerations, except those that Liqo avoids.
-pub fn usable<'a>(
+pub fn usable_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     avoided: &BTreeMap<String, String>,
 ) -> usize {
@@ -39,28 +39,28 @@ pub fn usable<'a>(
 
 /// The number where nobody chose one: a second replica only where it can survive the node of the
 /// first.
-pub fn by_nodes(usable: usize) -> u16 {
+pub fn default_replicas(usable: usize) -> u16 {
     if usable >= 2 { 2 } else { 1 }
 }
 
 /// A number of replicas that is not the best one for the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct ReplicaMismatch {
     pub what: String,
     pub advice: String,
 }
 
 /// Whether this number fits the number of usable nodes. Zero replicas are another fault.
-pub fn misfit(replicas: i32, usable: usize) -> Option<Misfit> {
+pub fn replica_mismatch(replicas: i32, usable: usize) -> Option<ReplicaMismatch> {
     let set = |count: u8| format!("`liqoctl install --set controllerManager.replicas={count}`");
     match (replicas, usable) {
-        (1, 2..) => Some(Misfit {
+        (1, 2..) => Some(ReplicaMismatch {
             what: format!(
                 "one replica, although {usable} nodes could run one: until it is replaced, nothing in Liqo changes"
             ),
             advice: format!("{} adds one that takes over within ten seconds", set(2)),
         }),
-        (2.., 1) => Some(Misfit {
+        (2.., 1) => Some(ReplicaMismatch {
             what: format!(
                 "{replicas} replicas, but only one node that takes them: they fail with it"
             ),
@@ -143,37 +143,37 @@ mod tests {
             node(json!({ "spot": "yes" }), json!({}), "True"),
         ];
         assert_eq!(
-            usable(&nodes, &[("spot".to_owned(), "yes".to_owned())].into()),
+            usable_nodes(&nodes, &[("spot".to_owned(), "yes".to_owned())].into()),
             2
         );
-        assert_eq!(usable(&nodes, &BTreeMap::new()), 3);
+        assert_eq!(usable_nodes(&nodes, &BTreeMap::new()), 3);
     }
 
     #[test]
     fn a_second_replica_needs_a_second_node() {
-        assert_eq!([0, 1, 2, 9].map(by_nodes), [1, 1, 2, 2]);
+        assert_eq!([0, 1, 2, 9].map(default_replicas), [1, 1, 2, 2]);
     }
 
     #[test]
     fn a_number_that_does_not_fit_comes_with_the_one_that_does() {
         assert_eq!(
             [
-                misfit(1, 1),
-                misfit(2, 2),
-                misfit(3, 2),
-                misfit(1, 0),
-                misfit(2, 0)
+                replica_mismatch(1, 1),
+                replica_mismatch(2, 2),
+                replica_mismatch(3, 2),
+                replica_mismatch(1, 0),
+                replica_mismatch(2, 0)
             ],
             [None, None, None, None, None]
         );
         assert!(
-            misfit(1, 3)
+            replica_mismatch(1, 3)
                 .unwrap()
                 .advice
                 .contains("controllerManager.replicas=2")
         );
         assert!(
-            misfit(2, 1)
+            replica_mismatch(2, 1)
                 .unwrap()
                 .advice
                 .contains("controllerManager.replicas=1")

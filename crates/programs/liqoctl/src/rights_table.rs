@@ -30,7 +30,7 @@ fn some_consumer() -> ClusterId {
 }
 
 /// The identity that a role is for, and the namespaces where it applies.
-fn holder(role: &DynamicObject) -> Option<(&'static str, String)> {
+fn holder_of_role(role: &DynamicObject) -> Option<(&'static str, String)> {
     let namespace = || {
         role.namespace()
             .map_or("the whole cluster".to_owned(), |namespace| {
@@ -55,16 +55,16 @@ fn holder(role: &DynamicObject) -> Option<(&'static str, String)> {
 }
 
 /// The table of all roles of an installation.
-pub fn current() -> anyhow::Result<String> {
+pub fn installed_rights_table() -> anyhow::Result<String> {
     let mut objects = manifests::with_defaults()?;
     objects.push(serde_json::from_value(serde_json::to_value(
         renewal_role(&some_consumer()),
     )?)?);
-    Ok(table(&objects)?.replace(some_consumer().as_str(), "ID"))
+    Ok(render_rights_table(&objects)?.replace(some_consumer().as_str(), "ID"))
 }
 
 /// The table of all roles among these objects.
-pub fn table(objects: &[DynamicObject]) -> Result<String, RightsError> {
+pub fn render_rights_table(objects: &[DynamicObject]) -> Result<String, RightsError> {
     let mut lines = vec![
         "| who | where | what | verbs |".to_owned(),
         "|---|---|---|---|".to_owned(),
@@ -73,7 +73,7 @@ pub fn table(objects: &[DynamicObject]) -> Result<String, RightsError> {
         .iter()
         .filter(|object| ["Role", "ClusterRole"].contains(&kind(object)))
     {
-        let (who, place) = holder(role)
+        let (who, place) = holder_of_role(role)
             .ok_or_else(|| RightsError::Role(kind(role).to_owned(), role.name_any()))?;
         for rule in role.data["rules"].as_array().into_iter().flatten() {
             lines.push(format!(
@@ -87,7 +87,7 @@ pub fn table(objects: &[DynamicObject]) -> Result<String, RightsError> {
 }
 
 /// The page with this table between its two lines.
-pub fn page(old: &str, table: &str) -> Result<String, RightsError> {
+pub fn page_with_table(old: &str, table: &str) -> Result<String, RightsError> {
     let (before, rest) = old.split_once(BEGIN).ok_or(RightsError::Page)?;
     let (_, after) = rest.split_once(END).ok_or(RightsError::Page)?;
     Ok(format!("{before}{BEGIN}\n{table}{END}{after}"))
@@ -162,7 +162,7 @@ mod tests {
             { "apiGroups": [""], "resources": ["pods"], "resourceNames": ["a", "b"],
               "verbs": ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"] },
         ]);
-        let table = table(&[role(MANAGER, Some("liqo"), &rules)]).unwrap();
+        let table = render_rights_table(&[role(MANAGER, Some("liqo"), &rules)]).unwrap();
         let lines: Vec<&str> = table.lines().skip(2).collect();
         assert_eq!(
             lines[0],
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_role_that_nobody_described_is_an_error() {
         assert!(matches!(
-            table(&[role("other", None, &json!([]))]),
+            render_rights_table(&[role("other", None, &json!([]))]),
             Err(RightsError::Role(..))
         ));
     }
@@ -191,7 +191,7 @@ mod tests {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../../docs/reference/rights.md");
         let found = std::fs::read_to_string(path).unwrap();
-        let expected = page(&found, &current().unwrap()).unwrap();
+        let expected = page_with_table(&found, &installed_rights_table().unwrap()).unwrap();
         assert!(
             found == expected,
             "docs/reference/rights.md is not current: run `cargo run -p liqoctl -- generate rights`"

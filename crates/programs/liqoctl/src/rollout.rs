@@ -16,10 +16,10 @@ use kube::{
 use liqo_api::labels;
 
 use crate::{
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     manifests::{FABRIC, FABRIC_NAMESPACE},
     readiness,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 
 /// The argument with which the agent removes its changes from the node.
@@ -51,7 +51,7 @@ impl Rollout {
 
 /// Waits until the current version of the agent is ready on every Ready node; with `clears`, the
 /// version that cleans up its node.
-pub async fn finished(
+pub async fn wait_for_rollout(
     cluster: &Cluster,
     timeout: Duration,
     clears: bool,
@@ -62,11 +62,11 @@ pub async fn finished(
         timeout,
         news,
         || async {
-            let rollout = read(cluster, clears).await?;
+            let rollout = read_rollout(cluster, clears).await?;
             Ok(if rollout.is_done {
-                Poll::Done(rollout)
+                PollResult::Done(rollout)
             } else {
-                Poll::NotYet(rollout.describe())
+                PollResult::NotYet(rollout.describe())
             })
         },
     )
@@ -74,7 +74,7 @@ pub async fn finished(
 }
 
 /// Reads the current progress.
-pub async fn read(cluster: &Cluster, clears: bool) -> anyhow::Result<Rollout> {
+pub async fn read_rollout(cluster: &Cluster, clears: bool) -> anyhow::Result<Rollout> {
     let (sets, pods) = (
         Api::<DaemonSet>::namespaced(cluster.client.clone(), FABRIC_NAMESPACE),
         Api::<Pod>::namespaced(cluster.client.clone(), FABRIC_NAMESPACE),
@@ -86,11 +86,16 @@ pub async fn read(cluster: &Cluster, clears: bool) -> anyhow::Result<Rollout> {
         .await
         .doing("list the pods of liqo-fabric")?
         .items;
-    Ok(decide(&set, &pods, &away(cluster).await?, clears))
+    Ok(judge_rollout(
+        &set,
+        &pods,
+        &nodes_not_ready(cluster).await?,
+        clears,
+    ))
 }
 
 /// Nodes of this cluster itself that are not Ready.
-pub async fn away(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+pub async fn nodes_not_ready(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let real =
         ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     let nodes = Api::<Node>::all(cluster.client.clone())
@@ -137,7 +142,7 @@ pub async fn forget_pods(
     Ok(())
 }
 
-fn decide(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) -> Rollout {
+fn judge_rollout(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) -> Rollout {
     let node_of = |pod: &Pod| {
         pod.spec
             .as_ref()
@@ -156,7 +161,7 @@ fn decide(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) 
         (!readiness::pod(pod) || is_former).then(|| {
             (
                 node_of(pod),
-                readiness::obstacle(status).unwrap_or_else(|| "not ready yet".to_owned()),
+                readiness::why_pod_not_ready(status).unwrap_or_else(|| "not ready yet".to_owned()),
             )
         })
     });
@@ -205,12 +210,12 @@ mod tests {
     fn it_is_done_only_when_each_node_has_the_present_form() {
         let none = BTreeSet::new();
         let ready = [pod("n1", true, &[]), pod("n2", true, &[])];
-        assert!(decide(&set(2, 2), &ready, &none, false).is_done);
-        assert!(!decide(&set(1, 2), &ready, &none, false).is_done);
-        assert!(!decide(&set(2, 1), &ready, &none, false).is_done);
-        assert!(!decide(&set(2, 2), &ready[..1], &none, false).is_done);
-        assert!(!decide(&DaemonSet::default(), &[], &none, false).is_done);
-        let starting = decide(
+        assert!(judge_rollout(&set(2, 2), &ready, &none, false).is_done);
+        assert!(!judge_rollout(&set(1, 2), &ready, &none, false).is_done);
+        assert!(!judge_rollout(&set(2, 1), &ready, &none, false).is_done);
+        assert!(!judge_rollout(&set(2, 2), &ready[..1], &none, false).is_done);
+        assert!(!judge_rollout(&DaemonSet::default(), &[], &none, false).is_done);
+        let starting = judge_rollout(
             &set(2, 2),
             &[pod("n1", true, &[]), pod("n2", false, &[])],
             &none,
@@ -225,7 +230,7 @@ mod tests {
     #[test]
     fn a_node_that_is_away_holds_up_nobody_and_is_named() {
         let away = BTreeSet::from(["n2".to_owned()]);
-        let rollout = decide(
+        let rollout = judge_rollout(
             &set(2, 1),
             &[pod("n1", true, &[]), pod("n2", false, &[])],
             &away,
@@ -237,7 +242,7 @@ mod tests {
     #[test]
     fn a_node_is_cleared_only_by_the_form_that_clears() {
         let none = BTreeSet::new();
-        let rollout = decide(
+        let rollout = judge_rollout(
             &set(2, 2),
             &[pod("n1", true, &[CLEAR]), pod("n2", true, &[])],
             &none,
@@ -245,7 +250,7 @@ mod tests {
         );
         assert_eq!(rollout.waiting.keys().collect::<Vec<_>>(), ["n2"]);
         assert!(
-            decide(
+            judge_rollout(
                 &set(2, 2),
                 &[pod("n1", true, &[CLEAR]), pod("n2", true, &[CLEAR])],
                 &none,

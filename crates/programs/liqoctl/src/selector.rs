@@ -16,17 +16,19 @@ pub enum SelectorError {
 
 /// Several selectors are alternatives; all expressions of one must match. No selector selects every
 /// cluster.
-pub fn parse<S: AsRef<str>>(selectors: &[S]) -> Result<Option<NodeSelector>, SelectorError> {
+pub fn parse_node_selectors<S: AsRef<str>>(
+    selectors: &[S],
+) -> Result<Option<NodeSelector>, SelectorError> {
     let terms: Vec<_> = selectors
         .iter()
-        .map(|selector| term(selector.as_ref()))
+        .map(|selector| parse_selector_term(selector.as_ref()))
         .collect::<Result<_, _>>()?;
     Ok((!terms.is_empty()).then_some(NodeSelector {
         node_selector_terms: terms,
     }))
 }
 
-fn term(text: &str) -> Result<NodeSelectorTerm, SelectorError> {
+fn parse_selector_term(text: &str) -> Result<NodeSelectorTerm, SelectorError> {
     let read: Selector = text.parse()?;
     if let Some((key, ..)) = read
         .requirements()
@@ -55,7 +57,10 @@ mod tests {
     use super::*;
 
     fn shown(selectors: &[&str]) -> String {
-        let terms = parse(selectors).unwrap().unwrap().node_selector_terms;
+        let terms = parse_node_selectors(selectors)
+            .unwrap()
+            .unwrap()
+            .node_selector_terms;
         let one = |requirement: NodeSelectorRequirement| {
             format!(
                 "{} {} {}",
@@ -92,7 +97,7 @@ mod tests {
             shown(&["topology.kubernetes.io/zone notin (a)"]),
             "topology.kubernetes.io/zone NotIn a"
         );
-        assert_eq!(parse::<&str>(&[]).unwrap(), None);
+        assert_eq!(parse_node_selectors::<&str>(&[]).unwrap(), None);
     }
 
     #[test]
@@ -108,7 +113,7 @@ mod tests {
             "a=b,,c=d",
             "region in (eu",
         ] {
-            assert!(parse(&[text]).is_err(), "{text:?}");
+            assert!(parse_node_selectors(&[text]).is_err(), "{text:?}");
         }
     }
 }

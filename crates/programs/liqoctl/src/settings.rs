@@ -21,7 +21,7 @@ mod images;
 mod network;
 pub mod table;
 
-use table::{Class, Convert, When};
+use table::{RefusalCondition, SettingClass, ValueConversion};
 
 pub use discovery::DiscoveryChanges;
 pub use images::ImageParts;
@@ -29,7 +29,7 @@ pub use network::NetworkChanges;
 
 /// All settings. Nothing means: unchanged, or the default at the first installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct InstallSettings {
     /// `discovery.config.clusterName`.
     pub cluster_name: Option<String>,
     /// `discovery.config.clusterLabels`.
@@ -49,7 +49,7 @@ pub struct Settings {
     /// `controllerManager.config.resourcePluginGeneration`.
     pub plugin_generation: Option<PluginGeneration>,
     /// `controllerManager.replicas`.
-    pub replicas: Option<Replicas>,
+    pub replicas: Option<ReplicaSetting>,
     /// `controllerManager.avoidNodes`.
     pub avoid_nodes: Option<BTreeMap<String, String>>,
     /// `controllerManager.image`.
@@ -74,7 +74,7 @@ pub struct Settings {
 
 /// How many replicas of the controller manager a user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replicas {
+pub enum ReplicaSetting {
     Count(u16),
     /// As many as fit the nodes.
     ByNodes,
@@ -111,7 +111,7 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    fn within(self, origin: &str) -> Self {
+    fn with_origin(self, origin: &str) -> Self {
         Self::In {
             origin: origin.to_owned(),
             error: Box::new(self),
@@ -143,7 +143,7 @@ const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 const DEFAULT_KEY_DIRECTORY: &str = "/var/lib/liqo";
 
 /// The keys that `--set` takes.
-pub fn keys() -> Vec<&'static str> {
+pub fn setting_keys() -> Vec<&'static str> {
     table::rows()
         .filter(|row| row.is_for_install())
         .map(|row| row.key)
@@ -154,7 +154,7 @@ pub fn keys() -> Vec<&'static str> {
 fn hint(key: &str) -> String {
     match suggestion(key) {
         Some(known) => format!("; did you mean {known}? `liqoctl install --help` lists all keys"),
-        None => format!("; the keys are {}", keys().join(", ")),
+        None => format!("; the keys are {}", setting_keys().join(", ")),
     }
 }
 
@@ -186,32 +186,38 @@ fn suggestion(key: &str) -> Option<&'static str> {
 }
 
 /// One value that a user gave.
-struct Input {
+struct SettingInput {
     /// `--set`, or the name of a file.
     origin: String,
     key: String,
     value: String,
 }
 
-impl Settings {
+impl InstallSettings {
     /// Reads `key=value` arguments. The last value of a key counts.
     pub fn parse<S: AsRef<str>>(arguments: &[S]) -> Result<Self, SettingError> {
-        Self::read(&[], arguments)
+        Self::from_files_and_arguments(&[], arguments)
     }
 
     /// Reads values files, and then `key=value` arguments. The last value of a key counts. A key's
     /// own name takes precedence over its name in the Go implementation.
-    pub fn read<S: AsRef<str>>(files: &[PathBuf], arguments: &[S]) -> Result<Self, SettingError> {
+    pub fn from_files_and_arguments<S: AsRef<str>>(
+        files: &[PathBuf],
+        arguments: &[S],
+    ) -> Result<Self, SettingError> {
         let mut inputs = Vec::new();
         for file in files {
             let origin = format!("{}:", file.display());
-            inputs.extend(files::read(file, &origin).map_err(|error| error.within(&origin))?);
+            inputs.extend(
+                files::read_values_file(file, &origin)
+                    .map_err(|error| error.with_origin(&origin))?,
+            );
         }
         for argument in arguments {
             let argument = argument.as_ref();
-            let form = || SettingError::Form(argument.to_owned()).within("--set");
+            let form = || SettingError::Form(argument.to_owned()).with_origin("--set");
             let (key, value) = argument.split_once('=').ok_or_else(form)?;
-            inputs.push(Input {
+            inputs.push(SettingInput {
                 origin: "--set".into(),
                 key: key.trim().to_owned(),
                 value: value.trim().to_owned(),
@@ -220,16 +226,17 @@ impl Settings {
         Self::from_inputs(inputs)
     }
 
-    fn from_inputs(inputs: Vec<Input>) -> Result<Self, SettingError> {
-        let is_mapped = |input: &Input| {
-            table::find(&input.key).is_some_and(|row| matches!(row.class, Class::Mapped(..)))
+    fn from_inputs(inputs: Vec<SettingInput>) -> Result<Self, SettingError> {
+        let is_mapped = |input: &SettingInput| {
+            table::find(&input.key).is_some_and(|row| matches!(row.class, SettingClass::Mapped(..)))
         };
-        let (mapped, own): (Vec<Input>, Vec<Input>) = inputs.into_iter().partition(is_mapped);
+        let (mapped, own): (Vec<SettingInput>, Vec<SettingInput>) =
+            inputs.into_iter().partition(is_mapped);
         let mut settings = Self::default();
         for input in mapped.iter().chain(&own) {
             settings
-                .take(&input.key, &input.value)
-                .map_err(|error| error.within(&input.origin))?;
+                .apply_key(&input.key, &input.value)
+                .map_err(|error| error.with_origin(&input.origin))?;
         }
         settings.image = settings.image.or_else(|| settings.images.manager());
         settings.fabric_image = settings.fabric_image.or_else(|| settings.images.fabric());
@@ -237,46 +244,46 @@ impl Settings {
     }
 
     /// Does with a key what the table says.
-    fn take(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+    fn apply_key(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         let row = table::find(key).ok_or_else(|| SettingError::Key {
             key: key.to_owned(),
         })?;
         let is_false = value == "false";
         match row.class {
-            Class::Setting | Class::CommandLine => return self.set(key, value),
-            Class::Chart if value.is_empty() => {}
-            Class::Chart => self.note(format!(
+            SettingClass::Setting | SettingClass::CommandLine => return self.set(key, value),
+            SettingClass::Chart if value.is_empty() => {}
+            SettingClass::Chart => self.add_note(format!(
                 "{key} is a value of the Helm chart alone: `liqoctl install` ignores it"
             )),
-            Class::Refused(when) => {
-                let is_refused = if when == When::False {
+            SettingClass::Refused(when) => {
+                let is_refused = if when == RefusalCondition::False {
                     is_false
                 } else {
                     !value.is_empty() && !is_false
                 };
                 if is_refused {
-                    return Err(SettingError::Refused(row.note()));
+                    return Err(SettingError::Refused(row.note_for_user()));
                 }
             }
-            Class::Noted => self.note(row.note()),
-            Class::Mapped(target, convert) => {
+            SettingClass::Noted => self.add_note(row.note_for_user()),
+            SettingClass::Mapped(target, convert) => {
                 let value = match convert {
-                    Convert::Same | Convert::ToList => {
+                    ValueConversion::Same | ValueConversion::ToList => {
                         Some(value).filter(|value| !value.is_empty())
                     }
-                    Convert::IfTrue => Some(value).filter(|value| *value == "true"),
-                    Convert::IfFalse(other) => is_false.then_some(other),
+                    ValueConversion::IfTrue => Some(value).filter(|value| *value == "true"),
+                    ValueConversion::IfFalse(other) => is_false.then_some(other),
                 };
                 if let Some(value) = value {
-                    self.note(row.note());
-                    return self.take(target, value);
+                    self.add_note(row.note_for_user());
+                    return self.apply_key(target, value);
                 }
             }
         }
         Ok(())
     }
 
-    fn note(&mut self, note: String) {
+    fn add_note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
@@ -295,20 +302,21 @@ impl Settings {
                 self.cluster_name = Some(cluster_name(value).map_err(bad(CLUSTER_NAME))?);
             }
             CLUSTER_LABELS => {
-                self.cluster_labels = Some(labels(value).map_err(bad(CLUSTER_LABELS))?);
+                self.cluster_labels = Some(parse_labels(value).map_err(bad(CLUSTER_LABELS))?);
             }
             API_SERVER_ADDRESS => {
-                self.api_server_address = Some(address(value).map_err(bad(API_SERVER_ADDRESS))?);
+                self.api_server_address =
+                    Some(parse_address_url(value).map_err(bad(API_SERVER_ADDRESS))?);
             }
             API_SERVER_CA => {
-                self.api_server_ca = Some(certificates(value).map_err(bad(API_SERVER_CA))?);
+                self.api_server_ca = Some(parse_certificates(value).map_err(bad(API_SERVER_CA))?);
             }
             AUTHENTICATION_ADDRESS => {
                 self.authentication_address =
-                    Some(address(value).map_err(bad(AUTHENTICATION_ADDRESS))?);
+                    Some(parse_address_url(value).map_err(bad(AUTHENTICATION_ADDRESS))?);
             }
-            PERCENTAGE => self.percentage = Some(percentage(value).map_err(bad(PERCENTAGE))?),
-            THRESHOLD => self.threshold = Some(percentage(value).map_err(bad(THRESHOLD))?),
+            PERCENTAGE => self.percentage = Some(parse_percentage(value).map_err(bad(PERCENTAGE))?),
+            THRESHOLD => self.threshold = Some(parse_percentage(value).map_err(bad(THRESHOLD))?),
             PLUGIN_ADDRESS => {
                 self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?);
             }
@@ -316,16 +324,18 @@ impl Settings {
                 self.plugin_generation =
                     Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?);
             }
-            REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
-            AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
-            IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
-            FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
+            REPLICAS => self.replicas = Some(parse_replicas(value).map_err(bad(REPLICAS))?),
+            AVOID_NODES => self.avoid_nodes = Some(parse_labels(value).map_err(bad(AVOID_NODES))?),
+            IMAGE => self.image = Some(parse_image(value).map_err(bad(IMAGE))?),
+            FABRIC_IMAGE => {
+                self.fabric_image = Some(parse_image(value).map_err(bad(FABRIC_IMAGE))?)
+            }
             KEY_DIRECTORY => {
-                self.key_directory = Some(directory(value).map_err(bad(KEY_DIRECTORY))?);
+                self.key_directory = Some(parse_directory(value).map_err(bad(KEY_DIRECTORY))?);
             }
             LEND_WITHOUT => {
                 self.lend_without_network_policies =
-                    Some(network::boolean(value).map_err(bad(LEND_WITHOUT))?);
+                    Some(network::parse_boolean(value).map_err(bad(LEND_WITHOUT))?);
             }
             CREDENTIAL_LIFETIME => {
                 self.credential_lifetime_seconds =
@@ -341,9 +351,9 @@ impl Settings {
     }
 }
 
-impl Settings {
+impl InstallSettings {
     /// The default policy with the settings applied.
-    fn policy(&self, present: PeeringPolicySpec) -> PeeringPolicySpec {
+    fn policy_with_settings(&self, present: PeeringPolicySpec) -> PeeringPolicySpec {
         let mut policy = present;
         let provide = &mut policy.provide;
         provide.percentage = self.percentage.unwrap_or(provide.percentage);
@@ -381,7 +391,7 @@ impl Settings {
 
 /// The complete values of an installation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Values {
+pub struct InstallValues {
     pub cluster_name: String,
     pub cluster_labels: BTreeMap<String, String>,
     /// Address at which peers reach the API server.
@@ -415,7 +425,7 @@ pub struct Values {
 
 /// What is installed already.
 #[derive(Clone, Debug, Default)]
-pub struct Present {
+pub struct InstalledState {
     pub config: Option<ClusterConfig>,
     /// The default policy.
     pub policy: Option<PeeringPolicy>,
@@ -458,10 +468,10 @@ fn is_of_a_version(name: &str, image: &str) -> bool {
     })
 }
 
-impl Values {
+impl InstallValues {
     /// Settings take precedence over the installed values, and these over defaults. `context` is
     /// the cluster's name in the kubeconfig.
-    pub fn resolve(settings: &Settings, present: &Present, context: &str) -> Self {
+    pub fn resolve(settings: &InstallSettings, present: &InstalledState, context: &str) -> Self {
         let config = present
             .config
             .as_ref()
@@ -489,10 +499,11 @@ impl Values {
             .avoid_nodes
             .clone()
             .unwrap_or_else(|| present.avoid_nodes.clone());
-        let by_nodes = || replicas::by_nodes(replicas::usable(&present.nodes, &avoid_nodes));
+        let by_nodes =
+            || replicas::default_replicas(replicas::usable_nodes(&present.nodes, &avoid_nodes));
         let replicas = match settings.replicas {
-            Some(Replicas::Count(count)) => count,
-            Some(Replicas::ByNodes) => by_nodes(),
+            Some(ReplicaSetting::Count(count)) => count,
+            Some(ReplicaSetting::ByNodes) => by_nodes(),
             // A user who sets a number has a reason. A node that is away for an hour is none.
             None => present.replicas.unwrap_or_else(by_nodes),
         };
@@ -512,7 +523,7 @@ impl Values {
                 &settings.authentication_address,
                 config.authentication.address,
             ),
-            policy: settings.policy(policy),
+            policy: settings.policy_with_settings(policy),
             replicas,
             avoid_nodes,
             image: settings
@@ -529,7 +540,7 @@ impl Values {
                 .unwrap_or(config.lend_without_network_policies),
             network: settings.network.applied_to(config.network),
             discovery: settings.discovery.applied_to(config.discovery),
-            auto_peering: settings.discovery.policy(
+            auto_peering: settings.discovery.policy_with_settings(
                 present
                     .auto_peering
                     .as_ref()
@@ -629,16 +640,16 @@ pub fn cluster_name(text: &str) -> Result<String, String> {
 }
 
 /// Reads `a=b,c=d`.
-pub fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+pub fn parse_labels(text: &str) -> Result<BTreeMap<String, String>, String> {
     let text = text.trim_start_matches('{').trim_end_matches('}');
     text.split(',')
         .map(str::trim)
         .filter(|pair| !pair.is_empty())
-        .map(label)
+        .map(parse_label)
         .collect()
 }
 
-fn label(pair: &str) -> Result<(String, String), String> {
+fn parse_label(pair: &str) -> Result<(String, String), String> {
     let form = || format!("{pair:?} is not a label; labels are given as a=b,c=d");
     let (key, value) = pair.split_once('=').ok_or_else(form)?;
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -665,7 +676,7 @@ fn label(pair: &str) -> Result<(String, String), String> {
 }
 
 /// The URL of an address that other clusters can call. Empty stays empty.
-pub fn address(text: &str) -> Result<String, String> {
+pub fn parse_address_url(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Ok(String::new());
     }
@@ -679,14 +690,14 @@ pub fn address(text: &str) -> Result<String, String> {
     if rest.is_empty() || rest.contains(['/', '@', '?', '#', ' ']) {
         return Err(form());
     }
-    if means_this_machine(host(rest)) {
+    if means_this_machine(host_of_url(rest)) {
         return Err("only the machine itself can reach this address".to_owned());
     }
     Ok(format!("https://{rest}"))
 }
 
 /// The host of a URL, or of host and port.
-pub fn host(url: &str) -> &str {
+pub fn host_of_url(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     match authority.strip_prefix('[') {
@@ -706,7 +717,7 @@ pub fn means_this_machine(host: &str) -> bool {
 }
 
 /// PEM, or a file with it.
-fn certificates(text: &str) -> Result<String, String> {
+fn parse_certificates(text: &str) -> Result<String, String> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     if text.is_empty() || text.contains(BEGIN) {
         return Ok(text.to_owned());
@@ -723,7 +734,7 @@ fn certificates(text: &str) -> Result<String, String> {
     }
 }
 
-fn percentage(text: &str) -> Result<u8, String> {
+fn parse_percentage(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     number
         .parse()
@@ -732,17 +743,17 @@ fn percentage(text: &str) -> Result<u8, String> {
         .ok_or_else(|| "it must be a whole number from 0 to 100".to_owned())
 }
 
-fn replicas(text: &str) -> Result<Replicas, String> {
+fn parse_replicas(text: &str) -> Result<ReplicaSetting, String> {
     if text.is_empty() {
-        return Ok(Replicas::ByNodes);
+        return Ok(ReplicaSetting::ByNodes);
     }
     let count = text.parse().ok().filter(|count| (1..=9).contains(count));
-    count.map(Replicas::Count).ok_or_else(|| {
+    count.map(ReplicaSetting::Count).ok_or_else(|| {
         "it must be a whole number from 1 to 9, or empty to follow the nodes".to_owned()
     })
 }
 
-fn image(text: &str) -> Result<String, String> {
+fn parse_image(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(char::is_whitespace) {
         return Err("it must be the name of an image".to_owned());
     }
@@ -750,7 +761,7 @@ fn image(text: &str) -> Result<String, String> {
 }
 
 /// A directory of nodes; empty for the default.
-fn directory(text: &str) -> Result<String, String> {
+fn parse_directory(text: &str) -> Result<String, String> {
     let is_plain =
         text.starts_with('/') && text != "/" && !text.split('/').any(|part| part == "..");
     if text.is_empty() || is_plain {
@@ -766,12 +777,12 @@ mod tests {
     use super::*;
 
     fn refused(argument: &str) -> String {
-        Settings::parse(&[argument]).unwrap_err().to_string()
+        InstallSettings::parse(&[argument]).unwrap_err().to_string()
     }
 
     #[test]
     fn every_key_is_understood() {
-        let settings = Settings::parse(&[
+        let settings = InstallSettings::parse(&[
             "discovery.config.clusterName=rome",
             "discovery.config.clusterLabels=region=eu, liqo.io/provider=kind",
             "apiServer.address=203.0.113.5:6443",
@@ -810,7 +821,7 @@ mod tests {
         );
         assert_eq!(
             (settings.percentage, settings.threshold, settings.replicas),
-            (Some(70), Some(0), Some(Replicas::Count(2)))
+            (Some(70), Some(0), Some(ReplicaSetting::Count(2)))
         );
         assert_eq!(
             settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"],
@@ -825,7 +836,7 @@ mod tests {
         assert_eq!(settings.lend_without_network_policies, Some(true));
         assert_eq!(settings.key_directory.as_deref(), Some("/opt/liqo"));
         let plugin = settings
-            .policy(PeeringPolicySpec::default())
+            .policy_with_settings(PeeringPolicySpec::default())
             .provide
             .source
             .plugin
@@ -936,7 +947,11 @@ mod tests {
 
     #[test]
     fn what_was_set_once_stays_until_something_else_is_set() {
-        let first = Values::resolve(&Settings::default(), &Present::default(), "kind-rome");
+        let first = InstallValues::resolve(
+            &InstallSettings::default(),
+            &InstalledState::default(),
+            "kind-rome",
+        );
         assert_eq!(
             (
                 first.cluster_name.as_str(),
@@ -957,7 +972,7 @@ mod tests {
         config.spec.lend_without_network_policies = true;
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.provide.percentage = 40;
-        let present = Present {
+        let present = InstalledState {
             config: Some(config),
             policy: Some(policy),
             auto_peering: None,
@@ -968,7 +983,7 @@ mod tests {
             avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
             nodes: Vec::new(),
         };
-        let kept = Values::resolve(&Settings::default(), &present, "other");
+        let kept = InstallValues::resolve(&InstallSettings::default(), &present, "other");
         assert_eq!(
             (
                 kept.cluster_name.as_str(),
@@ -992,12 +1007,12 @@ mod tests {
             (kept.image, kept.fabric_image.as_str()),
             (default_image(), "localhost/liqo/fabric:mine")
         );
-        let chosen = Present {
+        let chosen = InstalledState {
             image: Some("localhost/liqo/controller-manager:1a2b3c".into()),
             ..present.clone()
         };
         assert_eq!(
-            Values::resolve(&Settings::default(), &chosen, "other").image,
+            InstallValues::resolve(&InstallSettings::default(), &chosen, "other").image,
             "localhost/liqo/controller-manager:1a2b3c"
         );
 
@@ -1007,7 +1022,8 @@ mod tests {
             "fabric.keyDirectory=",
             "lendWithoutNetworkPolicies=false",
         ];
-        let unset = Values::resolve(&Settings::parse(&unset).unwrap(), &present, "other");
+        let unset =
+            InstallValues::resolve(&InstallSettings::parse(&unset).unwrap(), &present, "other");
         assert!(!unset.lend_without_network_policies);
         assert_eq!(unset.key_directory, first.key_directory);
         assert_eq!(
@@ -1021,12 +1037,12 @@ mod tests {
         let resolved = |set: &[&str], kept: u32| {
             let mut config = ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
             config.spec.peering.credential_lifetime_seconds = kept;
-            let present = Present {
+            let present = InstalledState {
                 config: Some(config),
-                ..Present::default()
+                ..InstalledState::default()
             };
-            Settings::parse(set).map(|settings| {
-                Values::resolve(&settings, &present, "x").credential_lifetime_seconds
+            InstallSettings::parse(set).map(|settings| {
+                InstallValues::resolve(&settings, &present, "x").credential_lifetime_seconds
             })
         };
         assert_eq!(
@@ -1063,12 +1079,12 @@ mod tests {
         }))
         .unwrap();
         let replicas = |set: &[&str], nodes: usize, replicas: Option<u16>| {
-            let present = Present {
+            let present = InstalledState {
                 replicas,
                 nodes: vec![node.clone(); nodes],
-                ..Present::default()
+                ..InstalledState::default()
             };
-            Values::resolve(&Settings::parse(set).unwrap(), &present, "x").replicas
+            InstallValues::resolve(&InstallSettings::parse(set).unwrap(), &present, "x").replicas
         };
         assert_eq!(
             [replicas(&[], 1, None), replicas(&[], 2, None)],

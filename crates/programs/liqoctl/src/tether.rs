@@ -19,15 +19,15 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
-    progress::Progress,
-    wait::{self, Poll, give_up},
+    cluster::{Cluster, ExplainFailure as _},
+    progress::StepProgress,
+    wait::{self, PollResult, final_error},
 };
 
 /// The working mode that a command led to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
+pub struct TetheringResult {
     pub state: TetheringState,
     /// Name of the peer that the command is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,9 +40,9 @@ pub async fn tether(
     cluster: &Cluster,
     foreign: &ForeignCluster,
     timeout: Option<Duration>,
-    progress: &Progress,
-) -> anyhow::Result<Outcome> {
-    let config = installed(cluster).await?;
+    progress: &StepProgress,
+) -> anyhow::Result<TetheringResult> {
+    let config = installed_configuration(cluster).await?;
     let (peer, id) = (foreign.name_any(), &foreign.spec.cluster_id);
     if let (state, Some(other)) = config.tethering()
         && state != TetheringState::Autonomous
@@ -56,7 +56,7 @@ pub async fn tether(
         state: TetheringState::Releasing,
         deadline,
         ..
-    }) = status(&config)
+    }) = tethering_status(&config)
     {
         let until = deadline
             .as_ref()
@@ -67,27 +67,27 @@ pub async fn tether(
         );
     }
     // A former refusal would be taken for the answer.
-    if config.tethering().0 == TetheringState::Autonomous && status(&config).is_some() {
-        write(cluster, None).await?;
+    if config.tethering().0 == TetheringState::Autonomous && tethering_status(&config).is_some() {
+        write_tethered_peer(cluster, None).await?;
         wait::until(
             "the former attempt is forgotten",
             timeout.map_or(UNTIL_FORGOTTEN, |timeout| timeout.max(UNTIL_FORGOTTEN)),
             |_| {},
             || async {
-                let config = installed(cluster).await?;
+                let config = installed_configuration(cluster).await?;
                 let is_forgotten = config.tethering().1.is_none();
                 Ok(if is_forgotten {
-                    Poll::Done(())
+                    PollResult::Done(())
                 } else {
-                    Poll::NotYet("the manager does not answer".to_owned())
+                    PollResult::NotYet("the manager does not answer".to_owned())
                 })
             },
         )
         .await?;
     }
-    write(cluster, Some(id)).await?;
+    write_tethered_peer(cluster, Some(id)).await?;
     let Some(timeout) = timeout else {
-        return Ok(Outcome {
+        return Ok(TetheringResult {
             state: config.tethering().0,
             peer: Some(peer),
         });
@@ -95,18 +95,21 @@ pub async fn tether(
     let step = format!("Tethering this cluster to {peer}");
     let news = |missing: &str| progress.message(&step, missing);
     let tethering = wait::until("the peer controls this cluster", timeout, news, || async {
-        match outcome(status(&installed(cluster).await?), id) {
+        match result_of_attempt(
+            tethering_status(&installed_configuration(cluster).await?),
+            id,
+        ) {
             Ok(poll) => Ok(poll),
-            Err(why) => Err(give_up(why)),
+            Err(why) => Err(final_error(why)),
         }
     });
-    match progress.step(&step, tethering).await {
-        Ok(state) => Ok(Outcome {
+    match progress.run_step(&step, tethering).await {
+        Ok(state) => Ok(TetheringResult {
             state,
             peer: Some(peer),
         }),
         Err(error) => {
-            write(cluster, None).await?;
+            write_tethered_peer(cluster, None).await?;
             Err(error.context(format!("this cluster is not tethered to {peer}")))
         }
     }
@@ -116,39 +119,39 @@ pub async fn tether(
 pub async fn untether(
     cluster: &Cluster,
     timeout: Option<Duration>,
-    progress: &Progress,
-) -> anyhow::Result<Outcome> {
-    let config = installed(cluster).await?;
-    write(cluster, None).await?;
+    progress: &StepProgress,
+) -> anyhow::Result<TetheringResult> {
+    let config = installed_configuration(cluster).await?;
+    write_tethered_peer(cluster, None).await?;
     let Some(timeout) = timeout else {
-        return Ok(Outcome {
+        return Ok(TetheringResult {
             state: config.tethering().0,
             peer: None,
         });
     };
     let step = "Taking back control";
     let news = |missing: &str| progress.message(step, missing);
-    let releasing = wait::until_every(
+    let releasing = wait::wait_until_every(
         HOMECOMING_INTERVAL,
         "this cluster is autonomous",
         timeout,
         news,
         || async {
-            let config = installed(cluster).await?;
+            let config = installed_configuration(cluster).await?;
             let state = config.tethering().0;
             if state == TetheringState::Autonomous {
-                return Ok(Poll::Done(state));
+                return Ok(PollResult::Done(state));
             }
-            let pods = pods_away(&leaving(cluster).await);
-            Ok(Poll::NotYet(
-                status(&config)
-                    .map(|status| missing(status, &pods))
+            let pods = pods_away_in_words(&pods_to_bring_home(cluster).await);
+            Ok(PollResult::NotYet(
+                tethering_status(&config)
+                    .map(|status| reason_still_tethered(status, &pods))
                     .unwrap_or_default(),
             ))
         },
     );
-    Ok(Outcome {
-        state: progress.step(step, releasing).await?,
+    Ok(TetheringResult {
+        state: progress.run_step(step, releasing).await?,
         peer: None,
     })
 }
@@ -157,7 +160,7 @@ pub async fn untether(
 const HOMECOMING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The pods that have to come home; none if they cannot be listed.
-async fn leaving(cluster: &Cluster) -> Vec<String> {
+async fn pods_to_bring_home(cluster: &Cluster) -> Vec<String> {
     let of_the_mode = ListParams::default().labels(labels::TETHERED);
     let offloadings = Api::<NamespaceOffloading>::all(cluster.client.clone())
         .list_metadata(&of_the_mode)
@@ -192,8 +195,8 @@ async fn leaving(cluster: &Cluster) -> Vec<String> {
             .owner_references()
             .iter()
             .find(|owner| owner.controller == Some(true));
-        let comes_home =
-            DepartureCause::ControlIsBack.takes(controller.map(|owner| owner.kind.as_str()));
+        let comes_home = DepartureCause::ControlIsBack
+            .takes_pods_of(controller.map(|owner| owner.kind.as_str()));
         let is_of_the_mode = pod
             .namespace()
             .is_some_and(|namespace| namespaces.contains(&namespace));
@@ -205,7 +208,7 @@ async fn leaving(cluster: &Cluster) -> Vec<String> {
     pods.items
         .iter()
         .filter(is_away)
-        .map(|pod| Key::of(pod).to_string())
+        .map(|pod| Key::of_object(pod).to_string())
         .collect()
 }
 
@@ -213,7 +216,7 @@ async fn leaving(cluster: &Cluster) -> Vec<String> {
 const MAX_NAMED: usize = 3;
 
 /// The pods that have not come home, in words.
-fn pods_away(pods: &[String]) -> String {
+fn pods_away_in_words(pods: &[String]) -> String {
     let rest = match pods.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         rest => format!(" and {rest} more"),
@@ -232,7 +235,7 @@ fn pods_away(pods: &[String]) -> String {
 }
 
 /// Reason why `untether` still waits.
-fn missing(status: &TetheringStatus, pods: &str) -> String {
+fn reason_still_tethered(status: &TetheringStatus, pods: &str) -> String {
     let until = status
         .deadline
         .as_ref()
@@ -245,12 +248,14 @@ fn missing(status: &TetheringStatus, pods: &str) -> String {
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The result of an attempt with this peer, as the status says; the error is why it failed.
-fn outcome(
+fn result_of_attempt(
     status: Option<&TetheringStatus>,
     peer: &ClusterId,
-) -> Result<Poll<TetheringState>, String> {
+) -> Result<PollResult<TetheringState>, String> {
     let Some(status) = status.filter(|status| status.cluster_id.as_ref() == Some(peer)) else {
-        return Ok(Poll::NotYet("the manager has not seen it yet".to_owned()));
+        return Ok(PollResult::NotYet(
+            "the manager has not seen it yet".to_owned(),
+        ));
     };
     let reason = TetheringReason::parse(&status.reason);
     // A silent peer is asked as soon as it answers: just after the peering nobody knows yet whether
@@ -260,22 +265,22 @@ fn outcome(
         Some(TetheringReason::NotWanted | TetheringReason::Waiting | TetheringReason::PeerSilent)
     );
     match status.state {
-        TetheringState::Tethered => Ok(Poll::Done(TetheringState::Tethered)),
-        TetheringState::Tethering => Ok(Poll::NotYet(status.message.clone())),
-        TetheringState::Autonomous if waits => Ok(Poll::NotYet(status.message.clone())),
+        TetheringState::Tethered => Ok(PollResult::Done(TetheringState::Tethered)),
+        TetheringState::Tethering => Ok(PollResult::NotYet(status.message.clone())),
+        TetheringState::Autonomous if waits => Ok(PollResult::NotYet(status.message.clone())),
         TetheringState::Autonomous | TetheringState::Releasing => {
             Err(format!("{}: {}", status.reason, status.message))
         }
     }
 }
 
-fn status(config: &ClusterConfig) -> Option<&TetheringStatus> {
+fn tethering_status(config: &ClusterConfig) -> Option<&TetheringStatus> {
     config.status.as_ref()?.tethering.as_ref()
 }
 
 /// The peer that controls this cluster, by its name or ID, if one does or is about to.
 pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(ClusterId, String)>> {
-    let config = cluster.config().await?.unwrap_or_default();
+    let config = cluster.read_configuration().await?.unwrap_or_default();
     let (TetheringState::Tethering | TetheringState::Tethered, Some(peer)) = config.tethering()
     else {
         return Ok(None);
@@ -293,11 +298,11 @@ pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(Clust
 
 /// Takes the wish to be tethered back, and waits until no peer controls this cluster. Pods may
 /// still come home then.
-pub async fn take_back(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+pub async fn withdraw_tethering(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
     let Some((_, peer)) = controlling_peer(cluster).await? else {
         return Ok(());
     };
-    write(cluster, None).await?;
+    write_tethered_peer(cluster, None).await?;
     let missing = format!("{peer} controls it still");
     wait::until(
         "this cluster is not tethered any more",
@@ -305,9 +310,9 @@ pub async fn take_back(cluster: &Cluster, timeout: Duration) -> anyhow::Result<(
         |_| {},
         || async {
             Ok(if controlling_peer(cluster).await?.is_none() {
-                Poll::Done(())
+                PollResult::Done(())
             } else {
-                Poll::NotYet(missing.clone())
+                PollResult::NotYet(missing.clone())
             })
         },
     )
@@ -333,26 +338,26 @@ pub async fn refuse_other_peers(
 /// An error if a peer controls this cluster, whose pods are then where the peer puts them.
 pub async fn refuse_while_tethered(cluster: &Cluster) -> anyhow::Result<()> {
     match controlling_peer(cluster).await? {
-        Some((_, peer)) => bail!(refusal(&peer)),
+        Some((_, peer)) => bail!(refusal_while_tethered(&peer)),
         None => Ok(()),
     }
 }
 
 /// Reason why something has to wait as long as this peer controls the cluster.
-pub fn refusal(peer: &str) -> String {
+pub fn refusal_while_tethered(peer: &str) -> String {
     format!(
         "this cluster is tethered to {peer}, which decides where its pods run: end that with `liqoctl untether` first"
     )
 }
 
-async fn installed(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
-    let Some(config) = cluster.config().await? else {
+async fn installed_configuration(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
+    let Some(config) = cluster.read_configuration().await? else {
         bail!("Liqo is not installed in this cluster: run `liqoctl install`")
     };
     Ok(config)
 }
 
-async fn write(cluster: &Cluster, peer: Option<&ClusterId>) -> anyhow::Result<()> {
+async fn write_tethered_peer(cluster: &Cluster, peer: Option<&ClusterId>) -> anyhow::Result<()> {
     let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
     let change = json!({ "spec": { "tethering": { "clusterID": peer } } });
     let written = api
@@ -367,7 +372,7 @@ async fn write(cluster: &Cluster, peer: Option<&ClusterId>) -> anyhow::Result<()
 }
 
 /// The result as text for people.
-pub fn table(outcome: &Outcome) -> String {
+pub fn render_tethering_result(outcome: &TetheringResult) -> String {
     match (outcome.state, &outcome.peer) {
         (TetheringState::Tethered, Some(peer)) => format!("This cluster is tethered to {peer}."),
         (_, Some(peer)) => {
@@ -399,7 +404,8 @@ mod tests {
 
     fn told(state: TetheringState, reason: TetheringReason) -> Result<bool, String> {
         let peer = ClusterId::of_public_key(&[1; 32]);
-        outcome(Some(&status(state, reason)), &peer).map(|poll| matches!(poll, Poll::Done(_)))
+        result_of_attempt(Some(&status(state, reason)), &peer)
+            .map(|poll| matches!(poll, PollResult::Done(_)))
     }
 
     #[test]
@@ -437,18 +443,18 @@ mod tests {
         let pods: Vec<String> = ["demo/a", "demo/b", "demo/c", "demo/d", "demo/e"]
             .map(str::to_owned)
             .to_vec();
-        let said = missing(&status, &pods_away(&pods));
+        let said = reason_still_tethered(&status, &pods_away_in_words(&pods));
         assert_eq!(
             said,
             "because; still there: demo/a, demo/b, demo/c and 2 more; over at 2026-01-01T00:05:00Z at the latest"
         );
         assert_eq!(
-            missing(
+            reason_still_tethered(
                 &TetheringStatus {
                     deadline: None,
                     ..status
                 },
-                &pods_away(&[])
+                &pods_away_in_words(&[])
             ),
             "because"
         );
@@ -459,9 +465,12 @@ mod tests {
         let other = ClusterId::of_public_key(&[2; 32]);
         let about_one = status(TetheringState::Tethered, TetheringReason::Granted);
         assert!(matches!(
-            outcome(Some(&about_one), &other),
-            Ok(Poll::NotYet(_))
+            result_of_attempt(Some(&about_one), &other),
+            Ok(PollResult::NotYet(_))
         ));
-        assert!(matches!(outcome(None, &other), Ok(Poll::NotYet(_))));
+        assert!(matches!(
+            result_of_attempt(None, &other),
+            Ok(PollResult::NotYet(_))
+        ));
     }
 }

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     manifests::NAMESPACE,
     output,
 };
@@ -27,7 +27,7 @@ pub const TOKEN: &str = "token";
 
 /// Number of times that a token can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum TokenUse {
     OneTime,
     /// By at most `max_uses` clusters.
     Reusable {
@@ -35,7 +35,7 @@ pub enum Use {
     },
 }
 
-impl Use {
+impl TokenUse {
     /// The value of the label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,12 +47,12 @@ impl Use {
 
 /// A token to create.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct TokenToCreate {
     /// Name of its Secret; nothing for a random name.
     pub name: Option<String>,
     /// Whether it may replace a token of that name.
     pub replace: bool,
-    pub usage: Use,
+    pub usage: TokenUse,
     /// Time until it expires; nothing for no limit.
     pub lifetime: Option<Duration>,
 }
@@ -60,7 +60,7 @@ pub struct Wanted {
 /// A token in the list.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct ListedToken {
     /// Name of its Secret.
     pub name: String,
     /// `one-time` or `reusable`.
@@ -78,7 +78,7 @@ pub struct Shown {
 }
 
 /// 32 random bytes as lower-case base32.
-pub fn random() -> anyhow::Result<String> {
+pub fn random_token() -> anyhow::Result<String> {
     let mut bytes = [0; 32];
     OsRng
         .try_fill_bytes(&mut bytes)
@@ -88,10 +88,10 @@ pub fn random() -> anyhow::Result<String> {
 
 /// A Secret in Liqo's namespace that contains a token; `labelled` if the token is valid here, and
 /// not if another cluster issued it.
-pub fn secret(
+pub fn secret_with_token(
     name: &str,
     token: &str,
-    labelled: Option<Use>,
+    labelled: Option<TokenUse>,
     expires_at: Option<Timestamp>,
 ) -> Secret {
     let mut with = BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]);
@@ -100,7 +100,7 @@ pub fn secret(
     }
     let expires_at = expires_at.map(|at| (annotations::EXPIRES_AT.to_owned(), at.to_string()));
     let max_uses = match labelled {
-        Some(Use::Reusable { max_uses }) => {
+        Some(TokenUse::Reusable { max_uses }) => {
             Some((annotations::MAX_USES.to_owned(), max_uses.to_string()))
         }
         _ => None,
@@ -122,7 +122,7 @@ pub fn secret(
 }
 
 /// Writes a Secret with a token.
-pub async fn store(cluster: &Cluster, secret: &Secret) -> anyhow::Result<()> {
+pub async fn store_secret(cluster: &Cluster, secret: &Secret) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     api.patch(
         &secret.name_any(),
@@ -137,8 +137,11 @@ pub async fn store(cluster: &Cluster, secret: &Secret) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown> {
-    let token = random()?;
+pub async fn create_token(
+    cluster: &Cluster,
+    wanted: &TokenToCreate,
+) -> anyhow::Result<ListedToken> {
+    let token = random_token()?;
     let name = wanted
         .name
         .clone()
@@ -153,8 +156,8 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown>
         None => None,
     };
     // An expired token does not keep its name.
-    sweep(cluster, Timestamp::now()).await?;
-    let secret = secret(&name, &token, Some(wanted.usage), expires_at);
+    remove_expired_tokens(cluster, Timestamp::now()).await?;
+    let secret = secret_with_token(&name, &token, Some(wanted.usage), expires_at);
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     match api
         .create(
@@ -172,17 +175,17 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown>
                 .await
                 .doing(format!("read Secret {name}"))?;
             may_replace(&name, present.as_ref(), wanted.replace)?;
-            store(cluster, &secret).await?;
+            store_secret(cluster, &secret).await?;
         }
         created => drop(created.doing(format!(
             "write the Secret with the token in cluster {}",
             cluster.context
         ))?),
     }
-    Ok(Shown {
+    Ok(ListedToken {
         name,
         token,
-        ..shown(&secret)
+        ..listed_token(&secret)
     })
 }
 
@@ -202,7 +205,7 @@ fn may_replace(name: &str, present: Option<&Secret>, replace: bool) -> anyhow::R
 }
 
 /// Removes expired tokens.
-pub async fn sweep(cluster: &Cluster, now: Timestamp) -> anyhow::Result<()> {
+pub async fn remove_expired_tokens(cluster: &Cluster, now: Timestamp) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let secrets = api
         .list_metadata(&ListParams::default().labels(labels::PEERING_TOKEN))
@@ -235,17 +238,17 @@ fn is_expired(with: &BTreeMap<String, String>, now: Timestamp) -> bool {
 }
 
 /// The tokens that are valid here.
-pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
+pub async fn list_tokens(cluster: &Cluster) -> anyhow::Result<Vec<ListedToken>> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let secrets = api
         .list(&ListParams::default().labels(labels::PEERING_TOKEN))
         .await
         .doing("list the tokens")?;
-    Ok(secrets.items.iter().map(shown).collect())
+    Ok(secrets.items.iter().map(listed_token).collect())
 }
 
-fn shown(secret: &Secret) -> Shown {
-    Shown {
+fn listed_token(secret: &Secret) -> ListedToken {
+    ListedToken {
         name: secret.name_any(),
         usage: secret
             .labels()
@@ -266,7 +269,7 @@ fn shown(secret: &Secret) -> Shown {
 }
 
 /// Makes a token invalid. Existing peerings stay.
-pub async fn delete(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+pub async fn delete_token(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let known = api
         .get_opt(name)
@@ -281,11 +284,11 @@ pub async fn delete(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     }
 }
 
-pub fn table(tokens: &[Shown]) -> String {
+pub fn render_tokens(tokens: &[ListedToken]) -> String {
     if tokens.is_empty() {
         return "No tokens. Create one with `liqoctl token create`, or with `liqoctl generate peer-command`.".to_owned();
     }
-    let row = |token: &Shown| {
+    let row = |token: &ListedToken| {
         let expires = token
             .expires_at
             .as_deref()
@@ -296,11 +299,11 @@ pub fn table(tokens: &[Shown]) -> String {
         };
         vec![token.name.clone(), usage, expires]
     };
-    output::table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(row))
+    output::format_table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(row))
 }
 
 /// Parses a duration, for example `90s`, `15m`, `24h` or `7d`. A bare number means seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let form = || format!("{text:?} is not a duration; durations are given as 90s, 15m, 24h or 7d");
     let (number, unit) = text.split_at(
         text.find(|c: char| !c.is_ascii_digit())
@@ -327,20 +330,20 @@ mod tests {
 
     #[test]
     fn tokens_are_long_and_never_the_same() {
-        let token = random().unwrap();
+        let token = random_token().unwrap();
         assert_eq!(token.len(), 52);
-        assert_ne!(token, random().unwrap());
+        assert_ne!(token, random_token().unwrap());
     }
 
     #[test]
     fn only_a_labelled_secret_lets_anybody_in() {
         assert!(
-            secret("x", "t", Some(Use::OneTime), None)
+            secret_with_token("x", "t", Some(TokenUse::OneTime), None)
                 .labels()
                 .contains_key(labels::PEERING_TOKEN)
         );
         assert!(
-            !secret("x", "t", None, None)
+            !secret_with_token("x", "t", None, None)
                 .labels()
                 .contains_key(labels::PEERING_TOKEN)
         );
@@ -352,7 +355,12 @@ mod tests {
             Timestamp::UNIX_EPOCH,
             Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1),
         );
-        let expired = |at| is_expired(secret("x", "t", Some(Use::OneTime), at).annotations(), now);
+        let expired = |at| {
+            is_expired(
+                secret_with_token("x", "t", Some(TokenUse::OneTime), at).annotations(),
+                now,
+            )
+        };
         assert!(expired(Some(before)) && !expired(Some(now)) && !expired(None));
         assert!(!is_expired(
             &BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), "some day".to_owned())]),
@@ -362,17 +370,17 @@ mod tests {
 
     #[test]
     fn a_listed_token_does_not_show_itself() {
-        let listed = shown(&secret(
+        let listed = listed_token(&secret_with_token(
             "x",
             "hidden-value",
-            Some(Use::Reusable { max_uses: 3 }),
+            Some(TokenUse::Reusable { max_uses: 3 }),
             None,
         ));
         assert_eq!(
             (listed.usage.as_str(), listed.uses, listed.max_uses),
             ("reusable", 0, Some(3))
         );
-        assert!(table(std::slice::from_ref(&listed)).contains("reusable, 0 of 3 clusters"));
+        assert!(render_tokens(std::slice::from_ref(&listed)).contains("reusable, 0 of 3 clusters"));
         assert!(
             !serde_json::to_string(&listed)
                 .unwrap()
@@ -382,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_token_is_replaced_only_if_the_user_says_so() {
-        let token = secret("x", "t", Some(Use::OneTime), None);
+        let token = secret_with_token("x", "t", Some(TokenUse::OneTime), None);
         assert!(
             may_replace("x", Some(&token), false)
                 .unwrap_err()
@@ -392,7 +400,7 @@ mod tests {
         assert!(
             may_replace("x", Some(&token), true).is_ok() && may_replace("x", None, false).is_ok()
         );
-        let other = secret("x", "t", None, None);
+        let other = secret_with_token("x", "t", None, None);
         assert!(
             may_replace("x", Some(&other), true)
                 .unwrap_err()
@@ -403,7 +411,7 @@ mod tests {
 
     #[test]
     fn the_list_shows_times_to_the_second() {
-        let token = |expires_at: Option<&str>| Shown {
+        let token = |expires_at: Option<&str>| ListedToken {
             name: "x".into(),
             usage: "reusable".into(),
             expires_at: expires_at.map(Into::into),
@@ -411,7 +419,7 @@ mod tests {
             max_uses: None,
             token: String::new(),
         };
-        let text = table(&[token(Some("2026-01-01T12:00:00.123456789Z")), token(None)]);
+        let text = render_tokens(&[token(Some("2026-01-01T12:00:00.123456789Z")), token(None)]);
         assert!(
             text.contains("2026-01-01T12:00:00Z")
                 && text.contains("never")
@@ -422,11 +430,11 @@ mod tests {
 
     #[test]
     fn durations_are_understood() {
-        assert_eq!(duration("15m").unwrap(), Duration::from_mins(15));
-        assert_eq!(duration("7d").unwrap(), Duration::from_hours(168));
-        assert_eq!(duration("5").unwrap(), Duration::from_secs(5));
+        assert_eq!(parse_duration("15m").unwrap(), Duration::from_mins(15));
+        assert_eq!(parse_duration("7d").unwrap(), Duration::from_hours(168));
+        assert_eq!(parse_duration("5").unwrap(), Duration::from_secs(5));
         for text in ["", "0", "m", "0s", "-1h", "1w", "99999999999999999999d"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 }

@@ -27,14 +27,14 @@ use serde_json::json;
 
 use crate::{
     apply,
-    cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_absent, list_or_none},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, RESOLVER, kind},
     offload, preflight,
-    progress::Progress,
+    progress::StepProgress,
     rollout,
-    settings::{Present, Settings, Values},
+    settings::{InstallSettings, InstallValues, InstalledState},
     tether, unpeer,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 
 /// The Secret with the cluster's key.
@@ -43,7 +43,7 @@ const IDENTITY: &str = "liqo-identity";
 const CREATED_BY_LIQO: &str = "liqo.io/managed=true";
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct UninstallOptions {
     /// Whether to remove the cluster's identity as well.
     pub purge: bool,
     /// Whether to first end what is in use.
@@ -54,7 +54,7 @@ pub struct Options {
 
 /// The parts of Liqo that are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
+pub struct PartsInUse {
     pub peerings: Vec<String>,
     pub namespaces: Vec<String>,
     /// Number of receipts that are kept of ended peerings.
@@ -63,7 +63,7 @@ pub struct InUse {
     pub tethered_to: Option<String>,
 }
 
-impl InUse {
+impl PartsInUse {
     /// The parts in use, as text; nothing if there are none.
     pub fn describe(&self) -> Option<String> {
         let tethered = self
@@ -99,7 +99,7 @@ impl InUse {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Uninstalled {
+pub struct UninstallResult {
     /// Whether the cluster's identity was kept.
     pub identity_kept: bool,
     /// Nodes whose kernel may still contain parts of the network.
@@ -111,7 +111,7 @@ pub struct Uninstalled {
 }
 
 /// Finds what uninstalling would end.
-pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
+pub async fn find_parts_in_use(cluster: &Cluster) -> anyhow::Result<PartsInUse> {
     let foreign = list_or_none(
         &Api::<ForeignCluster>::all(cluster.client.clone()),
         &ListParams::default(),
@@ -129,12 +129,12 @@ pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
         &kept,
     )
     .await;
-    Ok(InUse {
+    Ok(PartsInUse {
         tethered_to: tether::controlling_peer(cluster)
             .await?
             .map(|(_, peer)| peer),
         receipts: receipts.doing("list the receipts of ended peerings")?.len(),
-        peerings: foreign.iter().filter_map(peering).collect(),
+        peerings: foreign.iter().filter_map(describe_peering).collect(),
         namespaces: offloadings
             .doing("list the offloaded namespaces")?
             .iter()
@@ -143,7 +143,7 @@ pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
     })
 }
 
-fn peering(foreign: &ForeignCluster) -> Option<String> {
+fn describe_peering(foreign: &ForeignCluster) -> Option<String> {
     let name = foreign.name_any();
     match (foreign.wants_outgoing(), unpeer::lends_to(foreign)) {
         (true, true) => Some(format!("this cluster borrows from {name} and lends to it")),
@@ -154,10 +154,13 @@ fn peering(foreign: &ForeignCluster) -> Option<String> {
 }
 
 /// An error if something is in use and `force` is not set.
-pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
+pub async fn ensure_not_in_use(
+    cluster: &Cluster,
+    options: &UninstallOptions,
+) -> anyhow::Result<()> {
     let advice = "end what is in use (`liqoctl unpeer`, `liqoctl unoffload namespace`), and then uninstall it with `helm uninstall`";
     preflight::refuse_release_of_helm(cluster, advice).await?;
-    let in_use = in_use(cluster).await?;
+    let in_use = find_parts_in_use(cluster).await?;
     match in_use.describe() {
         Some(uses) if !options.force => bail!("Liqo is in use: {uses}. {}", in_use.advice()),
         _ => Ok(()),
@@ -165,61 +168,61 @@ pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
 }
 
 /// Removes Liqo. Idempotent.
-pub async fn uninstall(
+pub async fn uninstall_liqo(
     cluster: &Cluster,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Uninstalled> {
-    check(cluster, options).await?;
+    options: &UninstallOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<UninstallResult> {
+    ensure_not_in_use(cluster, options).await?;
     let step = "Ending what is in use";
-    progress.started(step);
+    progress.start_step(step);
     // Without a running controller nobody cleans up.
     let timeout = if options.force && !is_running(cluster).await? {
         Duration::from_secs(5).min(options.timeout)
     } else {
         options.timeout
     };
-    match end_use(cluster, timeout, |text| progress.message(step, text)).await {
-        Ok(()) => progress.finished(step),
+    match end_everything_in_use(cluster, timeout, |text| progress.message(step, text)).await {
+        Ok(()) => progress.finish_step(step),
         Err(error) if options.force => {
-            progress.failed(step);
-            progress.line(&format!(
+            progress.fail_step(step);
+            progress.print_line(&format!(
                 "The controllers did not finish ({error:#}); their objects are removed anyway."
             ));
         }
         Err(error) => {
-            progress.failed(step);
+            progress.fail_step(step);
             return Err(error.context("--force removes the objects of the controllers anyway"));
         }
     }
-    Box::pin(progress.step(
+    Box::pin(progress.run_step(
         "Stopping the controller manager",
         stop_manager(cluster, options.timeout),
     ))
     .await?;
     let step = "Removing the network from the nodes";
-    let nodes_not_cleared = Box::pin(progress.step(
+    let nodes_not_cleared = Box::pin(progress.run_step(
         step,
         clear_nodes(cluster, options.timeout, |text| {
             progress.message(step, text);
         }),
     ))
     .await?;
-    Box::pin(progress.step(
+    Box::pin(progress.run_step(
         "Removing what Liqo created",
         remove_created(cluster, options.timeout),
     ))
     .await?;
     progress
-        .step(
+        .run_step(
             "Removing Liqo's kinds",
             remove_definitions(cluster, options.timeout),
         )
         .await?;
     progress
-        .step("Removing rights and policies", remove_installed(cluster))
+        .run_step("Removing rights and policies", remove_installed(cluster))
         .await?;
-    let identity_kept = Box::pin(progress.step(
+    let identity_kept = Box::pin(progress.run_step(
         "Removing Liqo's namespaces",
         remove_namespace(cluster, options),
     ))
@@ -231,7 +234,7 @@ pub async fn uninstall(
     let deployments_left = deployments
         .map(|all| all.items.iter().map(ResourceExt::name_any).collect())
         .unwrap_or_default();
-    Ok(Uninstalled {
+    Ok(UninstallResult {
         identity_kept,
         nodes_not_cleared,
         deployments_left,
@@ -265,11 +268,11 @@ async fn clear_nodes(
     sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch))
         .await
         .doing("change the program on each node")?;
-    let waited = rollout::finished(cluster, timeout, true, news).await;
+    let waited = rollout::wait_for_rollout(cluster, timeout, true, news).await;
     // An object that cannot be removed must not prevent the removal of others.
     let left = match waited {
         Ok(rollout) => rollout,
-        Err(_) => rollout::read(cluster, true).await?,
+        Err(_) => rollout::read_rollout(cluster, true).await?,
     };
     Ok(left.waiting.into_keys().chain(left.away).collect())
 }
@@ -287,13 +290,13 @@ async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
 }
 
 /// Lets the controllers clean up, here and at the peers.
-async fn end_use(
+async fn end_everything_in_use(
     cluster: &Cluster,
     timeout: Duration,
     news: impl FnMut(&str),
 ) -> anyhow::Result<()> {
     // As long as a peer decides, nobody may end offloadings.
-    tether::take_back(cluster, timeout).await?;
+    tether::withdraw_tethering(cluster, timeout).await?;
     let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     for offloading in list_or_none(&offloadings, &ListParams::default())
@@ -301,9 +304,9 @@ async fn end_use(
         .doing("list the offloaded namespaces")?
     {
         let namespace = offloading.metadata.namespace.as_deref();
-        offload::announce(cluster, namespace.unwrap_or_default(), None).await?;
-        apply::delete(
-            &dynamic::<NamespaceOffloading>(cluster, namespace),
+        offload::label_namespace(cluster, namespace.unwrap_or_default(), None).await?;
+        apply::delete_if_present(
+            &dynamic_api::<NamespaceOffloading>(cluster, namespace),
             &offloading.name_any(),
         )
         .await?;
@@ -313,27 +316,31 @@ async fn end_use(
         .await
         .doing("list the peers")?
     {
-        apply::delete(&dynamic::<ForeignCluster>(cluster, None), &peer.name_any()).await?;
+        apply::delete_if_present(
+            &dynamic_api::<ForeignCluster>(cluster, None),
+            &peer.name_any(),
+        )
+        .await?;
     }
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     until("all peerings are ended", timeout, news, || async {
-        let mut left = names(
+        let mut left = names_in_use(
             &list_or_none(&offloadings, &ListParams::default())
                 .await
                 .doing("list the offloaded namespaces")?,
             "the NamespaceOffloading of namespace",
             true,
         );
-        left.extend(names(
+        left.extend(names_in_use(
             &list_or_none(&foreign, &ListParams::default())
                 .await
                 .doing("list the peers")?,
             "the ForeignCluster",
             false,
         ));
-        left.extend(names(
+        left.extend(names_in_use(
             &namespaces
-                .list_metadata(&made())
+                .list_metadata(&created_by_liqo())
                 .await
                 .doing("list Liqo's namespaces")?
                 .items,
@@ -341,9 +348,9 @@ async fn end_use(
             false,
         ));
         Ok(if left.is_empty() {
-            Poll::Done(())
+            PollResult::Done(())
         } else {
-            Poll::NotYet(format!("{} is being removed", left.join(", ")))
+            PollResult::NotYet(format!("{} is being removed", left.join(", ")))
         })
     })
     .await
@@ -360,17 +367,25 @@ async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
         .iter()
         .filter(|policy| !policy.spec.provide.token_required)
     {
-        apply::delete(&dynamic::<PeeringPolicy>(cluster, None), &policy.name_any()).await?;
+        apply::delete_if_present(
+            &dynamic_api::<PeeringPolicy>(cluster, None),
+            &policy.name_any(),
+        )
+        .await?;
     }
     let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
     for domain in list_or_none(&domains, &ListParams::default())
         .await
         .doing("list the domains")?
     {
-        apply::delete(&dynamic::<SearchDomain>(cluster, None), &domain.name_any()).await?;
+        apply::delete_if_present(
+            &dynamic_api::<SearchDomain>(cluster, None),
+            &domain.name_any(),
+        )
+        .await?;
     }
     if cluster
-        .config()
+        .read_configuration()
         .await?
         .is_some_and(|config| !config.spec.discovery.is_default())
     {
@@ -384,7 +399,7 @@ async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn names<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {
+fn names_in_use<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {
     let name = |object: &K| {
         if of_namespace {
             object.namespace()
@@ -399,11 +414,11 @@ fn names<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<Stri
         .collect()
 }
 
-fn made() -> ListParams {
+fn created_by_liqo() -> ListParams {
     ListParams::default().labels(CREATED_BY_LIQO)
 }
 
-fn dynamic<K: Resource<DynamicType = ()>>(
+fn dynamic_api<K: Resource<DynamicType = ()>>(
     cluster: &Cluster,
     namespace: Option<&str>,
 ) -> Api<DynamicObject> {
@@ -414,7 +429,7 @@ fn dynamic<K: Resource<DynamicType = ()>>(
     }
 }
 
-fn of_kind(
+fn api_of_kind(
     cluster: &Cluster,
     group: &str,
     version: &str,
@@ -430,8 +445,8 @@ fn of_kind(
 
 /// Removes the webhook first: without the manager it would refuse pods.
 async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
-    apply::delete(
-        &of_kind(
+    apply::delete_if_present(
+        &api_of_kind(
             cluster,
             "admissionregistration.k8s.io",
             "v1",
@@ -443,13 +458,18 @@ async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()
     .await?;
     // Pods of consumers, which ask the resolver, have ended.
     for name in [MANAGER, RESOLVER] {
-        apply::delete(
-            &of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)),
+        apply::delete_if_present(
+            &api_of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)),
             name,
         )
         .await?;
     }
-    rollout::forget_pods(cluster, NAMESPACE, &rollout::away(cluster).await?).await?;
+    rollout::forget_pods(
+        cluster,
+        NAMESPACE,
+        &rollout::nodes_not_ready(cluster).await?,
+    )
+    .await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let ours =
         ListParams::default().labels(&format!("app.kubernetes.io/name in ({MANAGER},{RESOLVER})"));
@@ -464,9 +484,9 @@ async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()
                 .doing("list the pods of the controller manager")?
                 .items;
             Ok(if left.is_empty() {
-                Poll::Done(())
+                PollResult::Done(())
             } else {
-                Poll::NotYet("its pods are ending".to_owned())
+                PollResult::NotYet("its pods are ending".to_owned())
             })
         },
     )
@@ -520,22 +540,22 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
             .first()
             .map(|version| version.name.clone())
             .unwrap_or_default();
-        let objects = of_kind(
+        let objects = api_of_kind(
             cluster,
             &definition.spec.group,
             &version,
             &definition.spec.names.kind,
             None,
         );
-        for object in metadata(&objects, &ListParams::default()).await? {
-            let api = of_kind(
+        for object in list_metadata(&objects, &ListParams::default()).await? {
+            let api = api_of_kind(
                 cluster,
                 &definition.spec.group,
                 &version,
                 &definition.spec.names.kind,
                 object.namespace().as_deref(),
             );
-            release(&api, &object).await?;
+            delete_and_release(&api, &object).await?;
         }
     }
     let mapped = ListParams::default().labels(&format!(
@@ -544,28 +564,32 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
         labels::NAMESPACE_KIND,
         labels::KIND_MAPPED
     ));
-    let mapped = metadata(&dynamic::<Namespace>(cluster, None), &mapped).await?;
+    let mapped = list_metadata(&dynamic_api::<Namespace>(cluster, None), &mapped).await?;
     // A pod elsewhere that has this label is not Liqo's.
     let is_ours = |pod: &PartialObjectMeta<DynamicObject>| {
         mapped
             .iter()
             .any(|one| Some(one.name_any()) == pod.namespace())
     };
-    let pods = metadata(
-        &dynamic::<Pod>(cluster, None),
+    let pods = list_metadata(
+        &dynamic_api::<Pod>(cluster, None),
         &ListParams::default().labels(labels::SHADOW_POD),
     )
     .await?;
     for pod in pods.into_iter().filter(is_ours) {
-        release(&dynamic::<Pod>(cluster, pod.namespace().as_deref()), &pod).await?;
+        delete_and_release(
+            &dynamic_api::<Pod>(cluster, pod.namespace().as_deref()),
+            &pod,
+        )
+        .await?;
     }
-    let nodes = of_kind(cluster, "", "v1", "Node", None);
+    let nodes = api_of_kind(cluster, "", "v1", "Node", None);
     let virtual_nodes =
         ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    for node in metadata(&nodes, &virtual_nodes).await? {
-        apply::delete(&nodes, &node.name_any()).await?;
-        apply::delete(
-            &of_kind(
+    for node in list_metadata(&nodes, &virtual_nodes).await? {
+        apply::delete_if_present(&nodes, &node.name_any()).await?;
+        apply::delete_if_present(
+            &api_of_kind(
                 cluster,
                 "coordination.k8s.io",
                 "v1",
@@ -580,30 +604,35 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
         ("rbac.authorization.k8s.io", "RoleBinding"),
         ("certificates.k8s.io", "CertificateSigningRequest"),
     ] {
-        for object in metadata(&of_kind(cluster, group, "v1", kind, None), &made()).await? {
-            apply::delete(
-                &of_kind(cluster, group, "v1", kind, object.namespace().as_deref()),
+        for object in list_metadata(
+            &api_of_kind(cluster, group, "v1", kind, None),
+            &created_by_liqo(),
+        )
+        .await?
+        {
+            apply::delete_if_present(
+                &api_of_kind(cluster, group, "v1", kind, object.namespace().as_deref()),
                 &object.name_any(),
             )
             .await?;
         }
     }
-    let namespaces = dynamic::<Namespace>(cluster, None);
-    let left: BTreeSet<String> = metadata(&namespaces, &made())
+    let namespaces = dynamic_api::<Namespace>(cluster, None);
+    let left: BTreeSet<String> = list_metadata(&namespaces, &created_by_liqo())
         .await?
         .iter()
         .map(kube::ResourceExt::name_any)
         .collect();
     for name in &left {
-        apply::delete(&namespaces, name).await?;
+        apply::delete_if_present(&namespaces, name).await?;
     }
     for name in &left {
-        apply::gone(&namespaces, name, timeout).await?;
+        apply::wait_until_gone(&namespaces, name, timeout).await?;
     }
     Ok(())
 }
 
-async fn metadata(
+async fn list_metadata(
     api: &Api<DynamicObject>,
     parameters: &ListParams,
 ) -> anyhow::Result<Vec<PartialObjectMeta<DynamicObject>>> {
@@ -615,12 +644,12 @@ async fn metadata(
 }
 
 /// Deletes an object, and removes its finalizers.
-async fn release(
+async fn delete_and_release(
     api: &Api<DynamicObject>,
     object: &PartialObjectMeta<DynamicObject>,
 ) -> anyhow::Result<()> {
     let name = object.name_any();
-    apply::delete(api, &name).await?;
+    apply::delete_if_present(api, &name).await?;
     if object.finalizers().is_empty() {
         return Ok(());
     }
@@ -637,7 +666,7 @@ async fn release(
 }
 
 async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
-    let api = of_kind(
+    let api = api_of_kind(
         cluster,
         "apiextensions.k8s.io",
         "v1",
@@ -649,10 +678,10 @@ async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Res
         .map(kube::ResourceExt::name_any)
         .collect();
     for name in &names {
-        apply::delete(&api, name).await?;
+        apply::delete_if_present(&api, name).await?;
     }
     for name in &names {
-        apply::gone(&api, name, timeout).await?;
+        apply::wait_until_gone(&api, name, timeout).await?;
     }
     Ok(())
 }
@@ -660,9 +689,9 @@ async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Res
 /// Removes what `install` applied, in this version or an earlier one: by label, for every kind that
 /// it applies.
 async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
-    let objects = manifests::render(&Values::resolve(
-        &Settings::default(),
-        &Present::default(),
+    let objects = manifests::render_manifests(&InstallValues::resolve(
+        &InstallSettings::default(),
+        &InstalledState::default(),
         "",
     ))?;
     let ours = ListParams::default().labels(&format!(
@@ -684,20 +713,20 @@ async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
     for types in kinds.into_iter().rev() {
         let gvk = GroupVersionKind::try_from(types)
             .context("an object of this program has a broken kind")?;
-        for object in metadata(
-            &of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, None),
+        for object in list_metadata(
+            &api_of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, None),
             &ours,
         )
         .await?
         {
-            let api = of_kind(
+            let api = api_of_kind(
                 cluster,
                 &gvk.group,
                 &gvk.version,
                 &gvk.kind,
                 object.namespace().as_deref(),
             );
-            apply::delete(&api, &object.name_any()).await?;
+            apply::delete_if_present(&api, &object.name_any()).await?;
         }
     }
     Ok(())
@@ -705,19 +734,24 @@ async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// Removes the namespace, or everything in it except the identity. Returns whether the identity was
 /// kept.
-async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Result<bool> {
-    let namespaces = dynamic::<Namespace>(cluster, None);
-    rollout::forget_pods(cluster, FABRIC_NAMESPACE, &rollout::away(cluster).await?).await?;
-    apply::delete(&namespaces, FABRIC_NAMESPACE).await?;
-    apply::gone(&namespaces, FABRIC_NAMESPACE, options.timeout).await?;
+async fn remove_namespace(cluster: &Cluster, options: &UninstallOptions) -> anyhow::Result<bool> {
+    let namespaces = dynamic_api::<Namespace>(cluster, None);
+    rollout::forget_pods(
+        cluster,
+        FABRIC_NAMESPACE,
+        &rollout::nodes_not_ready(cluster).await?,
+    )
+    .await?;
+    apply::delete_if_present(&namespaces, FABRIC_NAMESPACE).await?;
+    apply::wait_until_gone(&namespaces, FABRIC_NAMESPACE, options.timeout).await?;
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let identity = secrets
         .get_metadata_opt(IDENTITY)
         .await
         .doing(format!("read Secret {IDENTITY}"))?;
     if options.purge || identity.is_none() {
-        apply::delete(&namespaces, NAMESPACE).await?;
-        apply::gone(&namespaces, NAMESPACE, options.timeout).await?;
+        apply::delete_if_present(&namespaces, NAMESPACE).await?;
+        apply::wait_until_gone(&namespaces, NAMESPACE, options.timeout).await?;
         return Ok(false);
     }
     let kept = |kind: &str, meta: &ObjectMeta| match kind {
@@ -734,22 +768,25 @@ async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Resul
         ("coordination.k8s.io", "Lease"),
         ("", "Service"),
     ] {
-        let api = of_kind(cluster, group, "v1", kind, Some(NAMESPACE));
-        for object in metadata(&api, &ListParams::default())
+        let api = api_of_kind(cluster, group, "v1", kind, Some(NAMESPACE));
+        for object in list_metadata(&api, &ListParams::default())
             .await?
             .iter()
             .filter(|object| !kept(kind, &object.metadata))
         {
-            apply::delete(&api, &object.name_any()).await?;
+            apply::delete_if_present(&api, &object.name_any()).await?;
         }
     }
     Ok(true)
 }
 
 /// The question to ask first.
-pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<String> {
+pub async fn question_before_uninstall(
+    cluster: &Cluster,
+    options: &UninstallOptions,
+) -> anyhow::Result<String> {
     let mut text = format!("This removes Liqo from cluster {}.", cluster.context);
-    let in_use = in_use(cluster).await?;
+    let in_use = find_parts_in_use(cluster).await?;
     if let Some(in_use) = in_use.describe().filter(|_| options.force) {
         text = format!("{text} It also ends what is in use: {in_use}.");
     }
@@ -772,8 +809,8 @@ pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<St
 }
 
 /// The result as text for people.
-pub fn table(uninstalled: &Uninstalled) -> String {
-    let mut text = outcome(uninstalled.identity_kept);
+pub fn render_uninstall_result(uninstalled: &UninstallResult) -> String {
+    let mut text = identity_note(uninstalled.identity_kept);
     if !uninstalled.deployments_left.is_empty() {
         let left = uninstalled.deployments_left.join(", ");
         text = format!(
@@ -789,7 +826,7 @@ pub fn table(uninstalled: &Uninstalled) -> String {
     )
 }
 
-fn outcome(identity_kept: bool) -> String {
+fn identity_note(identity_kept: bool) -> String {
     if identity_kept {
         format!(
             "Liqo is uninstalled. Namespace {NAMESPACE} stays, with Secret {IDENTITY}, so that the cluster keeps its identity; `liqoctl uninstall --purge` removes that, too."
@@ -816,7 +853,7 @@ mod tests {
     fn what_is_left_in_liqos_namespace_is_named() {
         let done = |left: &[&str]| {
             let deployments_left = left.iter().map(|&name| name.to_owned()).collect();
-            table(&Uninstalled {
+            render_uninstall_result(&UninstallResult {
                 identity_kept: true,
                 nodes_not_cleared: Vec::new(),
                 deployments_left,
@@ -830,26 +867,26 @@ mod tests {
 
     #[test]
     fn a_known_cluster_without_a_peering_is_not_in_use() {
-        assert_eq!(peering(&foreign("No", None)), None);
-        assert_eq!(peering(&foreign("Auto", None)), None);
+        assert_eq!(describe_peering(&foreign("No", None)), None);
+        assert_eq!(describe_peering(&foreign("Auto", None)), None);
         assert_eq!(
-            peering(&foreign("Yes", None)).unwrap(),
+            describe_peering(&foreign("Yes", None)).unwrap(),
             "this cluster borrows from milan"
         );
         assert_eq!(
-            peering(&foreign("Auto", Some("liqo-tenant-x"))).unwrap(),
+            describe_peering(&foreign("Auto", Some("liqo-tenant-x"))).unwrap(),
             "this cluster lends to milan"
         );
         let mut ending = foreign("Yes", Some("liqo-tenant-x"));
         ending.metadata.deletion_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
-        assert_eq!(peering(&ending), None);
+        assert_eq!(describe_peering(&ending), None);
     }
 
     #[test]
     fn what_is_in_use_is_said_in_one_sentence() {
-        assert_eq!(InUse::default().describe(), None);
+        assert_eq!(PartsInUse::default().describe(), None);
         let peerings = vec!["this cluster lends to rome".into()];
-        let in_use = InUse {
+        let in_use = PartsInUse {
             peerings,
             namespaces: vec!["demo".into()],
             receipts: 0,
@@ -860,7 +897,7 @@ mod tests {
             "this cluster lends to rome; namespaces demo are offloaded"
         );
         assert!(in_use.advice().contains("unpeer"));
-        let tethered = InUse {
+        let tethered = PartsInUse {
             tethered_to: Some("milan".into()),
             ..in_use
         };
@@ -871,9 +908,9 @@ mod tests {
                 .starts_with("this cluster is tethered to milan; ")
         );
         assert!(tethered.advice().contains("`liqoctl untether`"));
-        let receipts = InUse {
+        let receipts = PartsInUse {
             receipts: 3,
-            ..InUse::default()
+            ..PartsInUse::default()
         };
         let expected = "3 receipts of ended peerings are stored here (`liqoctl receipt export csv` prints them)";
         assert_eq!(

@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
     CallReason, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links,
     provider_namespace, tenant_namespace,
@@ -17,18 +17,18 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_absent, list_or_none},
     evict::{
         self,
-        cordon::{Uncordon, with_cordon},
+        cordon::{UncordonWhen, with_cordon},
     },
     output,
-    progress::Progress,
-    wait::{Poll, until},
+    progress::StepProgress,
+    wait::{PollResult, until},
 };
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct UnpeerOptions {
     /// Also take back what the peer borrows from this cluster.
     pub incoming: bool,
     /// Delete the pods that run at the peer at once, instead of evicting them as disruption budgets
@@ -40,7 +40,7 @@ pub struct Options {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Unpeered {
+pub struct UnpeerResult {
     /// Name of the `ForeignCluster`.
     pub name: String,
     /// Whether the peer still borrows from this cluster.
@@ -50,7 +50,7 @@ pub struct Unpeered {
 }
 
 /// The peer of this name or ID.
-pub async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<ForeignCluster> {
+pub async fn peer_by_name(cluster: &Cluster, name: &str) -> anyhow::Result<ForeignCluster> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let all = list_or_none(&api, &ListParams::default())
         .await
@@ -77,7 +77,10 @@ fn find_in(all: Vec<ForeignCluster>, name: &str) -> anyhow::Result<ForeignCluste
             "there is no peer with the ID {name}: the peers are called {}",
             names.join(", ")
         ),
-        None => bail!("there is no peer {name}: {}", output::there_are(&names)),
+        None => bail!(
+            "there is no peer {name}: {}",
+            output::existing_names(&names)
+        ),
     }
 }
 
@@ -96,12 +99,12 @@ pub fn lends_to(foreign: &ForeignCluster) -> bool {
 }
 
 /// Ends the peering and waits until this cluster has nothing left of it.
-pub async fn unpeer(
+pub async fn end_peering(
     cluster: &Cluster,
     foreign: &ForeignCluster,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Unpeered> {
+    options: &UnpeerOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<UnpeerResult> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let name = foreign.name_any();
     let still_lending = lends_to(foreign) && !options.incoming;
@@ -111,10 +114,10 @@ pub async fn unpeer(
         .as_ref()
         .is_some_and(|status| status.automatic_outgoing_peering);
     let by_policy = automatic || (options.incoming && needs_no_token(cluster, foreign).await?);
-    let end = end(
+    let end = end_borrowing(
         &api,
         &name,
-        Keep {
+        KeepReasons {
             still_lending,
             by_policy,
             incoming: options.incoming,
@@ -131,10 +134,10 @@ pub async fn unpeer(
         &what,
         options.timeout,
         |text| progress.message(&step, text),
-        || left(cluster, foreign, still_lending, by_policy),
+        || check_leftovers(cluster, foreign, still_lending, by_policy),
     );
-    progress.step(&step, ended).await?;
-    Ok(Unpeered {
+    progress.run_step(&step, ended).await?;
+    Ok(UnpeerResult {
         name,
         still_lending,
         was_silent: was_silent(foreign),
@@ -161,14 +164,14 @@ async fn needs_no_token(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::
         .doing("list the policies")?;
     let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
     let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
-    Ok(of_peer(&policies, &peer)
+    Ok(policies_of_peer(&policies, &peer)
         .first()
         .is_some_and(|policy| !policy.spec.provide.token_required))
 }
 
 /// Reasons why the `ForeignCluster` stays after the peering has ended.
 #[derive(Clone, Copy)]
-struct Keep {
+struct KeepReasons {
     /// The peer still borrows from this cluster.
     still_lending: bool,
     /// A policy started the peering, and would start it again.
@@ -178,7 +181,11 @@ struct Keep {
 }
 
 /// Tells the controllers that this cluster borrows no more.
-async fn end(api: &Api<ForeignCluster>, name: &str, keep: Keep) -> anyhow::Result<()> {
+async fn end_borrowing(
+    api: &Api<ForeignCluster>,
+    name: &str,
+    keep: KeepReasons,
+) -> anyhow::Result<()> {
     if keep.still_lending || keep.by_policy {
         let mut change =
             json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
@@ -199,18 +206,18 @@ async fn end(api: &Api<ForeignCluster>, name: &str, keep: Keep) -> anyhow::Resul
 }
 
 /// The question to ask first.
-pub async fn question(
+pub async fn question_before_unpeer(
     cluster: &Cluster,
     foreign: &ForeignCluster,
-    options: &Options,
+    options: &UnpeerOptions,
 ) -> anyhow::Result<String> {
     let name = foreign.name_any();
     let mut text = format!("This gives back what is borrowed from {name}");
     if options.incoming && lends_to(foreign) {
         text += ", and takes back what it borrows from this cluster";
     }
-    let nodes = nodes_of(cluster, &foreign.spec.cluster_id).await?;
-    let (answering, silent) = by_answer(nodes, &evict::answering_nodes(cluster).await?);
+    let nodes = virtual_nodes_of(cluster, &foreign.spec.cluster_id).await?;
+    let (answering, silent) = partition_by_answer(nodes, &evict::answering_nodes(cluster).await?);
     let (answering, silent) = (
         count_pods(cluster, &answering).await?,
         count_pods(cluster, &silent).await?,
@@ -220,7 +227,7 @@ pub async fn question(
 
 /// The end of a sentence: how the pods of a provider end, by whether it answers.
 fn how_pods_end(answering: usize, silent: usize, now: bool) -> String {
-    let deleted = deleted(answering + silent).unwrap_or_default();
+    let deleted = describe_deleted_pods(answering + silent).unwrap_or_default();
     match (answering, silent) {
         (0, 0) => String::new(),
         _ if now => format!("{deleted} at once"),
@@ -238,31 +245,31 @@ async fn evict_pods(
     cluster: &Cluster,
     foreign: &ForeignCluster,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
     end: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     let (name, nodes) = (
         foreign.name_any(),
-        nodes_of(cluster, &foreign.spec.cluster_id).await?,
+        virtual_nodes_of(cluster, &foreign.spec.cluster_id).await?,
     );
-    let (nodes, _) = by_answer(nodes, &evict::answering_nodes(cluster).await?);
-    let leaving = || evict::leaving(cluster, None, &nodes);
+    let (nodes, _) = partition_by_answer(nodes, &evict::answering_nodes(cluster).await?);
+    let leaving = || evict::pods_to_evict(cluster, None, &nodes);
     if leaving().await?.is_empty() {
         return end.await;
     }
     let step = format!("Evicting the pods that run at {name}");
     let evicted_and_ended = Box::pin(async {
-        evict::evict(cluster, &step, timeout, progress, leaving).await?;
+        evict::evict_until_gone(cluster, &step, timeout, progress, leaving).await?;
         // If this fails, the peering goes on, so the nodes must take pods again.
         end.await
     });
-    with_cordon(cluster, &nodes, Uncordon::OnFailure, evicted_and_ended).await.map_err(|error| {
+    with_cordon(cluster, &nodes, UncordonWhen::OnFailure, evicted_and_ended).await.map_err(|error| {
         anyhow!("{error:#}. The peering goes on. Run the command again, or with --now, which deletes the remaining pods at once")
     })
 }
 
 /// The nodes whose cluster answers, and the others.
-fn by_answer(
+fn partition_by_answer(
     nodes: BTreeSet<String>,
     answering: &BTreeSet<String>,
 ) -> (BTreeSet<String>, BTreeSet<String>) {
@@ -270,7 +277,10 @@ fn by_answer(
 }
 
 /// The names of the virtual nodes of a provider.
-pub async fn nodes_of(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<BTreeSet<String>> {
+pub async fn virtual_nodes_of(
+    cluster: &Cluster,
+    provider: &ClusterId,
+) -> anyhow::Result<BTreeSet<String>> {
     let api: Api<VirtualNode> =
         Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
     let nodes = list_or_none(&api, &ListParams::default())
@@ -284,13 +294,16 @@ pub async fn nodes_of(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result
 
 /// The end of a sentence: how many pods end with the virtual nodes of a provider; empty if none
 /// does.
-pub async fn lost(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
-    Ok(deleted(
-        count_pods(cluster, &nodes_of(cluster, provider).await?).await?,
+pub async fn describe_lost_pods(
+    cluster: &Cluster,
+    provider: &ClusterId,
+) -> anyhow::Result<Option<String>> {
+    Ok(describe_deleted_pods(
+        count_pods(cluster, &virtual_nodes_of(cluster, provider).await?).await?,
     ))
 }
 
-fn deleted(pods: usize) -> Option<String> {
+fn describe_deleted_pods(pods: usize) -> Option<String> {
     match pods {
         0 => None,
         1 => Some("; the pod that runs there is deleted".to_owned()),
@@ -308,12 +321,12 @@ async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Resu
 }
 
 /// Finds what is left of a peering.
-async fn left(
+async fn check_leftovers(
     cluster: &Cluster,
     foreign: &ForeignCluster,
     still_lending: bool,
     by_policy: bool,
-) -> anyhow::Result<Poll<()>> {
+) -> anyhow::Result<PollResult<()>> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let id = &foreign.spec.cluster_id;
     let mut names = vec![provider_namespace(id)];
@@ -327,7 +340,7 @@ async fn left(
             .await
             .doing("read the ForeignCluster")?;
         if object.is_some_and(|object| object.metadata.uid == foreign.metadata.uid) {
-            return Ok(Poll::NotYet(
+            return Ok(PollResult::NotYet(
                 "pods, virtual nodes and rights are being removed".to_owned(),
             ));
         }
@@ -339,14 +352,16 @@ async fn left(
             .doing(format!("read namespace {name}"))?
             .is_some()
         {
-            return Ok(Poll::NotYet(format!("namespace {name} is being removed")));
+            return Ok(PollResult::NotYet(format!(
+                "namespace {name} is being removed"
+            )));
         }
     }
-    Ok(Poll::Done(()))
+    Ok(PollResult::Done(()))
 }
 
 /// The result as text for people.
-pub fn table(unpeered: &Unpeered) -> String {
+pub fn render_unpeer_result(unpeered: &UnpeerResult) -> String {
     let name = &unpeered.name;
     let ended = if unpeered.still_lending {
         format!(
@@ -375,7 +390,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cluster::Access;
+    use crate::cluster::ClusterAccess;
 
     /// A cluster with a pod on node `milan`.
     #[derive(Default)]
@@ -411,7 +426,7 @@ mod tests {
         let client = Client::new(service, "default");
         Cluster {
             client,
-            access: Access::default(),
+            access: ClusterAccess::default(),
             context: "rome".into(),
             server: "https://rome".into(),
         }
@@ -485,14 +500,14 @@ mod tests {
     async fn failure(state: &Arc<Mutex<State>>) -> String {
         let foreign = known("milan", 1);
         let cluster = server(state.clone(), foreign.spec.cluster_id.clone());
-        let options = Options {
+        let options = UnpeerOptions {
             incoming: false,
             now: false,
             timeout: Duration::from_secs(1),
         };
         format!(
             "{:#}",
-            unpeer(&cluster, &foreign, &options, &Progress::silent())
+            end_peering(&cluster, &foreign, &options, &StepProgress::silent())
                 .await
                 .unwrap_err()
         )
@@ -536,7 +551,7 @@ mod tests {
     fn a_provider_that_did_not_answer_may_not_know() {
         let mut foreign = known("milan", 1);
         let note_with = |foreign: &ForeignCluster| {
-            table(&Unpeered {
+            render_unpeer_result(&UnpeerResult {
                 name: "milan".into(),
                 still_lending: false,
                 was_silent: was_silent(foreign),

@@ -8,26 +8,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{
     ClusterId, Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode,
     pods,
 };
-use liqo_metering::{Charges, Entry, Usage};
-use liqo_quantity::{AmountSeconds, cost, priced_unit};
+use liqo_metering::{Charges, UsageEntries, UsageEntry};
+use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Explained as _, list_or_none};
-use crate::output::{self, plain};
-use crate::parties::{self, Role, name_of, role_of};
+use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
+use crate::output::{self, strip_control_characters};
+use crate::parties::{self, ContractRole, peer_and_role, peer_name};
 
 /// Usage of one resource of one pool by pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Used {
+pub struct ResourceUsage {
     /// Name of the peer's `ForeignCluster`; its ID where there is none.
     pub peer: String,
-    pub role: Role,
+    pub role: ContractRole,
     pub pool: String,
     pub resource: String,
     pub amount_seconds: AmountSeconds,
@@ -41,12 +41,15 @@ pub struct Used {
 }
 
 /// One side of a contract: a peer, and what this cluster is.
-type Party = (ClusterId, Role);
+type ContractParty = (ClusterId, ContractRole);
 
 /// Usage with all peers, or with one.
-pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Used>> {
+pub async fn collect(
+    cluster: &Cluster,
+    of: Option<&ForeignCluster>,
+) -> anyhow::Result<Vec<ResourceUsage>> {
     let (everything, now) = (ListParams::default(), Timestamp::now());
-    let known = parties::peers(cluster).await?;
+    let known = parties::list_peers(cluster).await?;
     let contracts: Api<Contract> = Api::all(cluster.client.clone());
     let contracts = list_or_none(&contracts, &everything)
         .await
@@ -64,30 +67,36 @@ pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::
         .await
         .doing("list the virtual nodes")?;
 
-    let mut parties: BTreeMap<Party, Usage> = BTreeMap::new();
+    let mut parties: BTreeMap<ContractParty, UsageEntries> = BTreeMap::new();
     for record in &records {
-        let Some(party) = role_of(&record.namespace().unwrap_or_default()) else {
+        let Some(party) = peer_and_role(&record.namespace().unwrap_or_default()) else {
             continue;
         };
         // A record that cannot be read counts nothing.
         parties.entry(party).or_default().extend(
-            Usage::read(&record.spec.entries)
+            UsageEntries::parse(&record.spec.entries)
                 .unwrap_or_default()
                 .entries()
                 .cloned(),
         );
     }
-    let prices = prices(&contracts);
-    for (id, _) in prices.keys().filter(|(_, role)| *role == Role::Provider) {
-        let usage = parties.entry((id.clone(), Role::Provider)).or_default();
+    let prices = prices_in_force(&contracts);
+    for (id, _) in prices
+        .keys()
+        .filter(|(_, role)| *role == ContractRole::Provider)
+    {
+        let usage = parties
+            .entry((id.clone(), ContractRole::Provider))
+            .or_default();
         for shadow in shadows.iter().filter(|shadow| {
-            role_of(&shadow.namespace().unwrap_or_default()) == Some((id.clone(), Role::Provider))
+            peer_and_role(&shadow.namespace().unwrap_or_default())
+                == Some((id.clone(), ContractRole::Provider))
         }) {
-            usage.extend(running(shadow, now));
+            usage.extend(usage_of_running(shadow, now));
         }
     }
     for node in &nodes {
-        let party = (node.spec.cluster_id.clone(), Role::Consumer);
+        let party = (node.spec.cluster_id.clone(), ContractRole::Consumer);
         if let (true, Some(name)) = (
             prices.contains_key(&party),
             node.status
@@ -108,9 +117,9 @@ pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::
             );
         }
     }
-    let mut used: Vec<Used> = parties
+    let mut used: Vec<ResourceUsage> = parties
         .iter()
-        .flat_map(|(party, usage)| rows(&known, party, usage, prices.get(party)))
+        .flat_map(|(party, usage)| usage_rows(&known, party, usage, prices.get(party)))
         .collect();
     used.retain(|one| of.is_none_or(|of| of.name_any() == one.peer));
     used.sort_by(|one, other| {
@@ -125,17 +134,22 @@ pub async fn collect(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::
 }
 
 /// The present prices of each contract in force, by pool.
-fn prices(contracts: &[Contract]) -> BTreeMap<Party, BTreeMap<String, PriceList>> {
+fn prices_in_force(contracts: &[Contract]) -> BTreeMap<ContractParty, BTreeMap<String, PriceList>> {
     let in_force = contracts
         .iter()
         .filter(|contract| contract.spec.in_force_since.is_some());
     in_force
-        .filter_map(|one| Some((role_of(&one.namespace()?)?, one.spec.terms.prices.clone())))
+        .filter_map(|one| {
+            Some((
+                peer_and_role(&one.namespace()?)?,
+                one.spec.terms.prices.clone(),
+            ))
+        })
         .collect()
 }
 
 /// The entries of a pod that runs here for a consumer.
-fn running(shadow: &ShadowPod, now: Timestamp) -> Vec<Entry> {
+fn usage_of_running(shadow: &ShadowPod, now: Timestamp) -> Vec<UsageEntry> {
     let charges = shadow
         .status
         .as_ref()
@@ -150,7 +164,7 @@ fn running(shadow: &ShadowPod, now: Timestamp) -> Vec<Entry> {
 
 /// The entry of a local pod, from when it showed that it runs at the provider until its last
 /// container ended.
-pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry> {
+pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<UsageEntry> {
     let status = pod.status.as_ref()?;
     let is_refused = status
         .conditions
@@ -182,18 +196,18 @@ pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Entry
         .max()
         .filter(|_| is_over)
         .unwrap_or(now.as_second());
-    let amounts = Effective::of_pod(pod.spec.as_ref()?).requests;
-    let mut entry = Entry::exact(pod.uid()?.as_str(), pool, since, until, &amounts)?;
+    let amounts = EffectiveAmounts::of_pod(pod.spec.as_ref()?).requests;
+    let mut entry = UsageEntry::exact(pod.uid()?.as_str(), pool, since, until, &amounts)?;
     entry.namespace = pod.namespace().unwrap_or_default();
     Some(entry)
 }
 
-fn rows(
+fn usage_rows(
     known: &[ForeignCluster],
-    party: &Party,
-    usage: &Usage,
+    party: &ContractParty,
+    usage: &UsageEntries,
     prices: Option<&BTreeMap<String, PriceList>>,
-) -> Vec<Used> {
+) -> Vec<ResourceUsage> {
     let mut sums: BTreeMap<(String, String), (AmountSeconds, BTreeSet<&str>)> = BTreeMap::new();
     for entry in usage.entries().filter(|entry| !entry.from.is_estimate) {
         let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
@@ -201,7 +215,7 @@ fn rows(
             let sum = sums
                 .entry((entry.pool.clone(), name.to_owned()))
                 .or_default();
-            sum.0 += AmountSeconds::of(amount, seconds);
+            sum.0 += AmountSeconds::from_amount(amount, seconds);
             sum.1.insert(&entry.uid);
         }
     }
@@ -211,10 +225,10 @@ fn rows(
     )| {
         let prices = prices.and_then(|prices| prices.get(&pool));
         let rate = prices.and_then(|prices| prices.rates.get(&resource));
-        Used {
-            peer: name_of(known, &party.0),
+        ResourceUsage {
+            peer: peer_name(known, &party.0),
             role: party.1,
-            cost: rate.map(|rate| cost(rate, priced_unit(&resource), amount_seconds)),
+            cost: rate.map(|rate| cost_of_use(rate, priced_unit(&resource), amount_seconds)),
             currency: prices.map(|prices| prices.currency.clone()),
             pods: pods.len(),
             pool,
@@ -226,7 +240,7 @@ fn rows(
 }
 
 /// The usage as text for people.
-pub fn table(used: &[Used]) -> String {
+pub fn render_usage(used: &[ResourceUsage]) -> String {
     if used.is_empty() {
         return "Nothing was used under a contract since the last receipt (`liqoctl receipt list`).".to_owned();
     }
@@ -234,18 +248,18 @@ pub fn table(used: &[Used]) -> String {
         let cost = one
             .cost
             .zip(one.currency.as_ref())
-            .map(|(cost, currency)| format!("{cost} {}", plain(currency)));
+            .map(|(cost, currency)| format!("{cost} {}", strip_control_characters(currency)));
         vec![
-            plain(&one.peer),
+            strip_control_characters(&one.peer),
             one.role.to_string(),
-            plain(&one.pool),
-            plain(&one.resource),
-            crate::receipt::hours(&one.resource, one.amount_seconds),
+            strip_control_characters(&one.pool),
+            strip_control_characters(&one.resource),
+            crate::receipt::amount_in_hours(&one.resource, one.amount_seconds),
             cost.unwrap_or_else(|| "-".to_owned()),
             one.pods.to_string(),
         ]
     });
-    output::table(
+    output::format_table(
         &["PEER", "ROLE", "POOL", "RESOURCE", "USED", "COST", "PODS"],
         rows,
     )
@@ -259,9 +273,10 @@ mod tests {
 
     #[test]
     fn pods_are_summed_by_pool_and_resource_and_estimates_do_not_count() {
-        let usage =
-            Usage::read("a gold 0 1800 cpu=2\nb gold 0 3600 cpu=1\nc gold ~0 ~3600 cpu=9\n")
-                .unwrap();
+        let usage = UsageEntries::parse(
+            "a gold 0 1800 cpu=2\nb gold 0 3600 cpu=1\nc gold ~0 ~3600 cpu=9\n",
+        )
+        .unwrap();
         let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
         let prices = BTreeMap::from([(
             "gold".to_owned(),
@@ -270,19 +285,19 @@ mod tests {
                 rates,
             },
         )]);
-        let party = (ClusterId::of_public_key(&[1; 32]), Role::Provider);
-        let used = rows(&[], &party, &usage, Some(&prices));
+        let party = (ClusterId::of_public_key(&[1; 32]), ContractRole::Provider);
+        let used = usage_rows(&[], &party, &usage, Some(&prices));
         assert_eq!(used.len(), 1);
         assert_eq!(
             (used[0].amount_seconds.to_string().as_str(), used[0].pods),
             ("7200", 2)
         );
-        let text = table(&used);
+        let text = render_usage(&used);
         assert!(
             text.contains("2 core-hours") && text.contains("0.08 EUR"),
             "{text}"
         );
-        assert!(table(&[]).contains("receipt list"));
+        assert!(render_usage(&[]).contains("receipt list"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use liqo_api::SYSTEM_NAMESPACE;
 use serde::Serialize;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     manifests::MANAGER,
 };
 
@@ -58,7 +58,7 @@ pub struct Versions {
     pub kubernetes: Option<String>,
 }
 
-pub fn client() -> Versions {
+pub fn client_version() -> Versions {
     Versions {
         client: CLIENT.to_owned(),
         server: None,
@@ -67,7 +67,7 @@ pub fn client() -> Versions {
 }
 
 /// This program and the cluster.
-pub async fn both(cluster: &Cluster) -> anyhow::Result<Versions> {
+pub async fn client_and_cluster_versions(cluster: &Cluster) -> anyhow::Result<Versions> {
     let kubernetes = cluster
         .client
         .apiserver_version()
@@ -75,17 +75,17 @@ pub async fn both(cluster: &Cluster) -> anyhow::Result<Versions> {
         .doing(format!("reach {}", cluster.server))?
         .git_version;
     let server = cluster
-        .config()
+        .read_configuration()
         .await?
         .and_then(|config| config.status?.version);
     Ok(Versions {
         server,
         kubernetes: Some(kubernetes),
-        ..client()
+        ..client_version()
     })
 }
 
-pub fn table(versions: &Versions) -> String {
+pub fn render_versions(versions: &Versions) -> String {
     let mut text = format!("Client: {}", versions.client);
     if let Some(kubernetes) = &versions.kubernetes {
         text = format!(

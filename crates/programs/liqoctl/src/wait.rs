@@ -14,7 +14,7 @@ const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of one poll.
 #[derive(Debug)]
-pub enum Poll<T> {
+pub enum PollResult<T> {
     Done(T),
     /// Not done; what is missing.
     NotYet(String),
@@ -30,13 +30,13 @@ pub async fn until<T, F, Fut>(
 ) -> anyhow::Result<T>
 where
     F: FnMut() -> Fut,
-    Fut: Future<Output = anyhow::Result<Poll<T>>>,
+    Fut: Future<Output = anyhow::Result<PollResult<T>>>,
 {
-    until_every(POLL_INTERVAL, what, timeout, news, look).await
+    wait_until_every(POLL_INTERVAL, what, timeout, news, look).await
 }
 
 /// The same with another time between two polls: for polls that list pods.
-pub async fn until_every<T, F, Fut>(
+pub async fn wait_until_every<T, F, Fut>(
     interval: Duration,
     what: &str,
     timeout: Duration,
@@ -45,15 +45,15 @@ pub async fn until_every<T, F, Fut>(
 ) -> anyhow::Result<T>
 where
     F: FnMut() -> Fut,
-    Fut: Future<Output = anyhow::Result<Poll<T>>>,
+    Fut: Future<Output = anyhow::Result<PollResult<T>>>,
 {
     let deadline = Instant::now() + timeout;
     let mut failing_since = None;
     let mut last: Option<(String, Instant)> = None;
     loop {
         let missing = match look().await {
-            Ok(Poll::Done(value)) => return Ok(value),
-            Ok(Poll::NotYet(text)) => {
+            Ok(PollResult::Done(value)) => return Ok(value),
+            Ok(PollResult::NotYet(text)) => {
                 failing_since = None;
                 let since = last
                     .take()
@@ -67,7 +67,8 @@ where
             }
             Err(error) => {
                 let since = *failing_since.get_or_insert_with(Instant::now);
-                if error.downcast_ref::<Final>().is_some() || since.elapsed() >= UNREACHABLE_TIMEOUT
+                if error.downcast_ref::<FinalError>().is_some()
+                    || since.elapsed() >= UNREACHABLE_TIMEOUT
                 {
                     return Err(error);
                 }
@@ -87,11 +88,11 @@ where
 /// Waiting longer will not help.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Final(pub String);
+pub struct FinalError(pub String);
 
 /// An error that ends a wait at once.
-pub fn give_up(text: impl Into<String>) -> anyhow::Error {
-    anyhow!(Final(text.into()))
+pub fn final_error(text: impl Into<String>) -> anyhow::Error {
+    anyhow!(FinalError(text.into()))
 }
 
 #[cfg(test)]
@@ -105,9 +106,9 @@ mod tests {
         let looks = AtomicU32::new(0);
         let look = || async {
             Ok(if looks.fetch_add(1, Ordering::Relaxed) == 3 {
-                Poll::Done(7)
+                PollResult::Done(7)
             } else {
-                Poll::NotYet("x".into())
+                PollResult::NotYet("x".into())
             })
         };
         assert_eq!(
@@ -117,7 +118,7 @@ mod tests {
             7
         );
 
-        let never = || async { Ok(Poll::<()>::NotYet("the image is being pulled".into())) };
+        let never = || async { Ok(PollResult::<()>::NotYet("the image is being pulled".into())) };
         let error = until("the pod", Duration::from_secs(1), |_| {}, never)
             .await
             .unwrap_err()
@@ -135,9 +136,9 @@ mod tests {
         let looks = AtomicU32::new(0);
         let look = || async {
             Ok(match looks.fetch_add(1, Ordering::Relaxed) {
-                0 => Poll::NotYet("no news yet".into()),
-                1..7 => Poll::NotYet("the image is being pulled".into()),
-                _ => Poll::Done(()),
+                0 => PollResult::NotYet("no news yet".into()),
+                1..7 => PollResult::NotYet("the image is being pulled".into()),
+                _ => PollResult::Done(()),
             })
         };
         let mut said = Vec::new();
@@ -156,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn a_final_refusal_ends_the_wait_at_once_and_a_glitch_does_not() {
         let start = Instant::now();
-        let refused = || async { Err::<Poll<()>, _>(give_up("the token is spent")) };
+        let refused = || async { Err::<PollResult<()>, _>(final_error("the token is spent")) };
         assert_eq!(
             until("x", Duration::from_mins(1), |_| {}, refused)
                 .await
@@ -171,7 +172,7 @@ mod tests {
             if looks.fetch_add(1, Ordering::Relaxed) < 3 {
                 Err(anyhow!("reset"))
             } else {
-                Ok(Poll::Done(()))
+                Ok(PollResult::Done(()))
             }
         };
         until("x", Duration::from_mins(1), |_| {}, glitch)

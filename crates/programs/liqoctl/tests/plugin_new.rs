@@ -9,7 +9,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use liqo_resource_plugin::{PluginClient, Settings, State};
+use liqo_resource_plugin::{PluginClient, Settings, SubscriptionState};
 
 /// A folder that goes when the test ends.
 struct Folder(PathBuf);
@@ -127,8 +127,8 @@ async fn a_new_plugin_builds_and_answers() {
         "cpu=4, memory=16Gi, nvidia.com/gpu=1, pods=20"
     );
     client
-        .state()
-        .wait_for(|state| *state == State::Connected)
+        .subscription_state()
+        .wait_for(|state| *state == SubscriptionState::Connected)
         .await
         .unwrap();
 }

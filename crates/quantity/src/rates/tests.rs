@@ -55,8 +55,8 @@ fn an_hour_costs_the_sum_of_the_lines() {
 #[test]
 fn each_line_is_rounded_once_half_away_from_zero() {
     let second = |rate: &str, amount: &str| {
-        let used = AmountSeconds::of(amount.parse().unwrap(), 1);
-        cost(money(rate), PricedUnit::Core, used).to_string()
+        let used = AmountSeconds::from_amount(amount.parse().unwrap(), 1);
+        cost_of_use(money(rate), PricedUnit::Core, used).to_string()
     };
     assert_eq!(second("0.0000036", "1"), "0.000000001");
     assert_eq!(second("0.0000018", "1"), "0.000000001");
@@ -64,16 +64,16 @@ fn each_line_is_rounded_once_half_away_from_zero() {
     assert_eq!(second("-0.0000018", "1"), "-0.000000001");
     // Two lines of half a billionth each are two billionths, because each is rounded for itself.
     let (one, other) = (
-        AmountSeconds::of("1".parse().unwrap(), 1),
-        AmountSeconds::of("1".parse().unwrap(), 1),
+        AmountSeconds::from_amount("1".parse().unwrap(), 1),
+        AmountSeconds::from_amount("1".parse().unwrap(), 1),
     );
     let rate = money("0.0000018");
     assert_eq!(
-        cost(rate, PricedUnit::Core, one) + cost(rate, PricedUnit::Core, other),
+        cost_of_use(rate, PricedUnit::Core, one) + cost_of_use(rate, PricedUnit::Core, other),
         money("0.000000002")
     );
     assert_eq!(
-        cost(rate, PricedUnit::Core, one + other),
+        cost_of_use(rate, PricedUnit::Core, one + other),
         money("0.000000001")
     );
 }
@@ -81,14 +81,18 @@ fn each_line_is_rounded_once_half_away_from_zero() {
 #[test]
 fn a_pebibyte_for_ten_years_at_the_highest_rate_does_not_overflow() {
     let ten_years = 10 * 366 * 24 * 3600;
-    let used = AmountSeconds::of("1Pi".parse().unwrap(), ten_years);
+    let used = AmountSeconds::from_amount("1Pi".parse().unwrap(), ten_years);
     assert!(used.nanos() < AmountSeconds::MAX_NANOS / 250_000);
     assert_eq!(
-        cost(money("1"), PricedUnit::GiB, used),
+        cost_of_use(money("1"), PricedUnit::GiB, used),
         money(&format!("{}", (1_u64 << 20) * 10 * 366 * 24))
     );
     let most = money("999999999999999999.999999999");
-    assert_eq!(cost(most, PricedUnit::GiB, used), most, "it saturates");
+    assert_eq!(
+        cost_of_use(most, PricedUnit::GiB, used),
+        most,
+        "it saturates"
+    );
 }
 
 #[test]
@@ -100,12 +104,15 @@ fn prices_of_others_are_checked() {
         .into_iter()
         .collect();
     let negative: Rates = [("cpu", money("-1"))].into_iter().collect();
-    assert_eq!(rates("cpu=0.04").check("EUR"), Ok(()));
-    assert_eq!(rates("cpu=0.04").check(""), Err(PricesError::Currency));
-    assert_eq!(many.check("EUR"), Err(PricesError::TooMany(65)));
-    assert_eq!(long.check("EUR"), Err(PricesError::LongName));
+    assert_eq!(rates("cpu=0.04").check_prices("EUR"), Ok(()));
     assert_eq!(
-        negative.check("EUR").unwrap_err().to_string(),
+        rates("cpu=0.04").check_prices(""),
+        Err(PricesError::Currency)
+    );
+    assert_eq!(many.check_prices("EUR"), Err(PricesError::TooMany(65)));
+    assert_eq!(long.check_prices("EUR"), Err(PricesError::LongName));
+    assert_eq!(
+        negative.check_prices("EUR").unwrap_err().to_string(),
         "the price of cpu is negative: -1"
     );
 }
@@ -207,9 +214,9 @@ proptest! {
         unit in prop_oneof![Just(PricedUnit::Core), Just(PricedUnit::GiB)],
     ) {
         let rate = Money::from_nanos(rate);
-        let used: Vec<AmountSeconds> = parts.iter().map(|(millis, seconds)| AmountSeconds::of(Quantity::from_millis(*millis), *seconds)).collect();
-        let whole = cost(rate, unit, used.iter().copied().sum());
-        let lines: Money = used.iter().map(|used| cost(rate, unit, *used)).sum();
+        let used: Vec<AmountSeconds> = parts.iter().map(|(millis, seconds)| AmountSeconds::from_amount(Quantity::from_millis(*millis), *seconds)).collect();
+        let whole = cost_of_use(rate, unit, used.iter().copied().sum());
+        let lines: Money = used.iter().map(|used| cost_of_use(rate, unit, *used)).sum();
         let difference = (whole - lines).nanos().abs();
         prop_assert!(2 * difference <= i128::try_from(parts.len()).unwrap() + 1, "{whole} {lines}");
     }
@@ -219,9 +226,9 @@ proptest! {
         let (low, high) = (Money::from_nanos(rate), Money::from_nanos(rate + more));
         let (short, long) = (AmountSeconds::from_nanos(used), AmountSeconds::from_nanos(used + longer));
         for unit in [PricedUnit::Core, PricedUnit::GiB, PricedUnit::Piece] {
-            prop_assert!(cost(low, unit, short) <= cost(high, unit, short));
-            prop_assert!(cost(low, unit, short) <= cost(low, unit, long));
-            prop_assert_eq!(cost(-high, unit, long), -cost(high, unit, long));
+            prop_assert!(cost_of_use(low, unit, short) <= cost_of_use(high, unit, short));
+            prop_assert!(cost_of_use(low, unit, short) <= cost_of_use(low, unit, long));
+            prop_assert_eq!(cost_of_use(-high, unit, long), -cost_of_use(high, unit, long));
         }
     }
 }

@@ -4,17 +4,17 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use liqo_byte_mutations::mutated_text;
-use liqo_quantity::{Format, Quantity, ResourceArgument, ResourceList, Unit, unit_of};
+use liqo_quantity::{Notation, Quantity, ResourceArgument, ResourceList, Unit, unit_of};
 use proptest::prelude::*;
 
 /// The largest magnitude in nano-units: about 1.7e29 units.
 const MAX_NANOS: i128 = i128::MAX / 1_000_000_000 * 1_000_000_000;
 
-fn formats() -> impl Strategy<Value = Format> {
+fn formats() -> impl Strategy<Value = Notation> {
     prop_oneof![
-        Just(Format::DecimalSi),
-        Just(Format::BinarySi),
-        Just(Format::DecimalExponent)
+        Just(Notation::DecimalSi),
+        Just(Notation::BinarySi),
+        Just(Notation::DecimalExponent)
     ]
 }
 
@@ -42,7 +42,7 @@ fn quantities() -> impl Strategy<Value = Quantity> {
 
 /// Whether the parser reads the printed text without a cap.
 fn is_printable(quantity: Quantity) -> bool {
-    quantity.format() != Format::BinarySi
+    quantity.format() != Notation::BinarySi
         || quantity.nanos().abs() <= i128::from(i64::MAX) * 1_000_000_000
 }
 
@@ -78,7 +78,7 @@ proptest! {
         let read: Quantity = text.parse().unwrap();
         prop_assert_eq!(read.nanos(), quantity.nanos(), "{}", &text);
         // A binary amount without a binary suffix is read as a decimal one, as in Kubernetes.
-        if quantity.format() != Format::BinarySi || text.ends_with('i') {
+        if quantity.format() != Notation::BinarySi || text.ends_with('i') {
             prop_assert_eq!(read.to_string(), text);
         }
     }
@@ -87,7 +87,7 @@ proptest! {
     fn the_printed_text_has_no_fraction_and_the_largest_suffix(quantity in quantities()) {
         let text = quantity.to_string();
         prop_assert!(!text.contains('.') && !text.starts_with('+'), "{}", text);
-        prop_assert!(quantity.format() == Format::BinarySi || !text.ends_with("000"), "{}", text);
+        prop_assert!(quantity.format() == Notation::BinarySi || !text.ends_with("000"), "{}", text);
     }
 
     #[test]
@@ -198,8 +198,8 @@ proptest! {
             Err(short) => {
                 prop_assert!(!short.is_empty());
                 for shortage in short {
-                    prop_assert_eq!(have.get(&shortage.resource) + shortage.missing(), want.get(&shortage.resource));
-                    prop_assert!(shortage.missing() > Quantity::ZERO);
+                    prop_assert_eq!(have.get(&shortage.resource) + shortage.missing_amount(), want.get(&shortage.resource));
+                    prop_assert!(shortage.missing_amount() > Quantity::ZERO);
                 }
             }
         }

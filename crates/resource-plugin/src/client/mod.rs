@@ -18,17 +18,17 @@ use http::uri::PathAndQuery;
 use tokio::sync::watch;
 use tonic::{Code, Request, Status, client::Grpc, transport::Channel};
 
-use self::{settings::Address, subscription::Task};
+use self::{settings::CheckedAddress, subscription::SubscriptionTask};
 use crate::{
-    changes::{Announcer, Changes},
-    codec::Raw,
+    changes::{Announcer, ChangeStream},
+    codec::RawCodec,
     model::{Change, Pool},
-    server::chain,
+    server::error_chain,
     source::{ResourceSource, SourceError},
     wire::{self, AnswerError},
 };
 
-pub use settings::{AddressError, Pem, Settings, Tls, TlsError};
+pub use settings::{AddressError, ClientTls, ClientTlsError, Pem, Settings};
 
 /// Maximum size of an answer in bytes, a hundred times that of the largest useful answer.
 pub const LARGEST_ANSWER: usize = 1 << 20;
@@ -37,15 +37,15 @@ pub const LARGEST_ANSWER: usize = 1 << 20;
 /// last clone.
 #[derive(Clone, Debug)]
 pub struct PluginClient {
-    connection: Arc<Connection>,
+    connection: Arc<PluginConnection>,
     announcer: Announcer,
-    state: watch::Receiver<State>,
-    _task: Arc<Task>,
+    state: watch::Receiver<SubscriptionState>,
+    _task: Arc<SubscriptionTask>,
 }
 
 /// State of the subscription to a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SubscriptionState {
     /// The client has not finished its first attempt.
     Connecting,
     /// The plugin reports changes.
@@ -66,12 +66,12 @@ pub struct PluginError {
     pub cluster: String,
     /// Why the call failed.
     #[source]
-    pub fault: Fault,
+    pub fault: CallFault,
 }
 
 /// Why a call to a plugin failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum CallFault {
     /// There is no connection, or it broke.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
@@ -94,22 +94,22 @@ pub enum Fault {
     Answer(#[from] AnswerError),
     /// The client's files for TLS are invalid.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] ClientTlsError),
 }
 
 impl PluginClient {
     /// Starts to subscribe in the background and returns at once. It must be called on a tokio
     /// runtime.
     pub fn new(settings: Settings) -> Result<Self, AddressError> {
-        let address = Address::parse(&settings)?;
-        let connection = Arc::new(Connection {
+        let address = CheckedAddress::parse(&settings)?;
+        let connection = Arc::new(PluginConnection {
             address,
             settings,
             channel: Mutex::new(None),
         });
         let announcer = Announcer::new();
-        let (sender, state) = watch::channel(State::Connecting);
-        let task = Task::start(connection.clone(), announcer.clone(), sender);
+        let (sender, state) = watch::channel(SubscriptionState::Connecting);
+        let task = SubscriptionTask::start(connection.clone(), announcer.clone(), sender);
         Ok(Self {
             connection,
             announcer,
@@ -121,7 +121,7 @@ impl PluginClient {
     /// What the plugin offers to this cluster. It works in every state of the subscription.
     pub async fn read(&self, cluster: &str) -> Result<Vec<Pool>, PluginError> {
         let failed = |fault| PluginError {
-            plugin: self.plugin(),
+            plugin: self.plugin_address(),
             cluster: cluster.to_owned(),
             fault,
         };
@@ -141,7 +141,7 @@ impl PluginClient {
             .call(wire::REMOVE_CLUSTER, wire::encode_cluster(cluster))
             .await;
         removed.map(drop).map_err(|fault| PluginError {
-            plugin: self.plugin(),
+            plugin: self.plugin_address(),
             cluster: cluster.to_owned(),
             fault,
         })
@@ -149,17 +149,17 @@ impl PluginClient {
 
     /// The changes that the plugin reports from now on, and [`Change::All`] each time the client
     /// has subscribed again, because it does not know what happened meanwhile.
-    pub fn changes(&self) -> Changes {
+    pub fn changes(&self) -> ChangeStream {
         self.announcer.listen()
     }
 
     /// State of the subscription.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn subscription_state(&self) -> watch::Receiver<SubscriptionState> {
         self.state.clone()
     }
 
     /// Address of the plugin.
-    pub fn plugin(&self) -> String {
+    pub fn plugin_address(&self) -> String {
         self.connection.address.to_string()
     }
 }
@@ -170,7 +170,7 @@ impl ResourceSource for PluginClient {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         match Self::read(self, cluster).await {
             Err(PluginError {
-                fault: Fault::Answer(AnswerError::Empty),
+                fault: CallFault::Answer(AnswerError::Empty),
                 ..
             }) => Ok(Vec::new()),
             read => read.map_err(SourceError::failed),
@@ -192,22 +192,27 @@ impl ResourceSource for PluginClient {
         let _ = self
             .state
             .clone()
-            .wait_for(|state| matches!(state, State::Connected | State::NotSubscribed(_)))
+            .wait_for(|state| {
+                matches!(
+                    state,
+                    SubscriptionState::Connected | SubscriptionState::NotSubscribed(_)
+                )
+            })
             .await;
     }
 }
 
 /// The connection to a plugin, which is opened when it is needed.
 #[derive(Debug)]
-struct Connection {
-    address: Address,
+struct PluginConnection {
+    address: CheckedAddress,
     settings: Settings,
     channel: Mutex<Option<Channel>>,
 }
 
-impl Connection {
+impl PluginConnection {
     /// The open connection, or a new one.
-    fn channel(&self) -> Result<Channel, TlsError> {
+    fn channel(&self) -> Result<Channel, ClientTlsError> {
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
@@ -222,28 +227,28 @@ impl Connection {
     }
 
     /// Calls a method with one request and one answer.
-    async fn call(&self, path: &'static str, message: Bytes) -> Result<Bytes, Fault> {
+    async fn call(&self, path: &'static str, message: Bytes) -> Result<Bytes, CallFault> {
         let channel = self.channel()?;
         let deadline = self.settings.deadline;
         let call = async {
             let mut grpc = Grpc::new(channel).max_decoding_message_size(LARGEST_ANSWER);
             grpc.ready()
                 .await
-                .map_err(|error| Fault::Unreachable(chain(&error)))?;
+                .map_err(|error| CallFault::Unreachable(error_chain(&error)))?;
             let mut request = Request::new(message);
             request.set_timeout(deadline);
             let answer = grpc
-                .unary(request, PathAndQuery::from_static(path), Raw)
+                .unary(request, PathAndQuery::from_static(path), RawCodec)
                 .await;
             answer
                 .map(tonic::Response::into_inner)
-                .map_err(|status| fault(&status, deadline))
+                .map_err(|status| fault_of_status(&status, deadline))
         };
         let answered = tokio::time::timeout(deadline, call)
             .await
-            .unwrap_or(Err(Fault::Timeout(deadline)));
+            .unwrap_or(Err(CallFault::Timeout(deadline)));
         // A new connection reads the files for TLS again, which may have been renewed.
-        if matches!(answered, Err(Fault::Unreachable(_))) {
+        if matches!(answered, Err(CallFault::Unreachable(_))) {
             self.forget();
         }
         answered
@@ -251,24 +256,24 @@ impl Connection {
 }
 
 /// Distinguishes errors of tonic from errors that the plugin sent.
-fn fault(status: &Status, deadline: Duration) -> Fault {
+fn fault_of_status(status: &Status, deadline: Duration) -> CallFault {
     let code = status.code();
     let message: String = status.message().chars().take(500).collect();
     if let Some(cause) = std::error::Error::source(status) {
         let mut causes = std::iter::successors(Some(cause), |cause| cause.source());
         let timeout = causes.any(<dyn std::error::Error>::is::<tonic::TimeoutExpired>);
         return if timeout {
-            Fault::Timeout(deadline)
+            CallFault::Timeout(deadline)
         } else {
-            Fault::Unreachable(chain(cause))
+            CallFault::Unreachable(error_chain(cause))
         };
     }
     match code {
-        Code::DeadlineExceeded => Fault::Timeout(deadline),
+        Code::DeadlineExceeded => CallFault::Timeout(deadline),
         // This is tonic's error for a message that exceeds the limit.
         Code::OutOfRange if message.contains("message length too large") => {
-            Fault::TooLarge(message)
+            CallFault::TooLarge(message)
         }
-        code => Fault::Refused { code, message },
+        code => CallFault::Refused { code, message },
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 use http::Uri;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::{server::chain, wire::Generation};
+use crate::{server::error_chain, wire::Generation};
 
 /// HTTP/2 pings detect that a plugin is gone. Servers of grpc-go close a connection with more than
 /// one ping in five minutes. [`Settings::probe`] detects a plugin that hangs sooner.
@@ -27,7 +27,7 @@ pub struct Settings {
     /// Generation of the plugin's protocol.
     pub generation: Generation,
     /// Settings of TLS; `None` for plain text. An address that begins with `https://` needs them.
-    pub tls: Option<Tls>,
+    pub tls: Option<ClientTls>,
     /// Timeout of opening a connection. It is short, because an attempt may go to a pod that is
     /// gone, and the next one reaches another.
     pub connect_timeout: Duration,
@@ -44,7 +44,7 @@ pub struct Settings {
 
 /// Settings of TLS. The client reads the files for each new connection, so they can be renewed.
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct ClientTls {
     /// The authority (PEM) that signed the plugin's certificate.
     pub authority: Pem,
     /// Certificate chain and key of the client (PEM), for plugins that require them.
@@ -108,7 +108,7 @@ pub enum AddressError {
 
 /// The client's files for TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum ClientTlsError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     File {
@@ -124,9 +124,9 @@ pub enum TlsError {
 
 /// A checked address: scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address(Uri);
+pub(crate) struct CheckedAddress(Uri);
 
-impl Address {
+impl CheckedAddress {
     pub(crate) fn parse(settings: &Settings) -> Result<Self, AddressError> {
         let text = settings.address.trim();
         let wrong = || AddressError::Form(text.to_owned());
@@ -164,7 +164,7 @@ impl Address {
     }
 
     /// How to connect. It reads the files for TLS.
-    pub(crate) fn endpoint(&self, settings: &Settings) -> Result<Endpoint, TlsError> {
+    pub(crate) fn endpoint(&self, settings: &Settings) -> Result<Endpoint, ClientTlsError> {
         let (idle, interval, retries) = TCP_KEEPALIVE;
         let endpoint = Endpoint::from(self.0.clone())
             .connect_timeout(settings.connect_timeout)
@@ -179,20 +179,20 @@ impl Address {
             return Ok(endpoint);
         };
         let mut config =
-            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&tls.authority)?));
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read_pem(&tls.authority)?));
         if let Some((certificate, key)) = &tls.identity {
-            config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+            config = config.identity(Identity::from_pem(read_pem(certificate)?, read_pem(key)?));
         }
         if let Some(name) = &tls.server_name {
             config = config.domain_name(name);
         }
         endpoint
             .tls_config(config)
-            .map_err(|error| TlsError::Content(chain(&error)))
+            .map_err(|error| ClientTlsError::Content(error_chain(&error)))
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for CheckedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             self.0
@@ -202,9 +202,9 @@ impl fmt::Display for Address {
     }
 }
 
-fn read(pem: &Pem) -> Result<Vec<u8>, TlsError> {
+fn read_pem(pem: &Pem) -> Result<Vec<u8>, ClientTlsError> {
     match pem {
-        Pem::File(path) => std::fs::read(path).map_err(|source| TlsError::File {
+        Pem::File(path) => std::fs::read(path).map_err(|source| ClientTlsError::File {
             path: path.clone(),
             source,
         }),
@@ -217,12 +217,12 @@ mod tests {
     use super::*;
 
     fn parse(address: &str, tls: bool) -> Result<String, AddressError> {
-        let tls = tls.then(|| Tls {
+        let tls = tls.then(|| ClientTls {
             authority: "ca.pem".into(),
             identity: None,
             server_name: None,
         });
-        Address::parse(&Settings {
+        CheckedAddress::parse(&Settings {
             tls,
             ..Settings::new(address)
         })

@@ -25,12 +25,12 @@ use tokio::{
 };
 use tonic::{Code, Request, Status, client::Grpc};
 
-use super::{Connection, Fault, State, fault};
+use super::{CallFault, PluginConnection, SubscriptionState, fault_of_status};
 use crate::{
     changes::Announcer,
-    codec::Raw,
+    codec::RawCodec,
     model::Change,
-    server::chain,
+    server::error_chain,
     wire::{self, SUBSCRIBE},
 };
 
@@ -49,19 +49,19 @@ const SETTLED: Duration = Duration::from_millis(250);
 
 /// The task that keeps the subscription. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Task(JoinHandle<()>);
+pub(super) struct SubscriptionTask(JoinHandle<()>);
 
-impl Task {
+impl SubscriptionTask {
     pub(super) fn start(
-        connection: Arc<Connection>,
+        connection: Arc<PluginConnection>,
         announcer: Announcer,
-        state: watch::Sender<State>,
+        state: watch::Sender<SubscriptionState>,
     ) -> Self {
         Self(tokio::spawn(async move {
             let mut failures = 0;
             loop {
                 let started = Instant::now();
-                let mut attempt = Attempt {
+                let mut attempt = SubscriptionAttempt {
                     connection: &connection,
                     announcer: &announcer,
                     state: &state,
@@ -69,7 +69,7 @@ impl Task {
                     settled: false,
                 };
                 let ended = attempt.run().await;
-                attempt.end(&ended);
+                attempt.finish_attempt(&ended);
                 // A long subscription resets the delay; short ones increase it.
                 let settings = &connection.settings;
                 failures = if started.elapsed() > settings.longest_delay {
@@ -77,7 +77,8 @@ impl Task {
                 } else {
                     failures + 1
                 };
-                let longest = delay(settings.shortest_delay, settings.longest_delay, failures);
+                let longest =
+                    retry_delay(settings.shortest_delay, settings.longest_delay, failures);
                 let jitter = rand::rng().random_range(0.5..=1.0);
                 sleep(longest.mul_f64(jitter)).await;
             }
@@ -85,48 +86,48 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+impl Drop for SubscriptionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// The delay doubles with each consecutive failure.
-fn delay(shortest: Duration, longest: Duration, failures: u32) -> Duration {
+fn retry_delay(shortest: Duration, longest: Duration, failures: u32) -> Duration {
     shortest
         .saturating_mul(1 << failures.saturating_sub(1).min(20))
         .min(longest)
 }
 
 /// Why an attempt ended.
-enum End {
+enum SubscriptionEnd {
     /// The plugin did not answer.
-    Silent(Fault),
+    Silent(CallFault),
     /// The plugin ended or refused the subscription.
     Ended(String),
 }
 
-struct Attempt<'a> {
-    connection: &'a Connection,
+struct SubscriptionAttempt<'a> {
+    connection: &'a PluginConnection,
     announcer: &'a Announcer,
-    state: &'a watch::Sender<State>,
+    state: &'a watch::Sender<SubscriptionState>,
     /// Whether this attempt has announced [`Change::All`].
     announced_all: bool,
     /// Whether the subscription is established.
     settled: bool,
 }
 
-impl Attempt<'_> {
+impl SubscriptionAttempt<'_> {
     /// Subscribes and listens until the subscription ends.
-    async fn run(&mut self) -> End {
+    async fn run(&mut self) -> SubscriptionEnd {
         let deadline = self.connection.settings.deadline;
         let channel = match self.connection.channel() {
             Ok(channel) => channel,
-            Err(error) => return End::Silent(error.into()),
+            Err(error) => return SubscriptionEnd::Silent(error.into()),
         };
         let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_NOTIFICATION_LEN);
         if let Err(error) = grpc.ready().await {
-            return End::Silent(Fault::Unreachable(chain(&error)));
+            return SubscriptionEnd::Silent(CallFault::Unreachable(error_chain(&error)));
         }
         let mut probes = interval_at(
             Instant::now() + FIRST_PROBE.min(deadline),
@@ -138,7 +139,7 @@ impl Attempt<'_> {
             let subscribe = grpc.server_streaming(
                 Request::new(Bytes::new()),
                 PathAndQuery::from_static(SUBSCRIBE),
-                Raw,
+                RawCodec,
             );
             tokio::pin!(subscribe);
             loop {
@@ -148,9 +149,9 @@ impl Attempt<'_> {
                         Err(status) => return self.ended_by(&status),
                     },
                     // It may have accepted the subscription and have nothing to send yet.
-                    _ = probes.tick() => match self.probe().await {
-                        Ok(()) => self.settle(),
-                        Err(fault) => return End::Silent(fault),
+                    _ = probes.tick() => match self.check_alive().await {
+                        Ok(()) => self.mark_settled(),
+                        Err(fault) => return SubscriptionEnd::Silent(fault),
                     },
                 }
             }
@@ -162,8 +163,8 @@ impl Attempt<'_> {
             tokio::select! {
                 message = stream.message() => {
                     match message {
-                        Ok(Some(message)) => self.announce(&message),
-                        Ok(None) => return End::Ended("it ended the subscription".to_owned()),
+                        Ok(Some(message)) => self.announce_notification(&message),
+                        Ok(None) => return SubscriptionEnd::Ended("it ended the subscription".to_owned()),
                         Err(status) => return self.ended_by(&status),
                     }
                     burst += 1;
@@ -172,10 +173,10 @@ impl Attempt<'_> {
                         sleep(PAUSE).await;
                     }
                 }
-                () = &mut settled, if !self.settled => self.settle(),
+                () = &mut settled, if !self.settled => self.mark_settled(),
                 _ = probes.tick() => {
-                    if let Err(fault) = self.probe().await {
-                        return End::Silent(fault);
+                    if let Err(fault) = self.check_alive().await {
+                        return SubscriptionEnd::Silent(fault);
                     }
                 }
             }
@@ -183,26 +184,30 @@ impl Attempt<'_> {
     }
 
     /// Every answer proves that the plugin is alive.
-    async fn probe(&self) -> Result<(), Fault> {
+    async fn check_alive(&self) -> Result<(), CallFault> {
         match self.connection.call(HEALTH_CHECK, Bytes::new()).await {
-            Err(fault @ (Fault::Unreachable(_) | Fault::Timeout(_) | Fault::Tls(_))) => Err(fault),
+            Err(
+                fault @ (CallFault::Unreachable(_) | CallFault::Timeout(_) | CallFault::Tls(_)),
+            ) => Err(fault),
             _ => Ok(()),
         }
     }
 
-    fn ended_by(&self, status: &Status) -> End {
-        match fault(status, self.connection.settings.deadline) {
-            fault @ (Fault::Unreachable(_) | Fault::Timeout(_)) => End::Silent(fault),
-            Fault::Refused {
+    fn ended_by(&self, status: &Status) -> SubscriptionEnd {
+        match fault_of_status(status, self.connection.settings.deadline) {
+            fault @ (CallFault::Unreachable(_) | CallFault::Timeout(_)) => {
+                SubscriptionEnd::Silent(fault)
+            }
+            CallFault::Refused {
                 code: Code::Unimplemented,
                 ..
-            } => End::Ended("it has no method Subscribe".to_owned()),
-            fault => End::Ended(fault.to_string()),
+            } => SubscriptionEnd::Ended("it has no method Subscribe".to_owned()),
+            fault => SubscriptionEnd::Ended(fault.to_string()),
         }
     }
 
     /// Announces a notification. One that cannot be decoded may mean that anything changed.
-    fn announce(&mut self, notification: &[u8]) {
+    fn announce_notification(&mut self, notification: &[u8]) {
         match wire::decode_cluster(notification) {
             Ok(cluster) if !cluster.is_empty() => {
                 self.announcer.announce(&Change::Cluster(cluster));
@@ -217,32 +222,32 @@ impl Attempt<'_> {
     }
 
     /// The plugin reports changes from now on. Earlier ones are unknown.
-    fn settle(&mut self) {
+    fn mark_settled(&mut self) {
         self.settled = true;
         if !self.announced_all {
             self.announce_all();
         }
-        if self.set_state(State::Connected) {
+        if self.set_state(SubscriptionState::Connected) {
             tracing::info!(plugin = %self.connection.address, "subscribed to the resource plugin");
         }
     }
 
-    fn end(&mut self, end: &End) {
+    fn finish_attempt(&mut self, end: &SubscriptionEnd) {
         let plugin = &self.connection.address;
         match end {
-            End::Silent(fault) => {
+            SubscriptionEnd::Silent(fault) => {
                 self.connection.forget();
                 let reason = fault.to_string();
-                if self.set_state(State::Unreachable(reason.clone())) {
+                if self.set_state(SubscriptionState::Unreachable(reason.clone())) {
                     tracing::warn!(%plugin, reason, "the resource plugin does not answer; trying again");
                 }
             }
-            End::Ended(reason) => {
+            SubscriptionEnd::Ended(reason) => {
                 // Nobody reports changes, so each attempt counts as one.
                 if !self.settled && !self.announced_all {
                     self.announce_all();
                 }
-                if self.set_state(State::NotSubscribed(reason.clone())) {
+                if self.set_state(SubscriptionState::NotSubscribed(reason.clone())) {
                     tracing::warn!(%plugin, reason, "the resource plugin does not report changes; trying again");
                 }
             }
@@ -250,7 +255,7 @@ impl Attempt<'_> {
     }
 
     /// Returns whether the state has changed.
-    fn set_state(&self, state: State) -> bool {
+    fn set_state(&self, state: SubscriptionState) -> bool {
         self.state.send_if_modified(|current| {
             let new = *current != state;
             *current = state;
@@ -267,12 +272,12 @@ mod tests {
     fn delays_between_attempts_grow_up_to_a_limit() {
         let (shortest, longest) = (Duration::from_millis(200), Duration::from_secs(30));
         let delays: Vec<u128> = (1..=10)
-            .map(|failures| delay(shortest, longest, failures).as_millis())
+            .map(|failures| retry_delay(shortest, longest, failures).as_millis())
             .collect();
         assert_eq!(
             delays,
             [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]
         );
-        assert_eq!(delay(shortest, longest, u32::MAX), longest);
+        assert_eq!(retry_delay(shortest, longest, u32::MAX), longest);
     }
 }

@@ -19,11 +19,11 @@ use prometheus_client::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-type ByOutcome = [(&'static str, &'static str); 1];
+type ReadsByOutcome = [(&'static str, &'static str); 1];
 
 #[derive(Debug, Default)]
-pub(crate) struct Metrics {
-    reads: Family<ByOutcome, Counter>,
+pub(crate) struct ServerMetrics {
+    reads: Family<ReadsByOutcome, Counter>,
     seconds: Counter<f64, AtomicU64>,
     removals: Counter,
     pub(crate) notifications: Counter,
@@ -31,13 +31,13 @@ pub(crate) struct Metrics {
     ready: AtomicBool,
 }
 
-impl Metrics {
-    pub(crate) fn read(&self, outcome: &'static str, took: Duration) {
+impl ServerMetrics {
+    pub(crate) fn record_read(&self, outcome: &'static str, took: Duration) {
         self.reads.get_or_create(&[("outcome", outcome)]).inc();
         self.seconds.inc_by(took.as_secs_f64());
     }
 
-    pub(crate) fn removed(&self) {
+    pub(crate) fn record_removal(&self) {
         self.removals.inc();
     }
 
@@ -77,9 +77,9 @@ impl Metrics {
 }
 
 /// Serves metrics and probes until `stop`.
-pub(crate) async fn serve(
+pub(crate) async fn serve_metrics(
     listener: TcpListener,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ServerMetrics>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let registry = Arc::new(metrics.registry());

@@ -28,8 +28,8 @@ use tonic::{
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use self::{
-    metrics::Metrics,
-    service::{ResourceReader, Shared},
+    metrics::ServerMetrics,
+    service::{ResourceReader, SharedService},
 };
 use crate::{changes::Announcer, source::ResourceSource, wire};
 
@@ -126,11 +126,11 @@ pub struct Server {
 impl Server {
     /// Listens on the ports and reads the files that the options name.
     pub async fn bind(options: &Options) -> Result<Self, ServeError> {
-        let tls = tls(options)?;
-        let listener = listen(SocketAddr::new(options.address, options.port)).await?;
+        let tls = tls_config(options)?;
+        let listener = open_listener(SocketAddr::new(options.address, options.port)).await?;
         let metrics = match options.metrics_port {
             0 => None,
-            port => Some(listen(SocketAddr::new(options.address, port)).await?),
+            port => Some(open_listener(SocketAddr::new(options.address, port)).await?),
         };
         Ok(Self {
             options: options.clone(),
@@ -168,10 +168,10 @@ impl Server {
         } = self;
         let (lingering, ending) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_us = ending.clone().drop_guard();
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(ServerMetrics::default());
         let source: Arc<dyn ResourceSource> = Arc::new(source);
         let announcer = Announcer::new();
-        let shared = Shared {
+        let shared = SharedService {
             source: source.clone(),
             generation: options.generation,
             announcer: announcer.clone(),
@@ -186,10 +186,10 @@ impl Server {
         if let Ok(address) = listener.local_addr() {
             tracing::info!(%address, generation = %options.generation, tls = tls.is_some(), "listening");
         }
-        let serving = grpc(listener, tls, shared, &health, ending.clone())?;
+        let serving = serve_grpc(listener, tls, shared, &health, ending.clone())?;
         let counting = async {
             match metrics_listener {
-                Some(listener) => metrics::serve(listener, metrics.clone(), ending.clone())
+                Some(listener) => metrics::serve_metrics(listener, metrics.clone(), ending.clone())
                     .await
                     .map_err(ServeError::Metrics),
                 None => std::future::pending().await,
@@ -237,10 +237,10 @@ impl Server {
 }
 
 /// Serves the protocol, health checks and reflection on one port.
-fn grpc(
+fn serve_grpc(
     listener: TcpListener,
     tls: Option<ServerTlsConfig>,
-    shared: Shared,
+    shared: SharedService,
     health: &HealthReporter,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = Result<(), ServeError>>, ServeError> {
@@ -267,7 +267,7 @@ fn grpc(
     if let Some(tls) = tls {
         server = server
             .tls_config(tls)
-            .map_err(|error| ServeError::Tls(chain(&error)))?;
+            .map_err(|error| ServeError::Tls(error_chain(&error)))?;
     }
     let serving = server.add_routes(routes);
     Ok(async move {
@@ -283,7 +283,7 @@ fn grpc(
 }
 
 /// The unspecified address listens on IPv6 and IPv4, or only on IPv4 if the machine has no IPv6.
-async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+async fn open_listener(address: SocketAddr) -> Result<TcpListener, ServeError> {
     match TcpListener::bind(address).await {
         Err(_) if address.ip().is_unspecified() && address.is_ipv6() => {
             let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
@@ -295,23 +295,29 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     }
 }
 
-fn tls(options: &Options) -> Result<Option<ServerTlsConfig>, ServeError> {
+fn tls_config(options: &Options) -> Result<Option<ServerTlsConfig>, ServeError> {
     let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else {
         return Ok(None);
     };
-    let identity = Identity::from_pem(file(certificate, "--tls-cert")?, file(key, "--tls-key")?);
+    let identity = Identity::from_pem(
+        read_file(certificate, "--tls-cert")?,
+        read_file(key, "--tls-key")?,
+    );
     let mut tls = ServerTlsConfig::new().identity(identity);
     if let Some(authority) = &options.tls_client_ca {
-        tls = tls.client_ca_root(Certificate::from_pem(file(authority, "--tls-client-ca")?));
+        tls = tls.client_ca_root(Certificate::from_pem(read_file(
+            authority,
+            "--tls-client-ca",
+        )?));
     }
     // This only checks the files, so that errors appear before anything is served.
     tonic::transport::Server::builder()
         .tls_config(tls.clone())
-        .map_err(|error| ServeError::Tls(chain(&error)))?;
+        .map_err(|error| ServeError::Tls(error_chain(&error)))?;
     Ok(Some(tls))
 }
 
-fn file(path: &Path, flag: &'static str) -> Result<Vec<u8>, ServeError> {
+fn read_file(path: &Path, flag: &'static str) -> Result<Vec<u8>, ServeError> {
     std::fs::read(path).map_err(|source| ServeError::File {
         path: path.to_owned(),
         flag,
@@ -320,7 +326,7 @@ fn file(path: &Path, flag: &'static str) -> Result<Vec<u8>, ServeError> {
 }
 
 /// The error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -22,30 +22,30 @@ use tower::{Service, service_fn};
 
 use crate::{
     changes::Announcer,
-    codec::Raw,
+    codec::RawCodec,
     model::Change,
     source::{ResourceSource, SourceError},
     wire::{self, Generation},
 };
 
-use super::metrics::Metrics;
+use super::metrics::ServerMetrics;
 
 /// Maximum size of a request in bytes. A request contains one cluster ID.
 const MAX_REQUEST_LEN: usize = 4096;
 /// Maximum number of subscribers. Liqo subscribes once, so many subscribers are a bug or an attack.
 const MAX_SUBSCRIBERS: i64 = 64;
 
-pub(crate) struct Shared {
+pub(crate) struct SharedService {
     pub(crate) source: Arc<dyn ResourceSource>,
     pub(crate) generation: Generation,
     pub(crate) announcer: Announcer,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) stop: CancellationToken,
 }
 
 /// The gRPC service `resource_reader`.
 #[derive(Clone)]
-pub(crate) struct ResourceReader(pub(crate) Arc<Shared>);
+pub(crate) struct ResourceReader(pub(crate) Arc<SharedService>);
 
 impl NamedService for ResourceReader {
     const NAME: &'static str = wire::SERVICE;
@@ -63,20 +63,22 @@ impl Service<http::Request<Body>> for ResourceReader {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let shared = self.0.clone();
         async move {
-            let mut grpc = Grpc::new(Raw).max_decoding_message_size(MAX_REQUEST_LEN);
+            let mut grpc = Grpc::new(RawCodec).max_decoding_message_size(MAX_REQUEST_LEN);
             let path = request.uri().path().to_owned();
             Ok(match path.as_str() {
                 wire::READ_RESOURCES => {
-                    let read = service_fn(move |request| answer(read(shared.clone(), request)));
+                    let read =
+                        service_fn(move |request| answer_call(read_offer(shared.clone(), request)));
                     grpc.unary(read, request).await
                 }
                 wire::REMOVE_CLUSTER => {
-                    let remove = service_fn(move |request| answer(remove(shared.clone(), request)));
+                    let remove =
+                        service_fn(move |request| answer_call(remove(shared.clone(), request)));
                     grpc.unary(remove, request).await
                 }
                 wire::SUBSCRIBE => {
                     let subscribe = service_fn(move |_: Request<Bytes>| {
-                        std::future::ready(subscribe(shared.clone()).map(Response::new))
+                        std::future::ready(subscribe_to_changes(shared.clone()).map(Response::new))
                     });
                     grpc.server_streaming(subscribe, request).await
                 }
@@ -87,24 +89,24 @@ impl Service<http::Request<Body>> for ResourceReader {
     }
 }
 
-async fn answer(
+async fn answer_call(
     bytes: impl Future<Output = Result<Bytes, Status>>,
 ) -> Result<Response<Bytes>, Status> {
     bytes.await.map(Response::new)
 }
 
-async fn read(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Status> {
+async fn read_offer(shared: Arc<SharedService>, request: Request<Bytes>) -> Result<Bytes, Status> {
     let started = Instant::now();
     let read = try_read(&shared, &request.into_inner()).await;
-    shared.metrics.read(
+    shared.metrics.record_read(
         if read.is_ok() { "success" } else { "error" },
         started.elapsed(),
     );
     read
 }
 
-async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
-    let cluster = cluster(request)?;
+async fn try_read(shared: &SharedService, request: &[u8]) -> Result<Bytes, Status> {
+    let cluster = cluster_of_request(request)?;
     if cluster.is_empty() {
         return Err(Status::invalid_argument(
             "the request contains no cluster ID",
@@ -131,9 +133,9 @@ async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
     })
 }
 
-async fn remove(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Status> {
-    let cluster = cluster(&request.into_inner())?;
-    shared.metrics.removed();
+async fn remove(shared: Arc<SharedService>, request: Request<Bytes>) -> Result<Bytes, Status> {
+    let cluster = cluster_of_request(&request.into_inner())?;
+    shared.metrics.record_removal();
     // Some versions of Liqo send an empty ID for a cluster that they do not know.
     if !cluster.is_empty() {
         tracing::info!(cluster, "peering ended");
@@ -142,7 +144,7 @@ async fn remove(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, S
     Ok(Bytes::new())
 }
 
-fn cluster(request: &[u8]) -> Result<String, Status> {
+fn cluster_of_request(request: &[u8]) -> Result<String, Status> {
     wire::decode_cluster(request).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
@@ -156,8 +158,10 @@ fn status_of(error: &SourceError) -> Status {
 
 /// A new subscriber first gets [`Change::All`], because it does not know what happened before. Then
 /// it gets changes as fast as it reads them, until it leaves or the plugin ends.
-fn subscribe(shared: Arc<Shared>) -> Result<BoxStream<'static, Result<Bytes, Status>>, Status> {
-    let counted = Counted::new(&shared.metrics).ok_or_else(|| {
+fn subscribe_to_changes(
+    shared: Arc<SharedService>,
+) -> Result<BoxStream<'static, Result<Bytes, Status>>, Status> {
+    let counted = CountedSubscriber::new(&shared.metrics).ok_or_else(|| {
         Status::resource_exhausted(format!("there are already {MAX_SUBSCRIBERS} subscribers"))
     })?;
     let first = stream::once(async { Change::All });
@@ -183,7 +187,7 @@ fn subscribe(shared: Arc<Shared>) -> Result<BoxStream<'static, Result<Bytes, Sta
 /// The stream of one subscriber. The subscriber counts until the stream is dropped.
 struct Subscription {
     messages: BoxStream<'static, Result<Bytes, Status>>,
-    _counted: Counted,
+    _counted: CountedSubscriber,
 }
 
 impl Stream for Subscription {
@@ -194,16 +198,16 @@ impl Stream for Subscription {
     }
 }
 
-struct Counted(Arc<Metrics>);
+struct CountedSubscriber(Arc<ServerMetrics>);
 
-impl Counted {
-    fn new(metrics: &Arc<Metrics>) -> Option<Self> {
+impl CountedSubscriber {
+    fn new(metrics: &Arc<ServerMetrics>) -> Option<Self> {
         let counted = Self(metrics.clone());
         (metrics.subscribers.inc() < MAX_SUBSCRIBERS).then_some(counted)
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedSubscriber {
     fn drop(&mut self) {
         self.0.subscribers.dec();
     }

@@ -8,7 +8,9 @@ use liqo_resource_plugin::{
     Pool, Prices,
     arguments::resources,
     model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, PoolsError},
-    wire::{AnswerError, TellError, decode_answer, decode_cluster, encode_answer, encode_cluster},
+    wire::{
+        AnswerError, EncodeError, decode_answer, decode_cluster, encode_answer, encode_cluster,
+    },
 };
 use proptest::prelude::*;
 
@@ -68,7 +70,7 @@ fn only_the_third_generation_supports_several_pools() {
     for generation in [P1, P2] {
         assert_eq!(
             encode_answer(generation, &three_pools()),
-            Err(TellError::SeveralPools {
+            Err(EncodeError::SeveralPools {
                 generation,
                 count: 3
             })
@@ -103,7 +105,7 @@ fn prices_are_one_more_field_of_a_pool_that_others_ignore() {
     for generation in [P1, P2] {
         assert_eq!(
             encode_answer(generation, &priced()),
-            Err(TellError::Prices(generation))
+            Err(EncodeError::Prices(generation))
         );
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use super::support::{TIMEOUT, next, raw, reach, received, settings};
 use h2::Reason;
-use liqo_resource_plugin::{Change, Fault, PluginClient, Settings, State, wire};
+use liqo_resource_plugin::{CallFault, Change, PluginClient, Settings, SubscriptionState, wire};
 use tokio::net::TcpListener;
 
 const CPU: &[u8] = b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x012";
@@ -38,12 +38,15 @@ async fn a_plugin_that_accepts_a_connection_and_never_answers_is_unreachable() {
     .unwrap();
     assert!(matches!(
         client.read("rome").await.unwrap_err().fault,
-        Fault::Timeout(_)
+        CallFault::Timeout(_)
     ));
-    let state = reach(&mut client.state(), |state| *state != State::Connecting).await;
+    let state = reach(&mut client.subscription_state(), |state| {
+        *state != SubscriptionState::Connecting
+    })
+    .await;
     assert_eq!(
         state,
-        State::Unreachable("it did not answer within 200ms".to_owned())
+        SubscriptionState::Unreachable("it did not answer within 200ms".to_owned())
     );
     silent.abort();
 }
@@ -75,13 +78,16 @@ async fn a_plugin_that_hangs_is_detected_and_subscribed_to_again() {
         ..settings(address)
     })
     .unwrap();
-    let (mut state, mut changes) = (client.state(), client.changes());
-    reach(&mut state, |state| *state == State::Connected).await;
+    let (mut state, mut changes) = (client.subscription_state(), client.changes());
+    reach(&mut state, |state| *state == SubscriptionState::Connected).await;
     assert_eq!(next(&mut changes).await, Change::All);
     hangs.store(1, Ordering::SeqCst);
-    reach(&mut state, |state| matches!(state, State::Unreachable(_))).await;
+    reach(&mut state, |state| {
+        matches!(state, SubscriptionState::Unreachable(_))
+    })
+    .await;
     hangs.store(0, Ordering::SeqCst);
-    reach(&mut state, |state| *state == State::Connected).await;
+    reach(&mut state, |state| *state == SubscriptionState::Connected).await;
     assert_eq!(
         next(&mut changes).await,
         Change::All,
@@ -106,7 +112,10 @@ async fn a_plugin_that_accepts_the_subscription_silently_counts_as_connected() {
     })
     .unwrap();
     let mut changes = client.changes();
-    reach(&mut client.state(), |state| *state == State::Connected).await;
+    reach(&mut client.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     assert_eq!(next(&mut changes).await, Change::All);
     assert_eq!(
         client.read("rome").await.unwrap()[0].resources.to_string(),
@@ -137,14 +146,14 @@ async fn streams_that_end_at_once_are_retried_with_growing_delays_and_count_as_c
         })
         .await;
         let client = client(address);
-        let (mut state, mut changes) = (client.state(), client.changes());
-        let found = reach(&mut state, |state| *state != State::Connecting).await;
+        let (mut state, mut changes) = (client.subscription_state(), client.changes());
+        let found = reach(&mut state, |state| *state != SubscriptionState::Connecting).await;
         let reason = if implemented {
             "it ended the subscription"
         } else {
             "it has no method Subscribe"
         };
-        assert_eq!(found, State::NotSubscribed(reason.to_owned()));
+        assert_eq!(found, SubscriptionState::NotSubscribed(reason.to_owned()));
         assert_eq!(
             (next(&mut changes).await, next(&mut changes).await),
             (Change::All, Change::All)
@@ -191,20 +200,20 @@ async fn a_broken_connection_is_opened_again() {
     })
     .await;
     let client = client(address);
-    let (mut state, mut changes) = (client.state(), client.changes());
+    let (mut state, mut changes) = (client.subscription_state(), client.changes());
     for _ in 0..2 {
         assert_eq!(
             next(&mut changes).await,
             Change::Cluster("milan".to_owned())
         );
         assert_eq!(next(&mut changes).await, Change::All);
-        reach(&mut state, |state| *state == State::Connected).await;
+        reach(&mut state, |state| *state == SubscriptionState::Connected).await;
         assert!(matches!(
             client.read("rome").await.unwrap_err().fault,
-            Fault::Unreachable(_) | Fault::Refused { .. }
+            CallFault::Unreachable(_) | CallFault::Refused { .. }
         ));
         kill.notify_one();
-        reach(&mut state, |state| *state != State::Connected).await;
+        reach(&mut state, |state| *state != SubscriptionState::Connected).await;
     }
 }
 
@@ -231,7 +240,10 @@ async fn a_flood_of_notifications_is_one_change_for_each_cluster() {
     .await;
     let client = client(address);
     let mut changes = client.changes();
-    reach(&mut client.state(), |state| *state == State::Connected).await;
+    reach(&mut client.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     tokio::time::timeout(TIMEOUT, async {
         while sent.load(Ordering::SeqCst) < 2000 {
             tokio::task::yield_now().await;
@@ -317,7 +329,14 @@ async fn a_notification_that_cannot_be_decoded_means_that_anything_may_have_chan
         let client = client(address);
         let mut changes = client.changes();
         assert_eq!(next(&mut changes).await, Change::All);
-        let state = reach(&mut client.state(), |state| *state != State::Connecting).await;
-        assert_eq!(matches!(state, State::NotSubscribed(_)), ends, "{state:?}");
+        let state = reach(&mut client.subscription_state(), |state| {
+            *state != SubscriptionState::Connecting
+        })
+        .await;
+        assert_eq!(
+            matches!(state, SubscriptionState::NotSubscribed(_)),
+            ends,
+            "{state:?}"
+        );
     }
 }

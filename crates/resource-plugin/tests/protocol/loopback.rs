@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::support::{FakeSource, Plugin, TIMEOUT, loopback, next, reach, received, settings};
 use liqo_resource_plugin::{
-    Change, Fault, Generation, Options, PluginClient, Pool, ServeError, Server, Settings, State,
-    arguments::resources,
+    CallFault, Change, Generation, Options, PluginClient, Pool, ServeError, Server, Settings,
+    SubscriptionState, arguments::resources,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -15,7 +15,10 @@ use tonic::Code;
 
 async fn client(settings: Settings) -> PluginClient {
     let client = PluginClient::new(settings).unwrap();
-    reach(&mut client.state(), |state| *state == State::Connected).await;
+    reach(&mut client.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     client
 }
 
@@ -66,7 +69,10 @@ async fn each_subscriber_gets_each_change_once_and_only_a_new_one_gets_all() {
     let second = PluginClient::new(settings(plugin.address)).unwrap();
     let mut second_changes = second.changes();
     assert_eq!(next(&mut second_changes).await, Change::All);
-    reach(&mut second.state(), |state| *state == State::Connected).await;
+    reach(&mut second.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     source
         .announcer
         .announce(&Change::Cluster("milan".to_owned()));
@@ -156,7 +162,7 @@ async fn errors_of_the_source_arrive() {
     ] {
         let error = client.read(cluster).await.unwrap_err();
         assert!(
-            matches!(error.fault, Fault::Refused { code, .. } if code == expected),
+            matches!(error.fault, CallFault::Refused { code, .. } if code == expected),
             "{error}"
         );
     }
@@ -192,15 +198,18 @@ async fn the_client_subscribes_to_a_plugin_that_starts_later_or_comes_back() {
     let address = reserved.local_addr().unwrap();
     drop(reserved);
     let client = PluginClient::new(settings(address)).unwrap();
-    let (mut state, mut changes) = (client.state(), client.changes());
-    let unreachable = reach(&mut state, |state| matches!(state, State::Unreachable(_))).await;
+    let (mut state, mut changes) = (client.subscription_state(), client.changes());
+    let unreachable = reach(&mut state, |state| {
+        matches!(state, SubscriptionState::Unreachable(_))
+    })
+    .await;
     assert!(
         format!("{unreachable:?}").contains("refused"),
         "{unreachable:?}"
     );
     assert!(matches!(
         client.read("rome").await.unwrap_err().fault,
-        Fault::Unreachable(_)
+        CallFault::Unreachable(_)
     ));
     assert_eq!(received(&mut changes), []);
 
@@ -213,11 +222,11 @@ async fn the_client_subscribes_to_a_plugin_that_starts_later_or_comes_back() {
             },
         )
         .await;
-        reach(&mut state, |state| *state == State::Connected).await;
+        reach(&mut state, |state| *state == SubscriptionState::Connected).await;
         assert_eq!(next(&mut changes).await, Change::All);
         assert_eq!(client.read("rome").await.unwrap().len(), 1);
         plugin.stop().await;
-        reach(&mut state, |state| *state != State::Connected).await;
+        reach(&mut state, |state| *state != SubscriptionState::Connected).await;
         received(&mut changes);
     }
 }
@@ -234,10 +243,13 @@ async fn open_subscriptions_do_not_keep_a_plugin_from_ending() {
     let clients = [client(slow()).await, client(slow()).await];
     plugin.stop().await;
     for client in clients {
-        let end = reach(&mut client.state(), |state| *state != State::Connected).await;
+        let end = reach(&mut client.subscription_state(), |state| {
+            *state != SubscriptionState::Connected
+        })
+        .await;
         assert_eq!(
             end,
-            State::NotSubscribed("it ended the subscription".to_owned()),
+            SubscriptionState::NotSubscribed("it ended the subscription".to_owned()),
             "the stream ended, the connection did not break"
         );
     }

@@ -10,8 +10,8 @@ use super::support::{FakeSource, Plugin, TIMEOUT, loopback, reach, settings};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use liqo_resource_plugin::{
-    Fault, Generation, Options, Pem, PluginClient, Pool, ResourceSource, ServeError, Server,
-    Settings, SourceError, State, Tls, async_trait,
+    CallFault, ClientTls, Generation, Options, Pem, PluginClient, Pool, ResourceSource, ServeError,
+    Server, Settings, SourceError, SubscriptionState, async_trait,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio::sync::watch;
@@ -87,7 +87,7 @@ async fn both_ends_check_the_certificate_of_the_other() {
         ..loopback()
     };
     let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &options).await;
-    let tls = |authority: &str, identity, name: &str| Tls {
+    let tls = |authority: &str, identity, name: &str| ClientTls {
         authority: files.file(authority).into(),
         identity,
         server_name: Some(name.to_owned()),
@@ -106,7 +106,10 @@ async fn both_ends_check_the_certificate_of_the_other() {
         "plugin.liqo",
     )));
     assert_eq!(good.read("rome").await.unwrap().len(), 1);
-    reach(&mut good.state(), |state| *state == State::Connected).await;
+    reach(&mut good.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     for (what, wrong) in [
         ("plain text", None),
         (
@@ -132,7 +135,10 @@ async fn both_ends_check_the_certificate_of_the_other() {
     ] {
         let error = client(wrong).read("rome").await.unwrap_err();
         assert!(
-            matches!(error.fault, Fault::Unreachable(_) | Fault::Timeout(_)),
+            matches!(
+                error.fault,
+                CallFault::Unreachable(_) | CallFault::Timeout(_)
+            ),
             "{what}: {error}"
         );
     }
@@ -282,20 +288,29 @@ async fn many_subscribers_are_served_and_too_many_are_refused() {
         .map(|_| PluginClient::new(settings(plugin.address)).unwrap())
         .collect();
     for client in &clients {
-        reach(&mut client.state(), |state| *state == State::Connected).await;
+        reach(&mut client.subscription_state(), |state| {
+            *state == SubscriptionState::Connected
+        })
+        .await;
     }
     let one_more = PluginClient::new(Settings {
         longest_delay: Duration::from_millis(50),
         ..settings(plugin.address)
     })
     .unwrap();
-    let refused = reach(&mut one_more.state(), |state| *state != State::Connecting).await;
+    let refused = reach(&mut one_more.subscription_state(), |state| {
+        *state != SubscriptionState::Connecting
+    })
+    .await;
     assert!(
-        matches!(&refused, State::NotSubscribed(reason) if reason.contains("64 subscribers")),
+        matches!(&refused, SubscriptionState::NotSubscribed(reason) if reason.contains("64 subscribers")),
         "{refused:?}"
     );
     drop(clients);
-    reach(&mut one_more.state(), |state| *state == State::Connected).await;
+    reach(&mut one_more.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     plugin.stop().await;
 }
 
@@ -308,7 +323,10 @@ async fn a_plugin_that_is_told_to_stop_is_not_ready_at_once_and_still_answers_fo
     let serving =
         tokio::spawn(server.run(FakeSource::with(&["cpu=1"]), async { drop(asked.await) }));
     let subscribed = PluginClient::new(settings(address)).unwrap();
-    reach(&mut subscribed.state(), |state| *state == State::Connected).await;
+    reach(&mut subscribed.subscription_state(), |state| {
+        *state == SubscriptionState::Connected
+    })
+    .await;
     let mut health = HealthClient::new(
         Endpoint::from_shared(format!("http://{address}"))
             .unwrap()
@@ -334,8 +352,8 @@ async fn a_plugin_that_is_told_to_stop_is_not_ready_at_once_and_still_answers_fo
         "the test was too slow to check anything"
     );
     assert_eq!(
-        *subscribed.state().borrow(),
-        State::Connected,
+        *subscribed.subscription_state().borrow(),
+        SubscriptionState::Connected,
         "open subscriptions stay"
     );
 
@@ -345,5 +363,8 @@ async fn a_plugin_that_is_told_to_stop_is_not_ready_at_once_and_still_answers_fo
         .unwrap()
         .unwrap();
     assert!(began.elapsed() >= linger);
-    reach(&mut subscribed.state(), |state| *state != State::Connected).await;
+    reach(&mut subscribed.subscription_state(), |state| {
+        *state != SubscriptionState::Connected
+    })
+    .await;
 }

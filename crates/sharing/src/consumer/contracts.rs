@@ -17,23 +17,23 @@ use liqo_api::{
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Queue,
     cache::parsed_len,
-    conditions::namespaced,
+    conditions::namespaced_api,
     peers,
-    put::{marked, put, put_status},
-    writes::{Step as _, delete_if_present, unless_gone},
+    put::{create_or_replace, replace_status, with_peer_labels},
+    writes::{StepContext as _, delete_if_present, unless_gone},
 };
-use liqo_metering::spending::Settled;
+use liqo_metering::spending::SettledCosts;
 use liqo_signing::ClusterIdentity;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{at_provider, provider_of};
-use crate::{ContractHere, Error, FIELD_MANAGER, SETTLE_DELAY, breach_reports::BreachReports};
+use crate::{ContractOfPeering, Error, FIELD_MANAGER, SETTLE_DELAY, breach_reports::BreachReports};
 use liqo_market::contract::{
     TOLERANCE,
-    breaches::Doubts,
-    consumer::{ContractAction, ContractJudgement, ContractView, judge},
+    breaches::UnconfirmedBreaches,
+    consumer::{ContractAction, ContractJudgement, ContractView, judge_contracts},
     record::{ContractAtProvider, ContractCopy, ContractRecord},
 };
 
@@ -76,7 +76,7 @@ impl WatchedContracts {
         since.is_some_and(|since| since.elapsed() >= TOLERANCE.unsigned_abs())
     }
 
-    fn cache(
+    fn contracts_at_provider(
         &self,
         connection: &PeerConnection,
         queue: &Queue<ClusterId>,
@@ -88,7 +88,7 @@ impl WatchedContracts {
                 Config::default(),
                 self.stop.clone(),
                 stored_len,
-                |contract| Some(ContractRecord::at_provider(contract)),
+                |contract| Some(ContractRecord::from_provider(contract)),
                 move |_, _, _| queue.add_after(id.clone(), SETTLE_DELAY),
             )
         })
@@ -102,7 +102,7 @@ fn stored_len(record: &ContractAtProvider) -> usize {
 }
 
 /// Input for the judgement of one provider's contracts.
-pub struct Seen<'a> {
+pub struct ObservedProvider<'a> {
     pub id: &'a ClusterId,
     pub peer: &'a ForeignCluster,
     pub consume: Option<&'a Consume>,
@@ -119,10 +119,10 @@ pub struct ConsumerContracts {
     context: Context,
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster: copies, and our own ones.
-    contracts: Cache<ContractHere>,
+    contracts: Cache<ContractOfPeering>,
     queue: Queue<ClusterId>,
     /// Possible breaches that this process has seen, by provider and contract.
-    doubts: Mutex<HashMap<ClusterId, BTreeMap<String, Doubts>>>,
+    doubts: Mutex<HashMap<ClusterId, BTreeMap<String, UnconfirmedBreaches>>>,
     reports: BreachReports,
 }
 
@@ -130,7 +130,7 @@ impl ConsumerContracts {
     pub fn new(
         context: Context,
         identity: Arc<ClusterIdentity>,
-        contracts: Cache<ContractHere>,
+        contracts: Cache<ContractOfPeering>,
         queue: Queue<ClusterId>,
     ) -> Self {
         let (doubts, reports) = (Mutex::default(), BreachReports::default());
@@ -145,22 +145,22 @@ impl ConsumerContracts {
     }
 
     pub async fn synced(&self) -> bool {
-        self.contracts.synced().await
+        self.contracts.wait_until_synced().await
     }
 
-    fn copies(&self, id: &ClusterId) -> BTreeMap<String, Arc<ContractCopy>> {
+    fn copies_of_provider(&self, id: &ClusterId) -> BTreeMap<String, Arc<ContractCopy>> {
         let all = self.contracts.all().into_iter();
         let of_provider = all.filter(|(key, _)| provider_of(&key.namespace).as_ref() == Some(id));
-        let copy = |(key, contract): (Key, Arc<ContractHere>)| match contract.as_ref() {
-            ContractHere::Copy(copy) => Some((key.name, copy.clone())),
-            ContractHere::Issued(_) => None,
+        let copy = |(key, contract): (Key, Arc<ContractOfPeering>)| match contract.as_ref() {
+            ContractOfPeering::Copy(copy) => Some((key.name, copy.clone())),
+            ContractOfPeering::Issued(_) => None,
         };
         of_provider.filter_map(copy).collect()
     }
 
     /// Judges the contracts of a provider; nothing while they are not known.
-    pub async fn judge(&self, seen: &Seen<'_>) -> ContractJudgement {
-        let copies = self.copies(seen.id);
+    pub async fn judge_provider(&self, seen: &ObservedProvider<'_>) -> ContractJudgement {
+        let copies = self.copies_of_provider(seen.id);
         let lacks_end =
             |copy: &ContractCopy| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
         let open =
@@ -173,7 +173,9 @@ impl ConsumerContracts {
         if !concerned {
             return ContractJudgement::default();
         }
-        let cache = seen.watched.cache(seen.connection, &self.queue);
+        let cache = seen
+            .watched
+            .contracts_at_provider(seen.connection, &self.queue);
         if !cache.is_synced() {
             return ContractJudgement::default();
         }
@@ -198,12 +200,12 @@ impl ConsumerContracts {
         };
         let judgement = {
             let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);
-            judge(&view, doubts.entry(seen.id.clone()).or_default())
+            judge_contracts(&view, doubts.entry(seen.id.clone()).or_default())
         };
         let namespace = provider_namespace(seen.id);
         for copy in copies.values() {
             self.reports
-                .tell(
+                .report_breaches(
                     &self.context,
                     seen.id,
                     &namespace,
@@ -216,11 +218,11 @@ impl ConsumerContracts {
     }
 
     /// This cluster asks for nothing more, so what it signed is over.
-    pub async fn close(&self, id: &ClusterId) -> Result<(), Error> {
+    pub async fn close_contracts(&self, id: &ClusterId) -> Result<(), Error> {
         let namespace = provider_namespace(id);
-        let copies: Api<Contract> = namespaced(&self.context.client, &namespace);
+        let copies: Api<Contract> = namespaced_api(&self.context.client, &namespace);
         for (name, copy) in self
-            .copies(id)
+            .copies_of_provider(id)
             .into_iter()
             .filter(|(_, copy)| copy.status.phase != ContractPhase::Ended)
         {
@@ -231,7 +233,7 @@ impl ConsumerContracts {
                 end_requested: None,
                 ..copy.status.clone()
             };
-            let written = put_status(&copies, FIELD_MANAGER, &name, &status).await;
+            let written = replace_status(&copies, FIELD_MANAGER, &name, &status).await;
             written.step(
                 "write the status of",
                 "Contract",
@@ -251,12 +253,12 @@ impl ConsumerContracts {
         let mut failures = Vec::new();
         let mut not_stored = BTreeSet::new();
         for action in actions {
-            let copy = action.copy().map(str::to_owned);
+            let copy = action.copy_name().map(str::to_owned);
             // A signature leaves this cluster only after its own copy has it.
             if matches!(&action, ContractAction::Answer(name, _) if not_stored.contains(name)) {
                 continue;
             }
-            if let Err(error) = self.act(id, action, connection).await {
+            if let Err(error) = self.carry_out_action(id, action, connection).await {
                 failures.push(error);
                 not_stored.extend(copy);
             }
@@ -264,33 +266,31 @@ impl ConsumerContracts {
         failures
     }
 
-    async fn act(
+    async fn carry_out_action(
         &self,
         id: &ClusterId,
         action: ContractAction,
         connection: &PeerConnection,
     ) -> Result<(), Error> {
         let namespace = provider_namespace(id);
-        let copies: Api<Contract> = namespaced(&self.context.client, &namespace);
+        let copies: Api<Contract> = namespaced_api(&self.context.client, &namespace);
         let key = |name: &str| Key::new(&namespace, name);
         match action {
             ContractAction::ApplyCopy(name, spec) => {
                 let exists = self.contracts.get(&key(&name)).is_some();
-                let copy = marked(Contract::new(&name, *spec), labels::PROVIDER_ID, id);
-                put(&copies, FIELD_MANAGER, &copy, exists).await.step(
-                    "write",
-                    "Contract",
-                    key(&name),
-                )?;
+                let copy = with_peer_labels(Contract::new(&name, *spec), labels::PROVIDER_ID, id);
+                create_or_replace(&copies, FIELD_MANAGER, &copy, exists)
+                    .await
+                    .step("write", "Contract", key(&name))?;
             }
             ContractAction::AnswerCopy(name, status) => {
-                put_status(&copies, FIELD_MANAGER, &name, &status)
+                replace_status(&copies, FIELD_MANAGER, &name, &status)
                     .await
                     .step("write the status of", "Contract", key(&name))?;
             }
             ContractAction::DeleteCopy { name, heir } => {
                 if let Some(heir) = heir {
-                    bequeath(&copies, &key(&name), &key(&heir)).await?;
+                    take_over_costs(&copies, &key(&name), &key(&heir)).await?;
                 }
                 delete_if_present(&copies, &name, &DeleteParams::default())
                     .await
@@ -298,12 +298,12 @@ impl ConsumerContracts {
             }
             ContractAction::Answer(name, status) => {
                 let contracts: Api<Contract> =
-                    namespaced(&connection.client, &connection.tenant_namespace);
+                    namespaced_api(&connection.client, &connection.tenant_namespace);
                 let (phase, signed) = (
                     status.phase,
                     status.signature.as_ref().map(|signature| signature.version),
                 );
-                let written = peers::call(answer(&contracts, &name, &status)).await;
+                let written = peers::call(write_answer(&contracts, &name, &status)).await;
                 let key = Key::new(&connection.tenant_namespace, &name);
                 at_provider(id, written.step("write the status of", "Contract", key))?;
                 tracing::info!(provider = %id, contract = name, ?phase, signed, "answered a contract");
@@ -314,7 +314,7 @@ impl ConsumerContracts {
 }
 
 /// Lets one copy take over what another one cost, unless it has already.
-async fn bequeath(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Error> {
+async fn take_over_costs(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Error> {
     let Some(old) = copies
         .get_opt(&from.name)
         .await
@@ -328,14 +328,14 @@ async fn bequeath(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Er
         .step("read", "Contract", to)?
         .metadata;
     let (before, costs) = (
-        Settled::of(heir.annotations.as_ref()),
-        Settled::of(old.metadata.annotations.as_ref()),
+        SettledCosts::from_annotations(heir.annotations.as_ref()),
+        SettledCosts::from_annotations(old.metadata.annotations.as_ref()),
     );
     let after = before.taking_over(&old.metadata.uid.unwrap_or_default(), &costs);
     if after != before {
         // Metering writes it, too.
         let version = heir.resource_version;
-        let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: after.text() } } });
+        let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: after.annotation_text() } } });
         let written = copies
             .patch_metadata(&to.name, &PatchParams::default(), &Patch::Merge(&patch))
             .await;
@@ -345,10 +345,10 @@ async fn bequeath(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Er
 }
 
 /// Replaces our answer at the provider.
-async fn answer(
+async fn write_answer(
     contracts: &Api<Contract>,
     name: &str,
     status: &ContractStatus,
 ) -> kube::Result<()> {
-    unless_gone(put_status(contracts, FIELD_MANAGER, name, status).await).map(drop)
+    unless_gone(replace_status(contracts, FIELD_MANAGER, name, status).await).map(drop)
 }

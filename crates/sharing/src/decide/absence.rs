@@ -18,7 +18,7 @@ pub struct Silence {
 impl Silence {
     /// `None` if the consumer is not silent, or nothing is known about that. `seen_for` tells for
     /// how long this leader has seen the silence.
-    pub fn of(peer: &ForeignCluster, seen_for: impl FnOnce() -> Duration) -> Option<Self> {
+    pub fn of_consumer(peer: &ForeignCluster, seen_for: impl FnOnce() -> Duration) -> Option<Self> {
         let lasts = is_silent(peer).map(|is_silent| is_silent.then(seen_for));
         if lasts == Some(None) {
             return None;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     fn silence(conditions: &[(&str, &str, &str)], seconds: u64) -> Option<Silence> {
-        Silence::of(&peer(conditions), || Duration::from_secs(seconds))
+        Silence::of_consumer(&peer(conditions), || Duration::from_secs(seconds))
     }
 
     fn policy(absence_seconds: Option<u32>) -> Provide {

@@ -19,9 +19,9 @@ use liqo_api::{
 };
 use liqo_quantity::{ResourceArgument, priced_unit, unit_of};
 
-use liqo_market::contract::consumer::Stance;
+use liqo_market::contract::consumer::ContractStance;
 
-use super::{reduce::ADVERTISED, tethering::Returns};
+use super::{reduce::ADVERTISED, tethering::OwnNodesReturn};
 
 /// Maximum number of pools from one provider, because each becomes a node. Further ones are
 /// refused.
@@ -52,16 +52,16 @@ pub struct BorrowingIntent {
     /// The user's decisions on single offers, by pool.
     pub decisions: BTreeMap<String, OfferDecision>,
     /// Effect of this cluster's answers to the provider's contracts on offers, by contract.
-    pub contracts: BTreeMap<String, Stance>,
+    pub contracts: BTreeMap<String, ContractStance>,
     /// Whether what the provider offers may be this cluster's own.
-    pub returns: Returns,
+    pub returns: OwnNodesReturn,
     /// The peer that this cluster is tethered to, if that is another one.
     pub tethered_elsewhere: Option<ClusterId>,
 }
 
 /// The objects in this cluster that belong to a provider, by pool.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LocalObjects {
+pub struct ObjectsOfProvider {
     /// Copies of its offers.
     pub mirrors: BTreeMap<String, Arc<ResourceOffer>>,
     pub nodes: BTreeMap<String, Arc<VirtualNodeState>>,
@@ -76,7 +76,7 @@ pub struct VirtualNodeState {
 
 /// One write. Writes in this cluster come before those at the provider, which may not answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum ConsumerAction {
     DeleteNode(String),
     ApplyNode(VirtualNodeSpec),
     /// Deletes the copy of this offer.
@@ -90,24 +90,24 @@ pub enum Action {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
-    pub actions: Vec<Action>,
+pub struct OfferJudgement {
+    pub actions: Vec<ConsumerAction>,
     /// The condition `OfferAccepted` of the provider's `ForeignCluster`.
     pub condition: DesiredCondition,
 }
 
 /// Judges all offers of a provider. `no_offer_message` is the provider's own explanation of why it
 /// offers nothing.
-pub fn judge(
+pub fn judge_offers(
     intent: &BorrowingIntent,
     offers: &BTreeMap<String, Arc<Claimed<ResourceOffer>>>,
-    local: &LocalObjects,
+    local: &ObjectsOfProvider,
     no_offer_message: Option<&str>,
-) -> Judgement {
+) -> OfferJudgement {
     let (mut here, mut there) = (Vec::new(), Vec::new());
-    let mut outcomes = Outcomes::default();
+    let mut outcomes = OfferOutcomes::default();
     let mut mirrored = BTreeSet::new();
-    let mut limits = RemainingLimits::of(intent);
+    let mut limits = RemainingLimits::of_intent(intent);
     let has_node = |name: &str| local.nodes.get(name).is_some_and(|node| !node.deleting);
     // Reads one offer more than allowed, to report that there are too many. Offers with a node come
     // first, so the limits of the policy never take an existing node away in favour of a new one.
@@ -119,13 +119,13 @@ pub fn judge(
     read.sort_by_key(|(number, (name, _))| (!has_node(name), *number));
     for (number, (name, offer)) in read {
         let verdict = if number < MAX_POOLS {
-            verdict(intent, name, offer, local, &mut limits)
+            offer_verdict(intent, name, offer, local, &mut limits)
         } else {
-            Verdict::Refuse(format!("a provider may offer at most {MAX_POOLS} pools"))
+            OfferVerdict::Refuse(format!("a provider may offer at most {MAX_POOLS} pools"))
         };
-        let status = verdict.status();
+        let status = verdict.offer_status();
         match verdict {
-            Verdict::Accept {
+            OfferVerdict::Accept {
                 resources, closed, ..
             } => {
                 outcomes.accepted.push(name);
@@ -136,24 +136,24 @@ pub fn judge(
                 );
                 here.extend(apply_node(intent, offer, resources, closed, local));
             }
-            Verdict::TooDear(why) => outcomes.too_dear.push(format!("pool {name}: {why}")),
-            Verdict::Ask(_) => outcomes.waiting.push(name),
-            Verdict::Wait(why) => outcomes.empty.push(format!("pool {name}: {why}")),
-            Verdict::Refuse(why) if is_pool_name(name) => {
+            OfferVerdict::TooDear(why) => outcomes.too_dear.push(format!("pool {name}: {why}")),
+            OfferVerdict::Ask(_) => outcomes.waiting.push(name),
+            OfferVerdict::Wait(why) => outcomes.empty.push(format!("pool {name}: {why}")),
+            OfferVerdict::Refuse(why) if is_pool_name(name) => {
                 outcomes.refused.push(format!("pool {name}: {why}"));
             }
-            Verdict::Refuse(why) => outcomes.refused.push(why),
+            OfferVerdict::Refuse(why) => outcomes.refused.push(why),
         }
         if number < MAX_POOLS
             && is_pool_name(name)
             && offer.spec.pool == *name
-            && defect_of_way(&offer.spec).is_none()
+            && path_defect(&offer.spec).is_none()
         {
             mirrored.insert(name.clone());
-            here.extend(mirror(name, offer, &status, local));
+            here.extend(mirror_offer(name, offer, &status, local));
         }
         if offer.status.as_ref() != Some(&status) {
-            there.push(Action::Answer(name.clone(), status));
+            there.push(ConsumerAction::Answer(name.clone(), status));
         }
     }
     let accepted: BTreeSet<&str> = outcomes.accepted.iter().copied().collect();
@@ -161,38 +161,38 @@ pub fn judge(
         .nodes
         .iter()
         .filter(|(name, node)| !node.deleting && !accepted.contains(name.as_str()));
-    let mut actions: Vec<Action> = gone
-        .map(|(name, _)| Action::DeleteNode(name.clone()))
+    let mut actions: Vec<ConsumerAction> = gone
+        .map(|(name, _)| ConsumerAction::DeleteNode(name.clone()))
         .collect();
     actions.extend(here);
     let stale = local.mirrors.iter().filter(|(name, mirror)| {
         mirror.metadata.deletion_timestamp.is_none() && !mirrored.contains(*name)
     });
-    actions.extend(stale.map(|(name, _)| Action::DeleteMirror(name.clone())));
+    actions.extend(stale.map(|(name, _)| ConsumerAction::DeleteMirror(name.clone())));
     actions.extend(there);
-    Judgement {
+    OfferJudgement {
         actions,
-        condition: outcomes.condition(intent, no_offer_message),
+        condition: outcomes.offers_condition(intent, no_offer_message),
     }
 }
 
 /// Deletes all local objects of a provider: virtual nodes first, so that their pods go first.
-pub fn remove_all(local: &LocalObjects) -> Vec<Action> {
+pub fn remove_all(local: &ObjectsOfProvider) -> Vec<ConsumerAction> {
     let nodes = local
         .nodes
         .iter()
         .filter(|(_, node)| !node.deleting)
-        .map(|(name, _)| Action::DeleteNode(name.clone()));
+        .map(|(name, _)| ConsumerAction::DeleteNode(name.clone()));
     let mirrors = local
         .mirrors
         .iter()
         .filter(|(_, mirror)| mirror.metadata.deletion_timestamp.is_none());
     nodes
-        .chain(mirrors.map(|(name, _)| Action::DeleteMirror(name.clone())))
+        .chain(mirrors.map(|(name, _)| ConsumerAction::DeleteMirror(name.clone())))
         .collect()
 }
 
-enum Verdict {
+enum OfferVerdict {
     /// Accepts a part of the offer.
     Accept {
         resources: ResourceList,
@@ -211,8 +211,8 @@ enum Verdict {
     Refuse(String),
 }
 
-impl Verdict {
-    fn status(&self) -> ResourceOfferStatus {
+impl OfferVerdict {
+    fn offer_status(&self) -> ResourceOfferStatus {
         let (phase, message) = match self {
             Self::Accept {
                 left_out, closed, ..
@@ -248,7 +248,7 @@ struct RemainingLimits {
 }
 
 impl RemainingLimits {
-    fn of(intent: &BorrowingIntent) -> Self {
+    fn of_intent(intent: &BorrowingIntent) -> Self {
         let consume = intent.consume.clone().unwrap_or_default();
         Self {
             offers: consume.max_offers.map_or(MAX_POOLS, usize::from),
@@ -257,7 +257,7 @@ impl RemainingLimits {
     }
 
     /// Takes as much of these resources as the limits allow.
-    fn take(&mut self, resources: &ResourceList) -> ResourceList {
+    fn take_up_to(&mut self, resources: &ResourceList) -> ResourceList {
         self.offers -= 1;
         let taken = resources.capped_by(&self.resources);
         self.resources = self
@@ -269,26 +269,26 @@ impl RemainingLimits {
     }
 }
 
-fn verdict(
+fn offer_verdict(
     intent: &BorrowingIntent,
     name: &str,
     offer: &ResourceOffer,
-    local: &LocalObjects,
+    local: &ObjectsOfProvider,
     limits: &mut RemainingLimits,
-) -> Verdict {
+) -> OfferVerdict {
     // An existing node stays while its offer is empty: users and their tools know it by name, and
     // the provider never cuts an offer below what pods use.
     let exists = local.nodes.get(name).is_some_and(|node| !node.deleting);
-    if let Some(why) = defect(intent, name, offer, exists) {
-        return Verdict::Refuse(why);
+    if let Some(why) = offer_defect(intent, name, offer, exists) {
+        return OfferVerdict::Refuse(why);
     }
     if let Some(peer) = intent.tethered_elsewhere.as_ref().filter(|_| !exists) {
-        return Verdict::Refuse(format!(
+        return OfferVerdict::Refuse(format!(
             "the consumer is tethered to {peer}, and borrows from nobody else"
         ));
     }
     let Some(consume) = &intent.consume else {
-        return Verdict::Refuse(
+        return OfferVerdict::Refuse(
             "no PeeringPolicy of the consumer selects this provider".to_owned(),
         );
     };
@@ -296,59 +296,59 @@ fn verdict(
     let has_notice = exists && offer.spec.drain_timestamp.is_some();
     let too_far = too_far(&offer.spec, consume);
     if let Some(why) = too_far.clone().filter(|_| !has_notice) {
-        return Verdict::Refuse(why);
+        return OfferVerdict::Refuse(why);
     }
     let decision = intent.decisions.get(name);
     if decision == Some(&OfferDecision::Refuse) {
-        return Verdict::Refuse("the user refused it".to_owned());
+        return OfferVerdict::Refuse("the user refused it".to_owned());
     }
     if consume.accept == Accept::Never {
-        return Verdict::Refuse(
+        return OfferVerdict::Refuse(
             "the consumer's PeeringPolicy accepts nothing from here".to_owned(),
         );
     }
     if limits.offers == 0 {
         let most = consume.max_offers.unwrap_or_default();
-        return Verdict::Refuse(format!(
+        return OfferVerdict::Refuse(format!(
             "the consumer's PeeringPolicy accepts at most {most} offers of one provider"
         ));
     }
     if let Some(verdict) = without_contract(intent, consume, offer, exists) {
         return verdict;
     }
-    let resources = usable(&offer.spec.lasting());
+    let resources = usable_resources(&offer.spec.lasting_resources());
     if !exists && resources.is_zero() {
-        return Verdict::Wait(
+        return OfferVerdict::Wait(
             "it is empty; the consumer accepts it as soon as it contains resources".to_owned(),
         );
     }
-    let too_dear = too_dear(&offer.spec, &resources, consume);
+    let too_dear = too_expensive(&offer.spec, &resources, consume);
     if let Some(why) = too_dear.clone().filter(|_| !exists) {
-        return Verdict::TooDear(why);
+        return OfferVerdict::TooDear(why);
     }
     // An offer that was accepted before the policy became manual stays accepted.
     if !exists && decision.is_none() && consume.accept == Accept::Manual {
-        return Verdict::Ask(
+        return OfferVerdict::Ask(
             "the consumer's PeeringPolicy requires a decision by the user: `liqoctl offer accept`"
                 .to_owned(),
         );
     }
     if !exists && resources.capped_by(&limits.resources).is_zero() {
-        return Verdict::Wait(
+        return OfferVerdict::Wait(
             "the consumer's PeeringPolicy accepts no more resources of this provider now"
                 .to_owned(),
         );
     }
     let comes_back =
-        offer.spec.path.contains(&intent.own) && intent.returns == Returns::BeingTakenBack;
+        offer.spec.path.contains(&intent.own) && intent.returns == OwnNodesReturn::BeingTakenBack;
     let comes_back = comes_back
         .then(|| "the provider has not taken back yet what belongs to this cluster".to_owned());
     let closed = comes_back
         .or(too_far)
         .or(too_dear)
         .or_else(|| closed_by_contract(intent, offer));
-    Verdict::Accept {
-        resources: limits.take(&resources),
+    OfferVerdict::Accept {
+        resources: limits.take_up_to(&resources),
         left_out: left_out(&offer.spec.labels, consume),
         closed,
     }
@@ -361,31 +361,35 @@ fn without_contract(
     consume: &Consume,
     offer: &ResourceOffer,
     exists: bool,
-) -> Option<Verdict> {
+) -> Option<OfferVerdict> {
     let Some(contract) = &offer.spec.contract else {
         let why = "the consumer's PeeringPolicy accepts only offers under a contract";
-        return (consume.contract.require && !exists).then(|| Verdict::Refuse(why.to_owned()));
+        return (consume.contract.require && !exists).then(|| OfferVerdict::Refuse(why.to_owned()));
     };
     match intent.contracts.get(&contract.name) {
-        Some(Stance::Refused { why, by_person }) if !exists || *by_person => {
-            Some(Verdict::Refuse(format!("its contract: {why}")))
+        Some(ContractStance::Refused { why, by_person }) if !exists || *by_person => {
+            Some(OfferVerdict::Refuse(format!("its contract: {why}")))
         }
         _ if exists => None,
-        Some(Stance::Signed { pools, .. }) if pools.contains(&offer.spec.pool) => None,
-        Some(Stance::Asks(why)) => Some(Verdict::Ask(why.clone())),
-        Some(Stance::Waits(why)) => Some(Verdict::Wait(format!("its contract waits: {why}"))),
-        Some(Stance::Signed { .. }) => Some(Verdict::Wait(
+        Some(ContractStance::Signed { pools, .. }) if pools.contains(&offer.spec.pool) => None,
+        Some(ContractStance::Asks(why)) => Some(OfferVerdict::Ask(why.clone())),
+        Some(ContractStance::Waits(why)) => {
+            Some(OfferVerdict::Wait(format!("its contract waits: {why}")))
+        }
+        Some(ContractStance::Signed { .. }) => Some(OfferVerdict::Wait(
             "its contract does not contain the pool yet".to_owned(),
         )),
-        Some(Stance::Over) => Some(Verdict::Wait("its contract is over".to_owned())),
-        _ => Some(Verdict::Wait("its contract has not arrived yet".to_owned())),
+        Some(ContractStance::Over) => Some(OfferVerdict::Wait("its contract is over".to_owned())),
+        _ => Some(OfferVerdict::Wait(
+            "its contract has not arrived yet".to_owned(),
+        )),
     }
 }
 
 /// Returns a message if the node of an accepted offer gets no new pods because of its contract.
 fn closed_by_contract(intent: &BorrowingIntent, offer: &ResourceOffer) -> Option<String> {
     let contract = offer.spec.contract.as_ref()?;
-    if let Some(Stance::Signed {
+    if let Some(ContractStance::Signed {
         no_new_pods: Some(why),
         ..
     }) = intent.contracts.get(&contract.name)
@@ -413,7 +417,7 @@ fn too_far(offer: &ResourceOfferSpec, consume: &Consume) -> Option<String> {
 
 /// Returns a message if the prices of an offer are above what our policy accepts. Only the
 /// `resources` that it contains count. Resources that cost nothing have no currency.
-fn too_dear(
+fn too_expensive(
     offer: &ResourceOfferSpec,
     resources: &ResourceList,
     consume: &Consume,
@@ -461,7 +465,7 @@ fn left_out(labels: &BTreeMap<String, String>, consume: &Consume) -> Option<Stri
         .keys()
         .filter(|key| !keeps_label(consume, key))
         .map(String::as_str)
-        .map(short)
+        .map(shortened_key)
         .collect();
     let (first, more) = (
         dropped
@@ -481,12 +485,12 @@ fn left_out(labels: &BTreeMap<String, String>, consume: &Consume) -> Option<Stri
         .then(|| format!("the node has no label {first}{more}: the consumer's PeeringPolicy does not name it in nodeLabels"))
 }
 
-fn short(key: &str) -> String {
+fn shortened_key(key: &str) -> String {
     key.chars().take(MAX_KEY_LEN).collect()
 }
 
 /// Returns a message if an offer is invalid, whatever our policy says.
-fn defect(
+fn offer_defect(
     intent: &BorrowingIntent,
     name: &str,
     offer: &ResourceOffer,
@@ -503,12 +507,12 @@ fn defect(
         ));
     }
     // What was asked for and is not wanted any more makes no new node.
-    let returns =
-        intent.returns == Returns::Allowed || (intent.returns == Returns::BeingTakenBack && exists);
+    let returns = intent.returns == OwnNodesReturn::Allowed
+        || (intent.returns == OwnNodesReturn::BeingTakenBack && exists);
     if spec.path.contains(&intent.own) && !returns {
         return Some("the resources belong to this cluster, or come through it".to_owned());
     }
-    if let Some(defect) = defect_of_way(spec) {
+    if let Some(defect) = path_defect(spec) {
         return Some(defect);
     }
     if spec.hops > 1 && spec.path.len() < 2 {
@@ -534,7 +538,7 @@ fn defect(
 
 /// Returns a message if the clusters that an offer comes through are invalid. The schema of our own
 /// copies does not accept them either.
-fn defect_of_way(spec: &ResourceOfferSpec) -> Option<String> {
+fn path_defect(spec: &ResourceOfferSpec) -> Option<String> {
     if spec.path.len() > MAX_PATH_LEN {
         return Some(format!("its path names more than {MAX_PATH_LEN} clusters"));
     }
@@ -549,7 +553,7 @@ fn defect_of_way(spec: &ResourceOfferSpec) -> Option<String> {
 
 /// The resources that a node can have, each rounded down to its unit. Leaves out what Kubernetes
 /// would refuse.
-fn usable(offered: &ResourceList) -> ResourceList {
+fn usable_resources(offered: &ResourceList) -> ResourceList {
     let fits = offered
         .iter()
         .filter(|(name, amount)| ResourceArgument::new(name, "0").is_ok() && !amount.is_negative());
@@ -559,13 +563,13 @@ fn usable(offered: &ResourceList) -> ResourceList {
 }
 
 /// The part of an offer about single nodes. Empty if the offer says more than this version reads.
-fn bounded(largest_pods: &LargestPods) -> LargestPods {
+fn bounded_largest_pods(largest_pods: &LargestPods) -> LargestPods {
     let is_too_long =
         largest_pods.is_too_long() || largest_pods.iter().any(|one| one.len() > MAX_RESOURCES);
     if is_too_long {
         LargestPods::default()
     } else {
-        largest_pods.map(usable)
+        largest_pods.map(usable_resources)
     }
 }
 
@@ -582,8 +586,8 @@ fn apply_node(
     offer: &ResourceOffer,
     resources: ResourceList,
     no_new_pods: Option<String>,
-    local: &LocalObjects,
-) -> Option<Action> {
+    local: &ObjectsOfProvider,
+) -> Option<ConsumerAction> {
     let pool = offer.spec.pool.clone();
     let node = local.nodes.get(&pool);
     let keeps = |key: &str| {
@@ -597,7 +601,7 @@ fn apply_node(
         cluster_name: intent.cluster_name.clone(),
         pool,
         resources,
-        largest_pods: bounded(&offer.spec.largest_pods),
+        largest_pods: bounded_largest_pods(&offer.spec.largest_pods),
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer
             .spec
@@ -611,29 +615,32 @@ fn apply_node(
     };
     // A node that is being deleted is created again when it is gone.
     let unchanged = node.is_some_and(|node| node.deleting || node.spec == spec);
-    (!unchanged).then_some(Action::ApplyNode(spec))
+    (!unchanged).then_some(ConsumerAction::ApplyNode(spec))
 }
 
-fn mirror(
+fn mirror_offer(
     name: &str,
     offer: &ResourceOffer,
     status: &ResourceOfferStatus,
-    local: &LocalObjects,
-) -> Vec<Action> {
+    local: &ObjectsOfProvider,
+) -> Vec<ConsumerAction> {
     let mirror = local.mirrors.get(name);
     let mut actions = Vec::new();
     if mirror.is_none_or(|mirror| mirror.spec != offer.spec) {
-        actions.push(Action::ApplyMirror(offer.spec.clone()));
+        actions.push(ConsumerAction::ApplyMirror(offer.spec.clone()));
     }
     if mirror.and_then(|mirror| mirror.status.as_ref()) != Some(status) {
-        actions.push(Action::AnswerMirror(name.to_owned(), status.clone()));
+        actions.push(ConsumerAction::AnswerMirror(
+            name.to_owned(),
+            status.clone(),
+        ));
     }
     actions
 }
 
 /// The verdicts on all offers.
 #[derive(Default)]
-struct Outcomes<'a> {
+struct OfferOutcomes<'a> {
     accepted: Vec<&'a str>,
     /// Accepted ones that take no new pods.
     closed: Vec<String>,
@@ -643,8 +650,8 @@ struct Outcomes<'a> {
     refused: Vec<String>,
 }
 
-impl Outcomes<'_> {
-    fn condition(
+impl OfferOutcomes<'_> {
+    fn offers_condition(
         mut self,
         intent: &BorrowingIntent,
         no_offer_message: Option<&str>,

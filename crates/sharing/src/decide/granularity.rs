@@ -17,7 +17,7 @@ use liqo_api::{
     Condition, GranularityAnswer, POOL_FOR_EACH_NODE, PoolBy, Provide, conditions::DesiredCondition,
 };
 
-use super::reduce::Request;
+use super::reduce::ConsumerRequest;
 
 /// Minimum time between two changes of the pools of one consumer because of what it asks for.
 pub const MIN_CHANGE_INTERVAL: Duration = Duration::from_mins(1);
@@ -50,11 +50,11 @@ pub fn may_choose(provide: &Provide) -> bool {
 }
 
 /// Whether the consumer asks for one pool for each node, or did so before.
-pub fn was_asked(request: &Request) -> bool {
+pub fn was_asked(request: &ConsumerRequest) -> bool {
     request.granularity.is_some() || answer_in(request).is_some()
 }
 
-fn answer_in(request: &Request) -> Option<&Condition> {
+fn answer_in(request: &ConsumerRequest) -> Option<&Condition> {
     request
         .conditions
         .iter()
@@ -64,8 +64,8 @@ fn answer_in(request: &Request) -> Option<&Condition> {
 impl Division {
     /// The division for a consumer. `provide` is from the policy that applies to it, and `bound`
     /// tells which pools its contract names.
-    pub fn of(
-        request: &Request,
+    pub fn for_consumer(
+        request: &ConsumerRequest,
         provide: Option<&Provide>,
         bound: impl FnOnce() -> Option<BoundPools>,
         now: Timestamp,
@@ -80,15 +80,19 @@ impl Division {
         let Some(provide) = provide else {
             let message = "no PeeringPolicy of the provider selects this cluster";
             return Self::as_policy(if asks {
-                no(GranularityAnswer::NotAllowed, message)
+                refused_answer(GranularityAnswer::NotAllowed, message)
             } else {
-                not_asked()
+                unasked_answer()
             });
         };
         if provide.granularity.by == PoolBy::Node && provide.source.plugin.is_none() {
             let message =
                 "the provider's PeeringPolicy has one pool for each node for all its peers";
-            return Self::as_policy(if asks { yes(message) } else { not_asked() });
+            return Self::as_policy(if asks {
+                granted_answer(message)
+            } else {
+                unasked_answer()
+            });
         }
         if !may_choose(provide) {
             let message = if provide.source.plugin.is_some() {
@@ -97,9 +101,9 @@ impl Division {
                 "the provider's PeeringPolicy does not let its peers choose (provide.granularity.peersMayChoose)"
             };
             return Self::as_policy(if asks {
-                no(GranularityAnswer::NotAllowed, message)
+                refused_answer(GranularityAnswer::NotAllowed, message)
             } else {
-                not_asked()
+                unasked_answer()
             });
         }
         if let Some(by_node) = bound
@@ -110,7 +114,11 @@ impl Division {
             return Self {
                 by_node,
                 changes_in: None,
-                condition: Some(answer(by_node, GranularityAnswer::BoundByContract, message)),
+                condition: Some(granularity_answer(
+                    by_node,
+                    GranularityAnswer::BoundByContract,
+                    message,
+                )),
             };
         }
         let is_by_node = |condition: &&Condition| condition.status == "True";
@@ -123,7 +131,8 @@ impl Division {
                 let message = format!(
                     "the request changed less than {seconds} s after its last change; it counts when these are over"
                 );
-                let condition = answer(!asks, GranularityAnswer::ChangedRecently, &message);
+                let condition =
+                    granularity_answer(!asks, GranularityAnswer::ChangedRecently, &message);
                 return Self {
                     by_node: !asks,
                     changes_in: Some(left),
@@ -132,9 +141,9 @@ impl Division {
             }
         }
         let condition = if asks {
-            yes("each node is a pool, as this cluster asked")
+            granted_answer("each node is a pool, as this cluster asked")
         } else {
-            not_asked()
+            unasked_answer()
         };
         Self {
             by_node: asks,
@@ -152,7 +161,7 @@ impl Division {
     }
 }
 
-fn answer(by_node: bool, reason: GranularityAnswer, message: &str) -> DesiredCondition {
+fn granularity_answer(by_node: bool, reason: GranularityAnswer, message: &str) -> DesiredCondition {
     if by_node {
         DesiredCondition::yes(POOL_FOR_EACH_NODE, reason, message)
     } else {
@@ -160,16 +169,16 @@ fn answer(by_node: bool, reason: GranularityAnswer, message: &str) -> DesiredCon
     }
 }
 
-fn yes(message: &str) -> DesiredCondition {
-    answer(true, GranularityAnswer::Granted, message)
+fn granted_answer(message: &str) -> DesiredCondition {
+    granularity_answer(true, GranularityAnswer::Granted, message)
 }
 
-fn no(reason: GranularityAnswer, message: &str) -> DesiredCondition {
-    answer(false, reason, message)
+fn refused_answer(reason: GranularityAnswer, message: &str) -> DesiredCondition {
+    granularity_answer(false, reason, message)
 }
 
-fn not_asked() -> DesiredCondition {
-    no(
+fn unasked_answer() -> DesiredCondition {
+    refused_answer(
         GranularityAnswer::NotAsked,
         "the pools are those of the provider's PeeringPolicy, because this cluster asks for no others",
     )
@@ -195,30 +204,30 @@ mod tests {
     }
 
     /// A request that was answered at second 0, if at all.
-    fn request(asks: bool, answered: Option<bool>) -> Request {
+    fn request(asks: bool, answered: Option<bool>) -> ConsumerRequest {
         let status = |by_node: bool| if by_node { "True" } else { "False" };
         let condition = |by_node| {
             json!({ "type": "PoolForEachNode", "status": status(by_node), "reason": "R", "message": "",
                 "lastTransitionTime": "1970-01-01T00:00:00Z" })
         };
-        Request {
+        ConsumerRequest {
             granularity: asks.then_some(RequestedGranularity::Node),
             conditions: answered
                 .map(|by_node| serde_json::from_value(condition(by_node)).unwrap())
                 .into_iter()
                 .collect(),
-            ..Request::default()
+            ..ConsumerRequest::default()
         }
     }
 
     /// Whether each node is a pool, and the reason.
     fn decided(
-        request: &Request,
+        request: &ConsumerRequest,
         provide: &Provide,
         bound: Option<BoundPools>,
         now: i64,
     ) -> (bool, String) {
-        let division = Division::of(request, Some(provide), || bound, at(now));
+        let division = Division::for_consumer(request, Some(provide), || bound, at(now));
         (
             division.by_node,
             division
@@ -231,7 +240,7 @@ mod tests {
     #[test]
     fn a_consumer_that_never_asked_gets_no_answer() {
         assert_eq!(
-            Division::of(&request(false, None), Some(&choosing()), || None, at(0)),
+            Division::for_consumer(&request(false, None), Some(&choosing()), || None, at(0)),
             Division::default()
         );
     }
@@ -275,7 +284,7 @@ mod tests {
             (true, "ChangedRecently".to_owned())
         );
         assert_eq!(
-            Division::of(&changed, Some(&choosing()), || None, at(59)).changes_in,
+            Division::for_consumer(&changed, Some(&choosing()), || None, at(59)).changes_in,
             Some(Duration::from_secs(1))
         );
         let again = request(true, Some(false));

@@ -20,7 +20,7 @@ const NOT_ENFORCED_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Result of the attempts to connect to one address of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct ConnectionAttempts {
     /// The port that is open to everybody accepted connections, before and after the attempt at the
     /// other one.
     pub open: bool,
@@ -30,16 +30,16 @@ pub struct Attempt {
 
 /// Result of all attempts of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RoundOutcome {
     Enforced,
     NotEnforced,
     Unknown,
 }
 
-impl Outcome {
+impl RoundOutcome {
     /// One connection that should not pass is enough: the plugin may run on some nodes only. An
     /// address whose open port does not answer shows nothing.
-    pub fn of(attempts: &[Attempt]) -> Self {
+    pub fn of_attempts(attempts: &[ConnectionAttempts]) -> Self {
         if attempts.iter().any(|attempt| attempt.closed) {
             Self::NotEnforced
         } else if attempts.iter().any(|attempt| attempt.open) {
@@ -52,17 +52,17 @@ impl Outcome {
 
 /// The outcomes so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcomes {
-    last: Option<Outcome>,
+pub struct RoundOutcomes {
+    last: Option<RoundOutcome>,
     in_a_row: u32,
     result: Option<bool>,
 }
 
-impl Outcomes {
+impl RoundOutcomes {
     /// Adds an outcome. `known` is the last result, maybe of an earlier leader. Returns the delay
     /// until the next attempt.
-    pub fn add(&mut self, outcome: Outcome, known: Option<bool>) -> Duration {
-        let is_loss = outcome == Outcome::NotEnforced && self.result.or(known) == Some(true);
+    pub fn add(&mut self, outcome: RoundOutcome, known: Option<bool>) -> Duration {
+        let is_loss = outcome == RoundOutcome::NotEnforced && self.result.or(known) == Some(true);
         let confirmations = if is_loss {
             CONFIRMATIONS_OF_A_LOSS
         } else {
@@ -75,13 +75,13 @@ impl Outcomes {
         };
         self.last = Some(outcome);
         match outcome {
-            Outcome::Unknown => return RETRY_INTERVAL,
+            RoundOutcome::Unknown => return RETRY_INTERVAL,
             _ if self.in_a_row < confirmations => return CONFIRMATION_INTERVAL,
-            Outcome::Enforced | Outcome::NotEnforced => {
-                self.result = Some(outcome == Outcome::Enforced);
+            RoundOutcome::Enforced | RoundOutcome::NotEnforced => {
+                self.result = Some(outcome == RoundOutcome::Enforced);
             }
         }
-        if outcome == Outcome::Enforced {
+        if outcome == RoundOutcome::Enforced {
             ENFORCED_INTERVAL
         } else {
             NOT_ENFORCED_INTERVAL
@@ -89,7 +89,7 @@ impl Outcomes {
     }
 
     /// The last outcome that counts: whether `NetworkPolicies` are enforced.
-    pub fn result(self) -> Option<bool> {
+    pub fn last_result(self) -> Option<bool> {
         self.result
     }
 }
@@ -98,15 +98,15 @@ impl Outcomes {
 mod tests {
     use super::*;
 
-    const SHUT: Attempt = Attempt {
+    const SHUT: ConnectionAttempts = ConnectionAttempts {
         open: true,
         closed: false,
     };
-    const PASSED: Attempt = Attempt {
+    const PASSED: ConnectionAttempts = ConnectionAttempts {
         open: true,
         closed: true,
     };
-    const SILENT: Attempt = Attempt {
+    const SILENT: ConnectionAttempts = ConnectionAttempts {
         open: false,
         closed: false,
     };
@@ -114,43 +114,50 @@ mod tests {
     #[test]
     fn one_connection_that_should_not_pass_shows_that_policies_are_not_enforced() {
         for (attempts, expected) in [
-            (&[][..], Outcome::Unknown),
-            (&[SILENT], Outcome::Unknown),
-            (&[SHUT], Outcome::Enforced),
-            (&[SHUT, SILENT], Outcome::Enforced),
-            (&[SHUT, PASSED], Outcome::NotEnforced),
+            (&[][..], RoundOutcome::Unknown),
+            (&[SILENT], RoundOutcome::Unknown),
+            (&[SHUT], RoundOutcome::Enforced),
+            (&[SHUT, SILENT], RoundOutcome::Enforced),
+            (&[SHUT, PASSED], RoundOutcome::NotEnforced),
             (
                 &[
                     SILENT,
-                    Attempt {
+                    ConnectionAttempts {
                         open: false,
                         closed: true,
                     },
                 ],
-                Outcome::NotEnforced,
+                RoundOutcome::NotEnforced,
             ),
         ] {
-            assert_eq!(Outcome::of(attempts), expected, "{attempts:?}");
+            assert_eq!(
+                RoundOutcome::of_attempts(attempts),
+                expected,
+                "{attempts:?}"
+            );
         }
     }
 
     /// The result after these outcomes, and the last delay.
-    fn after(outcomes: &[Outcome]) -> (Option<bool>, Duration) {
+    fn after(outcomes: &[RoundOutcome]) -> (Option<bool>, Duration) {
         after_known(None, outcomes)
     }
 
-    fn after_known(known: Option<bool>, outcomes: &[Outcome]) -> (Option<bool>, Duration) {
-        let mut all = Outcomes::default();
+    fn after_known(known: Option<bool>, outcomes: &[RoundOutcome]) -> (Option<bool>, Duration) {
+        let mut all = RoundOutcomes::default();
         let delays: Vec<Duration> = outcomes
             .iter()
             .map(|outcome| all.add(*outcome, known))
             .collect();
-        (all.result(), delays.last().copied().unwrap_or_default())
+        (
+            all.last_result(),
+            delays.last().copied().unwrap_or_default(),
+        )
     }
 
     #[test]
     fn an_outcome_counts_only_after_it_was_confirmed() {
-        use Outcome::{Enforced, NotEnforced, Unknown};
+        use RoundOutcome::{Enforced, NotEnforced, Unknown};
         assert_eq!(after(&[NotEnforced; 2]), (None, CONFIRMATION_INTERVAL));
         assert_eq!(
             after(&[NotEnforced; 3]),
@@ -163,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_known_stays_until_something_else_is_confirmed() {
-        use Outcome::{Enforced, NotEnforced, Unknown};
+        use RoundOutcome::{Enforced, NotEnforced, Unknown};
         assert_eq!(
             after(&[Enforced, Enforced, Enforced, Unknown, Unknown, Unknown]),
             (Some(true), RETRY_INTERVAL)
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_was_enforced_is_lost_only_after_two_minutes_also_for_another_leader() {
-        use Outcome::{Enforced, NotEnforced};
+        use RoundOutcome::{Enforced, NotEnforced};
         let open = [NotEnforced; 60];
         assert_eq!(
             after_known(Some(true), &open[..59]),

@@ -27,7 +27,7 @@ pub struct Claim {
 }
 
 /// One resource of one claim, in steps of the resource.
-struct Part {
+struct ClaimPart {
     weight: i128,
     least: i128,
     most: i128,
@@ -36,7 +36,7 @@ struct Part {
 }
 
 /// The share of each claim, in the order of the claims.
-pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
+pub fn split_by_claims(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
     let mut offers = vec![ResourceList::new(); claims.len()];
     let used = claims.iter().flat_map(|claim| {
         claim
@@ -47,13 +47,13 @@ pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
     let names: BTreeSet<&str> = total.names().chain(used.map(|(name, _)| name)).collect();
     for name in names {
         let unit = unit_of(name);
-        let mut parts: Vec<Part> = claims
+        let mut parts: Vec<ClaimPart> = claims
             .iter()
             .map(|claim| {
                 let least = steps_up(claim.in_use.get(name), unit);
-                let most =
-                    cap(&claim.requested, name).map_or(MAX_STEPS, |cap| steps_down(cap, unit));
-                Part {
+                let most = requested_cap(&claim.requested, name)
+                    .map_or(MAX_STEPS, |cap| steps_down(cap, unit));
+                ClaimPart {
                     weight: i128::from(claim.weight),
                     least,
                     most: most.max(least),
@@ -70,7 +70,7 @@ pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
             };
             offer.insert(
                 name,
-                Quantity::from_nanos(share * step(unit), notation.format()),
+                Quantity::from_nanos(share * unit_step(unit), notation.format()),
             );
         }
     }
@@ -80,7 +80,7 @@ pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
 /// Divides an amount in proportion to the capacities, in whole steps. The parts add up to the
 /// amount exactly. No part exceeds its capacity if all capacities together suffice. If there is no
 /// capacity at all, the first part gets everything.
-pub fn spread(amount: &ResourceList, capacities: &[ResourceList]) -> Vec<ResourceList> {
+pub fn spread_by_capacity(amount: &ResourceList, capacities: &[ResourceList]) -> Vec<ResourceList> {
     let mut parts = vec![ResourceList::new(); capacities.len()];
     for (name, whole) in amount {
         let unit = unit_of(name);
@@ -104,7 +104,7 @@ pub fn spread(amount: &ResourceList, capacities: &[ResourceList]) -> Vec<Resourc
             let reached = if index == last {
                 whole
             } else {
-                Quantity::from_nanos(nearest * step(unit), whole.format())
+                Quantity::from_nanos(nearest * unit_step(unit), whole.format())
             };
             if reached > given {
                 part.insert(name, reached - given);
@@ -117,7 +117,7 @@ pub fn spread(amount: &ResourceList, capacities: &[ResourceList]) -> Vec<Resourc
 
 /// The requested maximum of this resource, rounded down to its unit and never negative; `None` if
 /// there is no limit.
-pub fn cap(requested: &ResourceList, name: &str) -> Option<Quantity> {
+pub fn requested_cap(requested: &ResourceList, name: &str) -> Option<Quantity> {
     requested.contains(name).then(|| {
         requested
             .get(name)
@@ -128,7 +128,10 @@ pub fn cap(requested: &ResourceList, name: &str) -> Option<Quantity> {
 
 /// The amount rounded up to whole steps, as the scheduler counts it.
 pub fn rounded_up(quantity: Quantity, unit: Unit) -> Quantity {
-    Quantity::from_nanos(steps_up(quantity, unit) * step(unit), quantity.format())
+    Quantity::from_nanos(
+        steps_up(quantity, unit) * unit_step(unit),
+        quantity.format(),
+    )
 }
 
 /// Splits `total` steps: first finds the parts whose share is `least` or `most`, then splits the
@@ -138,11 +141,11 @@ pub fn rounded_up(quantity: Quantity, unit: Unit) -> Quantity {
 /// limits. If the sum becomes too large, the raised shares are final; if it becomes too small, the
 /// lowered ones. The next round splits the rest between the other parts. Each round makes at least
 /// one share final.
-fn split_one(total: i128, parts: &mut [Part], claims: &[Claim]) -> Vec<i128> {
+fn split_one(total: i128, parts: &mut [ClaimPart], claims: &[Claim]) -> Vec<i128> {
     loop {
-        let (rest, weights) = remaining(total, parts);
+        let (rest, weights) = remaining_amounts(total, parts);
         // All distances are multiplied by the sum of the weights, so that they have no fractions.
-        let distance = |part: &Part| clamp_scaled(part, rest, weights) - rest * part.weight;
+        let distance = |part: &ClaimPart| clamp_scaled(part, rest, weights) - rest * part.weight;
         let open = || parts.iter().filter(|part| part.fixed.is_none());
         let sum: i128 = open().map(distance).sum();
         let (raised_are_final, lowered_are_final) = (sum >= 0, sum <= 0);
@@ -165,7 +168,7 @@ fn split_one(total: i128, parts: &mut [Part], claims: &[Claim]) -> Vec<i128> {
 }
 
 /// The amount that is left for the open parts, and the sum of their weights.
-fn remaining(total: i128, parts: &[Part]) -> (i128, i128) {
+fn remaining_amounts(total: i128, parts: &[ClaimPart]) -> (i128, i128) {
     let taken: i128 = parts.iter().filter_map(|part| part.fixed).sum();
     let weights = parts
         .iter()
@@ -176,11 +179,16 @@ fn remaining(total: i128, parts: &[Part]) -> (i128, i128) {
 }
 
 /// The share, clamped to its limits, times the sum of the weights.
-fn clamp_scaled(part: &Part, rest: i128, weights: i128) -> i128 {
+fn clamp_scaled(part: &ClaimPart, rest: i128, weights: i128) -> i128 {
     (rest * part.weight).clamp(part.least * weights, part.most * weights)
 }
 
-fn by_largest_remainder(rest: i128, weights: i128, parts: &[Part], claims: &[Claim]) -> Vec<i128> {
+fn by_largest_remainder(
+    rest: i128,
+    weights: i128,
+    parts: &[ClaimPart],
+    claims: &[Claim],
+) -> Vec<i128> {
     let mut shares: Vec<i128> = parts
         .iter()
         .map(|part| {
@@ -210,7 +218,7 @@ fn by_largest_remainder(rest: i128, weights: i128, parts: &[Part], claims: &[Cla
 /// More steps than any cluster has. Keeps products with weights within 128 bits.
 const MAX_STEPS: i128 = i64::MAX as i128;
 
-fn step(unit: Unit) -> i128 {
+fn unit_step(unit: Unit) -> i128 {
     const NANOS: i128 = 1_000_000_000;
     match unit {
         Unit::Milli => NANOS / 1000,
@@ -220,11 +228,11 @@ fn step(unit: Unit) -> i128 {
 }
 
 fn steps_down(quantity: Quantity, unit: Unit) -> i128 {
-    (quantity.nanos().max(0) / step(unit)).min(MAX_STEPS)
+    (quantity.nanos().max(0) / unit_step(unit)).min(MAX_STEPS)
 }
 
 fn steps_up(quantity: Quantity, unit: Unit) -> i128 {
-    let (nanos, step) = (quantity.nanos().max(0), step(unit));
+    let (nanos, step) = (quantity.nanos().max(0), unit_step(unit));
     (nanos / step + i128::from(nanos % step != 0)).min(MAX_STEPS)
 }
 
@@ -244,7 +252,7 @@ mod tests {
     }
 
     fn texts(total: &str, claims: &[Claim]) -> Vec<String> {
-        split(&list(total), claims)
+        split_by_claims(&list(total), claims)
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -377,13 +385,16 @@ mod tests {
 
     #[test]
     fn without_claims_nothing_is_split() {
-        assert_eq!(split(&list("cpu=4"), &[]), Vec::<ResourceList>::new());
+        assert_eq!(
+            split_by_claims(&list("cpu=4"), &[]),
+            Vec::<ResourceList>::new()
+        );
     }
 
     fn spread_texts(amount: &str, capacities: &[&str]) -> Vec<String> {
         let capacities: Vec<ResourceList> =
             capacities.iter().map(|capacity| list(capacity)).collect();
-        spread(&list(amount), &capacities)
+        spread_by_capacity(&list(amount), &capacities)
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -458,9 +469,9 @@ mod tests {
             capacities in vec(prop_oneof![0..20_i64, Just(i64::MAX)], 1..6)
         ) {
             // Also amounts that are finer than a step.
-            let whole = Quantity::from_nanos(amount * 500_000, liqo_quantity::Format::default());
+            let whole = Quantity::from_nanos(amount * 500_000, liqo_quantity::Notation::default());
             let capacities: Vec<ResourceList> = capacities.into_iter().map(|cpu| [("cpu", Quantity::from_millis(cpu))].into()).collect();
-            let parts = spread(&[("cpu", whole)].into(), &capacities);
+            let parts = spread_by_capacity(&[("cpu", whole)].into(), &capacities);
             prop_assert_eq!(sum(&parts, "cpu"), whole);
             if whole <= sum(&capacities, "cpu") && amount % 2 == 0 {
                 for (part, capacity) in parts.iter().zip(&capacities) {
@@ -471,7 +482,7 @@ mod tests {
 
         #[test]
         fn offers_together_never_exceed_what_exists_or_is_used(total in any_total(), claims in any_claims()) {
-            let offers = split(&total, &claims);
+            let offers = split_by_claims(&total, &claims);
             for name in ["cpu", "pods"] {
                 let used: Quantity = claims.iter().map(|claim| claim.in_use.get(name)).sum();
                 prop_assert!(sum(&offers, name) <= total.get(name).max(used), "{name}: {offers:?}");
@@ -480,11 +491,11 @@ mod tests {
 
         #[test]
         fn no_offer_is_below_use_or_above_the_request(total in any_total(), claims in any_claims()) {
-            for (offer, claim) in split(&total, &claims).iter().zip(&claims) {
+            for (offer, claim) in split_by_claims(&total, &claims).iter().zip(&claims) {
                 for name in ["cpu", "pods"] {
                     let (offered, used) = (offer.get(name), claim.in_use.get(name));
                     prop_assert!(offered >= used);
-                    if let Some(cap) = cap(&claim.requested, name) {
+                    if let Some(cap) = requested_cap(&claim.requested, name) {
                         prop_assert!(offered <= cap.max(used));
                     }
                 }
@@ -493,10 +504,10 @@ mod tests {
 
         #[test]
         fn nothing_is_left_over_while_somebody_wants_more(total in any_total(), claims in any_claims()) {
-            let offers = split(&total, &claims);
+            let offers = split_by_claims(&total, &claims);
             for name in ["cpu", "pods"] {
                 let hungry = offers.iter().zip(&claims).any(|(offer, claim)| {
-                    claim.weight > 0 && cap(&claim.requested, name).is_none_or(|cap| offer.get(name) < cap)
+                    claim.weight > 0 && requested_cap(&claim.requested, name).is_none_or(|cap| offer.get(name) < cap)
                 });
                 prop_assert!(!hungry || sum(&offers, name) >= total.get(name), "{name}: {offers:?}");
             }
@@ -504,7 +515,7 @@ mod tests {
 
         #[test]
         fn without_limits_a_larger_weight_never_gets_less(total in any_total(), claims in any_claims()) {
-            let offers = split(&total, &claims);
+            let offers = split_by_claims(&total, &claims);
             for (one, a) in offers.iter().zip(&claims) {
                 for (other, b) in offers.iter().zip(&claims) {
                     let free = |offer: &ResourceList, claim: &Claim| {
@@ -519,9 +530,9 @@ mod tests {
 
         #[test]
         fn the_order_of_the_claims_does_not_matter(total in any_total(), mut claims in any_claims()) {
-            let forward = split(&total, &claims);
+            let forward = split_by_claims(&total, &claims);
             claims.reverse();
-            let mut backward = split(&total, &claims);
+            let mut backward = split_by_claims(&total, &claims);
             backward.reverse();
             prop_assert_eq!(forward, backward);
         }

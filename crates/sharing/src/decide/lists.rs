@@ -19,8 +19,8 @@ use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use super::{
     absence::Silence,
     pools,
-    reduce::{self, ConsumerNamespace, Request},
-    snapshot::{ContractFacts, Mode, Plan, Replacements, Snapshot},
+    reduce::{self, ConsumerRequest, TenancyNamespace},
+    snapshot::{ContractFacts, OwnWorkingMode, ProviderPlan, ProviderSnapshot, Replacements},
     tethering, upstream,
 };
 use liqo_market::contract::record::{ContractRecord, IssuedContract};
@@ -28,7 +28,7 @@ use liqo_market::contract::record::{ContractRecord, IssuedContract};
 /// Objects from the API server. Additional objects do no harm: they are filtered out, as from a
 /// watch.
 #[derive(Default)]
-pub struct Lists {
+pub struct ObjectLists {
     pub policies: Vec<PeeringPolicy>,
     pub foreign_clusters: Vec<ForeignCluster>,
     pub nodes: Vec<Node>,
@@ -43,34 +43,37 @@ pub struct Lists {
     /// Whether the cluster lends, as far as the isolation of consumers' pods decides.
     pub lending: Lending,
     /// The working mode of this cluster.
-    pub mode: Mode,
+    pub mode: OwnWorkingMode,
 }
 
-fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> Vec<(Key, Arc<K>)> {
+fn reduce_all<O: Resource, K>(
+    objects: Vec<O>,
+    reduce: impl Fn(O) -> Option<K>,
+) -> Vec<(Key, Arc<K>)> {
     objects
         .into_iter()
-        .filter_map(|object| Some((Key::of(&object), Arc::new(reduce(object)?))))
+        .filter_map(|object| Some((Key::of_object(&object), Arc::new(reduce(object)?))))
         .collect()
 }
 
-fn records(contracts: Vec<Contract>) -> HashMap<String, Vec<Arc<IssuedContract>>> {
+fn issued_contracts(contracts: Vec<Contract>) -> HashMap<String, Vec<Arc<IssuedContract>>> {
     let mut all: HashMap<String, Vec<Arc<IssuedContract>>> = HashMap::new();
     for contract in contracts {
         let namespace = contract.metadata.namespace.clone().unwrap_or_default();
         all.entry(namespace)
             .or_default()
-            .push(Arc::new(ContractRecord::issued(contract)));
+            .push(Arc::new(ContractRecord::from_issued(contract)));
     }
     all
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// The snapshot that the provider side of cluster `own` would take. It contains no answers of
     /// plugins: consumers whose policy names a plugin keep their last offer.
     pub fn from_lists(
         own: ClusterId,
         cluster_labels: BTreeMap<String, String>,
-        lists: Lists,
+        lists: ObjectLists,
         wall_time: Timestamp,
     ) -> Self {
         let mut peers: HashMap<ClusterId, PolicyPeer> = HashMap::new();
@@ -88,7 +91,9 @@ impl Snapshot {
             if !peers.contains_key(id) {
                 // The manager's own measure is not in the lists.
                 let seen_for = || condition_age(object, links::CONSUMER_REACHABLE, wall_time);
-                silences.extend(Silence::of(object, seen_for).map(|silence| (id.clone(), silence)));
+                silences.extend(
+                    Silence::of_consumer(object, seen_for).map(|silence| (id.clone(), silence)),
+                );
                 peers.insert(id.clone(), PolicyPeer::new(id, Some(object)));
             }
         }
@@ -100,25 +105,25 @@ impl Snapshot {
             plugin_answers: HashMap::new(),
             lending: lists.lending,
             cluster_labels,
-            nodes: reduced(lists.nodes, reduce::node),
+            nodes: reduce_all(lists.nodes, reduce::node),
             pods: Arc::new(lists.pods.into_iter().filter_map(reduce::pod).collect()),
-            namespaces: reduced(lists.namespaces, reduce::namespace)
+            namespaces: reduce_all(lists.namespaces, reduce::namespace)
                 .into_iter()
                 .map(|(key, one)| (key.name, one))
                 .collect(),
-            requests: reduced(lists.requests, reduce::request),
-            offers: reduced(lists.offers, Some),
+            requests: reduce_all(lists.requests, reduce::request),
+            offers: reduce_all(lists.offers, Some),
             recent_writes: HashMap::new(),
             applied_policies: HashMap::new(),
             contracts: ContractFacts {
-                records: records(lists.contracts),
+                records: issued_contracts(lists.contracts),
                 ..ContractFacts::default()
             },
             mode: lists.mode,
             replacements: Replacements::new(),
             wall_time,
         };
-        snapshot.replacements = tethering::replacements(&snapshot);
+        snapshot.replacements = tethering::policy_replacements(&snapshot);
         snapshot
     }
 
@@ -148,7 +153,7 @@ impl Snapshot {
             .is_none_or(|namespace| !namespace.tenant || namespace.terminating)
         {
             let uid = format!("hypothetical tenancy of {consumer}");
-            let tenant = ConsumerNamespace {
+            let tenant = TenancyNamespace {
                 uid,
                 consumer: consumer.clone(),
                 tenant: true,
@@ -159,7 +164,7 @@ impl Snapshot {
         if self.request_of(&consumer).is_none() {
             self.requests.push((
                 Key::new(name, RESOURCE_REQUEST),
-                Arc::new(Request::default()),
+                Arc::new(ConsumerRequest::default()),
             ));
         }
         self
@@ -167,10 +172,10 @@ impl Snapshot {
 
     /// The names of the nodes in each pool that a policy lends, whatever is free on them.
     pub fn nodes_of_pools(&self, provide: &Provide) -> BTreeMap<String, BTreeSet<String>> {
-        let nodes = upstream::lendable(self);
+        let nodes = upstream::lendable_nodes(self);
         let nodes = nodes.iter().map(|(name, node)| (*name, node.as_ref()));
         let mut pools: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for partition in pools::partitions(nodes, &[provide.into()]) {
+        for partition in pools::partition_nodes(nodes, &[provide.into()]) {
             let Some(pool) = partition.pools.into_iter().flatten().next() else {
                 continue;
             };
@@ -198,7 +203,7 @@ impl Snapshot {
     /// The offers of a consumer after the plan was carried out, by pool.
     pub fn offers_after(
         &self,
-        plan: &Plan,
+        plan: &ProviderPlan,
         consumer: &ClusterId,
     ) -> BTreeMap<String, ResourceOfferSpec> {
         let mut offers = self.offers_of(consumer);
@@ -238,7 +243,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        decide::provider::decide,
+        decide::provider::decide_offers,
         tests::{cluster, list},
     };
 
@@ -252,12 +257,12 @@ mod tests {
 
     /// Milan with 10 free cpu. The default policy shares half of it, the policy for gold peers all.
     /// Rome requests 3.
-    fn lists() -> Lists {
+    fn lists() -> ObjectLists {
         let ready = json!({ "allocatable": { "cpu": "12" }, "conditions": [{ "type": "Ready", "status": "True" }] });
         let container = json!({ "name": "c", "resources": { "requests": { "cpu": "2" } } });
         let rome = tenant_namespace(&cluster(ROME));
         let labels = |kind: &str| json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": cluster(ROME) });
-        Lists {
+        ObjectLists {
             policies: objects(json!([
                 { "metadata": { "name": "default" }, "spec": { "provide": { "percentage": 50 } } },
                 { "metadata": { "name": "gold" }, "spec": {
@@ -284,12 +289,12 @@ mod tests {
             offers: Vec::new(),
             contracts: Vec::new(),
             lending: Lending::Isolated,
-            mode: Mode::default(),
+            mode: OwnWorkingMode::default(),
         }
     }
 
-    fn snapshot(lists: Lists) -> Snapshot {
-        Snapshot::from_lists(
+    fn snapshot(lists: ObjectLists) -> ProviderSnapshot {
+        ProviderSnapshot::from_lists(
             cluster(MILAN),
             BTreeMap::new(),
             lists,
@@ -298,8 +303,9 @@ mod tests {
     }
 
     /// Pool and cpu of each offer.
-    fn offered(snapshot: &Snapshot, consumer: u8) -> Vec<(String, String)> {
-        let after = snapshot.offers_after(&decide(snapshot, Instant::now()), &cluster(consumer));
+    fn offered(snapshot: &ProviderSnapshot, consumer: u8) -> Vec<(String, String)> {
+        let after =
+            snapshot.offers_after(&decide_offers(snapshot, Instant::now()), &cluster(consumer));
         after
             .into_iter()
             .map(|(pool, offer)| (pool, offer.resource_quota.hard.get("cpu").to_string()))
@@ -347,10 +353,14 @@ mod tests {
         );
         // Existing offers shrink at once.
         let mut with_offer = snapshot(lists());
-        let written = decide(&with_offer, Instant::now()).writes[0].spec.clone();
+        let written = decide_offers(&with_offer, Instant::now()).writes[0]
+            .spec
+            .clone();
         let mut offer = ResourceOffer::new("default", written);
         offer.metadata.namespace = Some(tenant_namespace(&cluster(ROME)));
-        with_offer.offers.push((Key::of(&offer), Arc::new(offer)));
+        with_offer
+            .offers
+            .push((Key::of_object(&offer), Arc::new(offer)));
         assert_eq!(
             offered(&with_offer.if_it_requested(gold(TURIN)), TURIN),
             default_pool("7")
@@ -423,19 +433,24 @@ mod tests {
     #[test]
     fn withdrawals_and_deletions_show_in_the_result() {
         let mut snapshot = snapshot(lists());
-        let mut spec = decide(&snapshot, Instant::now()).writes[0].spec.clone();
+        let mut spec = decide_offers(&snapshot, Instant::now()).writes[0]
+            .spec
+            .clone();
         spec.pool = "old".to_owned();
         let mut offer = ResourceOffer::new("old", spec.clone());
         offer.metadata.namespace = Some(tenant_namespace(&cluster(ROME)));
-        snapshot.offers.push((Key::of(&offer), Arc::new(offer)));
-        let after = snapshot.offers_after(&decide(&snapshot, Instant::now()), &cluster(ROME));
+        snapshot
+            .offers
+            .push((Key::of_object(&offer), Arc::new(offer)));
+        let after =
+            snapshot.offers_after(&decide_offers(&snapshot, Instant::now()), &cluster(ROME));
         assert!(
             after["old"].withdrawal_timestamp.is_some()
                 && after["default"].withdrawal_timestamp.is_none()
         );
-        let plan = Plan {
+        let plan = ProviderPlan {
             deletions: vec![Key::new(tenant_namespace(&cluster(ROME)), "old")],
-            ..Plan::default()
+            ..ProviderPlan::default()
         };
         assert!(snapshot.offers_after(&plan, &cluster(ROME)).is_empty());
     }

@@ -12,7 +12,7 @@ const CONSUMER_CONDITIONS: [&str; 4] = [
 
 /// Conditions that each side has reported about a peer since this process started.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reported {
+pub struct ReportedConditions {
     /// `None` until the consumer side has looked at the peer.
     pub consumer: Option<Vec<DesiredCondition>>,
     /// `None` until the provider side has looked at the peer; empty if the peer is no consumer.
@@ -21,11 +21,14 @@ pub struct Reported {
 
 /// The conditions that the `ForeignCluster` must have. Keeps existing conditions that a side has
 /// not reported on yet, and drops those that no longer apply.
-pub fn wanted(foreign_cluster: &ForeignCluster, reported: &Reported) -> Vec<DesiredCondition> {
+pub fn wanted_conditions(
+    foreign_cluster: &ForeignCluster,
+    reported: &ReportedConditions,
+) -> Vec<DesiredCondition> {
     let existing = |kind: &'static str| {
         foreign_cluster
             .condition(kind)
-            .map(|condition| unchanged(kind, condition))
+            .map(|condition| unchanged_condition(kind, condition))
     };
     let mut wanted = Vec::new();
     if foreign_cluster.wants_resources() {
@@ -41,7 +44,7 @@ pub fn wanted(foreign_cluster: &ForeignCluster, reported: &Reported) -> Vec<Desi
     wanted
 }
 
-fn unchanged(kind: &'static str, condition: &Condition) -> DesiredCondition {
+fn unchanged_condition(kind: &'static str, condition: &Condition) -> DesiredCondition {
     let (reason, message) = (condition.reason.clone(), condition.message.clone());
     match condition.status.as_str() {
         "True" => DesiredCondition::yes(kind, reason, message),
@@ -55,7 +58,7 @@ mod tests {
     use super::*;
     use crate::tests::cluster;
     use jiff::Timestamp;
-    use liqo_api::conditions::decide;
+    use liqo_api::conditions::updated_conditions;
     use liqo_api::{ForeignClusterSpec, ForeignClusterStatus, PeeringIntent};
 
     fn peer(outgoing: PeeringIntent, existing: &[DesiredCondition]) -> ForeignCluster {
@@ -73,7 +76,8 @@ mod tests {
             token_secret_name: None,
         };
         let mut peer = ForeignCluster::new("peer", spec);
-        let conditions = decide(&[], existing, Timestamp::UNIX_EPOCH).unwrap_or_default();
+        let conditions =
+            updated_conditions(&[], existing, Timestamp::UNIX_EPOCH).unwrap_or_default();
         peer.status = Some(ForeignClusterStatus {
             conditions,
             ..ForeignClusterStatus::default()
@@ -96,31 +100,34 @@ mod tests {
     #[test]
     fn after_a_restart_existing_conditions_stay_until_a_side_reports() {
         let peer = peer(PeeringIntent::Yes, &[accepted(), offered()]);
-        assert_eq!(wanted(&peer, &Reported::default()), [accepted(), offered()]);
+        assert_eq!(
+            wanted_conditions(&peer, &ReportedConditions::default()),
+            [accepted(), offered()]
+        );
     }
 
     #[test]
     fn each_side_changes_only_its_own_conditions() {
         let peer = peer(PeeringIntent::Yes, &[accepted()]);
-        let reported = Reported {
+        let reported = ReportedConditions {
             consumer: None,
             provider: Some(vec![offered()]),
         };
-        assert_eq!(wanted(&peer, &reported), [accepted(), offered()]);
-        let reported = Reported {
+        assert_eq!(wanted_conditions(&peer, &reported), [accepted(), offered()]);
+        let reported = ReportedConditions {
             consumer: Some(Vec::new()),
             provider: None,
         };
-        assert_eq!(wanted(&peer, &reported), []);
+        assert_eq!(wanted_conditions(&peer, &reported), []);
     }
 
     #[test]
     fn an_unwanted_peer_has_no_consumer_conditions() {
         let peer = peer(PeeringIntent::No, &[accepted(), offered()]);
         assert_eq!(
-            wanted(
+            wanted_conditions(
                 &peer,
-                &Reported {
+                &ReportedConditions {
                     consumer: Some(vec![accepted()]),
                     provider: None
                 }
@@ -134,9 +141,9 @@ mod tests {
         let mut peer = peer(PeeringIntent::Yes, &[accepted(), offered()]);
         peer.spec.request.network_only = true;
         assert_eq!(
-            wanted(
+            wanted_conditions(
                 &peer,
-                &Reported {
+                &ReportedConditions {
                     consumer: Some(vec![accepted()]),
                     provider: None
                 }
@@ -149,9 +156,9 @@ mod tests {
     fn a_former_consumer_has_no_provider_condition() {
         let peer = peer(PeeringIntent::Yes, &[accepted(), offered()]);
         assert_eq!(
-            wanted(
+            wanted_conditions(
                 &peer,
-                &Reported {
+                &ReportedConditions {
                     consumer: None,
                     provider: Some(Vec::new())
                 }

@@ -12,7 +12,7 @@ use super::pools::pool_name;
 const MIN_CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Delay before a plugin that reports a change is asked.
-pub fn pause(asked: Option<Instant>, now: Instant) -> Duration {
+pub fn pause_before_call(asked: Option<Instant>, now: Instant) -> Duration {
     asked.map_or(Duration::ZERO, |asked| {
         MIN_CALL_INTERVAL.saturating_sub(now.saturating_duration_since(asked))
     })
@@ -20,7 +20,7 @@ pub fn pause(asked: Option<Instant>, now: Instant) -> Duration {
 
 /// The next call about one cluster.
 #[derive(Debug, PartialEq)]
-pub enum Task<'a> {
+pub enum PluginTask<'a> {
     /// Ask this plugin for the cluster's pools.
     Ask(&'a PluginSource),
     /// The cluster is a consumer, and no plugin decides about it.
@@ -32,14 +32,14 @@ pub enum Task<'a> {
 /// The next call about a cluster. `wanted` is `Some` while the cluster is a consumer. `recorded`
 /// are the plugins that were asked about it: they hear of the end of the peering, not of a policy
 /// that names another plugin or none.
-pub fn task<'a>(
+pub fn next_task<'a>(
     wanted: Option<&'a Option<PluginSource>>,
     recorded: &'a [PluginSource],
-) -> Task<'a> {
+) -> PluginTask<'a> {
     match wanted {
-        Some(Some(source)) => Task::Ask(source),
-        Some(None) => Task::Nothing,
-        None => Task::Remove(recorded),
+        Some(Some(source)) => PluginTask::Ask(source),
+        Some(None) => PluginTask::Nothing,
+        None => PluginTask::Remove(recorded),
     }
 }
 
@@ -65,7 +65,7 @@ pub struct NamedPools {
 
 /// The pools of an answer by name, or the reason why the answer is invalid. A pool without a name
 /// becomes the default pool; a pool with a prefix gets the name of this cluster after it.
-pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
+pub fn named_pools(answer: Vec<Pool>, own_name: &str) -> Result<NamedPools, String> {
     let mut pools = NamedPools::default();
     for pool in answer {
         let name = match (pool.name, pool.prefix) {
@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn a_plugin_is_asked_at_once_but_not_twice_within_a_second() {
         let asked = Instant::now();
-        let after = |millis| pause(Some(asked), asked + Duration::from_millis(millis));
-        assert_eq!(pause(None, asked), Duration::ZERO);
+        let after = |millis| pause_before_call(Some(asked), asked + Duration::from_millis(millis));
+        assert_eq!(pause_before_call(None, asked), Duration::ZERO);
         assert_eq!(
             (after(0), after(300)),
             (Duration::from_secs(1), Duration::from_millis(700))
@@ -125,15 +125,15 @@ mod tests {
         let (mut recorded, first, second) = (Vec::new(), Some(at("first:1")), Some(at("second:1")));
         for source in [&first, &second] {
             assert_eq!(
-                task(Some(source), &recorded),
-                Task::Ask(source.as_ref().unwrap())
+                next_task(Some(source), &recorded),
+                PluginTask::Ask(source.as_ref().unwrap())
             );
             record_source(&mut recorded, source.as_ref().unwrap());
         }
-        assert_eq!(task(Some(&None), &recorded), Task::Nothing);
+        assert_eq!(next_task(Some(&None), &recorded), PluginTask::Nothing);
         assert_eq!(
-            task(None, &recorded),
-            Task::Remove(&[at("first:1"), at("second:1")]),
+            next_task(None, &recorded),
+            PluginTask::Remove(&[at("first:1"), at("second:1")]),
             "also the former plugin"
         );
     }
@@ -163,13 +163,16 @@ mod tests {
             prefixed,
             Pool::named("gold", list("cpu=3")),
         ];
-        let found: Vec<_> = pools(answer, "milan")
+        let found: Vec<_> = named_pools(answer, "milan")
             .unwrap()
             .amounts
             .into_keys()
             .collect();
         assert_eq!(found, ["default", "gold", "gpu-milan"]);
-        assert_eq!(pools(Vec::new(), "milan").unwrap(), NamedPools::default());
+        assert_eq!(
+            named_pools(Vec::new(), "milan").unwrap(),
+            NamedPools::default()
+        );
     }
 
     #[test]
@@ -183,7 +186,7 @@ mod tests {
             currency: "EUR".into(),
             rates,
         });
-        let found = pools(vec![Pool::unnamed(list("cpu=1")), prefixed], "milan").unwrap();
+        let found = named_pools(vec![Pool::unnamed(list("cpu=1")), prefixed], "milan").unwrap();
         assert_eq!(found.prices.keys().collect::<Vec<_>>(), ["gpu-milan"]);
         assert_eq!(found.prices["gpu-milan"].to_string(), "cpu=0.04 EUR");
     }
@@ -194,7 +197,7 @@ mod tests {
             hops,
             ..Pool::named(name, list("cpu=1"))
         };
-        let found = pools(
+        let found = named_pools(
             vec![
                 through("own", 1),
                 through("far", 3),
@@ -213,7 +216,7 @@ mod tests {
             Pool::named("default", list("cpu=3")),
         ];
         assert!(
-            pools(answer, "milan")
+            named_pools(answer, "milan")
                 .unwrap_err()
                 .contains("two pools named default")
         );

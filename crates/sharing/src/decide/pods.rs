@@ -10,34 +10,34 @@ use std::{
 };
 
 use liqo_api::ResourceList;
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 
 use super::reduce::{ClaimedOwner, PodUsage};
 
 /// All unfinished pods.
 #[derive(Clone, Debug, Default)]
-pub struct Pods {
-    by_node: HashMap<String, Arc<OnNode>>,
+pub struct PodsByNode {
+    by_node: HashMap<String, Arc<PodsOnNode>>,
     unbound: Vec<Arc<PodUsage>>,
 }
 
 /// The pods of one node.
 #[derive(Clone, Debug, Default)]
-pub struct OnNode {
+pub struct PodsOnNode {
     pods: Vec<Arc<PodUsage>>,
-    sums: OnceLock<Sums>,
+    sums: OnceLock<NodeSums>,
 }
 
 /// The sums of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sums {
+pub struct NodeSums {
     /// Requests of pods without an owner label: this cluster's own pods.
     pub own: ResourceList,
     /// Resources that the other pods use, by the owner that their labels claim.
-    pub claimed: BTreeMap<ClaimedOwner, Effective>,
+    pub claimed: BTreeMap<ClaimedOwner, EffectiveAmounts>,
 }
 
-impl Pods {
+impl PodsByNode {
     /// Replaces a pod: `old` is `None` for a new one, `new` for a deleted one.
     pub fn update(&mut self, old: Option<&Arc<PodUsage>>, new: Option<&Arc<PodUsage>>) {
         if let Some(old) = old {
@@ -77,14 +77,14 @@ impl Pods {
     }
 
     /// The sums of all nodes, in no particular order.
-    pub fn sums(&self) -> impl Iterator<Item = (&str, &Sums)> {
+    pub fn sums(&self) -> impl Iterator<Item = (&str, &NodeSums)> {
         self.by_node
             .iter()
             .map(|(node, here)| (node.as_str(), here.sums()))
     }
 
     /// Requests of this cluster's own pods on a node; `None` if the node has no pods.
-    pub fn own(&self, node: &str) -> Option<&ResourceList> {
+    pub fn own_requests(&self, node: &str) -> Option<&ResourceList> {
         self.by_node.get(node).map(|here| &here.sums().own)
     }
 
@@ -100,7 +100,7 @@ impl Pods {
 
     /// The pods without a node, the largest first, so that the order of their arrival does not
     /// matter.
-    pub fn unbound(&self) -> Vec<&PodUsage> {
+    pub fn unbound_pods(&self) -> Vec<&PodUsage> {
         let mut pods: Vec<&PodUsage> = self.unbound.iter().map(AsRef::as_ref).collect();
         pods.sort_by(|one, other| {
             other
@@ -113,10 +113,10 @@ impl Pods {
     }
 }
 
-impl OnNode {
-    fn sums(&self) -> &Sums {
+impl PodsOnNode {
+    fn sums(&self) -> &NodeSums {
         self.sums.get_or_init(|| {
-            let mut sums = Sums::default();
+            let mut sums = NodeSums::default();
             for pod in &self.pods {
                 match &pod.owner {
                     None => sums.own += &pod.resources.requests,
@@ -131,7 +131,7 @@ impl OnNode {
     }
 }
 
-impl FromIterator<PodUsage> for Pods {
+impl FromIterator<PodUsage> for PodsByNode {
     fn from_iter<I: IntoIterator<Item = PodUsage>>(all: I) -> Self {
         let mut pods = Self::default();
         for pod in all {
@@ -142,7 +142,7 @@ impl FromIterator<PodUsage> for Pods {
 }
 
 #[cfg(test)]
-impl Pods {
+impl PodsByNode {
     pub fn iter(&self) -> impl Iterator<Item = &PodUsage> {
         self.by_node
             .values()
@@ -183,8 +183,10 @@ mod tests {
         .into()
     }
 
-    fn own(pods: &Pods, node: &str) -> String {
-        pods.own(node).map(ToString::to_string).unwrap_or_default()
+    fn own(pods: &PodsByNode, node: &str) -> String {
+        pods.own_requests(node)
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     #[test]
@@ -195,9 +197,9 @@ mod tests {
             pod("a", Some("rome"), "cpu=4"),
             pod("b", None, "cpu=8"),
         ];
-        let pods: Pods = all.iter().map(|pod| PodUsage::clone(pod)).collect();
+        let pods: PodsByNode = all.iter().map(|pod| PodUsage::clone(pod)).collect();
         assert_eq!(
-            (own(&pods, "a"), own(&pods, "b"), pods.own("c")),
+            (own(&pods, "a"), own(&pods, "b"), pods.own_requests("c")),
             ("cpu=3".into(), "cpu=8".into(), None)
         );
         let claimed: Vec<_> = pods
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_sum_is_computed_again_when_a_pod_changes_moves_or_goes() {
-        let mut pods = Pods::default();
+        let mut pods = PodsByNode::default();
         let (small, large, moved) = (
             pod("a", None, "cpu=1"),
             pod("a", None, "cpu=5"),
@@ -232,11 +234,15 @@ mod tests {
             "an earlier snapshot does not change"
         );
         pods.update(Some(&moved), None);
-        assert_eq!(pods.own("b"), None, "a node without pods is forgotten");
+        assert_eq!(
+            pods.own_requests("b"),
+            None,
+            "a node without pods is forgotten"
+        );
         let waiting = pod("", None, "cpu=1");
         pods.update(None, Some(&waiting));
-        assert_eq!(pods.unbound(), [waiting.as_ref()]);
+        assert_eq!(pods.unbound_pods(), [waiting.as_ref()]);
         pods.update(Some(&waiting), None);
-        assert!(pods.unbound().is_empty());
+        assert!(pods.unbound_pods().is_empty());
     }
 }

@@ -64,17 +64,17 @@ impl<'a> From<&'a Provide> for Lender<'a> {
 }
 
 /// The partitions, in an order that depends only on the names of pools.
-pub fn partitions<'a>(
+pub fn partition_nodes<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>,
     policies: &[Lender],
 ) -> Vec<NodePartition<'a>> {
-    let schemes: Vec<Scheme> = policies.iter().map(Scheme::of).collect();
+    let schemes: Vec<PoolScheme> = policies.iter().map(PoolScheme::of_lender).collect();
     let mut partitions: BTreeMap<(Vec<Option<String>>, BTreeSet<ClusterId>), NodePartition> =
         BTreeMap::new();
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes
             .iter()
-            .map(|scheme| scheme.pool(name, node))
+            .map(|scheme| scheme.pool_of_node(name, node))
             .collect();
         let offer = node
             .upstream
@@ -121,7 +121,7 @@ fn is_own_node_of(consumer: &ClusterId, node: &LocalNode) -> bool {
 }
 
 /// The partitions that a consumer may get something of.
-pub fn open_to<'a, 'b>(
+pub fn partitions_open_to<'a, 'b>(
     consumer: &'b ClusterId,
     partitions: &'b [NodePartition<'a>],
 ) -> impl Iterator<Item = &'b NodePartition<'a>> {
@@ -133,13 +133,13 @@ pub fn open_to<'a, 'b>(
 /// The pools of a policy for a consumer, including those without free resources. A pool of a broker
 /// has nodes: without any, nobody knows through how many clusters it comes. So an offer whose last
 /// node goes is withdrawn, with its notice, and stays what it was until then.
-pub fn names(
+pub fn pools_for_consumer(
     policy: usize,
     provide: &Provide,
     consumer: &ClusterId,
     partitions: &[NodePartition],
 ) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = open_to(consumer, partitions)
+    let mut names: BTreeSet<String> = partitions_open_to(consumer, partitions)
         .filter_map(|partition| partition.pools[policy].clone())
         .collect();
     if provide.source.plugin.is_none()
@@ -152,7 +152,7 @@ pub fn names(
 }
 
 /// Rules by which one policy divides the nodes into pools.
-struct Scheme<'a> {
+struct PoolScheme<'a> {
     provide: &'a Provide,
     tethered: Option<&'a ClusterId>,
     /// A node must match one of them; `None` if the policy lends all nodes. An invalid selector
@@ -160,8 +160,8 @@ struct Scheme<'a> {
     selectors: Option<Vec<Selector>>,
 }
 
-impl<'a> Scheme<'a> {
-    fn of(lender: &Lender<'a>) -> Self {
+impl<'a> PoolScheme<'a> {
+    fn of_lender(lender: &Lender<'a>) -> Self {
         let Lender { provide, tethered } = *lender;
         let selectors = provide
             .source
@@ -190,7 +190,7 @@ impl<'a> Scheme<'a> {
         }
     }
 
-    fn pool(&self, name: &str, node: &LocalNode) -> Option<String> {
+    fn pool_of_node(&self, name: &str, node: &LocalNode) -> Option<String> {
         // One pool with everything else, so that the scheduler of this cluster decides.
         if self
             .tethered
@@ -216,7 +216,7 @@ impl<'a> Scheme<'a> {
                     .margin
                     .as_ref()
                     .is_none_or(|margin| upstream::has_currency_of(offer, margin));
-                upstream::hops(node).filter(|_| is_lent)?
+                upstream::hops_to_owner(node).filter(|_| is_lent)?
             }
         };
         match self.provide.granularity.by {
@@ -305,14 +305,17 @@ fn own_nodes<'a>(
     match (by, provide.granularity.label.as_deref()) {
         (PoolBy::Node, _) => {
             let values = nodes().map(|(name, _)| (*name).to_owned()).collect();
-            narrowed.match_fields = Some(vec![requirement("metadata.name", "In", values)]);
+            narrowed.match_fields = Some(vec![node_requirement("metadata.name", "In", values)]);
         }
         (PoolBy::NodeLabel, Some(label)) => {
             let values: BTreeSet<String> = nodes()
                 .filter_map(|(_, node)| node.labels.get(label).cloned())
                 .collect();
-            narrowed.match_expressions =
-                Some(vec![requirement(label, "In", values.into_iter().collect())]);
+            narrowed.match_expressions = Some(vec![node_requirement(
+                label,
+                "In",
+                values.into_iter().collect(),
+            )]);
         }
         _ => {}
     }
@@ -324,7 +327,9 @@ fn own_nodes<'a>(
                 .selectors
                 .iter()
                 .filter(|selector| label_selector(selector).is_some());
-            valid.map(|selector| with(&narrowed, selector)).collect()
+            valid
+                .map(|selector| with_selector(&narrowed, selector))
+                .collect()
         }
     };
     // For the scheduler, an empty term matches no node. Here it is a selector that every node
@@ -346,7 +351,7 @@ pub fn borrowed_selector(nodes: &[(&str, &LocalNode)]) -> NodeSelector {
 
 /// A term for all own nodes.
 fn not_virtual() -> NodeSelectorTerm {
-    let own = requirement(
+    let own = node_requirement(
         labels::TYPE,
         "NotIn",
         vec![labels::TYPE_VIRTUAL_NODE.to_owned()],
@@ -364,7 +369,7 @@ fn borrowed_nodes<'a>(
     by: PoolBy,
 ) -> Vec<NodeSelectorTerm> {
     let kind = |operator: &str| {
-        requirement(
+        node_requirement(
             labels::TYPE,
             operator,
             vec![labels::TYPE_VIRTUAL_NODE.to_owned()],
@@ -389,16 +394,18 @@ fn borrowed_nodes<'a>(
     };
     let of_provider = |(provider, pools): (&ClusterId, BTreeSet<&str>)| {
         let pools = pools.into_iter().map(str::to_owned).collect();
-        let provider = requirement(labels::REMOTE_CLUSTER_ID, "In", vec![provider.to_string()]);
+        let provider =
+            node_requirement(labels::REMOTE_CLUSTER_ID, "In", vec![provider.to_string()]);
         term(vec![
             kind("In"),
             provider,
-            requirement(labels::POOL, "In", pools),
+            node_requirement(labels::POOL, "In", pools),
         ])
     };
     let mut terms: Vec<NodeSelectorTerm> = providers.into_iter().map(of_provider).collect();
     if !own.is_empty() {
-        let single = (by == PoolBy::Node).then(|| vec![requirement("metadata.name", "In", own)]);
+        let single =
+            (by == PoolBy::Node).then(|| vec![node_requirement("metadata.name", "In", own)]);
         terms.push(NodeSelectorTerm {
             match_fields: single,
             ..term(vec![kind("NotIn")])
@@ -411,17 +418,17 @@ fn borrowed_nodes<'a>(
 }
 
 /// Adds the requirements of a selector to a term.
-fn with(term: &NodeSelectorTerm, selector: &LabelSelector) -> NodeSelectorTerm {
+fn with_selector(term: &NodeSelectorTerm, selector: &LabelSelector) -> NodeSelectorTerm {
     let mut all = term.match_expressions.clone().unwrap_or_default();
     all.extend(
         selector
             .match_labels
             .iter()
             .flatten()
-            .map(|(key, value)| requirement(key, "In", vec![value.clone()])),
+            .map(|(key, value)| node_requirement(key, "In", vec![value.clone()])),
     );
     all.extend(selector.match_expressions.iter().flatten().map(|one| {
-        requirement(
+        node_requirement(
             &one.key,
             &one.operator,
             one.values.clone().unwrap_or_default(),
@@ -433,7 +440,7 @@ fn with(term: &NodeSelectorTerm, selector: &LabelSelector) -> NodeSelectorTerm {
     }
 }
 
-fn requirement(key: &str, operator: &str, values: Vec<String>) -> NodeSelectorRequirement {
+fn node_requirement(key: &str, operator: &str, values: Vec<String>) -> NodeSelectorRequirement {
     let values = (!values.is_empty()).then_some(values);
     NodeSelectorRequirement {
         key: key.to_owned(),
@@ -466,7 +473,7 @@ mod tests {
     }
 
     fn pools(provide: &Provide, nodes: &[(&str, LocalNode)]) -> Vec<(String, Vec<String>)> {
-        let partitions = partitions(
+        let partitions = partition_nodes(
             nodes.iter().map(|(name, node)| (*name, node)),
             &[provide.into()],
         );
@@ -557,7 +564,7 @@ mod tests {
         );
         let plugin = provide(json!({ "source": { "plugin": { "address": "p:1" } } }));
         let nodes = three();
-        let partitions = partitions(
+        let partitions = partition_nodes(
             nodes.iter().map(|(name, node)| (*name, node)),
             &[(&all).into(), (&gpus).into(), (&plugin).into()],
         );
@@ -571,9 +578,9 @@ mod tests {
             })
             .collect();
         assert_eq!(found, [(1, 1), (2, 2)]);
-        assert!(names(2, &plugin, &cluster(1), &partitions).is_empty());
+        assert!(pools_for_consumer(2, &plugin, &cluster(1), &partitions).is_empty());
         assert_eq!(
-            names(1, &gpus, &cluster(1), &[]),
+            pools_for_consumer(1, &gpus, &cluster(1), &[]),
             BTreeSet::from(["default".to_owned()])
         );
     }
@@ -582,7 +589,7 @@ mod tests {
     fn the_node_selector_names_the_nodes_of_a_pool() {
         let nodes = three();
         let of = |policy: &Provide, pool: &str| {
-            let partitions = partitions(
+            let partitions = partition_nodes(
                 nodes.iter().map(|(name, node)| (*name, node)),
                 &[policy.into()],
             );

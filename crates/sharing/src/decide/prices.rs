@@ -49,7 +49,7 @@ impl Utilization {
 
 /// The prices of a pool before schedule and utilization: those that are `given`, by the plugin or
 /// by the providers of what is lent on, otherwise those of the policy.
-pub fn base(
+pub fn base_prices(
     policy: Option<&PricePolicy>,
     given: Option<&PriceList>,
     pool: &str,
@@ -70,14 +70,14 @@ pub fn base(
 }
 
 /// The prices that apply at `at`. `published` are those of the existing offers of the pool.
-pub fn now(
+pub fn prices_at(
     policy: &PricePolicy,
     base: &PriceList,
     at: Timestamp,
     utilization: &Utilization,
     published: &[&PriceList],
 ) -> PriceList {
-    let scheduled = scheduled(policy, at);
+    let scheduled = scheduled_percentage(policy, at);
     let exceeds = |percent: u8| utilization.exceeds(percent, &base.rates);
     let reached = policy.utilization.iter().filter(|step| exceeds(step.above));
     // The offers may differ because some are not written yet.
@@ -85,14 +85,14 @@ pub fn now(
         .iter()
         .flat_map(|one| former_steps(policy, base, one, scheduled));
     let lasting = former.filter(|step| exceeds(step.above.saturating_sub(HYSTERESIS)));
-    scaled(
+    scaled_prices(
         base,
         scheduled,
         reached.chain(lasting).max_by_key(|step| step.above),
     )
 }
 
-fn scaled(base: &PriceList, scheduled: u32, step: Option<&UtilizationStep>) -> PriceList {
+fn scaled_prices(base: &PriceList, scheduled: u32, step: Option<&UtilizationStep>) -> PriceList {
     let of_ten_thousand = scheduled.saturating_mul(step.map_or(FULL, |step| step.percentage));
     PriceList {
         currency: base.currency.clone(),
@@ -115,7 +115,8 @@ fn former_steps<'a>(
         .map(|entry| entry.percentage)
         .chain([FULL]);
     for percentage in [scheduled].into_iter().chain(others) {
-        let fits = |step: Option<&UtilizationStep>| scaled(base, percentage, step) == *published;
+        let fits =
+            |step: Option<&UtilizationStep>| scaled_prices(base, percentage, step) == *published;
         let fitting: Vec<&UtilizationStep> = policy
             .utilization
             .iter()
@@ -129,7 +130,7 @@ fn former_steps<'a>(
 }
 
 /// The percentage of the schedule.
-fn scheduled(policy: &PricePolicy, at: Timestamp) -> u32 {
+fn scheduled_percentage(policy: &PricePolicy, at: Timestamp) -> u32 {
     let minutes = local_millis(policy, at).div_euclid(MILLIS_PER_MINUTE);
     let (day, minute) = (
         minutes.div_euclid(MINUTES_PER_DAY.into()),
@@ -140,7 +141,7 @@ fn scheduled(policy: &PricePolicy, at: Timestamp) -> u32 {
             i64::from(entry.from.minutes()),
             i64::from(entry.to.minutes()),
         );
-        let begins_on = |day: i64| entry.days.is_empty() || entry.days.contains(&weekday(day));
+        let begins_on = |day: i64| entry.days.is_empty() || entry.days.contains(&day_of_week(day));
         if from < to {
             begins_on(day) && (from..to).contains(&minute)
         } else {
@@ -180,7 +181,7 @@ fn local_millis(policy: &PricePolicy, at: Timestamp) -> i64 {
     at.as_millisecond() + i64::from(policy.utc_offset_minutes) * MILLIS_PER_MINUTE
 }
 
-fn weekday(day: i64) -> Day {
+fn day_of_week(day: i64) -> Day {
     let index = usize::try_from((day + DAYS_BEFORE_EPOCH).rem_euclid(7)).unwrap_or_default();
     Day::ALL[index]
 }

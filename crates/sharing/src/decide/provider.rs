@@ -42,8 +42,8 @@ use liqo_api::{ClusterId, PeeringPolicy, Provide, ResourceList};
 use tokio::time::Instant;
 
 use self::{
-    allocations::{PoolAllocation, allocations},
-    compose::{Composer, deletions, withdraw},
+    allocations::{PoolAllocation, pool_allocations},
+    compose::{Composer, offers_to_delete, withdraw_offers},
     conditions::add_conditions,
     node_pools::NodeIndex,
     pricing::PartitionUse,
@@ -55,24 +55,24 @@ use super::{
     publish::{self, OfferState},
     reduce::LocalNode,
     shares::{self, Claimant, PartitionBudget, Shares},
-    snapshot::{Plan, Requester, Snapshot},
+    snapshot::{ProviderPlan, ProviderSnapshot, Requester},
     upstream,
 };
 
 /// Computes all offers and conditions of the provider side.
-pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
+pub fn decide_offers(snapshot: &ProviderSnapshot, now: Instant) -> ProviderPlan {
     let requesters = snapshot.requesters();
     let local = local_policies(&requesters);
     let policies: Vec<&Provide> = local.iter().map(|policy| &policy.spec.provide).collect();
-    let nodes = upstream::lendable(snapshot);
-    let lenders = lenders(snapshot, &local);
-    let partitions = pools::partitions(
+    let nodes = upstream::lendable_nodes(snapshot);
+    let lenders = policy_lenders(snapshot, &local);
+    let partitions = pools::partition_nodes(
         nodes.iter().map(|(name, node)| (*name, node.as_ref())),
         &lenders,
     );
     let node_index = NodeIndex::new(&requesters, &partitions);
-    let divisions = node_index.divisions(snapshot, &requesters, &local);
-    let mut allocations = allocations(
+    let divisions = node_index.divide_offers(snapshot, &requesters, &local);
+    let mut allocations = pool_allocations(
         snapshot,
         &requesters,
         &local,
@@ -81,25 +81,37 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         &policies,
         &partitions,
     );
-    let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
-    let claimants = claimants(
+    let mut usage = PoolUsage::count_pods(snapshot, &requesters, &mut allocations, &partitions);
+    let claimants = claimants_with_limits(
         &requesters,
         &local,
-        &usage.budgets(&allocations, &partitions),
+        &usage.partition_budgets(&allocations, &partitions),
     );
-    let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
+    let budgets = reserve::budgets_with_reservations(
+        &usage,
+        &allocations,
+        &partitions,
+        &claimants,
+        &policies,
+    );
     let entitlements = shares::entitlements(&budgets, &claimants, &policies);
     let capacities = budgets
         .iter()
         .map(|budget| budget.capacity(&claimants, &policies))
         .collect();
     usage.charge_waiting(&allocations, &partitions, &entitlements, capacities);
-    let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
+    let budgets = reserve::budgets_with_reservations(
+        &usage,
+        &allocations,
+        &partitions,
+        &claimants,
+        &policies,
+    );
     let overused: Vec<BTreeSet<usize>> = budgets
         .iter()
         .map(|budget| overusing_policies(budget, &claimants, &policies))
         .collect();
-    let mut requeue_after = reclaim(
+    let mut requeue_after = reclaim_overuse(
         snapshot,
         &mut allocations,
         &overused,
@@ -107,10 +119,16 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         &requesters,
         &partitions,
     );
-    let budgets = reserve::budgets(&usage, &allocations, &partitions, &claimants, &policies);
-    let shares = shares::shares(&budgets, &entitlements, &claimants, &policies);
+    let budgets = reserve::budgets_with_reservations(
+        &usage,
+        &allocations,
+        &partitions,
+        &claimants,
+        &policies,
+    );
+    let shares = shares::compute_shares(&budgets, &entitlements, &claimants, &policies);
     set_targets(&mut allocations, &partitions, &shares);
-    let excess = overcommit::limit(&mut allocations, &usage, &partitions);
+    let excess = overcommit::limit_plugin_promises(&mut allocations, &usage, &partitions);
     let limits = PartitionLimits {
         partitions: &partitions,
         budgets: &budgets,
@@ -118,7 +136,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         policies: &policies,
     };
     let in_use = limits.priced_use(&usage);
-    requeue_after = earlier(
+    requeue_after = earlier_of(
         requeue_after,
         pricing::set_prices(
             snapshot,
@@ -128,8 +146,8 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
             &in_use,
         ),
     );
-    let allocations = node_shares::divide(allocations, &usage, &shares, &entitlements);
-    requeue_after = earlier(
+    let allocations = node_shares::divide_by_node(allocations, &usage, &shares, &entitlements);
+    requeue_after = earlier_of(
         requeue_after,
         divisions
             .iter()
@@ -146,7 +164,7 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
         limits,
     };
     let mut plan = decided.compose_plan(snapshot, now);
-    plan.requeue_after = earlier(plan.requeue_after, requeue_after);
+    plan.requeue_after = earlier_of(plan.requeue_after, requeue_after);
     plan
 }
 
@@ -182,7 +200,7 @@ impl PartitionLimits<'_> {
         let has_prices = self
             .policies
             .iter()
-            .any(|policy| policy.prices.is_some() || pricing::margin(policy).is_some());
+            .any(|policy| policy.prices.is_some() || pricing::offers_margin(policy).is_some());
         if !has_prices {
             return Vec::new();
         }
@@ -220,21 +238,21 @@ struct DecidedPools<'a> {
     divisions: &'a [Division],
     allocations: &'a [PoolAllocation<'a>],
     usage: &'a PoolUsage<'a>,
-    excess: &'a BTreeMap<usize, overcommit::Note>,
+    excess: &'a BTreeMap<usize, overcommit::OvercommitNote>,
     limits: PartitionLimits<'a>,
 }
 
 impl DecidedPools<'_> {
-    fn compose_plan(&self, snapshot: &Snapshot, now: Instant) -> Plan {
+    fn compose_plan(&self, snapshot: &ProviderSnapshot, now: Instant) -> ProviderPlan {
         let (requesters, allocations) = (self.requesters, self.allocations);
         let composer = Composer::new(snapshot, requesters, allocations, self.limits.partitions);
-        let mut plan = Plan {
-            deletions: deletions(snapshot, requesters),
-            ..Plan::default()
+        let mut plan = ProviderPlan {
+            deletions: offers_to_delete(snapshot, requesters),
+            ..ProviderPlan::default()
         };
         let states: Vec<OfferState> = allocations
             .iter()
-            .map(|allocation| composer.state(allocation))
+            .map(|allocation| composer.offer_state(allocation))
             .collect();
         let next_prices = allocations
             .iter()
@@ -255,7 +273,8 @@ impl DecidedPools<'_> {
             .filter_map(|requester| requester.absent_in)
             .filter(|left| !left.is_zero())
             .min();
-        let next_withdrawal = withdraw(snapshot, requesters, allocations, self.usage, &mut plan);
+        let next_withdrawal =
+            withdraw_offers(snapshot, requesters, allocations, self.usage, &mut plan);
         let next_contract = contracts::add_contracts(snapshot, requesters, allocations, &mut plan);
         plan.requeue_after = [
             next_prices,
@@ -277,10 +296,10 @@ impl DecidedPools<'_> {
         composer: &Composer,
         mut states: Vec<OfferState>,
         now: Instant,
-        plan: &mut Plan,
+        plan: &mut ProviderPlan,
     ) -> Option<Duration> {
         let mut next = None;
-        for members in components(self.allocations, self.limits.partitions) {
+        for members in connected_allocations(self.allocations, self.limits.partitions) {
             let of_component: Vec<&PoolAllocation> = members
                 .iter()
                 .map(|&member| &self.allocations[member])
@@ -290,12 +309,12 @@ impl DecidedPools<'_> {
                 .iter()
                 .map(|&member| std::mem::take(&mut states[member]))
                 .collect();
-            let publication = publish::decide(&total, &states, now);
-            next = earlier(next, publication.requeue_after);
+            let publication = publish::decide_writes(&total, &states, now);
+            next = earlier_of(next, publication.requeue_after);
             for write in publication.writes {
                 let allocation = of_component[write.index];
                 plan.writes
-                    .push(composer.write(allocation, write.hard, write.grows));
+                    .push(composer.offer_write(allocation, write.hard, write.grows));
             }
         }
         // Across all components, offers shrink before others grow.
@@ -304,7 +323,7 @@ impl DecidedPools<'_> {
     }
 }
 
-fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+fn earlier_of(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
 }
 
@@ -320,7 +339,10 @@ fn local_policies<'a>(requesters: &[Requester<'a>]) -> Vec<&'a Arc<PeeringPolicy
 
 /// The same policies, each with the consumer for which it is, if it is one for a cluster that is
 /// tethered to this one.
-fn lenders<'a>(snapshot: &'a Snapshot, local: &[&'a Arc<PeeringPolicy>]) -> Vec<Lender<'a>> {
+fn policy_lenders<'a>(
+    snapshot: &'a ProviderSnapshot,
+    local: &[&'a Arc<PeeringPolicy>],
+) -> Vec<Lender<'a>> {
     let of_tethered = snapshot
         .replacements
         .iter()
@@ -343,7 +365,7 @@ fn lenders<'a>(snapshot: &'a Snapshot, local: &[&'a Arc<PeeringPolicy>]) -> Vec<
 
 /// The requesters with their limits: what each requested, the caps of its policy, and the policy's
 /// fixed amounts.
-fn claimants(
+fn claimants_with_limits(
     requesters: &[Requester],
     local: &[&Arc<PeeringPolicy>],
     budgets: &[PartitionBudget],
@@ -410,8 +432,8 @@ fn claimants(
 /// over, the pool's floor is removed. Returns the time until the next notice ends.
 ///
 /// `overused` holds the overusing policies of each partition.
-fn reclaim(
-    snapshot: &Snapshot,
+fn reclaim_overuse(
+    snapshot: &ProviderSnapshot,
     allocations: &mut [PoolAllocation],
     overused: &[BTreeSet<usize>],
     entitlements: &Shares,
@@ -436,7 +458,8 @@ fn reclaim(
         allocation.set_drain(drain, snapshot.wall_time);
         let is_held = is_held(snapshot, allocation, partitions);
         let Some(policy) = allocation.local_policy else {
-            let is_over = !is_held && exceeds(&allocation.in_use, &allocation.target, None, 0);
+            let is_over =
+                !is_held && exceeds_tolerance(&allocation.in_use, &allocation.target, None, 0);
             allocation.set_reclaim(
                 is_over,
                 &allocation.target.clone(),
@@ -453,7 +476,7 @@ fn reclaim(
             .filter_map(|&index| entitlements[index].get(&allocation.requester))
             .sum();
         // Caps limit all pools of a consumer together.
-        let capped = exceeds(
+        let capped = exceeds_tolerance(
             &used[&allocation.requester],
             &policy_limit(allocation.policy),
             Some(&allocation.policy.caps),
@@ -463,7 +486,7 @@ fn reclaim(
             mine.is_empty() || mine.iter().any(|&index| overused[index].contains(&policy));
         let is_over = !is_held
             && (capped || crowded)
-            && exceeds(
+            && exceeds_tolerance(
                 &allocation.in_use,
                 &due,
                 None,
@@ -483,7 +506,7 @@ fn reclaim(
         if left.is_zero() {
             allocation.floor = ResourceList::new();
         } else {
-            requeue_after = earlier(requeue_after, Some(left));
+            requeue_after = earlier_of(requeue_after, Some(left));
             // A plugin's amounts never cut an offer below use without notice either.
             if allocation.local_policy.is_none() {
                 allocation.target = allocation.target.max(&allocation.in_use);
@@ -496,7 +519,11 @@ fn reclaim(
 /// Whether nothing is taken back of a pool now, because neither its consumer nor a cluster behind
 /// it answers: then this cluster itself may be cut off. Nobody reads its notices, and nobody else
 /// can use what does not answer.
-fn is_held(snapshot: &Snapshot, allocation: &PoolAllocation, partitions: &[NodePartition]) -> bool {
+fn is_held(
+    snapshot: &ProviderSnapshot,
+    allocation: &PoolAllocation,
+    partitions: &[NodePartition],
+) -> bool {
     let is_silent = snapshot
         .silences
         .get(allocation.consumer)
@@ -543,7 +570,7 @@ fn policy_limit(policy: &Provide) -> ResourceList {
 
 /// Whether any resource in use is more than `tolerance` percent above `most`. With `named`, a
 /// resource in neither list has no limit.
-fn exceeds(
+fn exceeds_tolerance(
     in_use: &ResourceList,
     most: &ResourceList,
     named: Option<&ResourceList>,
@@ -571,11 +598,11 @@ fn overusing_policies(
         *used.entry(claimants[claimant].policy).or_default() += floor;
     }
     let all: ResourceList = used.values().sum();
-    let crowded = exceeds(&all, &budget.max_promised(claimants, policies), None, 0);
+    let crowded = exceeds_tolerance(&all, &budget.max_promised(claimants, policies), None, 0);
     used.into_iter()
         .filter(|(policy, used)| {
             crowded
-                || exceeds(
+                || exceeds_tolerance(
                     used,
                     &shares::max_for_policy(&budget.free, policies[*policy]),
                     None,
@@ -588,7 +615,10 @@ fn overusing_policies(
 
 /// Groups of allocations that share partitions, directly or through others. Each group is published
 /// together.
-fn components(allocations: &[PoolAllocation], partitions: &[NodePartition]) -> Vec<Vec<usize>> {
+fn connected_allocations(
+    allocations: &[PoolAllocation],
+    partitions: &[NodePartition],
+) -> Vec<Vec<usize>> {
     let mut component: Vec<usize> = (0..allocations.len()).collect();
     for partition in partitions {
         let members: BTreeSet<usize> = allocations

@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, time::Duration};
 use liqo_quantity::{Quantity, ResourceList, unit_of};
 use tokio::time::Instant;
 
-use super::ledger::{cap, rounded_up};
+use super::ledger::{requested_cap, rounded_up};
 
 /// Minimum time between two writes of one offer.
 pub const MIN_REWRITE_INTERVAL: Duration = Duration::from_secs(10);
@@ -44,14 +44,14 @@ pub struct OfferState {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Publication {
     /// The offers to write. Those that only shrink come first, and must succeed before the others.
-    pub writes: Vec<Write>,
+    pub writes: Vec<AmountsWrite>,
     /// The time until the next postponed write is allowed.
     pub requeue_after: Option<Duration>,
 }
 
 /// One offer to write.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Write {
+pub struct AmountsWrite {
     /// Index of the offer.
     pub index: usize,
     pub hard: ResourceList,
@@ -69,7 +69,7 @@ enum AllowedChange {
 }
 
 /// Decides on all offers together. `total` is what the ledger has split.
-pub fn decide(total: &ResourceList, states: &[OfferState], now: Instant) -> Publication {
+pub fn decide_writes(total: &ResourceList, states: &[OfferState], now: Instant) -> Publication {
     let newcomer = |s: &OfferState| {
         s.published.is_none() && !s.target.is_zero() && remaining_pause(s, now).is_zero()
     };
@@ -80,12 +80,12 @@ pub fn decide(total: &ResourceList, states: &[OfferState], now: Instant) -> Publ
         let remaining_pause = remaining_pause(state, now);
         let moved = match &state.published {
             None => !state.target.is_zero(),
-            Some(published) => state.outdated || moved(state, published, &state.target),
+            Some(published) => state.outdated || is_worth_write(state, published, &state.target),
         };
         let shrinks = state
             .published
             .as_ref()
-            .is_some_and(|published| shrinks(published, &state.target));
+            .is_some_and(|published| is_shrinking(published, &state.target));
         let allowed = match (moved || (make_room && shrinks), remaining_pause.is_zero()) {
             (true, true) => AllowedChange::Any,
             (true, false) if make_room && shrinks => AllowedChange::Shrink,
@@ -109,15 +109,15 @@ pub fn decide(total: &ResourceList, states: &[OfferState], now: Instant) -> Publ
     // What the other offers leave may be too little to be worth a write. Then this offer does not
     // change, and its share is free again.
     loop {
-        let amounts = trim(total, states, &allowed_changes);
+        let amounts = trim_to_total(total, states, &allowed_changes);
         let mut settled = true;
         for ((state, allowed), hard) in states.iter().zip(&mut allowed_changes).zip(&amounts) {
             let worth = match &state.published {
                 None => !hard.is_zero(),
                 Some(published) => {
                     state.outdated
-                        || moved(state, published, hard)
-                        || (make_room && shrinks(published, hard))
+                        || is_worth_write(state, published, hard)
+                        || (make_room && is_shrinking(published, hard))
                 }
             };
             if *allowed != AllowedChange::None && !worth {
@@ -126,30 +126,30 @@ pub fn decide(total: &ResourceList, states: &[OfferState], now: Instant) -> Publ
         }
         if settled {
             return Publication {
-                writes: writes(states, &allowed_changes, amounts),
+                writes: amounts_writes(states, &allowed_changes, amounts),
                 requeue_after,
             };
         }
     }
 }
 
-fn writes(
+fn amounts_writes(
     states: &[OfferState],
     allowed_changes: &[AllowedChange],
     amounts: Vec<ResourceList>,
-) -> Vec<Write> {
+) -> Vec<AmountsWrite> {
     let chosen = states
         .iter()
         .zip(allowed_changes)
         .zip(amounts)
         .enumerate()
         .filter(|(_, ((_, allowed), _))| **allowed != AllowedChange::None);
-    let mut writes: Vec<Write> = chosen
+    let mut writes: Vec<AmountsWrite> = chosen
         .map(|(index, ((state, _), hard))| {
             let grows = hard
                 .iter()
-                .any(|(name, amount)| amount > published(state, name));
-            Write { index, hard, grows }
+                .any(|(name, amount)| amount > published_amount(state, name));
+            AmountsWrite { index, hard, grows }
         })
         .collect();
     writes.sort_by_key(|write| write.grows);
@@ -163,7 +163,7 @@ fn remaining_pause(state: &OfferState, now: Instant) -> Duration {
     })
 }
 
-fn published(state: &OfferState, name: &str) -> Quantity {
+fn published_amount(state: &OfferState, name: &str) -> Quantity {
     state
         .published
         .as_ref()
@@ -171,19 +171,19 @@ fn published(state: &OfferState, name: &str) -> Quantity {
         .unwrap_or_default()
 }
 
-fn shrinks(published: &ResourceList, to: &ResourceList) -> bool {
+fn is_shrinking(published: &ResourceList, to: &ResourceList) -> bool {
     published.iter().any(|(name, amount)| to.get(name) < amount)
 }
 
 /// Whether the change from the published amounts to `to` is worth a write.
-fn moved(state: &OfferState, published: &ResourceList, to: &ResourceList) -> bool {
+fn is_worth_write(state: &OfferState, published: &ResourceList, to: &ResourceList) -> bool {
     published.names().chain(to.names()).any(|name| {
         let (before, after) = (published.get(name), to.get(name));
         if before == after {
             return false;
         }
         let in_use = rounded_up(state.in_use.get(name), unit_of(name));
-        let limit = cap(&state.requested, name);
+        let limit = requested_cap(&state.requested, name);
         before.is_zero() != after.is_zero()
             || before.differs_by_more_than(after, u32::from(state.threshold))
             || before < in_use
@@ -193,7 +193,7 @@ fn moved(state: &OfferState, published: &ResourceList, to: &ResourceList) -> boo
 
 /// The amounts of each offer after the writes. Offers that may change get their targets, but grow
 /// only by what all other published amounts leave of the total.
-fn trim(
+fn trim_to_total(
     total: &ResourceList,
     states: &[OfferState],
     allowed_changes: &[AllowedChange],
@@ -224,7 +224,7 @@ fn trim(
             .iter()
             .zip(allowed_changes)
             .map(|(state, allowed)| {
-                let (before, target) = (published(state, name), state.target.get(name));
+                let (before, target) = (published_amount(state, name), state.target.get(name));
                 let in_use = rounded_up(state.in_use.get(name), unit_of(name));
                 if *allowed == AllowedChange::None {
                     before
@@ -258,7 +258,7 @@ fn trim(
 mod tests {
     use super::*;
     use crate::{
-        decide::ledger::{Claim, split},
+        decide::ledger::{Claim, split_by_claims},
         tests::{cluster, list},
     };
     use proptest::{collection::vec, option, prelude::*};
@@ -289,7 +289,7 @@ mod tests {
 
     /// The writes: index and amounts.
     fn written(total: &str, states: &[OfferState]) -> Vec<(usize, String)> {
-        let publication = decide(&list(total), states, Instant::now());
+        let publication = decide_writes(&list(total), states, Instant::now());
         publication
             .writes
             .into_iter()
@@ -299,7 +299,9 @@ mod tests {
 
     fn rewritten(state: OfferState) -> bool {
         let total = state.target.clone();
-        !decide(&total, &[state], Instant::now()).writes.is_empty()
+        !decide_writes(&total, &[state], Instant::now())
+            .writes
+            .is_empty()
     }
 
     #[test]
@@ -388,7 +390,7 @@ mod tests {
             written: Some(start),
             ..state("cpu=4", "cpu=2")
         };
-        let early = decide(
+        let early = decide_writes(
             &list("cpu=2"),
             std::slice::from_ref(&moved),
             start + Duration::from_secs(4),
@@ -400,7 +402,7 @@ mod tests {
                 requeue_after: Some(Duration::from_secs(6))
             }
         );
-        let late = decide(&list("cpu=2"), &[moved], start + MIN_REWRITE_INTERVAL);
+        let late = decide_writes(&list("cpu=2"), &[moved], start + MIN_REWRITE_INTERVAL);
         assert_eq!((late.writes.len(), late.requeue_after), (1, None));
     }
 
@@ -411,7 +413,7 @@ mod tests {
             ..state("cpu=4", "cpu=4")
         };
         assert_eq!(
-            decide(&list("cpu=4"), &[unchanged], Instant::now()),
+            decide_writes(&list("cpu=4"), &[unchanged], Instant::now()),
             Publication::default()
         );
     }
@@ -423,7 +425,7 @@ mod tests {
             written: Some(start),
             ..newcomer("cpu=4")
         };
-        assert_eq!(decide(&list("cpu=4"), &[made], start).writes, []);
+        assert_eq!(decide_writes(&list("cpu=4"), &[made], start).writes, []);
     }
 
     #[test]
@@ -435,7 +437,7 @@ mod tests {
             written: Some(start),
             ..state("cpu=100, pods=10", "cpu=96, pods=5")
         };
-        let decided = decide(
+        let decided = decide_writes(
             &list("cpu=100, pods=10"),
             &[newcomer("cpu=4, pods=5"), old],
             start,
@@ -461,7 +463,7 @@ mod tests {
             written: Some(start),
             ..state("cpu=4, pods=5", "cpu=2, pods=10")
         };
-        let decided = decide(
+        let decided = decide_writes(
             &list("cpu=4, pods=10"),
             &[old, newcomer("cpu=2, pods=0")],
             start,
@@ -477,7 +479,7 @@ mod tests {
             written: Some(start),
             ..state("cpu=8", "cpu=5")
         };
-        let decided = decide(&list("cpu=10"), &[recent, state("cpu=2", "cpu=5")], start);
+        let decided = decide_writes(&list("cpu=10"), &[recent, state("cpu=2", "cpu=5")], start);
         assert_eq!(decided.writes, []);
     }
 
@@ -488,10 +490,10 @@ mod tests {
             written: Some(start),
             ..state("cpu=7", "cpu=5")
         };
-        let decided = decide(&list("cpu=10"), &[recent, state("cpu=2", "cpu=5")], start);
+        let decided = decide_writes(&list("cpu=10"), &[recent, state("cpu=2", "cpu=5")], start);
         assert_eq!(
             decided.writes,
-            [Write {
+            [AmountsWrite {
                 index: 1,
                 hard: list("cpu=3"),
                 grows: true
@@ -527,7 +529,7 @@ mod tests {
                 })
                 .collect();
             let now = Instant::now();
-            let states = split(&total, &claims)
+            let states = split_by_claims(&total, &claims)
                 .into_iter()
                 .zip(claims)
                 .zip(parts)
@@ -549,7 +551,7 @@ mod tests {
     fn after(states: &[OfferState], publication: &Publication) -> Vec<Quantity> {
         let mut amounts: Vec<Quantity> = states
             .iter()
-            .map(|state| published(state, "pods"))
+            .map(|state| published_amount(state, "pods"))
             .collect();
         for write in &publication.writes {
             amounts[write.index] = write.hard.get("pods");
@@ -563,12 +565,12 @@ mod tests {
             (total, states) in any_states(), threshold in 0..50_u8
         ) {
             let states = with_threshold(states, threshold);
-            let publication = decide(&total, &states, Instant::now());
+            let publication = decide_writes(&total, &states, Instant::now());
             let used: Quantity = states.iter().map(|state| state.in_use.get("pods")).sum();
             // An older promise may stay within the threshold. An offer below its use is corrected.
             let before: Quantity = states
                 .iter()
-                .map(|state| published(state, "pods").max(state.in_use.get("pods")))
+                .map(|state| published_amount(state, "pods").max(state.in_use.get("pods")))
                 .sum();
             let promised: Quantity = after(&states, &publication).into_iter().sum();
             prop_assert!(promised <= total.get("pods").max(used).max(before), "{publication:?}");
@@ -579,7 +581,7 @@ mod tests {
             for state in &mut states {
                 state.written = None;
             }
-            let publication = decide(&total, &states, Instant::now());
+            let publication = decide_writes(&total, &states, Instant::now());
             let targets: Vec<Quantity> = states.iter().map(|state| state.target.get("pods")).collect();
             prop_assert_eq!(after(&states, &publication), targets);
         }
@@ -590,7 +592,7 @@ mod tests {
         ) {
             let now = Instant::now();
             let mut states = with_threshold(states, threshold);
-            let publication = decide(&total, &states, now);
+            let publication = decide_writes(&total, &states, now);
             for write in publication.writes {
                 states[write.index].published = Some(write.hard);
             }
@@ -600,7 +602,7 @@ mod tests {
             // Postponed writes may follow. After that there are no more.
             let mut rounds = 0;
             loop {
-                let publication = decide(&total, &states, now);
+                let publication = decide_writes(&total, &states, now);
                 if publication.writes.is_empty() {
                     break;
                 }
@@ -617,9 +619,9 @@ mod tests {
             (total, states) in any_states(), threshold in 0..50_u8
         ) {
             let states = with_threshold(states, threshold);
-            for write in decide(&total, &states, Instant::now()).writes {
+            for write in decide_writes(&total, &states, Instant::now()).writes {
                 let state = &states[write.index];
-                let (before, target) = (published(state, "pods"), state.target.get("pods"));
+                let (before, target) = (published_amount(state, "pods"), state.target.get("pods"));
                 let hard = write.hard.get("pods");
                 prop_assert!(hard >= before.min(target) && hard <= target);
                 prop_assert!(hard >= state.in_use.get("pods"));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
-use liqo_api::requests::{self, Effective, MAX_RESOURCES, is_bounded};
+use liqo_api::requests::{self, EffectiveAmounts, MAX_RESOURCES, is_bounded};
 use liqo_api::{
     ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList,
     ResourceRequest, labels, pods, tenant_namespace,
@@ -20,12 +20,12 @@ pub struct LocalNode {
     /// Policies select nodes by them. Offers contain those in [`ADVERTISED`].
     pub labels: BTreeMap<String, String>,
     /// The accepted offer behind a virtual node.
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamPool>,
 }
 
 /// The accepted offer behind a virtual node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Upstream {
+pub struct UpstreamPool {
     pub provider: ClusterId,
     pub pool: String,
     /// Details of the offer. Its Node does not contain them, so `upstream::lendable` adds them.
@@ -67,7 +67,7 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
         .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
     {
         let provider = found.get(labels::REMOTE_CLUSTER_ID)?.parse().ok()?;
-        Some(Upstream {
+        Some(UpstreamPool {
             provider,
             pool: found.get(labels::POOL)?.clone(),
             offer: None,
@@ -94,7 +94,7 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
     let allocatable = status
         .allocatable
         .as_ref()
-        .map(requests::list)
+        .map(requests::parse_amounts)
         .unwrap_or_default();
     Some(LocalNode {
         eligible: ready && schedulable,
@@ -109,7 +109,7 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
 pub struct PodUsage {
     pub node: Option<String>,
     /// Effective requests, and limits if the pod claims an owner.
-    pub resources: Effective,
+    pub resources: EffectiveAmounts,
     pub owner: Option<ClaimedOwner>,
     /// Whether the scheduler could bind it to a local node: it has no node yet, no scheduling
     /// gates, and accepts nodes that are not virtual.
@@ -154,7 +154,7 @@ pub fn pod(pod: core::Pod) -> Option<PodUsage> {
         waits_for_node: waits && !wants_virtual_node(&spec),
         waits_for_virtual_node: waits && tolerates_virtual_nodes(&spec),
         resources: match owner {
-            Some(_) => Effective::of_bound_pod(pod.metadata.generation, spec, &status),
+            Some(_) => EffectiveAmounts::of_bound_pod(pod.metadata.generation, spec, &status),
             None => requests::of_bound_pod(pod.metadata.generation, spec, &status).into(),
         },
         node,
@@ -211,7 +211,7 @@ fn is_virtual(value: &String) -> bool {
 
 /// A tenant namespace or a mapped namespace.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ConsumerNamespace {
+pub struct TenancyNamespace {
     /// A new UID means a new tenancy.
     pub uid: String,
     pub consumer: ClusterId,
@@ -221,7 +221,7 @@ pub struct ConsumerNamespace {
 }
 
 /// Reduces a namespace; `None` if it is neither a tenant namespace nor a mapped one.
-pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
+pub fn namespace(namespace: core::Namespace) -> Option<TenancyNamespace> {
     let meta = namespace.metadata;
     let found = meta.labels?;
     let consumer: ClusterId = found.get(labels::CONSUMER_ID)?.parse().ok()?;
@@ -234,7 +234,7 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
         _ => return None,
     };
     let terminating = meta.deletion_timestamp.is_some();
-    managed.then(|| ConsumerNamespace {
+    managed.then(|| TenancyNamespace {
         uid: meta.uid.unwrap_or_default(),
         consumer,
         tenant,
@@ -249,7 +249,7 @@ const MAX_ERROR_LEN: usize = 500;
 
 /// A consumer's `ResourceRequest`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct ConsumerRequest {
     /// The maximum of each named resource, or why the request is unreadable.
     pub resources: Result<ResourceList, String>,
     /// The division into pools that the consumer asks for.
@@ -264,7 +264,7 @@ pub struct Request {
     pub conditions: Vec<Condition>,
 }
 
-impl Default for Request {
+impl Default for ConsumerRequest {
     fn default() -> Self {
         let resources = Ok(ResourceList::new());
         Self {
@@ -281,7 +281,7 @@ impl Default for Request {
 /// Reduces a request; `None` if it is being deleted. A consumer can write a request that the schema
 /// admits and Liqo cannot read. It becomes an error value, so that it does not hurt other
 /// consumers.
-pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
+pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<ConsumerRequest> {
     match request.0 {
         Ok(request) => {
             let conditions = request
@@ -299,7 +299,7 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
                 .spec
                 .peering
                 .filter(|name| name.len() <= MAX_PEERING_LEN);
-            (!deleted).then_some(Request {
+            (!deleted).then_some(ConsumerRequest {
                 resources,
                 granularity,
                 tethering,
@@ -313,10 +313,10 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
             // The error repeats what the consumer wrote.
             let error = invalid.error.chars().take(MAX_ERROR_LEN).collect();
             let generation = invalid.metadata.generation;
-            (!deleted).then_some(Request {
+            (!deleted).then_some(ConsumerRequest {
                 resources: Err(error),
                 generation,
-                ..Request::default()
+                ..ConsumerRequest::default()
             })
         }
     }
@@ -396,7 +396,7 @@ mod tests {
         let node = reduced(json!([own, silent])).unwrap();
         assert_eq!(
             node.upstream,
-            Some(Upstream {
+            Some(UpstreamPool {
                 provider: id.clone(),
                 pool: "gpu".into(),
                 offer: None

@@ -128,11 +128,11 @@ pub fn entitlements(
         .collect();
     // Without use nobody has an excess, so these entitlements have no effect.
     let none: Shares = unused.iter().map(|budget| budget.floors.clone()).collect();
-    shares(&unused, &none, claimants, policies)
+    compute_shares(&unused, &none, claimants, policies)
 }
 
 /// The shares with the present use.
-pub fn shares(
+pub fn compute_shares(
     budgets: &[PartitionBudget],
     entitlements: &Shares,
     claimants: &[Claimant],
@@ -227,19 +227,19 @@ fn raised_by(limit: &ResourceList, floor: &ResourceList) -> ResourceList {
 /// Claims on one budget, with the claimant of each: those of one policy, or all those with fixed
 /// amounts.
 #[derive(Default)]
-struct Group {
+struct ClaimGroup {
     members: Vec<usize>,
     claims: Vec<Claim>,
 }
 
-impl Group {
+impl ClaimGroup {
     /// Splits `total` between the members.
-    fn split(&self, total: &ResourceList, shares: &mut BTreeMap<usize, ResourceList>) {
+    fn split_total(&self, total: &ResourceList, shares: &mut BTreeMap<usize, ResourceList>) {
         shares.extend(
             self.members
                 .iter()
                 .copied()
-                .zip(ledger::split(total, &self.claims)),
+                .zip(ledger::split_by_claims(total, &self.claims)),
         );
     }
 }
@@ -250,7 +250,7 @@ fn shares_of_budget(
     claimants: &[Claimant],
     policies: &[&Provide],
 ) -> BTreeMap<usize, ResourceList> {
-    let (mut fixed, mut groups) = (Group::default(), BTreeMap::<usize, Group>::new());
+    let (mut fixed, mut groups) = (ClaimGroup::default(), BTreeMap::<usize, ClaimGroup>::new());
     for (claimant, claim) in claims {
         let policy = claimants[claimant].policy;
         let is_fixed = policies[policy].source.fixed.is_some();
@@ -269,22 +269,22 @@ fn shares_of_budget(
         .map(|claim| &claim.in_use)
         .sum();
     let mut shares = BTreeMap::new();
-    fixed.split(&capacity.saturating_sub(&due), &mut shares);
+    fixed.split_total(&capacity.saturating_sub(&due), &mut shares);
 
     let given: ResourceList = shares.values().sum();
     let claims: Vec<Claim> = groups
         .iter()
-        .map(|(&policy, group)| combined(budget, policies[policy], &group.claims))
+        .map(|(&policy, group)| combined_claim(budget, policies[policy], &group.claims))
         .collect();
-    let parts = ledger::split(&capacity.saturating_sub(&given), &claims);
+    let parts = ledger::split_by_claims(&capacity.saturating_sub(&given), &claims);
     for (group, part) in groups.values().zip(parts) {
-        group.split(&part, &mut shares);
+        group.split_total(&part, &mut shares);
     }
     shares
 }
 
 /// One claim for all consumers of a policy.
-fn combined(budget: &PartitionBudget, provide: &Provide, claims: &[Claim]) -> Claim {
+fn combined_claim(budget: &PartitionBudget, provide: &Provide, claims: &[Claim]) -> Claim {
     let mut requested = max_for_policy(&budget.free, provide);
     // If every consumer has a limit of a resource, the sum of the limits is a limit, too.
     let all_limited = |name: &str| claims.iter().all(|claim| claim.requested.contains(name));

@@ -24,19 +24,19 @@ use liqo_signing::ClusterIdentity;
 
 use super::{
     absence::Silence,
-    pods::Pods,
-    reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, Request},
+    pods::PodsByNode,
+    reduce::{ClaimedOwner, ConsumerRequest, LocalNode, TenancyNamespace},
 };
 use liqo_market::contract::{
-    breaches::Doubts,
+    breaches::UnconfirmedBreaches,
     provider::ContractWrite,
     record::IssuedContract,
-    standing::{Standing, is_reopened},
+    standing::{ContractStanding, is_reopened},
 };
 
 /// All facts that the provider side knows at one moment.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct ProviderSnapshot {
     /// This cluster.
     pub own: ClusterId,
     pub policies: Vec<Arc<PeeringPolicy>>,
@@ -52,10 +52,10 @@ pub struct Snapshot {
     pub cluster_labels: BTreeMap<String, String>,
     /// All nodes, also the virtual ones.
     pub nodes: Vec<(Key, Arc<LocalNode>)>,
-    pub pods: Arc<Pods>,
+    pub pods: Arc<PodsByNode>,
     /// Tenant and mapped namespaces, by name.
-    pub namespaces: BTreeMap<String, Arc<ConsumerNamespace>>,
-    pub requests: Vec<(Key, Arc<Request>)>,
+    pub namespaces: BTreeMap<String, Arc<TenancyNamespace>>,
+    pub requests: Vec<(Key, Arc<ConsumerRequest>)>,
     /// All offers in this cluster, including those that it received.
     pub offers: Vec<(Key, Arc<ResourceOffer>)>,
     /// Offers that were written so recently that the cache may not show them.
@@ -64,7 +64,7 @@ pub struct Snapshot {
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
     pub contracts: ContractFacts,
     /// The working mode of this cluster.
-    pub mode: Mode,
+    pub mode: OwnWorkingMode,
     /// Policies that replace those of persons because of it, or because others are tethered to this
     /// cluster.
     pub replacements: Replacements,
@@ -85,7 +85,7 @@ pub struct ContractFacts {
     /// Decisions of persons here, for each peer, by contract.
     pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
     /// Possible breaches that this process has seen.
-    pub doubts: HashMap<ClusterId, Doubts>,
+    pub doubts: HashMap<ClusterId, UnconfirmedBreaches>,
     /// Reasons why receipts count as not answered, for each tenant namespace, by the ID of the
     /// contract.
     pub unanswered: HashMap<String, BTreeMap<String, String>>,
@@ -95,7 +95,7 @@ pub struct ContractFacts {
 
 impl ContractFacts {
     /// The contracts in a tenant namespace.
-    pub(crate) fn of(&self, namespace: &str) -> &[Arc<IssuedContract>] {
+    pub(crate) fn of_tenant(&self, namespace: &str) -> &[Arc<IssuedContract>] {
         self.records
             .get(namespace)
             .map(Vec::as_slice)
@@ -105,15 +105,15 @@ impl ContractFacts {
 
 /// The working mode of this cluster, as far as sharing reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mode {
+pub struct OwnWorkingMode {
     pub state: TetheringState,
     /// The peer that it is about. `None` in the state Autonomous.
     pub peer: Option<ClusterId>,
 }
 
-impl Mode {
+impl OwnWorkingMode {
     /// The mode in the status of the `ClusterConfig`.
-    pub fn of(config: &ClusterConfig) -> Self {
+    pub fn of_config(config: &ClusterConfig) -> Self {
         config
             .exclusive_peer()
             .map_or_else(Self::default, |peer| Self {
@@ -164,7 +164,7 @@ pub struct RecentWrite {
 
 /// All changes that the provider side must write.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct ProviderPlan {
     /// Offers to delete.
     pub deletions: Vec<Key>,
     /// Offers to write, in this order.
@@ -179,14 +179,14 @@ pub struct Plan {
     /// Reasons why contracts cannot be proposed, by consumer.
     pub contract_problems: BTreeMap<ClusterId, String>,
     /// Possible breaches.
-    pub contract_doubts: HashMap<ClusterId, Doubts>,
+    pub contract_doubts: HashMap<ClusterId, UnconfirmedBreaches>,
     /// The policy that applies to each consumer now.
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
     /// Delay until the next decision if nothing changes.
     pub requeue_after: Option<Duration>,
 }
 
-impl Plan {
+impl ProviderPlan {
     /// The answer to a consumer about one pool for each node.
     pub fn pool_for_each_node(&self, consumer: &ClusterId) -> Option<&DesiredCondition> {
         let namespace = tenant_namespace(consumer);
@@ -246,8 +246,8 @@ pub struct RequestCondition {
 pub(crate) struct Requester<'a> {
     /// The tenant namespace.
     pub(crate) namespace: &'a str,
-    pub(crate) tenant: &'a ConsumerNamespace,
-    pub(crate) request: &'a Request,
+    pub(crate) tenant: &'a TenancyNamespace,
+    pub(crate) request: &'a ConsumerRequest,
     /// The policy that applies to the consumer.
     pub(crate) policy: Option<&'a Arc<PeeringPolicy>>,
     /// The existing offers, by pool.
@@ -255,7 +255,7 @@ pub(crate) struct Requester<'a> {
     /// Time until its offers are taken back because it is silent; zero if they are.
     pub(crate) absent_in: Option<Duration>,
     /// Effect of its contracts on its offers.
-    pub(crate) standing: Standing<'a>,
+    pub(crate) standing: ContractStanding<'a>,
 }
 
 impl Requester<'_> {
@@ -265,7 +265,7 @@ impl Requester<'_> {
     }
 
     /// Whether it refuses the offer of a pool.
-    pub(crate) fn refuses(&self, pool: &str) -> bool {
+    pub(crate) fn refuses_pool(&self, pool: &str) -> bool {
         self.offers.get(pool).is_some_and(|offer| is_refused(offer))
     }
 
@@ -295,9 +295,9 @@ pub(crate) fn is_refused(offer: &ResourceOffer) -> bool {
     refused && offer.spec.withdrawal_timestamp.is_none()
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// The tenant namespaces that are not being deleted.
-    pub(crate) fn tenants(&self) -> impl Iterator<Item = (&str, &ConsumerNamespace)> {
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (&str, &TenancyNamespace)> {
         let all = self
             .namespaces
             .iter()
@@ -306,7 +306,7 @@ impl Snapshot {
     }
 
     /// The requests, by tenant namespace.
-    pub(crate) fn requests(&self) -> HashMap<&str, &Request> {
+    pub(crate) fn requests(&self) -> HashMap<&str, &ConsumerRequest> {
         let named = self
             .requests
             .iter()
@@ -342,7 +342,7 @@ impl Snapshot {
                 let silence = self.silences.get(&tenant.consumer);
                 let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide));
                 let offers = offers.remove(namespace).unwrap_or_default();
-                let standing = self.standing(namespace, &tenant.consumer, policy);
+                let standing = self.contract_standing(namespace, &tenant.consumer, policy);
                 Some(Requester {
                     namespace,
                     tenant,
@@ -358,19 +358,19 @@ impl Snapshot {
         requesters
     }
 
-    fn standing(
+    fn contract_standing(
         &self,
         namespace: &str,
         consumer: &ClusterId,
         policy: Option<&Arc<PeeringPolicy>>,
-    ) -> Standing<'_> {
-        let records = self.contracts.of(namespace);
+    ) -> ContractStanding<'_> {
+        let records = self.contracts.of_tenant(namespace);
         let reopened = self
             .contracts
             .decisions
             .get(consumer)
             .is_none_or(|decisions| is_reopened(records, decisions));
-        Standing::of(
+        ContractStanding::of_records(
             policy.map(|policy| &policy.spec.provide),
             records,
             reopened,
@@ -379,14 +379,14 @@ impl Snapshot {
     }
 
     /// All consumers with a request, each with the resource plugin that its policy names.
-    pub(crate) fn plugins(&self) -> BTreeMap<ClusterId, Option<PluginSource>> {
+    pub(crate) fn consumers_with_plugins(&self) -> BTreeMap<ClusterId, Option<PluginSource>> {
         let requests = self.requests();
         let tenants = self
             .tenants()
             .filter_map(|(namespace, tenant)| Some((tenant, requests.get(namespace)?)));
         let plugin =
             |consumer: &ClusterId| self.policy(consumer)?.spec.provide.source.plugin.clone();
-        let with_plugin = |(tenant, request): (&ConsumerNamespace, &&Request)| {
+        let with_plugin = |(tenant, request): (&TenancyNamespace, &&ConsumerRequest)| {
             let consumer = &tenant.consumer;
             (
                 consumer.clone(),
@@ -423,7 +423,9 @@ impl Snapshot {
             unknown = PolicyPeer::new(consumer, None);
             &unknown
         };
-        policies::of_peer(&self.policies, peer).into_iter().next()
+        policies::policies_of_peer(&self.policies, peer)
+            .into_iter()
+            .next()
     }
 
     /// The consumer and the pool of a pod. Trusts the pod's labels only in a mapped namespace of
@@ -439,7 +441,7 @@ impl Snapshot {
 }
 
 impl PolicyVersion {
-    pub(crate) fn of(policy: &PeeringPolicy) -> Self {
+    pub(crate) fn of_policy(policy: &PeeringPolicy) -> Self {
         let meta = &policy.metadata;
         Self {
             name: meta.name.clone().unwrap_or_default(),

@@ -6,7 +6,7 @@ use liqo_api::{FreeNodes, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 use super::{
-    pods::Pods,
+    pods::PodsByNode,
     reduce::{ADVERTISED, LocalNode, PodUsage},
 };
 
@@ -17,7 +17,7 @@ use super::{
 /// A waiting pod comes before every consumer, unless no node could run it even when empty. Such a
 /// pod would wait forever, and reduce the offers forever. A pod that may also run on a virtual node
 /// counts where there is space, on own nodes first.
-pub fn free<'a>(
+pub fn free_resources<'a>(
     groups: &[&[(&str, &LocalNode)]],
     taken: impl Fn(&str) -> [Option<&'a ResourceList>; 2],
     waiting: &[&PodUsage],
@@ -88,7 +88,7 @@ pub fn free<'a>(
 ///
 /// Pods without a node count nowhere: another node may get them. A virtual node has no more than
 /// what its provider says of its own nodes.
-pub fn free_nodes(nodes: &[(&str, &LocalNode)], pods: &Pods) -> Option<FreeNodes> {
+pub fn free_nodes(nodes: &[(&str, &LocalNode)], pods: &PodsByNode) -> Option<FreeNodes> {
     let mut all = FreeNodes::default();
     for (name, node) in nodes.iter().filter(|(_, node)| node.eligible) {
         let free = node.allocatable.saturating_sub(&pods.requests_on(name));
@@ -127,14 +127,19 @@ pub fn uniform_labels<'a>(
 
 /// The free resources of all nodes as one group.
 #[cfg(test)]
-pub fn of_all(nodes: &[(&str, &LocalNode)], pods: &super::pods::Pods) -> ResourceList {
-    free(&[nodes], |node| [pods.own(node), None], &pods.unbound()).remove(0)
+pub fn of_all(nodes: &[(&str, &LocalNode)], pods: &super::pods::PodsByNode) -> ResourceList {
+    free_resources(
+        &[nodes],
+        |node| [pods.own_requests(node), None],
+        &pods.unbound_pods(),
+    )
+    .remove(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::reduce::Upstream;
+    use crate::decide::reduce::UpstreamPool;
     use crate::tests::{cluster, list};
 
     fn node(allocatable: &str) -> LocalNode {
@@ -236,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_may_wait_for_any_node_counts_on_own_ones_first() {
-        let upstream = Upstream {
+        let upstream = UpstreamPool {
             provider: cluster(1),
             pool: "default".into(),
             offer: None,
@@ -255,7 +260,7 @@ mod tests {
             });
             let pods = pods.collect::<Vec<_>>();
             let groups: [&[(&str, &LocalNode)]; 2] = [&[("turin", &borrowed)], &[("a", &own)]];
-            super::free(&groups, |_| [None, None], &pods.iter().collect::<Vec<_>>())
+            super::free_resources(&groups, |_| [None, None], &pods.iter().collect::<Vec<_>>())
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()

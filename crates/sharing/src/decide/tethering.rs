@@ -19,13 +19,13 @@ use liqo_api::{
 };
 
 use super::{
-    reduce::Request,
-    snapshot::{Mode, Replacements, Snapshot},
+    reduce::ConsumerRequest,
+    snapshot::{OwnWorkingMode, ProviderSnapshot, Replacements},
 };
 
 /// Whether an offer to this cluster may contain nodes of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Returns {
+pub enum OwnNodesReturn {
     /// No: this cluster does not ask its provider to control it.
     #[default]
     No,
@@ -35,18 +35,18 @@ pub enum Returns {
     BeingTakenBack,
 }
 
-impl Returns {
+impl OwnNodesReturn {
     /// `tethers` says whether this cluster asks, and `request` is its request as the provider
     /// answered it. A provider writes its offers before its answer.
-    pub fn of(tethers: bool, request: Option<&Request>) -> Self {
-        let answer = |request: &Request| {
+    pub fn of_request(tethers: bool, request: Option<&ConsumerRequest>) -> Self {
+        let answer = |request: &ConsumerRequest| {
             request
                 .conditions
                 .iter()
                 .find(|condition| condition.type_ == TETHERING)
                 .cloned()
         };
-        let is_noted = |request: &Request| {
+        let is_noted = |request: &ConsumerRequest| {
             answer(request).is_none_or(|answer| {
                 !request.tethering
                     && answer.reason == TetheringAnswer::NotAsked.as_str()
@@ -63,7 +63,10 @@ impl Returns {
 
 /// The answer of this cluster to a consumer that asks to be tethered to it. `policy` is the one of
 /// a person that applies to the consumer.
-pub fn answer(mode: &Mode, policy: Option<&PeeringPolicy>) -> (TetheringAnswer, String) {
+pub fn tethering_answer(
+    mode: &OwnWorkingMode,
+    policy: Option<&PeeringPolicy>,
+) -> (TetheringAnswer, String) {
     let provide = policy.map(|policy| &policy.spec.provide);
     if mode.state != TetheringState::Autonomous {
         let message = "it is tethered itself, or on the way to or from that; a cluster that others control controls nobody";
@@ -86,7 +89,7 @@ pub fn answer(mode: &Mode, policy: Option<&PeeringPolicy>) -> (TetheringAnswer, 
 }
 
 /// The consumers that are tethered to this cluster, or may be.
-pub fn granted(snapshot: &Snapshot) -> BTreeSet<ClusterId> {
+pub fn granted_consumers(snapshot: &ProviderSnapshot) -> BTreeSet<ClusterId> {
     let requests = snapshot.requests();
     let asking = snapshot.tenants().filter(|(namespace, _)| {
         requests
@@ -95,7 +98,7 @@ pub fn granted(snapshot: &Snapshot) -> BTreeSet<ClusterId> {
     });
     let consumers = asking.map(|(_, tenant)| &tenant.consumer);
     let is_granted = |consumer: &&ClusterId| {
-        answer(
+        tethering_answer(
             &snapshot.mode,
             snapshot.policy_of_person(consumer).map(AsRef::as_ref),
         )
@@ -106,8 +109,8 @@ pub fn granted(snapshot: &Snapshot) -> BTreeSet<ClusterId> {
 
 /// The condition of a request: the answer, or that nothing is asked any more. `None` if nothing
 /// ever was.
-pub fn condition(
-    snapshot: &Snapshot,
+pub fn answer_condition(
+    snapshot: &ProviderSnapshot,
     consumer: &ClusterId,
     asks: bool,
     has_answer: bool,
@@ -117,7 +120,7 @@ pub fn condition(
         return has_answer
             .then(|| DesiredCondition::no(TETHERING, TetheringAnswer::NotAsked, message));
     }
-    let (answer, message) = answer(
+    let (answer, message) = tethering_answer(
         &snapshot.mode,
         snapshot.policy_of_person(consumer).map(AsRef::as_ref),
     );
@@ -129,7 +132,7 @@ pub fn condition(
 
 /// The replacements that the mode of this cluster means, and those for clusters that are tethered
 /// to it.
-pub fn replacements(snapshot: &Snapshot) -> Replacements {
+pub fn policy_replacements(snapshot: &ProviderSnapshot) -> Replacements {
     let mut all = Replacements::new();
     if let Some(peer) = &snapshot.mode.peer {
         for (_, tenant) in snapshot
@@ -146,22 +149,22 @@ pub fn replacements(snapshot: &Snapshot) -> Replacements {
         if let (Some(percentage), Some(policy)) = (percentage, snapshot.policy_of_person(peer)) {
             all.insert(
                 peer.clone(),
-                Some(replaced(
+                Some(replacement_policy(
                     policy,
                     "tethered",
-                    everything(&policy.spec.provide, percentage),
+                    lend_everything(&policy.spec.provide, percentage),
                 )),
             );
         }
         return all;
     }
-    for consumer in granted(snapshot) {
+    for consumer in granted_consumers(snapshot) {
         if let Some(policy) = snapshot.policy_of_person(&consumer) {
             let provide = Provide {
                 granularity: Granularity::default(),
                 ..policy.spec.provide.clone()
             };
-            let replacement = replaced(policy, consumer.as_str(), provide);
+            let replacement = replacement_policy(policy, consumer.as_str(), provide);
             all.insert(consumer, Some(replacement));
         }
     }
@@ -171,7 +174,7 @@ pub fn replacements(snapshot: &Snapshot) -> Replacements {
 /// A part of all own nodes, without what a person limits for ordinary peers. How the peer's pods
 /// are kept, and what they cost, stays. How long the peer may be silent is decided by the mode, and
 /// how long its pods may stay then by the notice.
-fn everything(provide: &Provide, percentage: u8) -> Provide {
+fn lend_everything(provide: &Provide, percentage: u8) -> Provide {
     Provide {
         percentage,
         source: Source::default(),
@@ -185,7 +188,11 @@ fn everything(provide: &Provide, percentage: u8) -> Provide {
 }
 
 /// The name is none that a policy of a person can have.
-fn replaced(policy: &Arc<PeeringPolicy>, what: &str, provide: Provide) -> Arc<PeeringPolicy> {
+fn replacement_policy(
+    policy: &Arc<PeeringPolicy>,
+    what: &str,
+    provide: Provide,
+) -> Arc<PeeringPolicy> {
     let mut replacement = PeeringPolicy::clone(policy);
     replacement.metadata.name = Some(format!(
         "{}/{what}",

@@ -28,7 +28,7 @@ use liqo_quantity::Money;
 
 use super::{
     reduce::{LocalNode, UpstreamOffer},
-    snapshot::Snapshot,
+    snapshot::ProviderSnapshot,
 };
 
 /// The percentage of a price without a margin.
@@ -41,7 +41,7 @@ const PER_PERCENT: u32 = 100;
 ///
 /// If all paths together have more clusters than an offer may name, the last virtual nodes by name
 /// are left out.
-pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
+pub fn lendable_nodes(snapshot: &ProviderSnapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
     let mut nodes: Vec<(&str, Cow<LocalNode>)> = Vec::new();
     let mut borrowed: Vec<(&str, &LocalNode)> = Vec::new();
     for (key, node) in &snapshot.nodes {
@@ -70,7 +70,7 @@ pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
         );
         let Some(offer) = offers
             .get(&key)
-            .and_then(|offer| known(&upstream.provider, offer))
+            .and_then(|offer| known_offer(&upstream.provider, offer))
         else {
             continue;
         };
@@ -97,7 +97,7 @@ pub fn lendable(snapshot: &Snapshot) -> Vec<(&str, Cow<'_, LocalNode>)> {
 
 /// The parts of an accepted offer that matter to who borrows from us; `None` while the provider
 /// takes it back.
-fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
+fn known_offer(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
     let spec = &offer.spec;
     // More than this version reads is as nothing.
     let largest_pods = if spec.largest_pods.is_too_long() {
@@ -117,13 +117,16 @@ fn known(provider: &ClusterId, offer: &ResourceOffer) -> Option<UpstreamOffer> {
         hops: spec.hops.max(1),
         prices: spec.prices.clone(),
         largest_pods,
-        taken_back: spec.resource_quota.hard.saturating_sub(&spec.lasting()),
+        taken_back: spec
+            .resource_quota
+            .hard
+            .saturating_sub(&spec.lasting_resources()),
     })
 }
 
 /// Latest time at which the providers of a borrowed offer end its pods, if all of them take back
 /// what it comes from.
-pub fn ends_at(snapshot: &Snapshot, offer: &ResourceOfferSpec) -> Option<Timestamp> {
+pub fn ends_at(snapshot: &ProviderSnapshot, offer: &ResourceOfferSpec) -> Option<Timestamp> {
     let terms = offer
         .node_selector
         .iter()
@@ -198,7 +201,7 @@ pub fn with_margin<'a>(
 
 /// Number of clusters that the resources of a virtual node come through, with this one; `None` if
 /// the node is real or its offer unknown.
-pub fn hops(node: &LocalNode) -> Option<u8> {
+pub fn hops_to_owner(node: &LocalNode) -> Option<u8> {
     Some(
         node.upstream
             .as_ref()?
@@ -219,7 +222,7 @@ pub fn is_taken_back(node: &LocalNode) -> bool {
 }
 
 /// The path of an offer with these nodes, and its hops.
-pub fn path<'a>(
+pub fn offer_path<'a>(
     own: &ClusterId,
     nodes: impl IntoIterator<Item = &'a LocalNode>,
 ) -> (Vec<ClusterId>, u8) {
@@ -239,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::decide::reduce::Upstream;
+    use crate::decide::reduce::UpstreamPool;
     use crate::tests::cluster;
 
     fn prices(value: serde_json::Value) -> PriceList {
@@ -255,7 +258,7 @@ mod tests {
             largest_pods: LargestPods::default(),
             taken_back: liqo_api::ResourceList::new(),
         };
-        let upstream = Upstream {
+        let upstream = UpstreamPool {
             provider: cluster(path[0]),
             pool: "default".into(),
             offer: Some(offer),
@@ -330,7 +333,7 @@ mod tests {
     #[test]
     fn a_path_begins_with_the_provider_and_names_everybody_behind_once() {
         let own = cluster(9);
-        let (path, hops) = path(
+        let (path, hops) = offer_path(
             &own,
             [
                 &node(&[2, 1], 2, None),
@@ -344,6 +347,9 @@ mod tests {
             (path[0].clone(), &path[1..], hops),
             (own.clone(), &behind[..], 3)
         );
-        assert_eq!(super::path(&own, [&LocalNode::default()]), (vec![own], 1));
+        assert_eq!(
+            super::offer_path(&own, [&LocalNode::default()]),
+            (vec![own], 1)
+        );
     }
 }

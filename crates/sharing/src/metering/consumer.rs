@@ -12,31 +12,36 @@ use liqo_api::{
     Claimed, ClusterId, PeeringPolicy, Receipt, ReceiptPhase, ReceiptStatus, annotations, labels,
     provider_namespace,
 };
-use liqo_controller_runtime::conditions::namespaced;
+use liqo_controller_runtime::conditions::namespaced_api;
 use liqo_controller_runtime::peers::call;
-use liqo_controller_runtime::put::{marked, put, put_status};
-use liqo_controller_runtime::writes::{Step as _, delete_if_present};
-use liqo_controller_runtime::{Cache, Context, Key, Next, PeerConnection, Queue, policies};
-use liqo_metering::receipt::{Contract, receipt_name};
-use liqo_metering::spending::Settled;
-use liqo_metering::{Seconds, Tolerance, Usage};
+use liqo_controller_runtime::put::{create_or_replace, replace_status, with_peer_labels};
+use liqo_controller_runtime::writes::{StepContext as _, delete_if_present};
+use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, Queue, Requeue, policies};
+use liqo_metering::receipt::{ReceiptContract, receipt_name};
+use liqo_metering::spending::SettledCosts;
+use liqo_metering::{Seconds, Tolerance, UsageEntries};
 use liqo_signing::ClusterIdentity;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Papers, Records, RecordsAtProvider, of_provider, provider::contracts};
+use super::{
+    MeteringCaches, UsageRecords, UsageRecordsAtProvider, of_provider,
+    provider::watch_metered_contracts,
+};
 use crate::consumer::provider_of;
 use crate::peer_conditions::PeerConditions;
 use crate::{Error, FIELD_MANAGER};
-use liqo_market::receipt::answer::{Evidence, answer};
-use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded};
+use liqo_market::receipt::answer::{ConsumerEvidence, answer_receipt};
+use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded_periods};
 use liqo_market::receipt::document::ReceiptParties;
-use liqo_market::receipt::given::{CopyStep, OwnEvidence, copied, copy_step, given, is_asked_for};
-use liqo_market::receipt::issue::{
-    Action, ContractPeriod, ReceiptHead, RecordHead, decide, surplus,
+use liqo_market::receipt::given::{
+    CopyStep, OwnEvidence, copy_spec, copy_step, earlier_answer, is_asked_for,
 };
-use liqo_market::receipt::settle::{SettledUntil, due, is_allowed};
-use liqo_market::receipt::unclaimed::{Ends, unclaimed};
+use liqo_market::receipt::issue::{
+    ContractPeriod, ReceiptAction, ReceiptHead, RecordHead, decide_actions, surplus_receipts,
+};
+use liqo_market::receipt::settle::{SettledUntil, is_action_allowed, periods_to_settle};
+use liqo_market::receipt::unclaimed::{ContractEnds, unclaimed_periods};
 
 /// Number of providers that are handled at the same time.
 const CONCURRENCY: usize = 4;
@@ -49,14 +54,14 @@ const DISPUTED_RETRY: Duration = Duration::from_hours(1);
 /// disputes that are compared again at once.
 const MAX_ASKED: usize = 8;
 
-pub(super) struct Controller {
+pub(super) struct ReceiptAnswerController {
     context: Context,
     identity: Arc<ClusterIdentity>,
     policies: Cache<PeeringPolicy>,
     conditions: Arc<PeerConditions>,
-    contracts: Cache<Contract>,
-    papers: Papers,
-    providers: Mutex<HashMap<ClusterId, Arc<AtProvider>>>,
+    contracts: Cache<ReceiptContract>,
+    papers: MeteringCaches,
+    providers: Mutex<HashMap<ClusterId, Arc<ProviderReceipts>>>,
     /// Time until which the costs of each contract (its object) are settled, as far as that was
     /// read or written.
     settled: Mutex<HashMap<Key, Seconds>>,
@@ -66,7 +71,7 @@ pub(super) struct Controller {
 }
 
 /// The receipts in our tenant namespace at a provider.
-struct AtProvider {
+struct ProviderReceipts {
     connection: Arc<PeerConnection>,
     parties: ReceiptParties,
     /// Started with the first contract: older providers do not know the kind.
@@ -82,8 +87,8 @@ struct ReceiptAtProvider {
     copy: Option<Arc<ReceiptHead>>,
 }
 
-impl AtProvider {
-    fn receipts(&self, queue: &Queue<String>) -> &Cache<Claimed<ReceiptHead>> {
+impl ProviderReceipts {
+    fn receipt_cache(&self, queue: &Queue<String>) -> &Cache<Claimed<ReceiptHead>> {
         self.receipts.get_or_init(|| {
             let (queue, namespace) = (
                 queue.clone(),
@@ -106,7 +111,7 @@ impl AtProvider {
     }
 }
 
-impl Controller {
+impl ReceiptAnswerController {
     pub fn start(
         context: &Context,
         identity: Arc<ClusterIdentity>,
@@ -115,8 +120,8 @@ impl Controller {
         stop: &CancellationToken,
     ) -> Arc<Self> {
         let queue = Queue::new();
-        let contracts = contracts(context, labels::PROVIDER_ID, stop, &queue);
-        let papers = Papers::follow(context, labels::PROVIDER_ID, stop, &queue);
+        let contracts = watch_metered_contracts(context, labels::PROVIDER_ID, stop, &queue);
+        let papers = MeteringCaches::follow(context, labels::PROVIDER_ID, stop, &queue);
         let (context, providers, settled, disputed) = (
             context.clone(),
             Mutex::default(),
@@ -139,9 +144,9 @@ impl Controller {
 
     /// Answers receipts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        if !(self.contracts.synced().await
+        if !(self.contracts.wait_until_synced().await
             && self.papers.synced().await
-            && self.policies.synced().await)
+            && self.policies.wait_until_synced().await)
         {
             return;
         }
@@ -173,16 +178,17 @@ impl Controller {
             provider: id.clone(),
             consumer: self.context.cluster_id.clone(),
         };
-        let at_provider = Arc::new(AtProvider {
+        let at_provider = Arc::new(ProviderReceipts {
             connection: connection.clone(),
             parties,
             receipts: OnceLock::new(),
             stop,
         });
-        self.providers().insert(id.clone(), at_provider.clone());
+        self.lock_providers()
+            .insert(id.clone(), at_provider.clone());
         self.queue.add(provider_namespace(&id));
         connection.ended.cancelled().await;
-        let mut providers = self.providers();
+        let mut providers = self.lock_providers();
         if providers
             .get(&id)
             .is_some_and(|current| Arc::ptr_eq(current, &at_provider))
@@ -191,22 +197,22 @@ impl Controller {
         }
     }
 
-    async fn reconcile(&self, namespace: &str) -> Result<Next, Error> {
+    async fn reconcile(&self, namespace: &str) -> Result<Requeue, Error> {
         let Some(provider) = provider_of(namespace) else {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         };
         let mut failures = Vec::new();
-        let mut next = Next::OnChange;
+        let mut next = Requeue::OnChange;
         let has_contract = !self.contracts.in_namespace(namespace).is_empty();
         let at_provider = self
-            .providers()
+            .lock_providers()
             .get(&provider)
             .cloned()
             .filter(|_| has_contract);
-        let at_provider = at_provider.filter(|at| at.receipts(&self.queue).is_synced());
+        let at_provider = at_provider.filter(|at| at.receipt_cache(&self.queue).is_synced());
         if let Some(at_provider) = &at_provider {
             let receipts = self.to_handle(namespace, at_provider);
-            if let Some(compared) = self.disputed().get_mut(namespace) {
+            if let Some(compared) = self.lock_disputed().get_mut(namespace) {
                 compared.retain(|of, _| receipts.iter().any(|receipt| receipt.of == *of));
             }
             let mut again = 0;
@@ -221,42 +227,42 @@ impl Controller {
                     if !self.has_records(namespace, &receipt.of) {
                         continue;
                     }
-                    next = sooner(next, DISPUTED_RETRY);
+                    next = retry_within(next, DISPUTED_RETRY);
                     if !self.is_compared_again(namespace, &receipt.of) {
                         continue;
                     }
                     again += 1;
                     if again > MAX_ASKED {
-                        next = sooner(next, INCOMPLETE_RETRY);
+                        next = retry_within(next, INCOMPLETE_RETRY);
                         continue;
                     }
                 }
                 match self
-                    .handle(&provider, namespace, at_provider, &receipt)
+                    .handle_receipt(&provider, namespace, at_provider, &receipt)
                     .await
                 {
                     Ok(true) => {}
-                    Ok(false) => next = sooner(next, INCOMPLETE_RETRY),
+                    Ok(false) => next = retry_within(next, INCOMPLETE_RETRY),
                     Err(error) => failures.push(error),
                 }
             }
         }
-        let settled = self.settle(namespace, &mut failures).await;
+        let settled = self.settle_contracts(namespace, &mut failures).await;
         self.clean_up(namespace, &settled, &mut failures).await;
         if let Some(at_provider) = &at_provider {
             failures.extend(self.let_go(namespace, at_provider, &settled).await.err());
         }
-        crate::first(failures)?;
+        crate::first_failure(failures)?;
         Ok(next)
     }
 
     /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the
     /// provider may keep more of them.
-    fn to_handle(&self, namespace: &str, at_provider: &AtProvider) -> Vec<ReceiptAtProvider> {
+    fn to_handle(&self, namespace: &str, at_provider: &ProviderReceipts) -> Vec<ReceiptAtProvider> {
         let copies = self.papers.receipts(namespace);
         let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> =
             copies.iter().map(|copy| (&copy.of, copy)).collect();
-        let all = at_provider.receipts(&self.queue).all();
+        let all = at_provider.receipt_cache(&self.queue).all();
         let receipts: Vec<&ReceiptHead> = all
             .iter()
             .map(|(_, receipt)| receipt.unverified())
@@ -268,7 +274,7 @@ impl Controller {
             .collect();
         let config = self.context.config();
         let surplus: BTreeSet<&ContractPeriod> =
-            surplus(all.into_iter(), &config.spec.metering, self.context.now())
+            surplus_receipts(all.into_iter(), &config.spec.metering, self.context.now())
                 .into_iter()
                 .collect();
         let kept = receipts
@@ -283,18 +289,18 @@ impl Controller {
     }
 
     /// Adds what complete periods cost to the settled costs of their contracts.
-    async fn settle(&self, namespace: &str, failures: &mut Vec<Error>) -> SettledUntil {
-        let records = self.heads(namespace);
+    async fn settle_contracts(&self, namespace: &str, failures: &mut Vec<Error>) -> SettledUntil {
+        let records = self.record_heads(namespace);
         let mut all = SettledUntil::new();
         for (key, contract) in self.contracts.in_namespace(namespace) {
-            let known = self.settled().get(&key).copied();
+            let known = self.lock_settled().get(&key).copied();
             let mut until = known.unwrap_or_default();
-            if !due(&contract.id, &records, until).is_empty() {
+            if !periods_to_settle(&contract.id, &records, until).is_empty() {
                 match self.settle_contract(&key, &contract, &records).await {
                     Ok(settled) => until = settled,
                     Err(error) => failures.push(error),
                 }
-                self.settled().insert(key, until);
+                self.lock_settled().insert(key, until);
             }
             all.insert(contract.id.clone(), until);
         }
@@ -305,27 +311,27 @@ impl Controller {
     async fn settle_contract(
         &self,
         key: &Key,
-        contract: &Contract,
+        contract: &ReceiptContract,
         records: &[RecordHead],
     ) -> Result<Seconds, Error> {
-        let api: Api<liqo_api::Contract> = namespaced(&self.context.client, &key.namespace);
+        let api: Api<liqo_api::Contract> = namespaced_api(&self.context.client, &key.namespace);
         // The cache may not show what this process wrote last, and the records may be gone by now.
         let Some(live) = api.get_opt(&key.name).await.step("read", "Contract", key)? else {
             return Ok(Seconds::MAX);
         };
-        let mut settled = Settled::of(live.metadata.annotations.as_ref());
-        let due = due(&contract.id, records, settled.until);
-        let own = Records::here(&self.context.client, &key.namespace);
+        let mut settled = SettledCosts::from_annotations(live.metadata.annotations.as_ref());
+        let due = periods_to_settle(&contract.id, records, settled.until);
+        let own = UsageRecords::in_this_cluster(&self.context.client, &key.namespace);
         for period in &due {
-            let usage = own.usage(&(contract.id.clone(), *period)).await?.unwrap_or_else(|error| {
+            let usage = own.read_usage(&(contract.id.clone(), *period)).await?.unwrap_or_else(|error| {
                 tracing::warn!(contract = %key, error, "own usage records cannot be read, and count for no budget");
-                Usage::default()
+                UsageEntries::default()
             });
-            settled = settled.with(contract, *period, &usage);
+            settled = settled.with_period(contract, *period, &usage);
         }
         if !due.is_empty() {
             let version = live.metadata.resource_version;
-            let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: settled.text() } } });
+            let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: settled.annotation_text() } } });
             let written = api
                 .patch_metadata(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await;
@@ -334,7 +340,7 @@ impl Controller {
         Ok(settled.until)
     }
 
-    fn heads(&self, namespace: &str) -> Vec<RecordHead> {
+    fn record_heads(&self, namespace: &str) -> Vec<RecordHead> {
         self.papers
             .records(namespace)
             .iter()
@@ -344,29 +350,34 @@ impl Controller {
 
     /// Deletes what is signed or too old.
     async fn clean_up(&self, namespace: &str, settled: &SettledUntil, failures: &mut Vec<Error>) {
-        let (records, receipts) = (self.heads(namespace), self.papers.receipts(namespace));
+        let (records, receipts) = (
+            self.record_heads(namespace),
+            self.papers.receipts(namespace),
+        );
         let client = &self.context.client;
         let (metering, now) = (&self.context.config().spec.metering, self.context.now());
-        let actions = decide(&records, receipts.iter().map(AsRef::as_ref), metering, now);
+        let actions = decide_actions(&records, receipts.iter().map(AsRef::as_ref), metering, now);
         let copies: Vec<&ReceiptHead> = receipts.iter().map(AsRef::as_ref).collect();
-        let superseded = superseded(&records, &copies)
+        let superseded = superseded_periods(&records, &copies)
             .into_iter()
-            .map(Action::DeleteRecords);
-        let actions: BTreeSet<Action> = actions.into_iter().chain(superseded).collect();
+            .map(ReceiptAction::DeleteRecords);
+        let actions: BTreeSet<ReceiptAction> = actions.into_iter().chain(superseded).collect();
         for action in actions
             .into_iter()
-            .filter(|action| is_allowed(action, &records, settled))
+            .filter(|action| is_action_allowed(action, &records, settled))
         {
             let done = match action {
                 // Only the provider writes receipts.
-                Action::Issue(_) => Ok(()),
-                Action::KeepSignature(of) => {
+                ReceiptAction::Issue(_) => Ok(()),
+                ReceiptAction::KeepSignature(of) => {
                     super::keep_signature(&self.context, namespace, &of).await
                 }
-                Action::DeleteRecords(of) => {
+                ReceiptAction::DeleteRecords(of) => {
                     self.papers.delete_records(client, namespace, &of).await
                 }
-                Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
+                ReceiptAction::DeleteReceipt(of) => {
+                    super::delete_receipt(client, namespace, &of).await
+                }
             };
             failures.extend(done.err());
         }
@@ -376,26 +387,28 @@ impl Controller {
     async fn let_go(
         &self,
         namespace: &str,
-        at_provider: &AtProvider,
+        at_provider: &ProviderReceipts,
         settled: &SettledUntil,
     ) -> Result<(), Error> {
-        let records = self.heads(namespace);
+        let records = self.record_heads(namespace);
         let (copies, theirs) = (
             self.papers.receipts(namespace),
-            at_provider.receipts(&self.queue).all(),
+            at_provider.receipt_cache(&self.queue).all(),
         );
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
         let theirs: Vec<&Claimed<ReceiptHead>> =
             theirs.iter().map(|(_, receipt)| receipt.as_ref()).collect();
-        let mut found = unclaimed(
+        let mut found = unclaimed_periods(
             &records,
             &copies,
             &theirs,
-            &self.ends(namespace),
+            &self.contract_ends(namespace),
             self.context.now().as_second(),
         );
-        found.retain(|of| is_allowed(&Action::DeleteRecords(of.clone()), &records, settled));
-        let theirs = RecordsAtProvider::of(&at_provider.connection);
+        found.retain(|of| {
+            is_action_allowed(&ReceiptAction::DeleteRecords(of.clone()), &records, settled)
+        });
+        let theirs = UsageRecordsAtProvider::over_connection(&at_provider.connection);
         for of in found.iter().take(MAX_ASKED) {
             if !theirs.exist(of).await?.unverified() {
                 tracing::debug!(
@@ -413,11 +426,11 @@ impl Controller {
     }
 
     /// Answers a receipt, and stores a copy. Returns `false` if it cannot be answered yet.
-    async fn handle(
+    async fn handle_receipt(
         &self,
         provider: &ClusterId,
         namespace: &str,
-        at_provider: &AtProvider,
+        at_provider: &ProviderReceipts,
         receipt: &ReceiptAtProvider,
     ) -> Result<bool, Error> {
         let (of, copy) = (&receipt.of, receipt.copy.as_deref());
@@ -429,7 +442,7 @@ impl Controller {
             return Ok(false);
         }
         let connection = &at_provider.connection;
-        let theirs: Api<Receipt> = namespaced(&connection.client, &connection.tenant_namespace);
+        let theirs: Api<Receipt> = namespaced_api(&connection.client, &connection.tenant_namespace);
         let key = Key::new(&connection.tenant_namespace, receipt_name(&of.0, of.1));
         let Some(found) = of_provider(
             provider,
@@ -445,7 +458,7 @@ impl Controller {
             tracing::warn!(%provider, receipt = key.name, "the provider answered with another receipt than the one asked for");
             return Ok(true);
         }
-        let own: Api<Receipt> = namespaced(&self.context.client, namespace);
+        let own: Api<Receipt> = namespaced_api(&self.context.client, namespace);
         let own =
             own.get_opt(&key.name)
                 .await
@@ -454,16 +467,16 @@ impl Controller {
             copy: own.as_ref(),
             has_records: self.has_records(namespace, of),
         };
-        let status = match given(found.by_ref(), &at_provider.parties, evidence) {
+        let status = match earlier_answer(found.by_ref(), &at_provider.parties, evidence) {
             Some(given) => given,
             None => {
-                self.answer(provider, namespace, connection, of, found.by_ref())
+                self.answer_receipt(provider, namespace, connection, of, found.by_ref())
                     .await?
             }
         };
         if status.phase == ReceiptPhase::Disputed {
             let now = self.context.now();
-            self.disputed()
+            self.lock_disputed()
                 .entry(namespace.to_owned())
                 .or_default()
                 .insert(of.clone(), now);
@@ -473,7 +486,7 @@ impl Controller {
             .map(|found| found.status.as_ref())
             .says(&Some(&status))
         {
-            let written = call(put_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
+            let written = call(replace_status(&theirs, FIELD_MANAGER, &key.name, &status)).await;
             of_provider(
                 provider,
                 written.step("write the status of", "Receipt", &key),
@@ -500,7 +513,7 @@ impl Controller {
         status: &ReceiptStatus,
     ) -> Result<(), Error> {
         let key = Key::new(provider_namespace(&parties.provider), name);
-        let api: Api<Receipt> = namespaced(&self.context.client, &key.namespace);
+        let api: Api<Receipt> = namespaced_api(&self.context.client, &key.namespace);
         match copy_step(own, found, parties) {
             CopyStep::Write => {}
             CopyStep::Replace => {
@@ -513,25 +526,26 @@ impl Controller {
                 return Ok(());
             }
         }
-        let copy = marked(
-            Receipt::new(name, copied(found, status)),
+        let copy = with_peer_labels(
+            Receipt::new(name, copy_spec(found, status)),
             labels::PROVIDER_ID,
             &parties.provider,
         );
-        put(&api, FIELD_MANAGER, &copy, false)
+        create_or_replace(&api, FIELD_MANAGER, &copy, false)
             .await
             .step("write", "Receipt", &key)?;
-        put_status(&api, FIELD_MANAGER, name, status).await.step(
-            "write the status of",
-            "Receipt",
-            &key,
-        )?;
+        replace_status(&api, FIELD_MANAGER, name, status)
+            .await
+            .step("write the status of", "Receipt", &key)?;
         Ok(())
     }
 
     /// Whether this cluster's own entries of a period are complete.
     fn is_counted(&self, namespace: &str, of: &ContractPeriod) -> bool {
-        let (records, copies) = (self.heads(namespace), self.papers.receipts(namespace));
+        let (records, copies) = (
+            self.record_heads(namespace),
+            self.papers.receipts(namespace),
+        );
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
         let is_known = self
             .contracts
@@ -542,7 +556,7 @@ impl Controller {
             of,
             &records,
             &copies,
-            &self.ends(namespace),
+            &self.contract_ends(namespace),
             is_known,
             self.context.now().as_second(),
         )
@@ -557,20 +571,20 @@ impl Controller {
 
     fn is_compared_again(&self, namespace: &str, of: &ContractPeriod) -> bool {
         let compared = self
-            .disputed()
+            .lock_disputed()
             .get(namespace)
             .and_then(|compared| compared.get(of).copied());
         is_compared_again(compared, self.context.now())
     }
 
-    fn ends(&self, namespace: &str) -> Ends {
+    fn contract_ends(&self, namespace: &str) -> ContractEnds {
         let contracts = self.contracts.in_namespace(namespace).into_iter();
         contracts
             .filter_map(|(_, contract)| Some((contract.id.clone(), contract.end?)))
             .collect()
     }
 
-    async fn answer(
+    async fn answer_receipt(
         &self,
         provider: &ClusterId,
         namespace: &str,
@@ -578,16 +592,18 @@ impl Controller {
         of: &ContractPeriod,
         receipt: Claimed<&Receipt>,
     ) -> Result<ReceiptStatus, Error> {
-        let theirs = RecordsAtProvider::of(connection).usage(of).await?;
-        let own = Records::here(&self.context.client, namespace);
-        let ours = own.usage(of).await?;
+        let theirs = UsageRecordsAtProvider::over_connection(connection)
+            .read_usage(of)
+            .await?;
+        let own = UsageRecords::in_this_cluster(&self.context.client, namespace);
+        let ours = own.read_usage(of).await?;
         let ours = ours.unwrap_or_else(|error| {
             tracing::warn!(
                 namespace,
                 error,
                 "this cluster's own usage records cannot be read, and count as none"
             );
-            Usage::default()
+            UsageEntries::default()
         });
         let contract = self
             .contracts
@@ -596,7 +612,7 @@ impl Controller {
             .find(|(_, contract)| contract.id == of.0);
         let peer = self.conditions.foreign_cluster(provider);
         let policy =
-            policies::effective(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
+            policies::effective_policy(&self.policies, &PolicyPeer::new(provider, peer.as_deref()));
         let exact = policy
             .map(|policy| policy.spec.consume.contract.metering_tolerance_seconds)
             .unwrap_or_default();
@@ -612,34 +628,36 @@ impl Controller {
             clocks,
         };
         let contract = contract.as_ref().map(|(_, contract)| contract.as_ref());
-        let evidence = Evidence {
+        let evidence = ConsumerEvidence {
             provider,
             contract,
             theirs: &theirs,
             ours: &ours,
             tolerance,
         };
-        Ok(answer(receipt, &evidence, &self.identity))
+        Ok(answer_receipt(receipt, &evidence, &self.identity))
     }
 
-    fn settled(&self) -> MutexGuard<'_, HashMap<Key, Seconds>> {
+    fn lock_settled(&self) -> MutexGuard<'_, HashMap<Key, Seconds>> {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn disputed(&self) -> MutexGuard<'_, HashMap<String, BTreeMap<ContractPeriod, Timestamp>>> {
+    fn lock_disputed(
+        &self,
+    ) -> MutexGuard<'_, HashMap<String, BTreeMap<ContractPeriod, Timestamp>>> {
         self.disputed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<AtProvider>>> {
+    fn lock_providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<ProviderReceipts>>> {
         self.providers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn sooner(next: Next, delay: Duration) -> Next {
+fn retry_within(next: Requeue, delay: Duration) -> Requeue {
     match next {
-        Next::After(other) => Next::After(other.min(delay)),
-        Next::OnChange => Next::After(delay),
+        Requeue::After(other) => Requeue::After(other.min(delay)),
+        Requeue::OnChange => Requeue::After(delay),
     }
 }

@@ -24,12 +24,14 @@ use kube::{Api, Resource as _, ResourceExt as _, core::Status};
 use liqo_api::{
     ClusterId, Receipt, UsageRecord, annotations, labels, provider_namespace, tenant_namespace,
 };
-use liqo_controller_runtime::put::{marked, put, put_status};
-use liqo_controller_runtime::writes::{ApiError as _, Step as _, StepError, delete_if_present};
+use liqo_controller_runtime::put::{create_or_replace, replace_status, with_peer_labels};
+use liqo_controller_runtime::writes::{
+    ApiError as _, StepContext as _, StepError, delete_if_present,
+};
 use liqo_controller_runtime::{Context, Key};
-use liqo_market::receipt::contract::metered;
+use liqo_market::receipt::contract::metered_contract;
 use liqo_metering::Period;
-use liqo_metering::receipt::{Contract, period_of};
+use liqo_metering::receipt::{ReceiptContract, period_of};
 use liqo_signing::ClusterIdentity;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -42,23 +44,23 @@ use crate::{Error, FIELD_MANAGER};
 const RECORDS: usize = 1;
 /// Limits of what is kept of a peer: for receipts and contracts, and for usage records. Nobody
 /// signs usage records, and a peer can cause as many as it likes, so they count for themselves.
-const OF_PEER: [Limit; 2] = [
-    Limit {
+const OF_PEER: [ArchiveLimit; 2] = [
+    ArchiveLimit {
         objects: 1000,
         bytes: 16 << 20,
     },
-    Limit {
+    ArchiveLimit {
         objects: 250,
         bytes: 8 << 20,
     },
 ];
 /// The same for all peers together.
-const OF_ALL: [Limit; 2] = [
-    Limit {
+const OF_ALL: [ArchiveLimit; 2] = [
+    ArchiveLimit {
         objects: 4000,
         bytes: 64 << 20,
     },
-    Limit {
+    ArchiveLimit {
         objects: 1000,
         bytes: 32 << 20,
     },
@@ -72,7 +74,7 @@ const CONCURRENCY: usize = 8;
 const CLEAN_UP_INTERVAL: Duration = Duration::from_hours(6);
 
 /// Keeps what both owners need when a peering has ended.
-pub struct Keeper {
+pub struct PeeringArchiver {
     context: Context,
     identity: Arc<ClusterIdentity>,
     /// Time since which the API server refuses something of a namespace.
@@ -81,13 +83,13 @@ pub struct Keeper {
 
 /// Maximum number of objects that are kept, and of their bytes.
 #[derive(Clone, Copy)]
-struct Limit {
+struct ArchiveLimit {
     objects: usize,
     bytes: usize,
 }
 
 /// A peering that ends.
-struct Ending<'a> {
+struct EndingPeering<'a> {
     namespace: &'a str,
     peer: ClusterId,
     /// Whether this cluster is the provider.
@@ -96,8 +98,8 @@ struct Ending<'a> {
     name: Option<&'a str>,
 }
 
-impl<'a> Ending<'a> {
-    fn of(namespace: &'a str, name: Option<&'a str>) -> Option<Self> {
+impl<'a> EndingPeering<'a> {
+    fn of_namespace(namespace: &'a str, name: Option<&'a str>) -> Option<Self> {
         let peer: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
         let provides = namespace == tenant_namespace(&peer);
         (provides || namespace == provider_namespace(&peer)).then_some(Self {
@@ -111,7 +113,7 @@ impl<'a> Ending<'a> {
     /// Returns the kept copy of an object. A provider chooses the IDs of contracts, and names have
     /// only a part of that. So the name of a copy has the peer, the role, and a part of the UID,
     /// which this cluster's API server chose.
-    fn copy(&self, object: &DynamicObject, kind: &ApiResource) -> DynamicObject {
+    fn archived_copy(&self, object: &DynamicObject, kind: &ApiResource) -> DynamicObject {
         let role = if self.provides {
             "provider"
         } else {
@@ -141,11 +143,11 @@ impl<'a> Ending<'a> {
             labels::FORMER_ROLE.to_owned(),
             role.to_owned(),
         )]));
-        marked(copy, labels::FORMER_PEER_ID, &self.peer)
+        with_peer_labels(copy, labels::FORMER_PEER_ID, &self.peer)
     }
 }
 
-impl Keeper {
+impl PeeringArchiver {
     pub fn new(context: &Context, identity: &Arc<ClusterIdentity>) -> Self {
         Self {
             context: context.clone(),
@@ -156,8 +158,12 @@ impl Keeper {
 
     /// Keeps what is in the namespace of a peering that has ended, and whose pods are gone. `name`:
     /// what people call the peer.
-    pub async fn keep(&self, namespace: &str, name: Option<&str>) -> Result<(), Error> {
-        let Some(ending) = Ending::of(namespace, name) else {
+    pub async fn archive_namespace(
+        &self,
+        namespace: &str,
+        name: Option<&str>,
+    ) -> Result<(), Error> {
+        let Some(ending) = EndingPeering::of_namespace(namespace, name) else {
             return Ok(());
         };
         if ending.provides {
@@ -165,23 +171,23 @@ impl Keeper {
         }
         let mut used = BTreeSet::new();
         for (kind, contract) in [
-            (kind::<Receipt>(), "/spec/statement/contract"),
-            (kind::<UsageRecord>(), "/spec/contract"),
+            (api_resource::<Receipt>(), "/spec/statement/contract"),
+            (api_resource::<UsageRecord>(), "/spec/contract"),
         ] {
             let objects = self
-                .all(namespace, &kind)
+                .stream_objects(namespace, &kind)
                 .inspect_ok(|object| used.extend(text_at(object, contract)));
             self.copy_all(&ending, &kind, objects).await?;
         }
-        let kind = kind::<liqo_api::Contract>();
+        let kind = api_resource::<liqo_api::Contract>();
         let is_used = |object: &DynamicObject| {
             text_at(object, "/spec/terms/contract").is_some_and(|id| used.contains(&id))
         };
         let contracts = self
-            .all(namespace, &kind)
+            .stream_objects(namespace, &kind)
             .try_filter(|object| std::future::ready(is_used(object)));
         self.copy_all(&ending, &kind, contracts).await?;
-        self.refused().remove(namespace);
+        self.lock_refused().remove(namespace);
         if !used.is_empty()
             && let Err(error) = self.clean_up().await
         {
@@ -192,20 +198,21 @@ impl Keeper {
 
     async fn copy_all(
         &self,
-        ending: &Ending<'_>,
+        ending: &EndingPeering<'_>,
         kind: &ApiResource,
         objects: impl Stream<Item = Result<DynamicObject, Error>> + Send,
     ) -> Result<(), Error> {
         let copy = |object: DynamicObject| async move {
-            self.store(ending, &ending.copy(&object, kind), kind).await
+            self.store_copy(ending, &ending.archived_copy(&object, kind), kind)
+                .await
         };
         objects.try_for_each_concurrent(CONCURRENCY, copy).await
     }
 
     /// The contracts in a namespace that were in force.
-    async fn contracts(&self, namespace: &str) -> Result<Vec<Contract>, Error> {
+    async fn read_contracts(&self, namespace: &str) -> Result<Vec<ReceiptContract>, Error> {
         let mut all = Vec::new();
-        let mut objects = self.all(namespace, &kind::<liqo_api::Contract>());
+        let mut objects = self.stream_objects(namespace, &api_resource::<liqo_api::Contract>());
         while let Some(mut object) = objects.try_next().await? {
             // The peer wrote the status. Its signature is in the spec, too.
             let read = object
@@ -218,16 +225,19 @@ impl Keeper {
                         .map(|data| data.remove("status"));
                     object.try_parse()
                 });
-            all.extend(read.ok().and_then(|contract| metered(&contract).ok()?));
+            all.extend(
+                read.ok()
+                    .and_then(|contract| metered_contract(&contract).ok()?),
+            );
         }
         Ok(all)
     }
 
     /// Writes the receipt of each period that has none yet. No pod can use anything any more.
-    async fn write_last_receipts(&self, ending: &Ending<'_>) -> Result<(), Error> {
+    async fn write_last_receipts(&self, ending: &EndingPeering<'_>) -> Result<(), Error> {
         let namespace = ending.namespace;
         let mut periods: BTreeSet<(String, Period)> = BTreeSet::new();
-        let mut objects = self.all(namespace, &kind::<UsageRecord>());
+        let mut objects = self.stream_objects(namespace, &api_resource::<UsageRecord>());
         while let Some(object) = objects.try_next().await? {
             let record = object.try_parse::<UsageRecord>().ok();
             periods.extend(
@@ -239,10 +249,16 @@ impl Keeper {
         if periods.is_empty() {
             return Ok(());
         }
-        for contract in self.contracts(namespace).await? {
+        for contract in self.read_contracts(namespace).await? {
             for (_, period) in periods.iter().filter(|(id, _)| *id == contract.id) {
-                match provider::issue(&self.context, &self.identity, namespace, &contract, *period)
-                    .await
+                match provider::write_receipt(
+                    &self.context,
+                    &self.identity,
+                    namespace,
+                    &contract,
+                    *period,
+                )
+                .await
                 {
                     Err(Error::Local(error)) => self.unless_refused_for_long(ending, Err(error))?,
                     issued => issued?,
@@ -269,15 +285,15 @@ impl Keeper {
 
     async fn clean_up(&self) -> Result<(), Error> {
         let kinds = [
-            kind::<Receipt>(),
-            kind::<UsageRecord>(),
-            kind::<liqo_api::Contract>(),
+            api_resource::<Receipt>(),
+            api_resource::<UsageRecord>(),
+            api_resource::<liqo_api::Contract>(),
         ];
         let mut all = Vec::new();
         for (number, kind) in kinds.iter().enumerate() {
             let copies = ListParams::default().labels(labels::FORMER_PEER_ID);
             let found = self
-                .api(&self.context.namespace, kind)
+                .kind_api(&self.context.namespace, kind)
                 .list_metadata(&copies)
                 .await;
             let found = found.step(
@@ -286,7 +302,7 @@ impl Keeper {
                 Key::new(&self.context.namespace, ""),
             )?;
             all.extend(found.items.iter().map(|one| {
-                Kept {
+                ArchivedCopy {
                     since: one
                         .metadata
                         .creation_timestamp
@@ -308,14 +324,14 @@ impl Keeper {
                 }
             }));
         }
-        for one in surplus(
+        for one in surplus_copies(
             all,
             self.context.config().spec.metering.receipt_days,
             self.context.now(),
         ) {
             let kind = &kinds[one.kind];
             let deleted = delete_if_present(
-                &self.api(&self.context.namespace, kind),
+                &self.kind_api(&self.context.namespace, kind),
                 &one.name,
                 &DeleteParams::default(),
             )
@@ -331,12 +347,12 @@ impl Keeper {
 
     /// Reads the objects of a kind one page after the other: a peer may have written a part of
     /// each.
-    fn all(
+    fn stream_objects(
         &self,
         namespace: &str,
         kind: &ApiResource,
     ) -> Pin<Box<dyn Stream<Item = Result<DynamicObject, Error>> + Send>> {
-        let (api, key) = (self.api(namespace, kind), Key::new(namespace, ""));
+        let (api, key) = (self.kind_api(namespace, kind), Key::new(namespace, ""));
         let (kind, first) = (kind.kind.clone(), Some(ListParams::default().limit(PAGE)));
         let pages = stream::try_unfold(first, move |page| {
             let (api, key, kind) = (api.clone(), key.clone(), kind.clone());
@@ -355,17 +371,20 @@ impl Keeper {
     }
 
     /// Writes a copy.
-    async fn store(
+    async fn store_copy(
         &self,
-        ending: &Ending<'_>,
+        ending: &EndingPeering<'_>,
         copy: &DynamicObject,
         kind: &ApiResource,
     ) -> Result<(), Error> {
-        let (api, name) = (self.api(&self.context.namespace, kind), copy.name_any());
+        let (api, name) = (
+            self.kind_api(&self.context.namespace, kind),
+            copy.name_any(),
+        );
         let stored = async {
-            put(&api, FIELD_MANAGER, copy, false).await?;
+            create_or_replace(&api, FIELD_MANAGER, copy, false).await?;
             match copy.data.get("status") {
-                Some(status) => put_status(&api, FIELD_MANAGER, &name, status).await,
+                Some(status) => replace_status(&api, FIELD_MANAGER, &name, status).await,
                 None => Ok(()),
             }
         };
@@ -381,7 +400,7 @@ impl Keeper {
     /// that is full, for example, may get room.
     fn unless_refused_for_long(
         &self,
-        ending: &Ending,
+        ending: &EndingPeering,
         written: Result<(), StepError>,
     ) -> Result<(), StepError> {
         let Err(error) = written else { return Ok(()) };
@@ -391,7 +410,7 @@ impl Keeper {
             return Err(error);
         }
         let since = *self
-            .refused()
+            .lock_refused()
             .entry(ending.namespace.to_owned())
             .or_insert_with(Instant::now);
         if !for_ever && since.elapsed() < MAX_REFUSED {
@@ -401,16 +420,16 @@ impl Keeper {
         Ok(())
     }
 
-    fn refused(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+    fn lock_refused(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn api(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
+    fn kind_api(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
         Api::namespaced_with(self.context.client.clone(), namespace, kind)
     }
 }
 
-fn kind<K: kube::Resource<DynamicType = ()>>() -> ApiResource {
+fn api_resource<K: kube::Resource<DynamicType = ()>>() -> ApiResource {
     ApiResource::erase::<K>(&())
 }
 
@@ -424,7 +443,7 @@ fn text_at(object: &DynamicObject, pointer: &str) -> Option<String> {
 
 /// A copy. The oldest ones go first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kept {
+struct ArchivedCopy {
     since: Timestamp,
     kind: usize,
     /// ID of the peer.
@@ -435,14 +454,14 @@ struct Kept {
 
 /// The copies that go: those that are older than so many days, and the oldest ones where there are
 /// too many of a peer, or of all.
-fn surplus(mut all: Vec<Kept>, days: u32, now: Timestamp) -> Vec<Kept> {
+fn surplus_copies(mut all: Vec<ArchivedCopy>, days: u32, now: Timestamp) -> Vec<ArchivedCopy> {
     let age = SignedDuration::from_hours(i64::from(days) * 24);
     all.sort_by(|one, other| other.cmp(one));
     let (mut of_all, mut of_peers) = ([(0, 0); 2], BTreeMap::<String, [(usize, usize); 2]>::new());
-    let mut is_beyond = |one: &Kept| {
+    let mut is_beyond = |one: &ArchivedCopy| {
         let peer = of_peers.entry(one.peer.clone()).or_default();
         let class = usize::from(one.kind == RECORDS);
-        let exceeds = |sums: &mut [(usize, usize); 2], limits: [Limit; 2]| {
+        let exceeds = |sums: &mut [(usize, usize); 2], limits: [ArchiveLimit; 2]| {
             let (Some((objects, bytes)), Some(limit)) = (sums.get_mut(class), limits.get(class))
             else {
                 return true;
@@ -467,7 +486,7 @@ mod tests {
         let at = |hour: i64| Timestamp::from_second(hour * 3600).unwrap();
         let of = |peer: usize, hour: i64, length: usize| {
             let (peer, name) = (peer.to_string(), hour.to_string());
-            Kept {
+            ArchivedCopy {
                 since: at(hour),
                 kind: 0,
                 peer,
@@ -476,15 +495,15 @@ mod tests {
             }
         };
         let kept = |hour: i64, length: usize| of(usize::try_from(hour).unwrap() % 5, hour, length);
-        let gone = |all: Vec<Kept>, days| {
-            let mut hours: Vec<i64> = surplus(all, days, at(5000))
+        let gone = |all: Vec<ArchivedCopy>, days| {
+            let mut hours: Vec<i64> = surplus_copies(all, days, at(5000))
                 .iter()
                 .map(|one| one.name.parse().unwrap())
                 .collect();
             hours.sort_unstable();
             hours
         };
-        let many: Vec<Kept> = (0..4003).map(|hour| kept(hour, 10)).collect();
+        let many: Vec<ArchivedCopy> = (0..4003).map(|hour| kept(hour, 10)).collect();
         assert_eq!(gone(many.clone(), 400), [0, 1, 2], "too many");
         assert_eq!(
             gone(many[..50].to_vec(), 207),
@@ -497,19 +516,19 @@ mod tests {
 
     #[test]
     fn a_peer_pushes_out_neither_receipts_of_others_nor_its_own_by_usage_records() {
-        let kept = |peer: &str, is_record: bool, hour: i64, length: usize| Kept {
+        let kept = |peer: &str, is_record: bool, hour: i64, length: usize| ArchivedCopy {
             since: Timestamp::from_second(hour * 3600).unwrap(),
             kind: if is_record { RECORDS } else { 0 },
             peer: peer.to_owned(),
             name: format!("{peer}-{is_record}-{hour}"),
             length,
         };
-        let mut all: Vec<Kept> = (0..300)
+        let mut all: Vec<ArchivedCopy> = (0..300)
             .map(|hour| kept("honest", false, hour, 9000))
             .collect();
         all.extend((300..400).map(|hour| kept("hostile", false, hour, 9000)));
         all.extend((400..4000).map(|hour| kept("hostile", true, hour, 256 << 10)));
-        let gone = surplus(all, 400, Timestamp::from_second(4000 * 3600).unwrap());
+        let gone = surplus_copies(all, 400, Timestamp::from_second(4000 * 3600).unwrap());
         assert!(
             gone.iter()
                 .all(|one| one.kind == RECORDS && one.peer == "hostile"),
@@ -517,13 +536,13 @@ mod tests {
             gone.last()
         );
         assert_eq!(gone.len(), 3600 - 32, "it keeps 8 MiB of them");
-        let many: Vec<Kept> = (0..3000)
+        let many: Vec<ArchivedCopy> = (0..3000)
             .map(|hour| kept("hostile", false, 1000 + hour, 100))
             .collect();
-        let others: Vec<Kept> = (0..900)
+        let others: Vec<ArchivedCopy> = (0..900)
             .map(|hour| kept("honest", false, hour, 100))
             .collect();
-        let gone = surplus(
+        let gone = surplus_copies(
             [many, others].concat(),
             400,
             Timestamp::from_second(4000 * 3600).unwrap(),
@@ -533,7 +552,10 @@ mod tests {
 
     #[test]
     fn a_copy_belongs_to_no_peering_and_has_a_name_of_its_own_for_each_peer_and_role() {
-        let (peer, receipts) = (ClusterId::of_public_key(&[1; 32]), kind::<Receipt>());
+        let (peer, receipts) = (
+            ClusterId::of_public_key(&[1; 32]),
+            api_resource::<Receipt>(),
+        );
         let mut receipt = DynamicObject::new("receipt-01234567-202601010000", &receipts)
             .data(serde_json::json!({ "spec": {} }));
         receipt.meta_mut().labels = Some(BTreeMap::from([(
@@ -543,9 +565,9 @@ mod tests {
         receipt.meta_mut().finalizers = Some(vec!["a/b".to_owned()]);
         receipt.meta_mut().uid = Some("01234567-89ab".to_owned());
         let copy = |namespace: &str| {
-            Ending::of(namespace, Some("rome"))
+            EndingPeering::of_namespace(namespace, Some("rome"))
                 .unwrap()
-                .copy(&receipt, &receipts)
+                .archived_copy(&receipt, &receipts)
         };
         let (lent, borrowed) = (
             copy(&tenant_namespace(&peer)),
@@ -562,6 +584,6 @@ mod tests {
         assert!(!lent.labels().contains_key(labels::CONSUMER_ID) && lent.finalizers().is_empty());
         assert_eq!(lent.labels()[labels::FORMER_PEER_ID], peer.to_string());
         assert_eq!(lent.types.as_ref().unwrap().kind, "Receipt");
-        assert!(Ending::of("liqo", None).is_none());
+        assert!(EndingPeering::of_namespace("liqo", None).is_none());
     }
 }

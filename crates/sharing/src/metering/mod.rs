@@ -15,11 +15,13 @@ use kube::core::ObjectList;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use liqo_api::{Claimed, ClusterId, PeeringPolicy, Receipt, UsageRecord, labels};
-use liqo_controller_runtime::conditions::namespaced;
+use liqo_controller_runtime::conditions::namespaced_api;
 use liqo_controller_runtime::peers::{PeerError, call};
-use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, unless_changed};
+use liqo_controller_runtime::writes::{
+    StepContext as _, StepError, delete_if_present, unless_changed,
+};
 use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, Queue};
-use liqo_metering::Usage;
+use liqo_metering::UsageEntries;
 use liqo_metering::receipt::{period_label, receipt_name};
 use liqo_signing::ClusterIdentity;
 use serde_json::json;
@@ -40,25 +42,26 @@ const MAX_PAGES: usize = 1000;
 const MAX_USAGE_ENTRIES: usize = 100_000;
 
 /// Runs both sides until `stop`.
-pub async fn run(
+pub async fn run_controllers(
     context: &Context,
     identity: Arc<ClusterIdentity>,
     policies: Cache<PeeringPolicy>,
     conditions: Arc<PeerConditions>,
     stop: CancellationToken,
 ) {
-    let provider = provider::Controller::start(context, identity.clone(), &stop);
-    let consumer = consumer::Controller::start(context, identity, policies, conditions, &stop);
+    let provider = provider::ReceiptIssueController::start(context, identity.clone(), &stop);
+    let consumer =
+        consumer::ReceiptAnswerController::start(context, identity, policies, conditions, &stop);
     tokio::join!(provider.run(stop.clone()), consumer.run(stop));
 }
 
 /// The records and receipts of this cluster that name a peer by this label.
-struct Papers {
+struct MeteringCaches {
     records: Cache<RecordHead>,
     receipts: Cache<ReceiptHead>,
 }
 
-impl Papers {
+impl MeteringCaches {
     /// Watches them; changes enqueue the namespace.
     fn follow(
         context: &Context,
@@ -88,7 +91,7 @@ impl Papers {
     }
 
     async fn synced(&self) -> bool {
-        self.records.synced().await && self.receipts.synced().await
+        self.records.wait_until_synced().await && self.receipts.wait_until_synced().await
     }
 
     fn records(&self, namespace: &str) -> Vec<Arc<RecordHead>> {
@@ -113,7 +116,7 @@ impl Papers {
         namespace: &str,
         of: &ContractPeriod,
     ) -> Result<(), Error> {
-        let api: Api<UsageRecord> = namespaced(client, namespace);
+        let api: Api<UsageRecord> = namespaced_api(client, namespace);
         for (key, _) in self
             .records
             .in_namespace(namespace)
@@ -154,7 +157,7 @@ async fn delete_receipt(
     namespace: &str,
     of: &ContractPeriod,
 ) -> Result<(), Error> {
-    let api: Api<Receipt> = namespaced(client, namespace);
+    let api: Api<Receipt> = namespaced_api(client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
     delete_if_present(&api, &key.name, &DeleteParams::default())
         .await
@@ -168,7 +171,7 @@ async fn keep_signature(
     namespace: &str,
     of: &ContractPeriod,
 ) -> Result<(), Error> {
-    let api: Api<Receipt> = namespaced(&context.client, namespace);
+    let api: Api<Receipt> = namespaced_api(&context.client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
     // The cache may be behind: what the status has now is what can be kept.
     let Some(live) = api.get_opt(&key.name).await.step("read", "Receipt", &key)? else {
@@ -193,7 +196,7 @@ async fn keep_signature(
 }
 
 /// The usage records in a namespace of this cluster, or of a provider: see [`RecordsAtProvider`].
-struct Records<'a> {
+struct UsageRecords<'a> {
     api: Api<UsageRecord>,
     namespace: &'a str,
     /// `None` in this cluster.
@@ -201,15 +204,15 @@ struct Records<'a> {
 }
 
 /// The usage records in our namespace of a provider.
-struct RecordsAtProvider<'a>(Records<'a>);
+struct UsageRecordsAtProvider<'a>(UsageRecords<'a>);
 
-impl<'a> RecordsAtProvider<'a> {
-    fn of(connection: &'a PeerConnection) -> Self {
+impl<'a> UsageRecordsAtProvider<'a> {
+    fn over_connection(connection: &'a PeerConnection) -> Self {
         let (api, namespace) = (
-            namespaced(&connection.client, &connection.tenant_namespace),
+            namespaced_api(&connection.client, &connection.tenant_namespace),
             &connection.tenant_namespace,
         );
-        Self(Records {
+        Self(UsageRecords {
             api,
             namespace,
             provider: Some(&connection.cluster_id),
@@ -217,34 +220,42 @@ impl<'a> RecordsAtProvider<'a> {
     }
 
     /// The provider's entries of a period.
-    async fn usage(&self, of: &ContractPeriod) -> Result<Claimed<Result<Usage, String>>, Error> {
-        self.0.usage(of).await.map(Claimed::new)
+    async fn read_usage(
+        &self,
+        of: &ContractPeriod,
+    ) -> Result<Claimed<Result<UsageEntries, String>>, Error> {
+        self.0.read_usage(of).await.map(Claimed::new)
     }
 
     /// Whether the provider has records of a period.
     async fn exist(&self, of: &ContractPeriod) -> Result<Claimed<bool>, Error> {
         Ok(Claimed::new(
-            !self.0.page(&of_period(of).limit(1)).await?.items.is_empty(),
+            !self
+                .0
+                .list_page(&of_period(of).limit(1))
+                .await?
+                .items
+                .is_empty(),
         ))
     }
 }
 
-impl<'a> Records<'a> {
+impl<'a> UsageRecords<'a> {
     /// Those of this cluster.
-    fn here(client: &Client, namespace: &'a str) -> Self {
+    fn in_this_cluster(client: &Client, namespace: &'a str) -> Self {
         Self {
-            api: namespaced(client, namespace),
+            api: namespaced_api(client, namespace),
             namespace,
             provider: None,
         }
     }
 
     /// The entries of a period, or why they cannot be read. The outer error is one of the request.
-    async fn usage(&self, of: &ContractPeriod) -> Result<Result<Usage, String>, Error> {
-        let (mut usage, mut length) = (Usage::default(), 0);
+    async fn read_usage(&self, of: &ContractPeriod) -> Result<Result<UsageEntries, String>, Error> {
+        let (mut usage, mut length) = (UsageEntries::default(), 0);
         let mut params = of_period(of).limit(PAGE);
         for _ in 0..MAX_PAGES {
-            let page = self.page(&params).await?;
+            let page = self.list_page(&params).await?;
             for record in page
                 .items
                 .iter()
@@ -254,7 +265,7 @@ impl<'a> Records<'a> {
                 if length > MAX_USAGE_LEN {
                     return Ok(Err(format!("they take more than {MAX_USAGE_LEN} bytes")));
                 }
-                match Usage::read(&record.spec.entries) {
+                match UsageEntries::parse(&record.spec.entries) {
                     Ok(entries) => usage.extend(entries.entries().cloned()),
                     Err(error) => return Ok(Err(error.to_string())),
                 }
@@ -270,7 +281,7 @@ impl<'a> Records<'a> {
         Ok(Err(format!("they take more than {MAX_PAGES} pages")))
     }
 
-    async fn page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
+    async fn list_page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
         let key = Key::new(self.namespace, "");
         Ok(match self.provider {
             None => self

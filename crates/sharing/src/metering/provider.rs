@@ -4,41 +4,41 @@ use std::sync::Arc;
 
 use kube::{Api, api::PostParams, runtime::watcher::Config};
 use liqo_api::{Receipt, ReceiptSpec, labels, tenant_namespace};
-use liqo_controller_runtime::conditions::namespaced;
-use liqo_controller_runtime::put::marked;
-use liqo_controller_runtime::writes::Step as _;
-use liqo_controller_runtime::{Cache, Context, Key, Next, Queue};
+use liqo_controller_runtime::conditions::namespaced_api;
+use liqo_controller_runtime::put::with_peer_labels;
+use liqo_controller_runtime::writes::StepContext as _;
+use liqo_controller_runtime::{Cache, Context, Key, Queue, Requeue};
 use liqo_metering::Period;
-use liqo_metering::receipt::{Contract, receipt_name};
+use liqo_metering::receipt::{ReceiptContract, receipt_name};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
-use super::{Papers, Records};
+use super::{MeteringCaches, UsageRecords};
 use crate::Error;
-use liqo_market::receipt::contract::metered;
+use liqo_market::receipt::contract::metered_contract;
 use liqo_market::receipt::document::SignedReceipt;
-use liqo_market::receipt::issue::{Action, ContractPeriod, decide};
+use liqo_market::receipt::issue::{ContractPeriod, ReceiptAction, decide_actions};
 
 /// Number of tenancies that are handled at the same time.
 const CONCURRENCY: usize = 4;
 
-pub(super) struct Controller {
+pub(super) struct ReceiptIssueController {
     context: Context,
     identity: Arc<ClusterIdentity>,
-    contracts: Cache<Contract>,
-    papers: Papers,
+    contracts: Cache<ReceiptContract>,
+    papers: MeteringCaches,
     queue: Queue<String>,
 }
 
-impl Controller {
+impl ReceiptIssueController {
     pub fn start(
         context: &Context,
         identity: Arc<ClusterIdentity>,
         stop: &CancellationToken,
     ) -> Arc<Self> {
         let queue = Queue::new();
-        let contracts = contracts(context, labels::CONSUMER_ID, stop, &queue);
-        let papers = Papers::follow(context, labels::CONSUMER_ID, stop, &queue);
+        let contracts = watch_metered_contracts(context, labels::CONSUMER_ID, stop, &queue);
+        let papers = MeteringCaches::follow(context, labels::CONSUMER_ID, stop, &queue);
         Arc::new(Self {
             context: context.clone(),
             identity,
@@ -50,7 +50,7 @@ impl Controller {
 
     /// Writes receipts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        if !(self.contracts.synced().await && self.papers.synced().await) {
+        if !(self.contracts.wait_until_synced().await && self.papers.synced().await) {
             return;
         }
         let (queue, controller) = (self.queue.clone(), self);
@@ -61,7 +61,7 @@ impl Controller {
         queue.run("receipts", CONCURRENCY, stop, reconcile).await;
     }
 
-    async fn reconcile(&self, namespace: &str) -> Result<Next, Error> {
+    async fn reconcile(&self, namespace: &str) -> Result<Requeue, Error> {
         let (records, receipts) = (
             self.papers.records(namespace),
             self.papers.receipts(namespace),
@@ -72,30 +72,32 @@ impl Controller {
         );
         let client = &self.context.client;
         let mut failures = Vec::new();
-        for action in decide(
+        for action in decide_actions(
             records,
             receipts,
             &self.context.config().spec.metering,
             self.context.now(),
         ) {
             let done = match action {
-                Action::Issue(of) => self.issue(namespace, &of).await,
-                Action::KeepSignature(of) => {
+                ReceiptAction::Issue(of) => self.issue_receipt(namespace, &of).await,
+                ReceiptAction::KeepSignature(of) => {
                     super::keep_signature(&self.context, namespace, &of).await
                 }
-                Action::DeleteRecords(of) => {
+                ReceiptAction::DeleteRecords(of) => {
                     self.papers.delete_records(client, namespace, &of).await
                 }
-                Action::DeleteReceipt(of) => super::delete_receipt(client, namespace, &of).await,
+                ReceiptAction::DeleteReceipt(of) => {
+                    super::delete_receipt(client, namespace, &of).await
+                }
             };
             failures.extend(done.err());
         }
-        crate::first(failures)?;
-        Ok(Next::OnChange)
+        crate::first_failure(failures)?;
+        Ok(Requeue::OnChange)
     }
 
     /// Writes the receipt of a period.
-    async fn issue(&self, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+    async fn issue_receipt(&self, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
         let here = self
             .contracts
             .in_namespace(namespace)
@@ -111,21 +113,21 @@ impl Controller {
             );
             return Ok(());
         };
-        issue(&self.context, &self.identity, namespace, &contract, of.1).await
+        write_receipt(&self.context, &self.identity, namespace, &contract, of.1).await
     }
 }
 
 /// Writes the receipt of a period of a contract, from the usage records in the namespace of the
 /// tenancy.
-pub(super) async fn issue(
+pub(super) async fn write_receipt(
     context: &Context,
     identity: &ClusterIdentity,
     namespace: &str,
-    contract: &Contract,
+    contract: &ReceiptContract,
     period: Period,
 ) -> Result<(), Error> {
-    let records = Records::here(&context.client, namespace);
-    let usage = records.usage(&(contract.id.clone(), period)).await?;
+    let records = UsageRecords::in_this_cluster(&context.client, namespace);
+    let usage = records.read_usage(&(contract.id.clone(), period)).await?;
     let key = Key::new(namespace, receipt_name(&contract.id, period));
     let document = usage.and_then(|usage| {
         let statement = contract
@@ -143,7 +145,7 @@ pub(super) async fn issue(
         }
     };
     tracing::info!(receipt = %key, pods = statement.pods, "receipt written");
-    let receipt = marked(
+    let receipt = with_peer_labels(
         Receipt::new(
             &key.name,
             ReceiptSpec {
@@ -155,7 +157,7 @@ pub(super) async fn issue(
         labels::CONSUMER_ID,
         &contract.consumer,
     );
-    let api: Api<Receipt> = namespaced(&context.client, namespace);
+    let api: Api<Receipt> = namespaced_api(&context.client, namespace);
     match api.create(&PostParams::default(), &receipt).await {
         // A receipt never changes. The cache does not show it yet, or it is of a contract whose ID
         // begins with the same 8 characters: then this period gets none, and its records stay.
@@ -165,17 +167,17 @@ pub(super) async fn issue(
 }
 
 /// The contracts of this cluster that were in force, as far as they can be read.
-pub(super) fn contracts(
+pub(super) fn watch_metered_contracts(
     context: &Context,
     peer_label: &str,
     stop: &CancellationToken,
     queue: &Queue<String>,
-) -> Cache<Contract> {
+) -> Cache<ReceiptContract> {
     let (api, queue) = (
         Api::<liqo_api::Contract>::all(context.client.clone()),
         queue.clone(),
     );
-    let reduce = |contract: liqo_api::Contract| metered(&contract).ok().flatten();
+    let reduce = |contract: liqo_api::Contract| metered_contract(&contract).ok().flatten();
     Cache::watch(
         api,
         Config::default().labels(peer_label),

@@ -1,7 +1,7 @@
 //! A plugin and an API server, and what the plugin hears.
 
 use liqo_api::PluginOvercommit;
-use liqo_controller_runtime::{Clock, Peers, Tcp, events::Events};
+use liqo_controller_runtime::{Clock, Peers, Tcp, events::EventRecorder};
 use liqo_resource_plugin::{Options, Pool, ResourceSource, Server, SourceError, async_trait};
 use liqo_simulation::{ApiServer, User};
 
@@ -80,7 +80,7 @@ fn started(server: &ApiServer) -> Arc<Plugins> {
         network: Tcp::network(),
         config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
         peers: Peers::default(),
-        events: Events::new(client.clone(), Clock::system(), None),
+        events: EventRecorder::new(client.clone(), Clock::system(), None),
         unwatched_since: None,
         stop: CancellationToken::new(),
         client,
@@ -118,7 +118,7 @@ async fn a_plugin_hears_once_that_a_peering_has_ended() {
     let ((source, heard), server) = (plugin().await, api_server().await);
     let plugins = started(&server);
     let (rome, turin) = (cluster(1), cluster(2));
-    let both = Wanted::from([
+    let both = WantedPlugins::from([
         (rome.clone(), Some(source.clone())),
         (turin.clone(), Some(source.clone())),
     ]);
@@ -129,7 +129,7 @@ async fn a_plugin_hears_once_that_a_peering_has_ended() {
     .await;
     assert_eq!((heard.removed(), recorded(&server).len()), (vec![], 2));
     plugins.set_wanted(
-        &Wanted::from([(turin.clone(), Some(source.clone()))]),
+        &WantedPlugins::from([(turin.clone(), Some(source.clone()))]),
         vec![source],
     );
     until("the end of a peering is told", || {
@@ -145,14 +145,14 @@ async fn a_plugin_hears_that_a_peering_ended_while_the_manager_was_down() {
     let ((source, heard), server) = (plugin().await, api_server().await);
     let plugins = started(&server);
     plugins.set_wanted(
-        &Wanted::from([(cluster(1), Some(source.clone()))]),
+        &WantedPlugins::from([(cluster(1), Some(source.clone()))]),
         vec![source],
     );
     until("the plugin is asked", || !heard.asked().is_empty()).await;
     plugins.context.stop.cancel();
 
     let plugins = started(&server);
-    plugins.set_wanted(&Wanted::new(), Vec::new());
+    plugins.set_wanted(&WantedPlugins::new(), Vec::new());
     until("the end of the peering is told", || {
         recorded(&server).is_empty()
     })

@@ -10,21 +10,21 @@ use kube::{Api, api::DeleteParams};
 use liqo_api::{ClusterId, Contract, ContractDecision, consumer_of_tenant_namespace, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key,
-    conditions::namespaced,
-    put::{marked, put},
-    writes::{Step as _, delete_if_present},
+    conditions::namespaced_api,
+    put::{create_or_replace, with_peer_labels},
+    writes::{StepContext as _, delete_if_present},
 };
 use liqo_signing::ClusterIdentity;
 use tokio::time::Instant;
 
 use super::lock;
 use crate::{
-    ContractHere, Error, FIELD_MANAGER,
+    ContractOfPeering, Error, FIELD_MANAGER,
     breach_reports::BreachReports,
     decide::snapshot::{ContractChange, ContractFacts},
 };
-use liqo_market::contract::{breaches::Doubts, record::IssuedContract};
-use liqo_market::receipt::{issue::ReceiptHead, unanswered::unanswered};
+use liqo_market::contract::{breaches::UnconfirmedBreaches, record::IssuedContract};
+use liqo_market::receipt::{issue::ReceiptHead, unanswered::unanswered_contracts};
 
 /// Maximum delay until the watch shows a new contract.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
@@ -34,13 +34,13 @@ pub struct ProviderContracts {
     context: Context,
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster, including copies of those that it received.
-    contracts: Cache<ContractHere>,
+    contracts: Cache<ContractOfPeering>,
     /// The receipts that this cluster wrote.
     receipts: Cache<ReceiptHead>,
     /// The contract that was created last in each tenant namespace, until the watch shows it.
     created: Mutex<HashMap<String, (String, Instant)>>,
     /// Possible breaches that this process has seen.
-    doubts: Mutex<HashMap<ClusterId, Doubts>>,
+    doubts: Mutex<HashMap<ClusterId, UnconfirmedBreaches>>,
     /// Last reported reasons why consumers can get no contract, or no change of it.
     problems: Mutex<BTreeMap<ClusterId, String>>,
     reports: BreachReports,
@@ -50,7 +50,7 @@ impl ProviderContracts {
     pub fn new(
         context: Context,
         identity: Arc<ClusterIdentity>,
-        contracts: Cache<ContractHere>,
+        contracts: Cache<ContractOfPeering>,
         receipts: Cache<ReceiptHead>,
     ) -> Self {
         let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -67,10 +67,10 @@ impl ProviderContracts {
     }
 
     pub async fn synced(&self) -> bool {
-        self.contracts.synced().await && self.receipts.synced().await
+        self.contracts.wait_until_synced().await && self.receipts.wait_until_synced().await
     }
 
-    pub fn facts(
+    pub fn contract_facts(
         &self,
         decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
     ) -> ContractFacts {
@@ -94,7 +94,7 @@ impl ProviderContracts {
         let now = self.context.now();
         let unanswered = receipts
             .into_iter()
-            .map(|(namespace, receipts)| (namespace, unanswered(&receipts, now)));
+            .map(|(namespace, receipts)| (namespace, unanswered_contracts(&receipts, now)));
         ContractFacts {
             identity: Some(self.identity.clone()),
             records,
@@ -109,8 +109,8 @@ impl ProviderContracts {
     fn of_consumers(&self) -> impl Iterator<Item = (Key, Arc<IssuedContract>)> {
         let all = self.contracts.all().into_iter();
         all.filter_map(|(key, contract)| match contract.as_ref() {
-            ContractHere::Issued(record) => Some((key, record.clone())),
-            ContractHere::Copy(_) => None,
+            ContractOfPeering::Issued(record) => Some((key, record.clone())),
+            ContractOfPeering::Copy(_) => None,
         })
     }
 
@@ -118,10 +118,10 @@ impl ProviderContracts {
     pub async fn carry_out(&self, writes: Vec<ContractChange>, deletions: Vec<Key>) -> Vec<Error> {
         let mut failures = Vec::new();
         for change in writes {
-            failures.extend(self.write(change).await.err());
+            failures.extend(self.write_contract(change).await.err());
         }
         for key in deletions {
-            let api: Api<Contract> = namespaced(&self.context.client, &key.namespace);
+            let api: Api<Contract> = namespaced_api(&self.context.client, &key.namespace);
             let deleted = delete_if_present(&api, &key.name, &DeleteParams::default()).await;
             failures.extend(
                 deleted
@@ -134,9 +134,9 @@ impl ProviderContracts {
     }
 
     /// Keeps what may become a breach, and tells people what is new.
-    pub async fn note(
+    pub async fn note_findings(
         &self,
-        doubts: HashMap<ClusterId, Doubts>,
+        doubts: HashMap<ClusterId, UnconfirmedBreaches>,
         problems: BTreeMap<ClusterId, String>,
     ) {
         *lock(&self.doubts) = doubts;
@@ -154,7 +154,7 @@ impl ProviderContracts {
             if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
                 let of_consumer = &record.status.unverified().breaches;
                 self.reports
-                    .tell(
+                    .report_breaches(
                         &self.context,
                         &consumer,
                         &key.namespace,
@@ -166,25 +166,25 @@ impl ProviderContracts {
         }
     }
 
-    async fn write(&self, change: ContractChange) -> Result<(), Error> {
+    async fn write_contract(&self, change: ContractChange) -> Result<(), Error> {
         let ContractChange {
             namespace,
             consumer,
             write,
         } = change;
-        let api: Api<Contract> = namespaced(&self.context.client, &namespace);
+        let api: Api<Contract> = namespaced_api(&self.context.client, &namespace);
         let (version, ended) = (write.spec.terms.version, write.spec.ended.is_some());
         let (in_force, pending) = (
             write.spec.in_force_since.is_some(),
             write.spec.pending.is_some(),
         );
-        let contract = marked(
+        let contract = with_peer_labels(
             Contract::new(&write.name, write.spec),
             labels::CONSUMER_ID,
             &consumer,
         );
         let key = Key::new(namespace, write.name);
-        put(&api, FIELD_MANAGER, &contract, write.exists)
+        create_or_replace(&api, FIELD_MANAGER, &contract, write.exists)
             .await
             .step("write", "Contract", &key)?;
         if !write.exists {

@@ -23,7 +23,7 @@ pub struct Pod {
     pub uid: String,
     /// Kind and UID of its controller.
     pub controller: Option<(String, String)>,
-    pub place: Place,
+    pub place: UserPodPlace,
     pub ready: bool,
     pub terminating: bool,
     pub created: Option<Timestamp>,
@@ -31,7 +31,7 @@ pub struct Pod {
 
 /// The place of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum UserPodPlace {
     /// On a node of this cluster, or on none yet.
     Here,
     /// On a virtual node. If its provider answers, it says when the pod is gone.
@@ -40,21 +40,21 @@ pub enum Place {
 
 impl Pod {
     pub fn is_away(&self) -> bool {
-        self.place != Place::Here
+        self.place != UserPodPlace::Here
     }
 
     /// Whether it is away, and its controller creates another one.
-    pub fn has_to_come_home(&self) -> bool {
+    pub fn must_return(&self) -> bool {
         self.is_away()
             && DepartureCause::ControlIsBack
-                .takes(self.controller.as_ref().map(|(kind, _)| kind.as_str()))
+                .takes_pods_of(self.controller.as_ref().map(|(kind, _)| kind.as_str()))
     }
 }
 
 /// The pods to evict now: of each controller at most one, the oldest. The next one follows when the
 /// new pod is ready, and the former one is gone; a silent peer does not say that it is, so then
 /// only the new pod counts where it does not wait for the former one itself.
-pub fn next(pods: &[Pod]) -> Vec<&Pod> {
+pub fn next_to_evict(pods: &[Pod]) -> Vec<&Pod> {
     let mut of_controllers: BTreeMap<(&str, &str), Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
         if let Some((kind, uid)) = &pod.controller {
@@ -63,22 +63,22 @@ pub fn next(pods: &[Pod]) -> Vec<&Pod> {
     }
     of_controllers
         .into_iter()
-        .filter_map(|((kind, _), pods)| next_of(kind, &pods))
+        .filter_map(|((kind, _), pods)| next_of_controller(kind, &pods))
         .collect()
 }
 
-fn next_of<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
+fn next_of_controller<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
     let is_unsettled = |pod: &Pod| match (pod.terminating, pod.place) {
-        (true, Place::Away { is_heard_of }) => is_heard_of || kind == ONE_AFTER_THE_OTHER,
-        (true, Place::Here) => true,
-        (false, place) => place == Place::Here && !pod.ready,
+        (true, UserPodPlace::Away { is_heard_of }) => is_heard_of || kind == ONE_AFTER_THE_OTHER,
+        (true, UserPodPlace::Here) => true,
+        (false, place) => place == UserPodPlace::Here && !pod.ready,
     };
     if pods.iter().any(|pod| is_unsettled(pod)) {
         return None;
     }
     let staying = pods
         .iter()
-        .filter(|pod| pod.has_to_come_home() && !pod.terminating);
+        .filter(|pod| pod.must_return() && !pod.terminating);
     staying.min_by_key(|pod| (pod.created, &pod.uid)).copied()
 }
 
@@ -92,9 +92,9 @@ mod tests {
             uid: name.into(),
             controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
             place: if away {
-                Place::Away { is_heard_of: true }
+                UserPodPlace::Away { is_heard_of: true }
             } else {
-                Place::Here
+                UserPodPlace::Here
             },
             ready: true,
             terminating: false,
@@ -103,7 +103,10 @@ mod tests {
     }
 
     fn names(pods: &[Pod]) -> Vec<&str> {
-        next(pods).iter().map(|pod| pod.uid.as_str()).collect()
+        next_to_evict(pods)
+            .iter()
+            .map(|pod| pod.uid.as_str())
+            .collect()
     }
 
     #[test]
@@ -143,7 +146,7 @@ mod tests {
                 pod("three", kind, false, 3),
             ];
             pods[0].terminating = true;
-            pods[0].place = Place::Away { is_heard_of: false };
+            pods[0].place = UserPodPlace::Away { is_heard_of: false };
             assert_eq!(names(&pods), expected, "{kind}");
             pods[2].ready = false;
             assert!(names(&pods).is_empty(), "the new pod is not ready");
@@ -158,7 +161,7 @@ mod tests {
             pod("agent", "DaemonSet", true, 1),
         ];
         assert!(names(&pods).is_empty());
-        assert!(pods.iter().all(|pod| !pod.has_to_come_home()));
+        assert!(pods.iter().all(|pod| !pod.must_return()));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub const RELEASE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// The peer's answer about tethering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PeerAnswer {
     /// This cluster does not ask, and no former answer is left.
     NotAsked,
     /// There is no answer to the present question yet.
@@ -38,7 +38,7 @@ pub enum Answer {
 
 /// Whether the peer is heard: as the provider of this cluster, and as its consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Contact {
+pub enum PeerContact {
     Heard,
     Silent,
     /// Not known yet, as after a start of the manager.
@@ -47,7 +47,7 @@ pub enum Contact {
 
 /// Something in this cluster that is in the way of tethering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct LocalObstacle {
     pub reason: TetheringReason,
     /// The obstacle, and the way to remove it.
     pub message: String,
@@ -56,16 +56,16 @@ pub struct Obstacle {
 /// The facts that the machine needs. All but the first two fields are about the peer of
 /// [`subject`].
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct MachineFacts {
     /// The peer that is to control this cluster, as the spec says.
     pub wish: Option<ClusterId>,
     /// Maximum time that the peer may be silent.
     pub release_after: SignedDuration,
     /// The name of the peer, for people.
     pub peer: String,
-    pub obstacle: Option<Obstacle>,
-    pub answer: Answer,
-    pub contact: Contact,
+    pub obstacle: Option<LocalObstacle>,
+    pub answer: PeerAnswer,
+    pub contact: PeerContact,
     /// Whether the peer borrows from this cluster.
     pub borrows_here: bool,
     /// Something that Tethered needs and that is missing.
@@ -80,16 +80,16 @@ pub struct Facts {
 
 /// The effects of a state on the other parts of Liqo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effects {
+pub struct StateEffects {
     /// Local users decide nothing: new pods go to the peer, and an admission policy refuses changes
     /// of nodes, quotas and the peer's namespaces, pods and workloads.
     pub peer_decides: bool,
-    pub offer: Offer,
+    pub offer: PeerOffer,
 }
 
 /// The offer to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub enum PeerOffer {
     /// As much as the policy says.
     AsPolicy,
     /// All that is free.
@@ -98,21 +98,21 @@ pub enum Offer {
     Nothing,
 }
 
-impl Effects {
+impl StateEffects {
     /// The effects of a state.
-    pub fn of(state: TetheringState) -> Self {
+    pub fn of_state(state: TetheringState) -> Self {
         match state {
             TetheringState::Autonomous | TetheringState::Tethering => Self {
                 peer_decides: false,
-                offer: Offer::AsPolicy,
+                offer: PeerOffer::AsPolicy,
             },
             TetheringState::Tethered => Self {
                 peer_decides: true,
-                offer: Offer::Everything,
+                offer: PeerOffer::Everything,
             },
             TetheringState::Releasing => Self {
                 peer_decides: false,
-                offer: Offer::Nothing,
+                offer: PeerOffer::Nothing,
             },
         }
     }
@@ -120,7 +120,7 @@ impl Effects {
 
 /// The peer that facts have to be about: the one that a state is about, else the one that is asked
 /// for.
-pub fn subject<'a>(
+pub fn subject_peer<'a>(
     status: Option<&'a TetheringStatus>,
     wish: Option<&'a ClusterId>,
 ) -> Option<&'a ClusterId> {
@@ -129,25 +129,25 @@ pub fn subject<'a>(
 }
 
 /// The status to write; `None` if the present one stays.
-pub fn next(
+pub fn next_status(
     status: Option<&TetheringStatus>,
-    facts: &Facts,
+    facts: &MachineFacts,
     now: Timestamp,
 ) -> Option<TetheringStatus> {
     if status.is_none() && facts.wish.is_none() {
         return None;
     }
-    let current = Current::of(status);
+    let current = StoredState::of_status(status);
     let step = match &current.peer {
         Some(peer) => match current.state {
-            TetheringState::Autonomous => autonomous(&current, facts, now),
-            TetheringState::Tethering => tethering(&current, peer, facts, now),
-            TetheringState::Tethered => tethered(&current, peer, facts, now),
-            TetheringState::Releasing => releasing(&current, peer, facts, now),
+            TetheringState::Autonomous => step_when_autonomous(&current, facts, now),
+            TetheringState::Tethering => step_when_tethering(&current, peer, facts, now),
+            TetheringState::Tethered => step_when_tethered(&current, peer, facts, now),
+            TetheringState::Releasing => step_when_releasing(&current, peer, facts, now),
         },
-        None => autonomous(&current, facts, now),
+        None => step_when_autonomous(&current, facts, now),
     };
-    let wanted = step.status(status, now);
+    let wanted = step.into_status(status, now);
     (status != Some(&wanted)).then_some(wanted)
 }
 
@@ -159,7 +159,7 @@ pub fn due_in(status: &TetheringStatus, now: Timestamp) -> Option<SignedDuration
 
 /// The state as it was written. A state other than Autonomous without a peer, which only a person
 /// can have written, is Autonomous.
-struct Current<'a> {
+struct StoredState<'a> {
     state: TetheringState,
     peer: Option<ClusterId>,
     deadline: Option<Timestamp>,
@@ -167,8 +167,8 @@ struct Current<'a> {
     message: &'a str,
 }
 
-impl<'a> Current<'a> {
-    fn of(status: Option<&'a TetheringStatus>) -> Self {
+impl<'a> StoredState<'a> {
+    fn of_status(status: Option<&'a TetheringStatus>) -> Self {
         let Some(status) = status else {
             return Self {
                 state: TetheringState::Autonomous,
@@ -194,14 +194,14 @@ impl<'a> Current<'a> {
     /// The end of the state, which began with `at_most` left. Whatever happens to the clock, it is
     /// no further away than that.
     fn deadline(&self, at_most: SignedDuration, now: Timestamp) -> Timestamp {
-        let latest = after(now, at_most);
+        let latest = time_after(now, at_most);
         self.deadline
             .map_or(latest, |deadline| deadline.min(latest))
     }
 }
 
 /// The outcome of one look at the facts.
-struct Step {
+struct MachineStep {
     state: TetheringState,
     peer: Option<ClusterId>,
     deadline: Option<Timestamp>,
@@ -209,7 +209,7 @@ struct Step {
     message: String,
 }
 
-impl Step {
+impl MachineStep {
     fn new(
         state: TetheringState,
         peer: Option<&ClusterId>,
@@ -230,7 +230,7 @@ impl Step {
         self
     }
 
-    fn status(self, before: Option<&TetheringStatus>, now: Timestamp) -> TetheringStatus {
+    fn into_status(self, before: Option<&TetheringStatus>, now: Timestamp) -> TetheringStatus {
         let same =
             before.filter(|before| before.state == self.state && before.cluster_id == self.peer);
         TetheringStatus {
@@ -239,24 +239,28 @@ impl Step {
             since: same.map_or(Time(now), |before| before.since.clone()),
             deadline: self.deadline.map(Time),
             reason: self.reason.into(),
-            message: bounded(&self.message),
+            message: bounded_message(&self.message),
         }
     }
 }
 
-fn autonomous(current: &Current, facts: &Facts, now: Timestamp) -> Step {
+fn step_when_autonomous(
+    current: &StoredState,
+    facts: &MachineFacts,
+    now: Timestamp,
+) -> MachineStep {
     use TetheringState::{Autonomous, Tethering};
     let Some(wish) = &facts.wish else {
-        return Step::new(Autonomous, None, TetheringReason::NotWanted, "");
+        return MachineStep::new(Autonomous, None, TetheringReason::NotWanted, "");
     };
     let peer = Some(wish);
     if let Some(obstacle) = &facts.obstacle {
-        return Step::new(Autonomous, peer, obstacle.reason, obstacle.message.clone());
+        return MachineStep::new(Autonomous, peer, obstacle.reason, obstacle.message.clone());
     }
     if current.peer.as_ref() == peer && current.deadline.is_some() {
         let retry = current.deadline(RETRY, now);
         if retry > now {
-            return Step::new(
+            return MachineStep::new(
                 Autonomous,
                 peer,
                 current.reason.unwrap_or(TetheringReason::NotReady),
@@ -265,33 +269,39 @@ fn autonomous(current: &Current, facts: &Facts, now: Timestamp) -> Step {
             .until(retry);
         }
     }
-    if facts.contact != Contact::Heard {
+    if facts.contact != PeerContact::Heard {
         let message = format!(
             "{} does not answer; it is asked as soon as it does",
             facts.peer
         );
-        return Step::new(Autonomous, peer, TetheringReason::PeerSilent, message);
+        return MachineStep::new(Autonomous, peer, TetheringReason::PeerSilent, message);
     }
-    if facts.answer != Answer::NotAsked {
+    if facts.answer != PeerAnswer::NotAsked {
         let message = format!("the former answer of {} is taken back first", facts.peer);
-        return Step::new(Autonomous, peer, TetheringReason::Waiting, message);
+        return MachineStep::new(Autonomous, peer, TetheringReason::Waiting, message);
     }
     let message = format!("waiting for the answer of {}", facts.peer);
-    Step::new(Tethering, peer, TetheringReason::Waiting, message).until(after(now, ATTEMPT))
+    MachineStep::new(Tethering, peer, TetheringReason::Waiting, message)
+        .until(time_after(now, ATTEMPT))
 }
 
-fn tethering(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) -> Step {
+fn step_when_tethering(
+    current: &StoredState,
+    peer: &ClusterId,
+    facts: &MachineFacts,
+    now: Timestamp,
+) -> MachineStep {
     use TetheringState::{Tethered, Tethering};
-    if let Some(end) = untethered(peer, facts, now) {
+    if let Some(end) = end_if_unwanted(peer, facts, now) {
         return end;
     }
     if let Some(obstacle) = &facts.obstacle {
-        return release(peer, facts, now, obstacle.reason, obstacle.message.clone());
+        return begin_release(peer, facts, now, obstacle.reason, obstacle.message.clone());
     }
     let name = &facts.peer;
     let missing = match &facts.answer {
-        Answer::Refused(why) => {
-            return release(
+        PeerAnswer::Refused(why) => {
+            return begin_release(
                 peer,
                 facts,
                 now,
@@ -299,14 +309,14 @@ fn tethering(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp)
                 format!("{name} refuses: {why}"),
             );
         }
-        Answer::NotAsked | Answer::Waiting => Some(format!("the answer of {name}")),
-        Answer::Granted if facts.contact != Contact::Heard => {
+        PeerAnswer::NotAsked | PeerAnswer::Waiting => Some(format!("the answer of {name}")),
+        PeerAnswer::Granted if facts.contact != PeerContact::Heard => {
             Some(format!("{name}, which does not answer"))
         }
-        Answer::Granted => facts.missing.clone(),
+        PeerAnswer::Granted => facts.missing.clone(),
     };
     let Some(missing) = missing else {
-        return Step::new(
+        return MachineStep::new(
             Tethered,
             Some(peer),
             TetheringReason::Granted,
@@ -319,9 +329,9 @@ fn tethering(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp)
             "given up after {} s of waiting for {missing}",
             ATTEMPT.as_secs()
         );
-        return release(peer, facts, now, TetheringReason::NotReady, message);
+        return begin_release(peer, facts, now, TetheringReason::NotReady, message);
     }
-    Step::new(
+    MachineStep::new(
         Tethering,
         Some(peer),
         TetheringReason::Waiting,
@@ -330,14 +340,19 @@ fn tethering(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp)
     .until(deadline)
 }
 
-fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) -> Step {
+fn step_when_tethered(
+    current: &StoredState,
+    peer: &ClusterId,
+    facts: &MachineFacts,
+    now: Timestamp,
+) -> MachineStep {
     use TetheringState::Tethered;
-    if let Some(end) = untethered(peer, facts, now) {
+    if let Some(end) = end_if_unwanted(peer, facts, now) {
         return end;
     }
     let name = &facts.peer;
-    if let Answer::Refused(why) = &facts.answer {
-        return release(
+    if let PeerAnswer::Refused(why) = &facts.answer {
+        return begin_release(
             peer,
             facts,
             now,
@@ -346,12 +361,12 @@ fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) 
         );
     }
     // After a silence, it is the silence that ends it.
-    if facts.contact == Contact::Heard && !facts.borrows_here {
+    if facts.contact == PeerContact::Heard && !facts.borrows_here {
         let message = format!("{name} borrows nothing from this cluster any more");
-        return release(peer, facts, now, TetheringReason::EndedByPeer, message);
+        return begin_release(peer, facts, now, TetheringReason::EndedByPeer, message);
     }
-    if facts.contact == Contact::Heard {
-        return Step::new(
+    if facts.contact == PeerContact::Heard {
+        return MachineStep::new(
             Tethered,
             Some(peer),
             TetheringReason::Granted,
@@ -361,58 +376,63 @@ fn tethered(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) 
     let deadline = current.deadline(facts.release_after, now);
     if deadline <= now {
         let message = format!("{name} was silent for {} s", facts.release_after.as_secs());
-        return release(peer, facts, now, TetheringReason::PeerSilent, message);
+        return begin_release(peer, facts, now, TetheringReason::PeerSilent, message);
     }
     let message =
         format!("{name} does not answer; if it stays silent, control comes back at the deadline");
-    Step::new(Tethered, Some(peer), TetheringReason::PeerSilent, message).until(deadline)
+    MachineStep::new(Tethered, Some(peer), TetheringReason::PeerSilent, message).until(deadline)
 }
 
-fn releasing(current: &Current, peer: &ClusterId, facts: &Facts, now: Timestamp) -> Step {
+fn step_when_releasing(
+    current: &StoredState,
+    peer: &ClusterId,
+    facts: &MachineFacts,
+    now: Timestamp,
+) -> MachineStep {
     use TetheringState::{Autonomous, Releasing};
     let reason = current.reason.unwrap_or(TetheringReason::Untethered);
     let deadline = current.deadline(release_time(facts), now);
     let is_over = (facts.away == 0 && facts.guests == 0) || deadline <= now;
     if !is_over {
-        return Step::new(Releasing, Some(peer), reason, current.message).until(deadline);
+        return MachineStep::new(Releasing, Some(peer), reason, current.message).until(deadline);
     }
-    let step = Step::new(Autonomous, facts.wish.as_ref(), reason, current.message);
+    let step = MachineStep::new(Autonomous, facts.wish.as_ref(), reason, current.message);
     // A silent peer is asked when it is heard; a peer that ended it, or was not ready, gets a
     // pause.
     let pauses = facts.wish.as_ref() == Some(peer) && reason != TetheringReason::PeerSilent;
     if pauses {
-        step.until(after(now, RETRY))
+        step.until(time_after(now, RETRY))
     } else {
         step
     }
 }
 
 /// The end, if the user does not want this peer any more.
-fn untethered(peer: &ClusterId, facts: &Facts, now: Timestamp) -> Option<Step> {
+fn end_if_unwanted(peer: &ClusterId, facts: &MachineFacts, now: Timestamp) -> Option<MachineStep> {
     let message = format!(
         "this cluster is not to be tethered to {} any more",
         facts.peer
     );
     (facts.wish.as_ref() != Some(peer))
-        .then(|| release(peer, facts, now, TetheringReason::Untethered, message))
+        .then(|| begin_release(peer, facts, now, TetheringReason::Untethered, message))
 }
 
-fn release(
+fn begin_release(
     peer: &ClusterId,
-    facts: &Facts,
+    facts: &MachineFacts,
     now: Timestamp,
     reason: TetheringReason,
     message: String,
-) -> Step {
-    Step::new(TetheringState::Releasing, Some(peer), reason, message)
-        .until(after(now, release_time(facts)))
+) -> MachineStep {
+    MachineStep::new(TetheringState::Releasing, Some(peer), reason, message)
+        .until(time_after(now, release_time(facts)))
 }
 
-fn release_time(facts: &Facts) -> SignedDuration {
+fn release_time(facts: &MachineFacts) -> SignedDuration {
     facts.notice.saturating_add(RELEASE_MARGIN)
 }
 
-fn after(now: Timestamp, duration: SignedDuration) -> Timestamp {
+fn time_after(now: Timestamp, duration: SignedDuration) -> Timestamp {
     now.saturating_add(duration).unwrap_or(Timestamp::MAX)
 }
 
@@ -420,7 +440,7 @@ fn after(now: Timestamp, duration: SignedDuration) -> Timestamp {
 const MAX_MESSAGE_LEN: usize = 2048;
 
 /// Peers write parts of some messages, and terminals show them.
-fn bounded(message: &str) -> String {
+fn bounded_message(message: &str) -> String {
     message
         .chars()
         .filter(|character| !character.is_control())

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 /// The change of the `NamespaceOffloading` of a namespace.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum NamespaceChange {
     Nothing,
     /// Create this object.
     Create(Box<NamespaceOffloading>),
@@ -38,68 +38,72 @@ pub fn is_ours(offloading: &NamespaceOffloading) -> bool {
 
 /// Whether the working mode has changed it, or created it.
 pub fn is_taken_over(offloading: &NamespaceOffloading) -> bool {
-    is_ours(offloading) || before(offloading).is_some()
+    is_ours(offloading) || former_spec(offloading).is_some()
 }
 
 /// The change to a namespace of a user. `tethered_to` is the peer that controls this cluster, if
 /// one does. `has_pods_away` tells whether pods of the namespace are on virtual nodes: the end of
 /// its offloading ends them.
-pub fn change(
+pub fn namespace_change(
     namespace: &str,
     live: Option<&NamespaceOffloading>,
     tethered_to: Option<&ClusterId>,
     has_pods_away: impl FnOnce() -> bool,
-) -> Change {
+) -> NamespaceChange {
     match (live, tethered_to) {
-        (Some(live), _) if live.metadata.deletion_timestamp.is_some() => Change::Nothing,
-        (None, Some(peer)) => Change::Create(Box::new(tethered_offloading(namespace, peer))),
+        (Some(live), _) if live.metadata.deletion_timestamp.is_some() => NamespaceChange::Nothing,
+        (None, Some(peer)) => {
+            NamespaceChange::Create(Box::new(tethered_offloading(namespace, peer)))
+        }
         (Some(live), Some(peer)) => take_over(live, peer),
-        (None, None) => Change::Nothing,
+        (None, None) => NamespaceChange::Nothing,
         (Some(live), None) if is_ours(live) => {
             if live.spec.pod_offloading_strategy != PodOffloadingStrategy::Local {
                 // New pods stay here; those that are away may come home.
-                Change::Patch(
+                NamespaceChange::Patch(
                     json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } }),
                 )
             } else if has_pods_away() {
-                Change::Nothing
+                NamespaceChange::Nothing
             } else {
-                Change::Delete
+                NamespaceChange::Delete
             }
         }
-        (Some(live), None) => before(live).map_or(Change::Nothing, |before| {
+        (Some(live), None) => former_spec(live).map_or(NamespaceChange::Nothing, |before| {
             let annotations = BTreeMap::from([(BEFORE_TETHERING, Value::Null)]);
-            Change::Patch(json!({ "metadata": { "annotations": annotations }, "spec": before }))
+            NamespaceChange::Patch(
+                json!({ "metadata": { "annotations": annotations }, "spec": before }),
+            )
         }),
     }
 }
 
-fn take_over(live: &NamespaceOffloading, peer: &ClusterId) -> Change {
+fn take_over(live: &NamespaceOffloading, peer: &ClusterId) -> NamespaceChange {
     let (strategy, selected) = (
         live.spec.pod_offloading_strategy,
         json!(live.spec.cluster_selector),
     );
-    let is_remembered = is_ours(live) || before(live).is_some();
+    let is_remembered = is_ours(live) || former_spec(live).is_some();
     if is_remembered
         && strategy == PodOffloadingStrategy::Remote
         && selected == json!(nodes_of_peer(peer))
     {
-        return Change::Nothing;
+        return NamespaceChange::Nothing;
     }
     let spec = json!({ "podOffloadingStrategy": PodOffloadingStrategy::Remote, "clusterSelector": nodes_of_peer(peer) });
     if is_remembered {
-        return Change::Patch(json!({ "spec": spec }));
+        return NamespaceChange::Patch(json!({ "spec": spec }));
     }
     let before =
         json!({ "podOffloadingStrategy": strategy, "clusterSelector": selected }).to_string();
-    Change::Patch(
+    NamespaceChange::Patch(
         json!({ "metadata": { "annotations": { (BEFORE_TETHERING): before } }, "spec": spec }),
     )
 }
 
 /// Returns the former spec of a person's object, as a merge patch. An annotation that nobody can
 /// read, because somebody changed it, means the defaults: then pods may run here.
-fn before(live: &NamespaceOffloading) -> Option<Value> {
+fn former_spec(live: &NamespaceOffloading) -> Option<Value> {
     let text = live.metadata.annotations.as_ref()?.get(BEFORE_TETHERING)?;
     let read: Value = serde_json::from_str(text).unwrap_or_default();
     let strategy =
@@ -126,10 +130,10 @@ mod tests {
     }
 
     /// The object after the change.
-    fn apply(live: &Value, change: Change) -> Value {
+    fn apply(live: &Value, change: NamespaceChange) -> Value {
         let mut object = live.clone();
         match change {
-            Change::Patch(patch) => json_patch::merge(&mut object, &patch),
+            NamespaceChange::Patch(patch) => json_patch::merge(&mut object, &patch),
             other => panic!("a patch, not {other:?}"),
         }
         object
@@ -138,7 +142,9 @@ mod tests {
     #[test]
     fn a_namespace_of_nobodys_is_offloaded_and_gets_back_to_what_it_was() {
         let milan = cluster(1);
-        let Change::Create(created) = change("demo", None, Some(&milan), || false) else {
+        let NamespaceChange::Create(created) =
+            namespace_change("demo", None, Some(&milan), || false)
+        else {
             panic!("it is created")
         };
         assert_eq!(
@@ -147,28 +153,37 @@ mod tests {
         );
         let (ours, created) = (*created.clone(), serde_json::to_value(created).unwrap());
         assert_eq!(
-            change("demo", Some(&ours), Some(&milan), || true),
-            Change::Nothing,
+            namespace_change("demo", Some(&ours), Some(&milan), || true),
+            NamespaceChange::Nothing,
             "it is settled"
         );
-        let local = apply(&created, change("demo", Some(&ours), None, || true));
+        let local = apply(
+            &created,
+            namespace_change("demo", Some(&ours), None, || true),
+        );
         assert_eq!(
             local["spec"]["podOffloadingStrategy"], "Local",
             "new pods run here at once"
         );
         let local = offloading(local);
         assert_eq!(
-            change("demo", Some(&local), None, || true),
-            Change::Nothing,
+            namespace_change("demo", Some(&local), None, || true),
+            NamespaceChange::Nothing,
             "its end would end pods"
         );
-        assert_eq!(change("demo", Some(&local), None, || false), Change::Delete);
-        assert_eq!(change("demo", None, None, || false), Change::Nothing);
+        assert_eq!(
+            namespace_change("demo", Some(&local), None, || false),
+            NamespaceChange::Delete
+        );
+        assert_eq!(
+            namespace_change("demo", None, None, || false),
+            NamespaceChange::Nothing
+        );
         // Tethered again before all pods were home, to somebody else.
         let turin = cluster(2);
         let again = apply(
             &serde_json::to_value(&local).unwrap(),
-            change("demo", Some(&local), Some(&turin), || true),
+            namespace_change("demo", Some(&local), Some(&turin), || true),
         );
         assert_eq!(
             again["spec"]["clusterSelector"],
@@ -188,17 +203,20 @@ mod tests {
             assert!(!is_taken_over(&live));
             let tethered = apply(
                 &before,
-                change("demo", Some(&live), Some(&cluster(1)), || false),
+                namespace_change("demo", Some(&live), Some(&cluster(1)), || false),
             );
             assert_eq!(tethered["spec"]["podOffloadingStrategy"], "Remote");
             let taken = offloading(tethered.clone());
             assert!(is_taken_over(&taken) && !is_ours(&taken));
             assert_eq!(
-                change("demo", Some(&taken), Some(&cluster(1)), || true),
-                Change::Nothing,
+                namespace_change("demo", Some(&taken), Some(&cluster(1)), || true),
+                NamespaceChange::Nothing,
                 "it is settled"
             );
-            let released = apply(&tethered, change("demo", Some(&taken), None, || true));
+            let released = apply(
+                &tethered,
+                namespace_change("demo", Some(&taken), None, || true),
+            );
             assert_eq!(offloading(released.clone()).spec, live.spec);
             assert!(!is_taken_over(&offloading(released)));
         }
@@ -223,8 +241,8 @@ mod tests {
             let live = labelled(&other);
             assert!(!is_ours(&live), "{other}");
             assert_eq!(
-                change("demo", Some(&live), None, || false),
-                Change::Nothing,
+                namespace_change("demo", Some(&live), None, || false),
+                NamespaceChange::Nothing,
                 "it is not deleted: {other}"
             );
         }
@@ -238,12 +256,12 @@ mod tests {
         let before = serde_json::to_value(&live).unwrap();
         let mut tethered = apply(
             &before,
-            change("demo", Some(&live), Some(&cluster(1)), || false),
+            namespace_change("demo", Some(&live), Some(&cluster(1)), || false),
         );
         tethered["spec"]["podOffloadingStrategy"] = json!("Local");
         let again = apply(
             &tethered,
-            change(
+            namespace_change(
                 "demo",
                 Some(&offloading(tethered.clone())),
                 Some(&cluster(1)),
@@ -253,7 +271,7 @@ mod tests {
         assert_eq!(again["spec"]["podOffloadingStrategy"], "Remote");
         let released = apply(
             &again,
-            change("demo", Some(&offloading(again.clone())), None, || false),
+            namespace_change("demo", Some(&offloading(again.clone())), None, || false),
         );
         assert_eq!(released["spec"]["podOffloadingStrategy"], "LocalAndRemote");
     }
@@ -264,7 +282,7 @@ mod tests {
         spoilt["metadata"]["annotations"] = json!({ (BEFORE_TETHERING): "{" });
         let released = apply(
             &spoilt,
-            change("demo", Some(&offloading(spoilt.clone())), None, || false),
+            namespace_change("demo", Some(&offloading(spoilt.clone())), None, || false),
         );
         assert_eq!(
             released["spec"],
@@ -279,8 +297,8 @@ mod tests {
         let leaving = offloading(leaving);
         for to in [None, Some(cluster(1))] {
             assert_eq!(
-                change("demo", Some(&leaving), to.as_ref(), || false),
-                Change::Nothing
+                namespace_change("demo", Some(&leaving), to.as_ref(), || false),
+                NamespaceChange::Nothing
             );
         }
     }

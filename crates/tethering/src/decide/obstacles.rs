@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use liqo_api::{ClusterId, Provide, TetheringReason};
 
-use super::machine::Obstacle;
+use super::machine::LocalObstacle;
 
 /// The sharing of this cluster with others.
 #[derive(Clone, Debug, Default)]
-pub struct Sharing<'a> {
+pub struct LocalSharing<'a> {
     /// The names of the clusters that this one knows.
     pub names: BTreeMap<&'a ClusterId, String>,
     /// The clusters to which this one offers something.
@@ -23,27 +23,27 @@ pub struct Sharing<'a> {
 }
 
 /// The first thing that is in the way, with what to do about it.
-pub fn obstacle(peer: &ClusterId, sharing: &Sharing) -> Option<Obstacle> {
-    let is = |reason, message| Some(Obstacle { reason, message });
+pub fn first_obstacle(peer: &ClusterId, sharing: &LocalSharing) -> Option<LocalObstacle> {
+    let is = |reason, message| Some(LocalObstacle { reason, message });
     let Some(name) = sharing.names.get(peer) else {
         return is(
             TetheringReason::UnknownPeer,
             format!("this cluster knows no cluster {peer}; `liqoctl peer` makes it known"),
         );
     };
-    if let Some(others) = sharing.others(&sharing.tethers, None) {
+    if let Some(others) = sharing.names_of_others(&sharing.tethers, None) {
         let message = format!(
             "{others} is tethered to this cluster, and a cluster that controls others is controlled by nobody"
         );
         return is(TetheringReason::TethersOthers, message);
     }
-    if let Some(others) = sharing.others(&sharing.lends_to, Some(peer)) {
+    if let Some(others) = sharing.names_of_others(&sharing.lends_to, Some(peer)) {
         let message = format!(
             "this cluster also offers resources to {others}; end that with `liqoctl refuse` first"
         );
         return is(TetheringReason::LendsToOthers, message);
     }
-    if let Some(others) = sharing.others(&sharing.borrows_from, Some(peer)) {
+    if let Some(others) = sharing.names_of_others(&sharing.borrows_from, Some(peer)) {
         let message = format!(
             "this cluster also borrows from {others}; end that with `liqoctl unpeer` first"
         );
@@ -76,9 +76,13 @@ pub fn obstacle(peer: &ClusterId, sharing: &Sharing) -> Option<Obstacle> {
 /// Maximum number of clusters that a message names.
 const MAX_NAMED: usize = 3;
 
-impl Sharing<'_> {
+impl LocalSharing<'_> {
     /// The names of these clusters, without one.
-    fn others(&self, clusters: &[&ClusterId], except: Option<&ClusterId>) -> Option<String> {
+    fn names_of_others(
+        &self,
+        clusters: &[&ClusterId],
+        except: Option<&ClusterId>,
+    ) -> Option<String> {
         let others: Vec<&&ClusterId> = clusters
             .iter()
             .filter(|cluster| Some(**cluster) != except)
@@ -111,10 +115,12 @@ mod tests {
     }
 
     /// Why rome is not tethered to milan.
-    fn refusal(change: impl FnOnce(&mut Sharing<'static>)) -> Option<(TetheringReason, String)> {
+    fn refusal(
+        change: impl FnOnce(&mut LocalSharing<'static>),
+    ) -> Option<(TetheringReason, String)> {
         let leaked = |number| -> &'static ClusterId { Box::leak(Box::new(cluster(number))) };
         let (milan, turin, genoa) = (leaked(1), leaked(2), leaked(3));
-        let mut sharing = Sharing {
+        let mut sharing = LocalSharing {
             names: [
                 (milan, "milan".to_owned()),
                 (turin, "turin".to_owned()),
@@ -123,17 +129,17 @@ mod tests {
             .into(),
             lends_to: vec![milan],
             borrows_from: vec![milan],
-            ..Sharing::default()
+            ..LocalSharing::default()
         };
         change(&mut sharing);
-        obstacle(milan, &sharing).map(|obstacle| (obstacle.reason, obstacle.message))
+        first_obstacle(milan, &sharing).map(|obstacle| (obstacle.reason, obstacle.message))
     }
 
-    fn reason(change: impl FnOnce(&mut Sharing<'static>)) -> Option<TetheringReason> {
+    fn reason(change: impl FnOnce(&mut LocalSharing<'static>)) -> Option<TetheringReason> {
         refusal(change).map(|(reason, _)| reason)
     }
 
-    fn other(sharing: &Sharing<'static>) -> &'static ClusterId {
+    fn other(sharing: &LocalSharing<'static>) -> &'static ClusterId {
         sharing
             .names
             .iter()
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn two_clusters_are_not_tethered_to_each_other() {
-        let milan = |sharing: &Sharing<'static>| sharing.lends_to[0];
+        let milan = |sharing: &LocalSharing<'static>| sharing.lends_to[0];
         assert_eq!(
             reason(|sharing| sharing.tethers.push(milan(sharing))),
             Some(TetheringReason::TethersOthers)
@@ -197,7 +203,7 @@ mod tests {
     fn a_refusal_names_the_others_and_not_all_of_many() {
         let (_, message) = refusal(|sharing| sharing.lends_to.push(other(sharing))).unwrap();
         assert!(message.contains("offers resources to turin;"), "{message}");
-        let many = |sharing: &mut Sharing<'static>| {
+        let many = |sharing: &mut LocalSharing<'static>| {
             sharing.borrows_from.extend(
                 (10..20)
                     .map(|number| -> &'static ClusterId { Box::leak(Box::new(cluster(number))) }),

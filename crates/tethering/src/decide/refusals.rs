@@ -32,10 +32,10 @@ pub fn is_refusal(event: &Event) -> bool {
 }
 
 /// The time of the last refusal for which a controller was woken, by the UID of its object.
-pub type Woken = BTreeMap<String, Option<Timestamp>>;
+pub type WokenControllers = BTreeMap<String, Option<Timestamp>>;
 
 /// Whether pods were refused until a moment ago, and are not refused any more.
-pub fn have_ended(status: Option<&TetheringStatus>, now: Timestamp) -> bool {
+pub fn refusals_have_ended(status: Option<&TetheringStatus>, now: Timestamp) -> bool {
     status.is_some_and(|status| match status.state {
         TetheringState::Releasing => true,
         TetheringState::Autonomous => now.duration_since(status.since.0) < AFTERWARDS,
@@ -45,14 +45,17 @@ pub fn have_ended(status: Option<&TetheringStatus>, now: Timestamp) -> bool {
 
 /// The objects whose controllers were refused pods after they were woken last, each with the time
 /// of its last refusal.
-pub fn to_wake(events: &[Event], woken: &Woken) -> Vec<(ObjectReference, Option<Timestamp>)> {
+pub fn controllers_to_wake(
+    events: &[Event],
+    woken: &WokenControllers,
+) -> Vec<(ObjectReference, Option<Timestamp>)> {
     let mut last: BTreeMap<&str, (&ObjectReference, Option<Timestamp>)> = BTreeMap::new();
     for event in events.iter().filter(|event| is_refusal(event)) {
         let Some(uid) = event.involved_object.uid.as_deref() else {
             continue;
         };
         let refused = last.entry(uid).or_insert((&event.involved_object, None));
-        refused.1 = refused.1.max(time(event));
+        refused.1 = refused.1.max(time_of_event(event));
     }
     let is_new = |uid: &str, refused: Option<Timestamp>| {
         woken.get(uid).is_none_or(|before| *before < refused)
@@ -66,7 +69,7 @@ pub fn to_wake(events: &[Event], woken: &Woken) -> Vec<(ObjectReference, Option<
 
 /// A controller that the manager may wake: kind, and what it takes to find the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload<'a> {
+pub struct WakeableWorkload<'a> {
     pub kind: &'static str,
     pub group: &'static str,
     pub namespace: &'a str,
@@ -75,7 +78,7 @@ pub struct Workload<'a> {
 
 /// The workload that an event names, if it is one of Kubernetes itself. Whoever may create events
 /// chooses these words.
-pub fn workload(object: &ObjectReference) -> Option<Workload<'_>> {
+pub fn workload_of_event(object: &ObjectReference) -> Option<WakeableWorkload<'_>> {
     let (group, kind) = WORKLOADS
         .into_iter()
         .find(|(_, kind)| object.kind.as_deref() == Some(kind))?;
@@ -88,7 +91,7 @@ pub fn workload(object: &ObjectReference) -> Option<Workload<'_>> {
         object.namespace.as_deref().filter(is_name)?,
         object.name.as_deref().filter(is_name)?,
     );
-    Some(Workload {
+    Some(WakeableWorkload {
         kind,
         group,
         namespace,
@@ -96,7 +99,7 @@ pub fn workload(object: &ObjectReference) -> Option<Workload<'_>> {
     })
 }
 
-fn time(event: &Event) -> Option<Timestamp> {
+fn time_of_event(event: &Event) -> Option<Timestamp> {
     let last = event
         .last_timestamp
         .as_ref()
@@ -133,9 +136,9 @@ mod tests {
             event("db", REFUSAL, 2),
             event("big", quota, 9),
         ];
-        let mut woken = Woken::new();
+        let mut woken = WokenControllers::new();
         let mut wake = |events: &[Event]| -> Vec<String> {
-            let found = to_wake(events, &woken);
+            let found = controllers_to_wake(events, &woken);
             woken.extend(
                 found
                     .iter()
@@ -159,7 +162,7 @@ mod tests {
         let after = |state: TetheringState, seconds: i64| {
             let since = Time(now - SignedDuration::from_secs(seconds));
             let (reason, message) = (TetheringReason::Untethered.into(), String::new());
-            have_ended(
+            refusals_have_ended(
                 Some(&TetheringStatus {
                     state,
                     cluster_id: None,
@@ -174,14 +177,14 @@ mod tests {
         assert!(after(TetheringState::Releasing, 300));
         assert!(after(TetheringState::Autonomous, 20) && !after(TetheringState::Autonomous, 61));
         assert!(!after(TetheringState::Tethered, 1) && !after(TetheringState::Tethering, 1));
-        assert!(!have_ended(None, now));
+        assert!(!refusals_have_ended(None, now));
     }
 
     #[test]
     fn only_workloads_of_kubernetes_by_their_names_are_woken() {
         let named = |kind: &str, name: &str| {
             let object = json!({ "kind": kind, "namespace": "demo", "name": name });
-            workload(&serde_json::from_value(object).unwrap())
+            workload_of_event(&serde_json::from_value(object).unwrap())
                 .map(|found| (found.group, found.kind, found.name.to_owned()))
         };
         assert_eq!(

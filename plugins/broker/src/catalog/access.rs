@@ -28,7 +28,7 @@ const CUSTOMERS: &str = "liqo:customers";
 
 /// Reason why a caller may not read.
 #[derive(Debug, thiserror::Error)]
-pub enum Denied {
+pub enum DeniedReason {
     /// No token, one that this cluster does not know, or one for somebody else.
     #[error(
         "no valid bearer token for the catalog (`kubectl create token NAME --audience {AUDIENCE}` creates one), \
@@ -62,7 +62,7 @@ pub enum Denied {
     Review(#[source] kube::Error),
 }
 
-impl Denied {
+impl DeniedReason {
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -76,7 +76,7 @@ impl Denied {
 }
 
 /// The knowledge of this cluster about those that sign in.
-pub trait Clusters: Send + Sync {
+pub trait KnownClusters: Send + Sync {
     /// The ID of this cluster, once it has one.
     fn own_id(&self) -> Option<ClusterId>;
     /// The record of another cluster.
@@ -90,7 +90,7 @@ enum Credentials<'a> {
     SignIn(&'a str),
 }
 
-fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
+fn read_credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
     match headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')? {
         ("Bearer", token) if !token.is_empty() && token.len() <= MAX_TOKEN_LEN => {
             Some(Credentials::Token(token))
@@ -101,21 +101,21 @@ fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
 }
 
 /// Succeeds if the caller is known, and may get this path. There are few calls, so no answer is cached.
-pub async fn admit(
+pub async fn admit_caller(
     client: &Client,
-    clusters: &dyn Clusters,
+    clusters: &dyn KnownClusters,
     headers: &HeaderMap,
     path: &str,
-) -> Result<(), Denied> {
-    let caller = match credentials(headers).ok_or(Denied::Unauthenticated)? {
-        Credentials::Token(token) => holder(client, token).await?,
-        Credentials::SignIn(text) => customer(clusters, text, SystemTime::now())?,
+) -> Result<(), DeniedReason> {
+    let caller = match read_credentials(headers).ok_or(DeniedReason::Unauthenticated)? {
+        Credentials::Token(token) => token_holder(client, token).await?,
+        Credentials::SignIn(text) => signed_in_customer(clusters, text, SystemTime::now())?,
     };
-    authorize(client, caller, path).await
+    authorize_path(client, caller, path).await
 }
 
 /// The user of a token that the API server knows as one for the catalog.
-async fn holder(client: &Client, token: &str) -> Result<UserInfo, Denied> {
+async fn token_holder(client: &Client, token: &str) -> Result<UserInfo, DeniedReason> {
     let spec = TokenReviewSpec {
         token: Some(token.to_owned()),
         audiences: Some(vec![AUDIENCE.to_owned()]),
@@ -127,12 +127,12 @@ async fn holder(client: &Client, token: &str) -> Result<UserInfo, Denied> {
     let review = Api::all(client.clone())
         .create(&PostParams::default(), &review)
         .await
-        .map_err(Denied::Review)?;
+        .map_err(DeniedReason::Review)?;
     let status = review
         .status
         .filter(is_accepted)
-        .ok_or(Denied::Unauthenticated)?;
-    status.user.ok_or(Denied::Unauthenticated)
+        .ok_or(DeniedReason::Unauthenticated)?;
+    status.user.ok_or(DeniedReason::Unauthenticated)
 }
 
 /// Whether the token is valid, and for the catalog. An authenticator that ignores audiences names none.
@@ -143,20 +143,24 @@ fn is_accepted(status: &TokenReviewStatus) -> bool {
 
 /// The user that a cluster is, if it signs in properly and may borrow from this one. Discovery makes records of clusters that nobody here
 /// knows, and those that only lend to this cluster need not see what others ask for.
-fn customer(clusters: &dyn Clusters, sign_in: &str, now: SystemTime) -> Result<UserInfo, Denied> {
-    let own = clusters.own_id().ok_or(Denied::NoId)?;
-    let id = sign_in::signer(sign_in, &own, now)?;
+fn signed_in_customer(
+    clusters: &dyn KnownClusters,
+    sign_in: &str,
+    now: SystemTime,
+) -> Result<UserInfo, DeniedReason> {
+    let own = clusters.own_id().ok_or(DeniedReason::NoId)?;
+    let id = sign_in::verified_signer(sign_in, &own, now)?;
     let Some(record) = clusters.record(&id) else {
-        return Err(Denied::NoPeer(id));
+        return Err(DeniedReason::NoPeer(id));
     };
     if record.spec.incoming_peering == PeeringIntent::No {
-        return Err(Denied::Refused(id));
+        return Err(DeniedReason::Refused(id));
     }
     let is_authorized = record
         .condition(links::CONSUMER_AUTHORIZED)
         .is_some_and(|condition| condition.status == "True");
     if !is_authorized || record.metadata.deletion_timestamp.is_some() {
-        return Err(Denied::NoCustomer(id));
+        return Err(DeniedReason::NoCustomer(id));
     }
     let username = Some(format!("{CUSTOMER_PREFIX}{id}"));
     Ok(UserInfo {
@@ -167,11 +171,11 @@ fn customer(clusters: &dyn Clusters, sign_in: &str, now: SystemTime) -> Result<U
 }
 
 /// Succeeds if this user may get this path.
-async fn authorize(client: &Client, caller: UserInfo, path: &str) -> Result<(), Denied> {
+async fn authorize_path(client: &Client, caller: UserInfo, path: &str) -> Result<(), DeniedReason> {
     let user = caller
         .username
         .filter(|name| !name.is_empty())
-        .ok_or(Denied::Unauthenticated)?;
+        .ok_or(DeniedReason::Unauthenticated)?;
     let spec = SubjectAccessReviewSpec {
         user: Some(user.clone()),
         groups: caller.groups,
@@ -190,14 +194,14 @@ async fn authorize(client: &Client, caller: UserInfo, path: &str) -> Result<(), 
     let review = Api::all(client.clone())
         .create(&PostParams::default(), &review)
         .await
-        .map_err(Denied::Review)?;
+        .map_err(DeniedReason::Review)?;
     let is_granted = review
         .status
         .is_some_and(|status| status.allowed && status.denied != Some(true));
     if is_granted {
         Ok(())
     } else {
-        Err(Denied::Forbidden {
+        Err(DeniedReason::Forbidden {
             user,
             path: path.to_owned(),
         })
@@ -212,7 +216,7 @@ mod tests {
     fn a_caller_shows_a_token_of_bounded_length_or_signs_in() {
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-            credentials(&headers).map(|found| format!("{found:?}"))
+            read_credentials(&headers).map(|found| format!("{found:?}"))
         };
         assert_eq!(of("Bearer abc").as_deref(), Some("Token(\"abc\")"));
         assert_eq!(of("LiqoCluster abc").as_deref(), Some("SignIn(\"abc\")"));
@@ -224,7 +228,7 @@ mod tests {
         ] {
             assert_eq!(of(value), None);
         }
-        assert_eq!(credentials(&HeaderMap::new()), None);
+        assert_eq!(read_credentials(&HeaderMap::new()), None);
     }
 
     #[test]

@@ -14,6 +14,6 @@ mod pace;
 mod select;
 mod server;
 
-pub use access::Clusters;
+pub use access::KnownClusters;
 pub use select::entry_of;
-pub use server::{Catalog, CatalogError, Certified, Offered};
+pub use server::{Catalog, CatalogCertificate, CatalogError, CatalogSource};

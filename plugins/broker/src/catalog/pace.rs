@@ -15,12 +15,12 @@ const MAX_CALLERS: usize = 1024;
 
 /// The requests of each caller.
 #[derive(Default)]
-pub struct Pace {
+pub struct CallerPace {
     /// Time from which no request of a caller counts any more.
     idle_at: HashMap<IpAddr, Instant>,
 }
 
-impl Pace {
+impl CallerPace {
     /// Counts a request. Returns whether the caller may make it.
     pub fn admit(&mut self, caller: IpAddr, now: Instant) -> bool {
         if self.idle_at.len() >= MAX_CALLERS {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_caller_may_make_some_requests_at_once_and_then_one_each_interval() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (mut pace, now) = (CallerPace::default(), Instant::now());
         let admitted = (0..100).filter(|_| pace.admit(caller(1), now)).count();
         assert_eq!(admitted, 20);
         assert!(pace.admit(caller(2), now), "others are not slowed down");
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_bounded_number_of_callers_is_remembered_while_they_call() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (mut pace, now) = (CallerPace::default(), Instant::now());
         let admitted = (0..5000)
             .filter(|number| pace.admit(caller(*number), now))
             .count();

@@ -65,7 +65,7 @@ pub fn entry_of(
 }
 
 /// The price of these amounts for one hour, if all prices of the entry are in this currency.
-fn cost(entry: &Entry, amounts: &ResourceList, currency: &str) -> Option<Money> {
+fn hourly_price(entry: &Entry, amounts: &ResourceList, currency: &str) -> Option<Money> {
     match &entry.prices {
         Some(prices) if prices.rates.iter().any(|(_, rate)| !rate.is_zero()) => {
             (prices.currency == currency).then(|| per_hour(&prices.rates, amounts))
@@ -74,7 +74,7 @@ fn cost(entry: &Entry, amounts: &ResourceList, currency: &str) -> Option<Money> 
     }
 }
 
-fn rate(entry: &Entry, resource: &str) -> Money {
+fn resource_price(entry: &Entry, resource: &str) -> Money {
     entry
         .prices
         .as_ref()
@@ -84,7 +84,7 @@ fn rate(entry: &Entry, resource: &str) -> Money {
 
 /// Criteria that every offer of the answer meets.
 #[derive(Clone, Debug)]
-pub struct Query {
+pub struct OfferQuery {
     currency: Option<String>,
     max_price: Rates,
     labels: Option<Selector>,
@@ -105,7 +105,7 @@ pub struct QueryError {
     problem: String,
 }
 
-fn invalid(parameter: &'static str, problem: &dyn Display) -> QueryError {
+fn invalid_parameter(parameter: &'static str, problem: &dyn Display) -> QueryError {
     QueryError {
         parameter,
         problem: problem
@@ -116,9 +116,9 @@ fn invalid(parameter: &'static str, problem: &dyn Display) -> QueryError {
     }
 }
 
-impl Query {
+impl OfferQuery {
     /// Checks the parameters.
-    pub fn of(parameters: Parameters) -> Result<Self, QueryError> {
+    pub fn from_parameters(parameters: Parameters) -> Result<Self, QueryError> {
         let Parameters {
             currency,
             max_price,
@@ -139,7 +139,7 @@ impl Query {
                 .as_ref()
                 .is_some_and(|value| value.len() > MAX_PARAMETER_LEN)
             {
-                return Err(invalid(
+                return Err(invalid_parameter(
                     name,
                     &format!("it is longer than {MAX_PARAMETER_LEN} bytes"),
                 ));
@@ -149,33 +149,36 @@ impl Query {
             .as_ref()
             .is_some_and(|currency| !is_currency(currency))
         {
-            return Err(invalid(
+            return Err(invalid_parameter(
                 "currency",
                 &"a currency has letters, digits and dashes, at most 12, and begins with a letter",
             ));
         }
         if currency.is_none() && (max_price.is_some() || sort == Sort::Price) {
-            return Err(invalid(
+            return Err(invalid_parameter(
                 "currency",
                 &"prices in different currencies are never compared: name one",
             ));
         }
         let rate = |text: &str| {
             text.parse::<RateArgument>()
-                .map_err(|error| invalid("maxPrice", &error))
+                .map_err(|error| invalid_parameter("maxPrice", &error))
         };
         let labels = label_selector
             .map(|text| {
                 text.parse::<Selector>()
-                    .map_err(|error| invalid("labelSelector", &error))
+                    .map_err(|error| invalid_parameter("labelSelector", &error))
             })
             .transpose()?;
         let capacity = capacity
-            .map(|text| resources([text]).map_err(|error| invalid("capacity", &error)))
+            .map(|text| resources([text]).map_err(|error| invalid_parameter("capacity", &error)))
             .transpose()?;
         let limit = limit.unwrap_or(DEFAULT_PAGE);
         if !(1..=MAX_PAGE).contains(&limit) {
-            return Err(invalid("limit", &format!("it is 1 to {MAX_PAGE}")));
+            return Err(invalid_parameter(
+                "limit",
+                &format!("it is 1 to {MAX_PAGE}"),
+            ));
         }
         Ok(Self {
             currency,
@@ -200,11 +203,12 @@ impl Query {
     /// Whether an offer meets all criteria. What is not known is not met.
     fn fits(&self, entry: &Entry) -> bool {
         let currency = self.currency.as_deref();
-        currency.is_none_or(|currency| cost(entry, &self.priced(), currency).is_some())
+        currency
+            .is_none_or(|currency| hourly_price(entry, &self.priced_amounts(), currency).is_some())
             && self
                 .max_price
                 .iter()
-                .all(|(resource, most)| rate(entry, resource) <= most)
+                .all(|(resource, most)| resource_price(entry, resource) <= most)
             && self
                 .labels
                 .as_ref()
@@ -225,7 +229,7 @@ impl Query {
     }
 
     /// The amounts whose price is compared.
-    fn priced(&self) -> ResourceList {
+    fn priced_amounts(&self) -> ResourceList {
         if self.capacity.is_empty() {
             resources(["cpu=1,memory=1Gi"]).unwrap_or_default()
         } else {
@@ -237,9 +241,11 @@ impl Query {
         let by_criterion = match self.sort {
             Sort::Name => one.name.cmp(&other.name),
             Sort::Price => {
-                let (amounts, currency) =
-                    (self.priced(), self.currency.as_deref().unwrap_or_default());
-                cost(one, &amounts, currency).cmp(&cost(other, &amounts, currency))
+                let (amounts, currency) = (
+                    self.priced_amounts(),
+                    self.currency.as_deref().unwrap_or_default(),
+                );
+                hourly_price(one, &amounts, currency).cmp(&hourly_price(other, &amounts, currency))
             }
             // What is not known comes last.
             Sort::Latency => {
@@ -258,7 +264,7 @@ impl Query {
 }
 
 /// The offers that meet the criteria, in the order of the query.
-pub fn select(mut entries: Vec<Entry>, query: &Query) -> Page {
+pub fn select_offers(mut entries: Vec<Entry>, query: &OfferQuery) -> Page {
     entries.retain(|entry| query.fits(entry));
     entries.sort_by(|one, other| query.compare(one, other));
     let total = entries.len();

@@ -43,12 +43,12 @@ fn catalog() -> Vec<Entry> {
     ]
 }
 
-fn query(parameters: Value) -> Result<Query, QueryError> {
-    Query::of(from_value(parameters).unwrap())
+fn query(parameters: Value) -> Result<OfferQuery, QueryError> {
+    OfferQuery::from_parameters(from_value(parameters).unwrap())
 }
 
 fn found(parameters: Value) -> Vec<String> {
-    select(catalog(), &query(parameters).unwrap())
+    select_offers(catalog(), &query(parameters).unwrap())
         .offers
         .into_iter()
         .map(|entry| entry.name)
@@ -140,7 +140,7 @@ fn invalid_parameters_are_refused_by_name() {
 #[test]
 fn pages_contain_every_offer_once() {
     let page = |offset: usize| {
-        select(
+        select_offers(
             catalog(),
             &query(json!({ "limit": 3, "offset": offset })).unwrap(),
         )
@@ -164,12 +164,12 @@ fn a_page_is_bounded_in_bytes_and_its_next_one_continues() {
         entry
     };
     let entries: Vec<Entry> = (0..99).map(large).collect();
-    let page = select(entries.clone(), &query(json!({ "limit": 100 })).unwrap());
+    let page = select_offers(entries.clone(), &query(json!({ "limit": 100 })).unwrap());
     assert!(
         page.offers.len() < 99 && serde_json::to_vec(&page).unwrap().len() < MAX_PAGE_LEN + 1000
     );
     let next = page.next.unwrap();
-    let rest = select(
+    let rest = select_offers(
         entries,
         &query(json!({ "limit": 100, "offset": next })).unwrap(),
     );

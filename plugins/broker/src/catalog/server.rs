@@ -35,10 +35,10 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{
-    access::{self, Clusters, Denied},
-    connections::Connections,
-    pace::Pace,
-    select::{Query, QueryError, select},
+    access::{self, DeniedReason, KnownClusters},
+    connections::CatalogConnections,
+    pace::CallerPace,
+    select::{OfferQuery, QueryError, select_offers},
 };
 
 const OPENAPI: &str = "/openapi.json";
@@ -73,18 +73,18 @@ pub enum CatalogError {
 }
 
 /// The data that the catalog reads at each request.
-pub trait Offered: Clusters + 'static {
+pub trait CatalogSource: KnownClusters + 'static {
     /// All offers that this cluster received.
     fn entries(&self) -> Vec<Entry>;
 }
 
 /// A certificate chain and its key.
-pub struct Certified {
+pub struct CatalogCertificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
-impl Certified {
+impl CatalogCertificate {
     /// Reads PEM files.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CatalogError> {
         let failed = |path: &Path, problem: String| CatalogError::File {
@@ -128,22 +128,22 @@ impl Certified {
 pub struct Catalog {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    served: Arc<Served>,
+    served: Arc<ServedCatalog>,
 }
 
-struct Served {
+struct ServedCatalog {
     client: Client,
-    offered: Box<dyn Offered>,
-    pace: Mutex<Pace>,
+    offered: Box<dyn CatalogSource>,
+    pace: Mutex<CallerPace>,
 }
 
 impl Catalog {
     /// Listens. The API server behind `client` knows who may read.
     pub async fn bind(
         address: SocketAddr,
-        certified: Certified,
+        certified: CatalogCertificate,
         client: Client,
-        offered: impl Offered,
+        offered: impl CatalogSource,
     ) -> Result<Self, CatalogError> {
         let acceptor = certified.acceptor()?;
         let listener = TcpListener::bind(address)
@@ -152,7 +152,7 @@ impl Catalog {
         Ok(Self {
             listener,
             acceptor,
-            served: Arc::new(Served {
+            served: Arc::new(ServedCatalog {
                 client,
                 offered: Box::new(offered),
                 pace: Mutex::default(),
@@ -170,7 +170,7 @@ impl Catalog {
         let router = router(self.served);
         let (places, connections) = (
             Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            Connections::default(),
+            CatalogConnections::default(),
         );
         loop {
             let accepted = tokio::select! {
@@ -179,15 +179,17 @@ impl Catalog {
             };
             match accepted {
                 (Ok(place), Ok((stream, from))) => {
-                    let Some(counted) = connections.enter(from.ip()) else {
+                    let Some(counted) = connections.count_connection(from.ip()) else {
                         tracing::debug!(%from, "closed a connection to the catalog: its address has too many");
                         continue;
                     };
                     let (acceptor, router, stop) =
                         (self.acceptor.clone(), router.clone(), stop.clone());
                     tokio::spawn(async move {
-                        let serving =
-                            timeout(CONNECTION_TIMEOUT, serve(stream, from, &acceptor, router));
+                        let serving = timeout(
+                            CONNECTION_TIMEOUT,
+                            serve_connection(stream, from, &acceptor, router),
+                        );
                         stop.run_until_cancelled(serving).await;
                         drop((place, counted));
                     });
@@ -204,7 +206,12 @@ impl Catalog {
 }
 
 /// Serves the only request of a connection.
-async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, router: Router) {
+async fn serve_connection(
+    stream: TcpStream,
+    from: SocketAddr,
+    acceptor: &TlsAcceptor,
+    router: Router,
+) {
     let Ok(Ok(stream)) = timeout(TIMEOUT, acceptor.accept(stream)).await else {
         return;
     };
@@ -234,16 +241,20 @@ async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, rout
 #[derive(Clone, Copy)]
 struct Caller(SocketAddr);
 
-fn router(served: Arc<Served>) -> Router {
+fn router(served: Arc<ServedCatalog>) -> Router {
     let document = || async { ([(CONTENT_TYPE, "application/json")], OPENAPI_DOCUMENT) };
     Router::new()
-        .route(OFFERS, get(offers))
+        .route(OFFERS, get(answer_offers))
         .route(OPENAPI, get(document))
-        .layer(from_fn_with_state(served.clone(), at_a_pace))
+        .layer(from_fn_with_state(served.clone(), limit_requests))
         .with_state(served)
 }
 
-async fn at_a_pace(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
+async fn limit_requests(
+    State(served): State<Arc<ServedCatalog>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let caller = request
         .extensions()
         .get::<Caller>()
@@ -258,7 +269,7 @@ async fn at_a_pace(State(served): State<Arc<Served>>, request: Request, next: Ne
     if caller.is_some_and(admit) {
         next.run(request).await
     } else {
-        failure(
+        failure_response(
             StatusCode::TOO_MANY_REQUESTS,
             "too many requests: wait a few seconds",
         )
@@ -266,51 +277,53 @@ async fn at_a_pace(State(served): State<Arc<Served>>, request: Request, next: Ne
 }
 
 /// The failures of a request.
-enum Failure {
-    Denied(Denied),
+enum RequestFailure {
+    Denied(DeniedReason),
     Parameters(QueryRejection),
     Query(QueryError),
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for RequestFailure {
     fn into_response(self) -> Response {
         match self {
             // The error may say something about the API server.
-            Self::Denied(denied @ Denied::Review(_)) => {
+            Self::Denied(denied @ DeniedReason::Review(_)) => {
                 tracing::warn!(error = %denied, "cannot check a reader of the catalog");
-                failure(
+                failure_response(
                     denied.status(),
                     "the API server does not say whether you may read",
                 )
             }
-            Self::Denied(denied) => failure(denied.status(), &denied.to_string()),
-            Self::Parameters(rejection) => failure(StatusCode::BAD_REQUEST, &rejection.body_text()),
-            Self::Query(error) => failure(StatusCode::BAD_REQUEST, &error.to_string()),
+            Self::Denied(denied) => failure_response(denied.status(), &denied.to_string()),
+            Self::Parameters(rejection) => {
+                failure_response(StatusCode::BAD_REQUEST, &rejection.body_text())
+            }
+            Self::Query(error) => failure_response(StatusCode::BAD_REQUEST, &error.to_string()),
         }
     }
 }
 
-fn failure(status: StatusCode, problem: &str) -> Response {
+fn failure_response(status: StatusCode, problem: &str) -> Response {
     (status, Json(json!({ "error": problem }))).into_response()
 }
 
-async fn offers(
-    State(served): State<Arc<Served>>,
+async fn answer_offers(
+    State(served): State<Arc<ServedCatalog>>,
     uri: Uri,
     headers: HeaderMap,
     parameters: Result<Parsed<Parameters>, QueryRejection>,
-) -> Result<Json<Page>, Failure> {
-    access::admit(
+) -> Result<Json<Page>, RequestFailure> {
+    access::admit_caller(
         &served.client,
         served.offered.as_ref(),
         &headers,
         uri.path(),
     )
     .await
-    .map_err(Failure::Denied)?;
-    let Parsed(parameters) = parameters.map_err(Failure::Parameters)?;
-    let query = Query::of(parameters).map_err(Failure::Query)?;
-    Ok(Json(select(served.offered.entries(), &query)))
+    .map_err(RequestFailure::Denied)?;
+    let Parsed(parameters) = parameters.map_err(RequestFailure::Parameters)?;
+    let query = OfferQuery::from_parameters(parameters).map_err(RequestFailure::Query)?;
+    Ok(Json(select_offers(served.offered.entries(), &query)))
 }
 
 #[cfg(test)]

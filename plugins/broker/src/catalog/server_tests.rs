@@ -70,7 +70,7 @@ fn milan() -> ClusterId {
     ClusterId::of_public_key(&[9; 32])
 }
 
-impl Clusters for OneOffer {
+impl KnownClusters for OneOffer {
     fn own_id(&self) -> Option<ClusterId> {
         Some(milan())
     }
@@ -80,7 +80,7 @@ impl Clusters for OneOffer {
     }
 }
 
-impl Offered for OneOffer {
+impl CatalogSource for OneOffer {
     fn entries(&self) -> Vec<Entry> {
         let id = ClusterId::of_public_key(&[1; 32]);
         let spec =
@@ -109,7 +109,7 @@ impl Served {
     }
 
     async fn start_with(offered: OneOffer) -> Self {
-        let certified = Certified::self_signed(vec!["localhost".to_owned()]).unwrap();
+        let certified = CatalogCertificate::self_signed(vec!["localhost".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(certified.chain[0].clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -252,7 +252,8 @@ async fn a_customer_reads_offers_with_its_key_and_no_other_cluster_does() {
         )
     };
     let now = SystemTime::now();
-    let sign = |cluster: &ClusterIdentity| sign_in::header(cluster, &milan(), now).unwrap();
+    let sign =
+        |cluster: &ClusterIdentity| sign_in::authorization_header(cluster, &milan(), now).unwrap();
 
     assert_eq!(ask(&sign(&rome)).await, (200, true, String::new()));
     assert_eq!(
@@ -278,9 +279,9 @@ async fn a_customer_reads_offers_with_its_key_and_no_other_cluster_does() {
         Duration::from_hours(1),
     );
     let tampered = sign(&rome).replace("LiqoCluster e", "LiqoCluster f");
-    let for_turin = sign_in::header(&rome, stranger.id(), now).unwrap();
-    let [old, future] =
-        [now - hour, now + hour].map(|time| sign_in::header(&rome, &milan(), time).unwrap());
+    let for_turin = sign_in::authorization_header(&rome, stranger.id(), now).unwrap();
+    let [old, future] = [now - hour, now + hour]
+        .map(|time| sign_in::authorization_header(&rome, &milan(), time).unwrap());
     for (header, problem) in [
         (long, "longer"),
         (tampered, "malformed"),

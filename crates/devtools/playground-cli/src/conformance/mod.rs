@@ -37,8 +37,8 @@ use kube::{
 use liqo_api::labels;
 use liqo_playground::{KubernetesTests, Playground, Requirements};
 use liqoctl::{
-    cluster::{Access, Cluster, Explained as _},
-    progress::Progress,
+    cluster::{Cluster, ClusterAccess, ExplainFailure as _},
+    progress::StepProgress,
 };
 use serde_json::json;
 use tokio::{
@@ -61,7 +61,7 @@ const TAINT: &str = "playground.liqo.io/tests";
 const STEP: &str = "Running Kubernetes' conformance tests";
 
 /// The names of the tests that [`run`] would run.
-pub async fn list(arguments: &Arguments, progress: &Progress) -> anyhow::Result<Vec<String>> {
+pub async fn list(arguments: &Arguments, progress: &StepProgress) -> anyhow::Result<Vec<String>> {
     let KubernetesTests { tests: program, .. } =
         liqo_playground::kubernetes_tests(&Steps(progress)).await?;
     let log = program.with_extension("list.log");
@@ -71,7 +71,9 @@ pub async fn list(arguments: &Arguments, progress: &Progress) -> anyhow::Result<
         kubeconfig: PathBuf::new(),
         kubectl: PathBuf::new(),
     };
-    let all = progress.step("Listing the tests", tests.list(&log)).await?;
+    let all = progress
+        .run_step("Listing the tests", tests.list(&log))
+        .await?;
     selection::select(
         &all,
         &arguments.group,
@@ -84,7 +86,7 @@ pub async fn list(arguments: &Arguments, progress: &Progress) -> anyhow::Result<
 pub async fn run(
     playground: &Playground,
     arguments: &Arguments,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<Conformance> {
     let rows = page::rows(page::PAGE)?;
     let steps = Steps(progress);
@@ -112,25 +114,25 @@ pub async fn run(
         kubectl,
     };
     progress
-        .step(
+        .run_step(
             "Loading the images of the tests",
             load_images(playground, &consumer, programs.agnhost),
         )
         .await?;
 
     let all = progress
-        .step(
+        .run_step(
             "Listing the tests",
             tests.list(&consumer.log("conformance-list")),
         )
         .await?;
     let selected = selection::select(&all, &arguments.group, &arguments.test, &rows)?;
-    let cluster = Cluster::connect(&Access::file(consumer.kubeconfig())).await?;
+    let cluster = Cluster::connect(&ClusterAccess::from_file(consumer.kubeconfig())).await?;
     let [before, before_there] = [consumer.audit_position()?, provider.audit_position()?];
     set_taint(&cluster, true).await?;
     let log = |process| consumer.log(&format!("conformance-{process}"));
     let results = progress
-        .step(
+        .run_step(
             STEP,
             tests.run(&selected, arguments.processes.into(), log, progress),
         )
@@ -247,7 +249,7 @@ impl Tests {
         tests: &[String],
         processes: usize,
         log: impl Fn(usize) -> PathBuf,
-        progress: &Progress,
+        progress: &StepProgress,
     ) -> anyhow::Result<BTreeMap<String, TestResult>> {
         let (done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let ended = |end: TestEnd| {

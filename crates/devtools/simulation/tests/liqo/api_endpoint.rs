@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use kube::client::Body;
 use liqo_controller_runtime::{
     Network as _,
-    network::{BoxStream, Listener},
+    network::{BoxNetworkStream, Listener},
 };
-use liqo_peering::exchange::exchange;
+use liqo_peering::exchange::exchange_http;
 use liqo_simulation::{ApiServer, WebhookCall};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519};
 use rustls::{
@@ -80,7 +80,7 @@ pub async fn serve(server: ApiServer, listener: Box<dyn Listener>, tls: Arc<Serv
     }
 }
 
-async fn connection(server: ApiServer, stream: BoxStream, acceptor: TlsAcceptor) {
+async fn connection(server: ApiServer, stream: BoxNetworkStream, acceptor: TlsAcceptor) {
     let Ok(stream) = acceptor.accept(stream).await else {
         return;
     };
@@ -149,7 +149,7 @@ pub async fn call_webhook(
     let request = request
         .body(call.review.to_string().into_bytes())
         .map_err(|error| error.to_string())?;
-    let (status, body) = exchange(stream, request, MAX_REVIEW_LEN)
+    let (status, body) = exchange_http(stream, request, MAX_REVIEW_LEN)
         .await
         .map_err(|error| error.to_string())?;
     if !status.is_success() {

@@ -16,9 +16,9 @@ use kube::{
 };
 use liqo_simulation::{ApiServer, User};
 use liqoctl::{
-    apply::apply,
+    apply::apply_object,
     manifests,
-    settings::{Present, Settings as Installation, Values},
+    settings::{InstallSettings as Installation, InstallValues, InstalledState},
 };
 use serde_json::json;
 
@@ -97,8 +97,12 @@ impl Plan {
                 .await
                 .unwrap();
         }
-        let values = Values::resolve(&Installation::default(), &Present::default(), &self.name);
-        for mut object in manifests::render(&values).unwrap() {
+        let values = InstallValues::resolve(
+            &Installation::default(),
+            &InstalledState::default(),
+            &self.name,
+        );
+        for mut object in manifests::render_manifests(&values).unwrap() {
             match manifests::kind(&object) {
                 "Deployment" | "DaemonSet" => continue,
                 "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => continue,
@@ -134,7 +138,7 @@ impl Plan {
 
 /// Kinds that the simulated API server does not know are left out.
 async fn add(user: &Client, object: &DynamicObject) {
-    match apply(user, object).await {
+    match apply_object(user, object).await {
         Ok(_) => {}
         Err(error) if format!("{error:#}").contains("could not find the requested resource") => {
             println!(

@@ -17,7 +17,7 @@ use std::{
 use futures::future::BoxFuture;
 use liqo_controller_runtime::{
     Network,
-    network::{Allowed, BoxStream, Listener},
+    network::{AddressFilter, BoxNetworkStream, Listener},
     watch,
 };
 use liqo_simulation::Draws;
@@ -36,7 +36,7 @@ const NOBODY_ANSWERS: Duration = Duration::from_secs(130);
 /// Whoever listens: where connections arrive, and when the process has ended.
 #[derive(Clone)]
 struct Listening {
-    arrivals: mpsc::UnboundedSender<(BoxStream, SocketAddr)>,
+    arrivals: mpsc::UnboundedSender<(BoxNetworkStream, SocketAddr)>,
     ended: CancellationToken,
 }
 
@@ -232,7 +232,7 @@ impl Host {
             .retain(|address, _| address.ip() != self.address);
     }
 
-    async fn call(self, to: SocketAddr) -> io::Result<(BoxStream, SocketAddr)> {
+    async fn call(self, to: SocketAddr) -> io::Result<(BoxNetworkStream, SocketAddr)> {
         let (from, internet) = (self.address, &self.internet);
         let to = internet.process_at(to);
         tokio::time::sleep(internet.0.latency).await;
@@ -277,8 +277,8 @@ impl Network for Host {
         &self,
         host: &str,
         port: u16,
-        _: Allowed,
-    ) -> BoxFuture<'static, io::Result<(BoxStream, SocketAddr)>> {
+        _: AddressFilter,
+    ) -> BoxFuture<'static, io::Result<(BoxNetworkStream, SocketAddr)>> {
         let (this, address) = (self.clone(), host.parse());
         Box::pin(async move {
             let address =
@@ -315,12 +315,12 @@ impl Network for Host {
 }
 
 struct Door {
-    arrivals: tokio::sync::Mutex<mpsc::UnboundedReceiver<(BoxStream, SocketAddr)>>,
+    arrivals: tokio::sync::Mutex<mpsc::UnboundedReceiver<(BoxNetworkStream, SocketAddr)>>,
     ended: CancellationToken,
 }
 
 impl Listener for Door {
-    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxStream, SocketAddr)>> {
+    fn accept(&self) -> BoxFuture<'_, io::Result<(BoxNetworkStream, SocketAddr)>> {
         Box::pin(async move {
             let mut arrivals = self.arrivals.lock().await;
             match self

@@ -77,7 +77,7 @@ async fn give_network(cluster: &Cluster, number: u8) {
     tokio::spawn(async move {
         loop {
             for tunnel in tunnels.list(&ListParams::default()).await.unwrap() {
-                if tunnel.connected().is_none() {
+                if tunnel.connected_condition().is_none() {
                     let condition = json!({
                         "type": "Connected", "status": "True", "reason": "Simulated", "message": "", "lastTransitionTime": clock.now(),
                     });

@@ -15,7 +15,7 @@ use kube::{
 use liqo_api::{ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading};
 use liqoctl::{
     manifests,
-    token::{self, Use},
+    token::{self, TokenUse},
 };
 use serde_json::{Value, json};
 
@@ -60,13 +60,14 @@ impl World {
             .now()
             .checked_add(SignedDuration::from_hours(1))
             .unwrap();
-        let offered = token::secret(
+        let offered = token::secret_with_token(
             &format!("for-{}-{number}", consumer.name),
             &text,
-            Some(Use::OneTime),
+            Some(TokenUse::OneTime),
             Some(expires),
         );
-        let taken = token::secret(&format!("peer-{}-{number}", provider.id), &text, None, None);
+        let taken =
+            token::secret_with_token(&format!("peer-{}-{number}", provider.id), &text, None, None);
         for (cluster, secret) in [(provider, &offered), (consumer, &taken)] {
             let secrets: Api<Secret> = Api::namespaced(cluster.user.clone(), manifests::NAMESPACE);
             secrets

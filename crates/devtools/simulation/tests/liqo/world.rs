@@ -22,11 +22,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
 use kube::{Api, Client, api::PostParams};
 use liqo_api::ClusterId;
-use liqo_controller_manager::Replica;
+use liqo_controller_manager::ManagerReplica;
 use liqo_controller_runtime::{Clock, Network as _, process::Readiness};
 use liqo_signing::ClusterIdentity;
 use liqo_simulation::{ApiServer, Faults, Link, Settings, User};
-use liqoctl::{doctor::invariants::Snapshot, manifests};
+use liqoctl::{doctor::invariants::ClusterSnapshot, manifests};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
@@ -253,12 +253,12 @@ impl Cluster {
     }
 
     /// What invariants are judged by.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> ClusterSnapshot {
         let mut objects: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
         for (key, object) in self.server.objects() {
             objects.entry(key.resource).or_default().push(object);
         }
-        Snapshot {
+        ClusterSnapshot {
             id: self.id.clone(),
             name: self.name.clone(),
             now: self.server.now(),
@@ -289,7 +289,7 @@ impl Cluster {
             faults,
         );
         let host = self.internet.host(self.address(number));
-        let replica = Replica {
+        let replica = ManagerReplica {
             client: link.client(
                 &self.server,
                 User::service_account(manifests::NAMESPACE, manifests::MANAGER),

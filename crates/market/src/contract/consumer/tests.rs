@@ -18,7 +18,7 @@ struct World {
     copies: BTreeMap<String, Contract>,
     offers: BTreeMap<String, Arc<ResourceOffer>>,
     offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
-    doubts: BTreeMap<String, Doubts>,
+    doubts: BTreeMap<String, UnconfirmedBreaches>,
     steady: bool,
     peering: String,
 }
@@ -117,7 +117,7 @@ impl World {
             steady: self.steady,
             now: at(seconds),
         };
-        judge(&view, &mut self.doubts)
+        judge_contracts(&view, &mut self.doubts)
     }
 
     /// Judges, and carries it out.
@@ -172,7 +172,7 @@ impl World {
             ..current.terms
         };
         change(&mut next);
-        let document = Document::compose(&self.parties.provider, &next).unwrap();
+        let document = ContractDocument::compose(&self.parties.provider, &next).unwrap();
         let proposed = Time(at(2000));
         self.contract().spec.pending = Some(ProposedTerms {
             document,
@@ -223,9 +223,16 @@ fn decision(decision: ContractAnswer) -> BTreeMap<String, ContractDecision> {
 fn acceptable_terms_are_signed_and_copied() {
     let mut world = World::proposed();
     let judgement = world.step(1500);
-    assert!(matches!(judgement.stances[NAME], Stance::Signed { .. }));
+    assert!(matches!(
+        judgement.stances[NAME],
+        ContractStance::Signed { .. }
+    ));
     assert_eq!(world.status().phase, ContractPhase::InForce);
-    assert!(at_provider(&world.contracts[NAME]).signed().is_some());
+    assert!(
+        at_provider(&world.contracts[NAME])
+            .signed_document()
+            .is_some()
+    );
     assert_eq!(world.copies[NAME].spec, world.contracts[NAME].spec);
     assert!(world.is_settled(1600));
 }
@@ -236,7 +243,7 @@ fn a_person_decides_where_the_policy_says_so_on_the_terms_that_it_saw() {
     world.consume.contract.accept = AcceptContract::Manual;
     let asks = world.step(1500);
     assert!(
-        matches!(&asks.stances[NAME], Stance::Asks(why) if why.contains("`liqoctl offer accept milan`"))
+        matches!(&asks.stances[NAME], ContractStance::Asks(why) if why.contains("`liqoctl offer accept milan`"))
     );
     assert_eq!(
         (world.status().phase, world.status().signature),
@@ -499,7 +506,7 @@ fn refusal(world: &mut World, contract: Contract) -> String {
     let name = contract.metadata.name.clone().unwrap();
     world.contracts = BTreeMap::from([(name.clone(), contract)]);
     match world.step(2000).stances[&name].clone() {
-        Stance::Refused { why, .. } => why,
+        ContractStance::Refused { why, .. } => why,
         other => format!("{other:?}"),
     }
 }
@@ -535,7 +542,10 @@ fn a_signature_that_only_the_provider_shows_does_not_count() {
     let mut world = World::signed(|_| ());
     world.copies.clear();
     world.consume.contract.accept = AcceptContract::Manual;
-    assert!(matches!(world.step(2000).stances[NAME], Stance::Asks(_)));
+    assert!(matches!(
+        world.step(2000).stances[NAME],
+        ContractStance::Asks(_)
+    ));
     assert_eq!(world.copies[NAME].spec.in_force_since, None);
     assert_eq!(world.breaches(), [], "this cluster lost its copy");
     // Terms that were in force, and that others replaced since.
@@ -551,7 +561,7 @@ fn a_signature_that_only_the_provider_shows_does_not_count() {
     assert_eq!(
         (
             copy.spec.terms.version,
-            at_provider(copy).signed().is_some()
+            at_provider(copy).signed_document().is_some()
         ),
         (2, true)
     );
@@ -612,7 +622,7 @@ fn terms_in_force_are_replaced_only_by_an_amendment() {
         assert_eq!(
             (
                 copy.spec.terms.version,
-                at_provider(copy).signed().is_some()
+                at_provider(copy).signed_document().is_some()
             ),
             (1, true),
             "the copy stays"
@@ -682,7 +692,7 @@ fn a_person_ends_a_contract_and_is_asked_about_the_next_one() {
     let judgement = world.step(2100);
     assert!(matches!(
         judgement.stances["contract-ffffffff"],
-        Stance::Asks(_)
+        ContractStance::Asks(_)
     ));
 }
 
@@ -728,7 +738,9 @@ fn a_provider_that_dates_terms_or_lists_earlier_ones_changes_nothing_that_is_cha
         (copy.spec.in_force_since.clone(), copy.spec.earlier.len()),
         (Some(Time(at(1000))), 0)
     );
-    let priced = crate::receipt::contract::metered(copy).unwrap().unwrap();
+    let priced = crate::receipt::contract::metered_contract(copy)
+        .unwrap()
+        .unwrap();
     assert_eq!(
         priced
             .versions
@@ -793,7 +805,7 @@ fn a_provider_that_signs_other_terms_alone_is_found() {
         notice_seconds: 10,
         ..terms(&world.parties)
     };
-    let document = Document::compose(&world.parties.provider, &alone).unwrap();
+    let document = ContractDocument::compose(&world.parties.provider, &alone).unwrap();
     (world.contract().spec.document, world.contract().spec.terms) = (document, alone);
     world.consume.contract.accept = AcceptContract::Manual;
     world.step(2000);
@@ -807,7 +819,11 @@ fn a_status_that_the_provider_wiped_is_written_again() {
     world.contract().status = None;
     world.contract().spec.countersignature = None;
     world.step(2000);
-    assert!(at_provider(&world.contracts[NAME]).signed().is_some());
+    assert!(
+        at_provider(&world.contracts[NAME])
+            .signed_document()
+            .is_some()
+    );
     assert_eq!(world.breaches(), []);
 }
 
@@ -844,7 +860,7 @@ fn guaranteed_amounts_that_are_missing_for_long_are_a_breach() {
     world.step(2300);
     assert_eq!(world.breaches(), [(BreachKind::CapacityMissing, true)]);
     world.consume.contract.on_breach = OnBreach::RefuseNew;
-    let Stance::Signed {
+    let ContractStance::Signed {
         no_new_pods: Some(why),
         ..
     } = world.step(2400).stances[NAME].clone()
@@ -951,7 +967,7 @@ fn a_copy_outlives_a_contract_that_the_provider_removed() {
     world.contracts.insert(NAME.to_owned(), back);
     assert_eq!(
         world.step(2200).stances[NAME],
-        Stance::Over,
+        ContractStance::Over,
         "it does not come back"
     );
 
@@ -1024,7 +1040,7 @@ fn few_contracts_of_a_provider_are_read() {
     }
     let stances = world.step(1500).stances;
     assert_eq!(stances.len(), MAX_CONTRACTS);
-    let signed = |stance: &&Stance| matches!(stance, Stance::Signed { .. });
+    let signed = |stance: &&ContractStance| matches!(stance, ContractStance::Signed { .. });
     assert_eq!(
         stances.values().filter(signed).count(),
         1,
@@ -1042,7 +1058,7 @@ fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
     let other = "contract-ffffffff";
     let proposal = world.parties.proposal(&another);
     world.contracts.insert(other.to_owned(), proposal);
-    let refused = |stance: &Stance| matches!(stance, Stance::Refused { why, .. } if why.contains("contract-01234567 with the same"));
+    let refused = |stance: &ContractStance| matches!(stance, ContractStance::Refused { why, .. } if why.contains("contract-01234567 with the same"));
     assert!(refused(&world.step(2000).stances[other]));
     world.decisions = BTreeMap::from([(
         other.to_owned(),
@@ -1059,11 +1075,11 @@ fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
 
     world.contracts.get_mut(NAME).unwrap().spec.ended = Some(ended_at(2300, EndCause::PeriodOver));
     assert!(
-        matches!(&world.step(2000).stances[other], Stance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z"))
+        matches!(&world.step(2000).stances[other], ContractStance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z"))
     );
     assert!(matches!(
         world.step(2300).stances[other],
-        Stance::Signed { .. }
+        ContractStance::Signed { .. }
     ));
     // The provider says that it began before the end of the first one.
     world.contracts.get_mut(other).unwrap().spec.in_force_since = Some(Time(at(2250)));
@@ -1074,5 +1090,5 @@ fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
     );
     // A renewal of the first one that the consumer signed does not bring it back.
     world.contracts.get_mut(NAME).unwrap().spec.ended = None;
-    assert_eq!(world.step(2302).stances[NAME], Stance::Over);
+    assert_eq!(world.step(2302).stances[NAME], ContractStance::Over);
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     contract::{
         fixtures::{PEERING, Parties, at, issued, terms},
-        wanted::PoolNow,
+        wanted::PoolOnOffer,
     },
     tests::list,
 };
@@ -23,7 +23,7 @@ struct World {
     contracts: Vec<Contract>,
     decisions: BTreeMap<String, ContractDecision>,
     unanswered: BTreeMap<String, String>,
-    doubts: Doubts,
+    doubts: UnconfirmedBreaches,
 }
 
 impl World {
@@ -43,7 +43,7 @@ impl World {
             contracts: Vec::new(),
             decisions: BTreeMap::new(),
             unanswered: BTreeMap::new(),
-            doubts: Doubts::default(),
+            doubts: UnconfirmedBreaches::default(),
         }
     }
 
@@ -69,12 +69,12 @@ impl World {
     fn decide(&mut self, seconds: i64) -> ContractPlan {
         let records: Vec<Arc<IssuedContract>> = self.contracts.iter().map(issued).collect();
         let amounts = list("cpu=4, memory=8Gi, pods=10");
-        let pool = PoolNow {
+        let pool = PoolOnOffer {
             name: "default".to_owned(),
             resources: amounts,
             prices: self.prices.clone(),
         };
-        let case = Case {
+        let case = ContractInput {
             identity: &self.parties.provider,
             consumer: self.parties.consumer.id(),
             provide: self.provide.as_ref(),
@@ -84,7 +84,7 @@ impl World {
             wanted: self
                 .provide
                 .as_ref()
-                .and_then(|provide| WantedTerms::of(provide, vec![pool], &[])),
+                .and_then(|provide| WantedTerms::of_policy(provide, vec![pool], &[])),
             offered: self.offered.clone(),
             records: &records,
             decisions: &self.decisions,
@@ -92,7 +92,7 @@ impl World {
             nonce: b"0123456789abcdef",
             now: at(seconds),
         };
-        decide(&case, &mut self.doubts)
+        decide_contracts(&case, &mut self.doubts)
     }
 
     /// Decides, and carries it out. Returns the newest contract.
@@ -123,7 +123,7 @@ impl World {
     fn sign(&mut self) {
         let contract = self.contracts.last_mut().unwrap();
         let (record, status) = (issued(contract), contract.status.get_or_insert_default());
-        let sign = |document: &Document| Some(document.countersign(&self.parties.consumer));
+        let sign = |document: &ContractDocument| Some(document.countersign(&self.parties.consumer));
         status.signature = record
             .current
             .as_ref()
@@ -233,7 +233,7 @@ fn a_change_of_the_policy_is_an_amendment_that_counts_when_it_is_signed() {
     );
     assert_eq!(
         pending.terms.previous,
-        Some(issued(&contract).signed().unwrap().digest.clone())
+        Some(issued(&contract).signed_document().unwrap().digest.clone())
     );
     assert!(world.is_settled(2100));
     world.sign();
@@ -249,7 +249,7 @@ fn a_change_of_the_policy_is_an_amendment_that_counts_when_it_is_signed() {
         (contract.spec.in_force_since.clone(), &contract.spec.pending),
         (Some(Time(at(2200))), &None)
     );
-    assert!(issued(&contract).signed().is_some() && world.is_settled(2300));
+    assert!(issued(&contract).signed_document().is_some() && world.is_settled(2300));
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_dearer_version_counts_when_the_notice_is_over_after_the_signature_and_a_che
         ),
         (2, Some(Time(at(5300))))
     );
-    assert!(issued(&counts).signed().is_some() && world.is_settled(5400));
+    assert!(issued(&counts).signed_document().is_some() && world.is_settled(5400));
     world.sells("0.03");
     assert_eq!(
         world
@@ -792,7 +792,7 @@ proptest! {
         for (gap, notice) in gaps.into_iter().zip(1000..) {
             now += gap;
             let contract = world.change(notice, now);
-            let terms = receipt::Contract::of(&contract.spec).unwrap();
+            let terms = receipt::ReceiptContract::of_spec(&contract.spec).unwrap();
             let first = terms.versions[0].from;
             // A period whose receipt may still be compared.
             let needed = Period::at(now - 3600, period_minutes * 60).start.max(1000);

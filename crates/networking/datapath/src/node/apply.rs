@@ -5,25 +5,25 @@ use std::collections::BTreeSet;
 use liqo_network_model::{fabric::OVERLAY, plan::NodePlan, ruleset::LIMITS};
 
 use super::{
-    error::Error,
+    error::NodeError,
     firewall::{Firewall, Nft},
     links::{Links, NetlinkLinks},
     routes::{NetlinkRoutes, Routes},
-    steps::{KernelState, Step, carried_buckets, remote_prefixes, steps},
+    steps::{KernelState, KernelStep, carried_buckets, remote_prefixes, steps_between},
 };
 
 /// The kernel of a node.
 #[derive(Clone, Debug)]
-pub struct Node<L, R, F> {
+pub struct NodeKernel<L, R, F> {
     pub links: L,
     pub routes: R,
     pub firewall: F,
 }
 
-impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
+impl NodeKernel<NetlinkLinks, NetlinkRoutes, Nft> {
     /// The kernel of this thread's network namespace. Needs a tokio runtime.
-    pub fn of_this_namespace() -> Result<Self, Error> {
-        let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
+    pub fn of_this_namespace() -> Result<Self, NodeError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Connect)?;
         tokio::spawn(connection);
         Ok(Self {
             links: NetlinkLinks::new(handle.clone()),
@@ -33,26 +33,27 @@ impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
     }
 }
 
-impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
+impl<L: Links, R: Routes, F: Firewall> NodeKernel<L, R, F> {
     /// Brings the kernel to the wanted state and returns the steps that this took. When a step
     /// fails, the others are still applied, and the first error is returned; but when a table
     /// cannot be written, no route that it guards is added. A missing tunnel device is reported
     /// only if nothing else failed. A kernel that cannot limit connections is good enough.
-    pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
-        let steps = steps(wanted, &self.present().await?);
-        let (mut done, mut failed): (Vec<Step>, Option<Error>) = (Vec::new(), None);
+    pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<KernelStep>, NodeError> {
+        let steps = steps_between(wanted, &self.present_state().await?);
+        let (mut done, mut failed): (Vec<KernelStep>, Option<NodeError>) = (Vec::new(), None);
         for step in steps {
             tracing::debug!(?step, "changing the node");
             match self.apply_step(&step).await {
                 Ok(()) => done.push(step),
-                Err(error) if matches!(&step, Step::ReplaceTable(table) if table.name == LIMITS) => {
+                Err(error) if matches!(&step, KernelStep::ReplaceTable(table) if table.name == LIMITS) =>
+                {
                     tracing::warn!(%error, "the connections of peers are not limited; does the kernel have nft_connlimit?");
                 }
-                Err(error) if matches!(step, Step::ReplaceTable(_)) => return Err(error),
+                Err(error) if matches!(step, KernelStep::ReplaceTable(_)) => return Err(error),
                 Err(error)
                     if failed
                         .as_ref()
-                        .is_none_or(|first| matches!(first, Error::NoDevice { .. })) =>
+                        .is_none_or(|first| matches!(first, NodeError::NoDevice { .. })) =>
                 {
                     failed = Some(error);
                 }
@@ -63,20 +64,20 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
     }
 
     /// Removes everything of ours.
-    pub async fn clear(&self) -> Result<Vec<Step>, Error> {
+    pub async fn clear(&self) -> Result<Vec<KernelStep>, NodeError> {
         self.apply(&NodePlan::default()).await
     }
 
     /// Makes the kernel forget the connections that this gateway carries: other gateways carried
     /// them while it was away, so its own records of them are outdated.
-    pub async fn forget(&self, wanted: &NodePlan) {
+    pub async fn forget_carried_connections(&self, wanted: &NodePlan) {
         self.firewall
             .forget_connections(&remote_prefixes(wanted), carried_buckets(wanted))
             .await;
     }
 
     /// Reads our part of the kernel's state.
-    pub async fn present(&self) -> Result<KernelState, Error> {
+    pub async fn present_state(&self) -> Result<KernelState, NodeError> {
         let overlay = self.links.overlay().await?;
         let neighbours = if overlay.is_some() {
             self.links.neighbours().await?
@@ -92,20 +93,20 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
         })
     }
 
-    async fn apply_step(&self, step: &Step) -> Result<(), Error> {
+    async fn apply_step(&self, step: &KernelStep) -> Result<(), NodeError> {
         match step {
-            Step::ReplaceTable(table) => Ok(self.firewall.replace(table).await?),
-            Step::RemoveTable(name) => Ok(self.firewall.remove(name).await?),
-            Step::CreateOverlay(overlay) => self.links.create_overlay(overlay).await,
-            Step::ResizeOverlay(mtu) => self.links.resize_overlay(*mtu).await,
-            Step::RemoveOverlay => self.links.remove(OVERLAY).await,
-            Step::AddNeighbour(entry) => self.links.add_neighbour(entry).await,
-            Step::RemoveNeighbour(entry) => self.links.remove_neighbour(entry).await,
-            Step::PutRoute(route) => self.routes.put(route).await,
-            Step::RemoveRoute(route) => self.routes.remove(route).await,
-            Step::AddRule(rule) => self.routes.add_rule(rule).await,
-            Step::RemoveRule(rule) => self.routes.remove_rule(rule).await,
-            Step::ForgetConnections(prefixes, buckets) => {
+            KernelStep::ReplaceTable(table) => Ok(self.firewall.replace_table(table).await?),
+            KernelStep::RemoveTable(name) => Ok(self.firewall.remove(name).await?),
+            KernelStep::CreateOverlay(overlay) => self.links.create_overlay(overlay).await,
+            KernelStep::ResizeOverlay(mtu) => self.links.resize_overlay(*mtu).await,
+            KernelStep::RemoveOverlay => self.links.remove(OVERLAY).await,
+            KernelStep::AddNeighbour(entry) => self.links.add_neighbour(entry).await,
+            KernelStep::RemoveNeighbour(entry) => self.links.remove_neighbour(entry).await,
+            KernelStep::PutRoute(route) => self.routes.put_route(route).await,
+            KernelStep::RemoveRoute(route) => self.routes.remove(route).await,
+            KernelStep::AddRule(rule) => self.routes.add_rule(rule).await,
+            KernelStep::RemoveRule(rule) => self.routes.remove_rule(rule).await,
+            KernelStep::ForgetConnections(prefixes, buckets) => {
                 self.firewall.forget_connections(prefixes, *buckets).await;
                 Ok(())
             }

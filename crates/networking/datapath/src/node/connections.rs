@@ -15,7 +15,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_network_model::spread::{Buckets, bucket};
+use liqo_network_model::spread::{Buckets, bucket_between};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
@@ -59,7 +59,7 @@ const V4: u8 = 2;
 const V6: u8 = 10;
 
 /// A netlink socket in this thread's network namespace.
-pub(super) fn open() -> io::Result<OwnedFd> {
+pub(super) fn open_netlink() -> io::Result<OwnedFd> {
     Ok(socket(
         AddressFamily::Netlink,
         SockType::Raw,
@@ -70,7 +70,11 @@ pub(super) fn open() -> io::Result<OwnedFd> {
 
 /// Deletes the connections of these buckets that have an address within these prefixes on either
 /// side. Returns how many. Blocks.
-pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) -> io::Result<usize> {
+pub(super) fn forget_within(
+    netlink: &OwnedFd,
+    prefixes: &[IpNet],
+    buckets: Buckets,
+) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [V4, V6] {
         if !prefixes
@@ -80,14 +84,14 @@ pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) ->
             continue;
         }
         let is_within = |connection: &&[u8]| {
-            let addresses = addresses(connection);
+            let addresses = addresses_of_connection(connection);
             let with_peer = addresses
                 .iter()
                 .any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
-            with_peer && is_of(&addresses, buckets)
+            with_peer && is_in_buckets(&addresses, buckets)
         };
-        for connection in select(netlink, family, is_within)? {
-            forget_one(netlink, family, &connection)?;
+        for connection in select_connections(netlink, family, is_within)? {
+            forget_connection(netlink, family, &connection)?;
             forgotten += 1;
         }
     }
@@ -100,7 +104,7 @@ pub type PrefixPair = [Vec<IpNet>; 2];
 /// Makes the kernel of this network namespace liberal about the TCP connections between each pair
 /// that exist now. Returns how many it was strict about.
 pub async fn allow_gaps(pairs: Vec<PrefixPair>) -> io::Result<usize> {
-    let netlink = open()?;
+    let netlink = open_netlink()?;
     // The kernel may list hundreds of thousands of connections.
     tokio::task::spawn_blocking(move || make_liberal(&netlink, &pairs)).await?
 }
@@ -116,21 +120,22 @@ fn make_liberal(netlink: &OwnedFd, pairs: &[PrefixPair]) -> io::Result<usize> {
         {
             continue;
         }
-        let is_wanted =
-            |connection: &&[u8]| is_strict(connection) && is_between(&addresses(connection), pairs);
-        for connection in select(netlink, family, is_wanted)? {
-            let original = attributes(&connection).filter(|(kind, _, _)| *kind == ORIGINAL);
+        let is_wanted = |connection: &&[u8]| {
+            is_strict(connection) && is_between(&addresses_of_connection(connection), pairs)
+        };
+        for connection in select_connections(netlink, family, is_wanted)? {
+            let original = split_attributes(&connection).filter(|(kind, _, _)| *kind == ORIGINAL);
             let mut message: Vec<u8> = original
                 .flat_map(|(_, whole, _)| whole.iter().copied())
                 .collect();
             let flags = FLAGS
-                .map(|kind| attribute(kind, &[LIBERAL, LIBERAL]))
+                .map(|kind| encode_attribute(kind, &[LIBERAL, LIBERAL]))
                 .concat();
-            message.extend(attribute(
+            message.extend(encode_attribute(
                 NESTED | PROTOCOL_STATE,
-                &attribute(NESTED | OF_TCP, &flags),
+                &encode_attribute(NESTED | OF_TCP, &flags),
             ));
-            request(netlink, CHANGE, family, &message)?;
+            request_change(netlink, CHANGE, family, &message)?;
             changed += 1;
         }
     }
@@ -139,9 +144,9 @@ fn make_liberal(netlink: &OwnedFd, pairs: &[PrefixPair]) -> io::Result<usize> {
 
 /// Whether it is a TCP connection of which the kernel takes packets for invalid.
 fn is_strict(connection: &[u8]) -> bool {
-    let protocol = find(connection, &[ORIGINAL, PROTOCOL, PROTOCOL_NUMBER]);
+    let protocol = find_attribute(connection, &[ORIGINAL, PROTOCOL, PROTOCOL_NUMBER]);
     let is_liberal = |kind: &u16| {
-        let flags = find(connection, &[PROTOCOL_STATE, OF_TCP, *kind]);
+        let flags = find_attribute(connection, &[PROTOCOL_STATE, OF_TCP, *kind]);
         flags
             .and_then(<[u8]>::first)
             .is_some_and(|flags| flags & LIBERAL != 0)
@@ -164,21 +169,21 @@ fn is_between(addresses: &[IpAddr], pairs: &[PrefixPair]) -> bool {
 
 /// The attributes of the selected connections of a family. Others are not kept in memory: there may
 /// be very many.
-fn select(
+fn select_connections(
     netlink: &OwnedFd,
     family: u8,
     is_wanted: impl Fn(&&[u8]) -> bool,
 ) -> io::Result<Vec<Vec<u8>>> {
-    ask(netlink, GET, DUMP, family, &[])?;
+    send_message(netlink, GET, DUMP, family, &[])?;
     let mut connections = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
         let received = buffer.get(..length).ok_or(io::ErrorKind::UnexpectedEof)?;
-        for (kind, body) in messages(received) {
+        for (kind, body) in netlink_messages(received) {
             match kind {
                 DONE => return Ok(connections),
-                ERROR => outcome(body)?,
+                ERROR => acknowledgement_of(body)?,
                 _ => connections.extend(
                     body.get(HEADERS - HEADER..)
                         .filter(&is_wanted)
@@ -192,32 +197,33 @@ fn select(
 /// Whether a connection belongs to one of these buckets. The client's and the server's real
 /// addresses give the bucket of requests; the server's address and the address that it answers to
 /// give the bucket of answers. The two differ where the client is translated.
-fn is_of(addresses: &[IpAddr], buckets: Buckets) -> bool {
+fn is_in_buckets(addresses: &[IpAddr], buckets: Buckets) -> bool {
     let [client, _, server, answered] = addresses else {
         return true;
     };
     [client, answered]
         .iter()
-        .any(|other| buckets >> bucket(**other, *server) & 1 == 1)
+        .any(|other| buckets >> bucket_between(**other, *server) & 1 == 1)
 }
 
-fn forget_one(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()> {
+fn forget_connection(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()> {
     // A newer connection with the same addresses and ports has another identifier.
-    let named = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, IDENTIFIER].contains(kind));
+    let named =
+        split_attributes(connection).filter(|(kind, _, _)| [ORIGINAL, IDENTIFIER].contains(kind));
     let named: Vec<u8> = named
         .flat_map(|(_, whole, _)| whole.iter().copied())
         .collect();
-    request(netlink, DELETE, family, &named)
+    request_change(netlink, DELETE, family, &named)
 }
 
 /// Asks for a change of a connection, which may have ended meanwhile.
-fn request(netlink: &OwnedFd, kind: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
-    ask(netlink, kind, ACKNOWLEDGE, family, attributes)?;
+fn request_change(netlink: &OwnedFd, kind: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
+    send_message(netlink, kind, ACKNOWLEDGE, family, attributes)?;
     let mut answer = [0; 1024];
     let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     let answer = answer.get(..length).ok_or(io::ErrorKind::UnexpectedEof)?;
-    match messages(answer).next() {
-        Some((ERROR, body)) => match outcome(body) {
+    match netlink_messages(answer).next() {
+        Some((ERROR, body)) => match acknowledgement_of(body) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             outcome => outcome,
         },
@@ -225,7 +231,13 @@ fn request(netlink: &OwnedFd, kind: u16, family: u8, attributes: &[u8]) -> io::R
     }
 }
 
-fn ask(netlink: &OwnedFd, kind: u16, flags: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
+fn send_message(
+    netlink: &OwnedFd,
+    kind: u16,
+    flags: u16,
+    family: u8,
+    attributes: &[u8],
+) -> io::Result<()> {
     let length = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
@@ -238,7 +250,7 @@ fn ask(netlink: &OwnedFd, kind: u16, flags: u16, family: u8, attributes: &[u8]) 
 }
 
 /// The answer to a request: zero, or an errno.
-fn outcome(body: &[u8]) -> io::Result<()> {
+fn acknowledgement_of(body: &[u8]) -> io::Result<()> {
     match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
         Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(-code)),
@@ -247,7 +259,7 @@ fn outcome(body: &[u8]) -> io::Result<()> {
 }
 
 /// Kind and body of each message.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+fn netlink_messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
         let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -258,16 +270,16 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The value of an attribute within others.
-fn find<'a>(bytes: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
+fn find_attribute<'a>(bytes: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
     kinds.iter().try_fold(bytes, |bytes, wanted| {
-        attributes(bytes)
+        split_attributes(bytes)
             .find(|(kind, _, _)| kind == wanted)
             .map(|(_, _, value)| value)
     })
 }
 
 /// Kind, bytes including the header, and value of each attribute.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
+fn split_attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
         let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?) & KIND;
@@ -278,7 +290,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     })
 }
 
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(ATTRIBUTE + value.len()).unwrap_or(u16::MAX);
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
     bytes.extend(value);
@@ -287,11 +299,14 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// Source and destination of a connection's requests, then those of its answers.
-fn addresses(connection: &[u8]) -> Vec<IpAddr> {
-    let directions = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, REPLY].contains(kind));
-    let pairs = directions
-        .flat_map(|(_, _, value)| attributes(value).filter(|(kind, _, _)| *kind == ADDRESSES));
-    let values = pairs.flat_map(|(_, _, value)| attributes(value).map(|(_, _, address)| address));
+fn addresses_of_connection(connection: &[u8]) -> Vec<IpAddr> {
+    let directions =
+        split_attributes(connection).filter(|(kind, _, _)| [ORIGINAL, REPLY].contains(kind));
+    let pairs = directions.flat_map(|(_, _, value)| {
+        split_attributes(value).filter(|(kind, _, _)| *kind == ADDRESSES)
+    });
+    let values =
+        pairs.flat_map(|(_, _, value)| split_attributes(value).map(|(_, _, address)| address));
     values.filter_map(address_of).collect()
 }
 
@@ -307,12 +322,12 @@ mod tests {
     use super::*;
 
     fn direction(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
-        let ports = attribute(0x8002, &attribute(1, &[6]));
-        let pair = attribute(
+        let ports = encode_attribute(0x8002, &encode_attribute(1, &[6]));
+        let pair = encode_attribute(
             0x8000 | ADDRESSES,
-            &[attribute(1, &from), attribute(2, &to)].concat(),
+            &[encode_attribute(1, &from), encode_attribute(2, &to)].concat(),
         );
-        attribute(0x8000 | kind, &[pair, ports].concat())
+        encode_attribute(0x8000 | kind, &[pair, ports].concat())
     }
 
     #[test]
@@ -320,7 +335,7 @@ mod tests {
         let connection = [
             direction(ORIGINAL, [10, 244, 0, 1], [10, 96, 0, 1]),
             direction(REPLY, [10, 65, 0, 9], [10, 244, 0, 1]),
-            attribute(3, &[0, 0, 0, 8]),
+            encode_attribute(3, &[0, 0, 0, 8]),
         ]
         .concat();
         let expected = [
@@ -330,7 +345,7 @@ mod tests {
             [10, 244, 0, 1],
         ]
         .map(IpAddr::from);
-        assert_eq!(addresses(&connection), expected);
+        assert_eq!(addresses_of_connection(&connection), expected);
     }
 
     #[test]
@@ -343,8 +358,8 @@ mod tests {
             [10, 244, 0, 5],
         ]
         .map(IpAddr::from);
-        assert!(is_of(&service, 1 << (5 ^ 9)));
-        assert!(!is_of(&service, !(1 << (5 ^ 9))));
+        assert!(is_in_buckets(&service, 1 << (5 ^ 9)));
+        assert!(!is_in_buckets(&service, !(1 << (5 ^ 9))));
         // The node .2 is translated to .7.
         let node = [
             [172, 18, 0, 2],
@@ -353,15 +368,22 @@ mod tests {
             [10, 70, 0, 7],
         ]
         .map(IpAddr::from);
-        assert!(is_of(&node, 1 << (2 ^ 9)) && is_of(&node, 1 << (7 ^ 9)));
-        assert!(!is_of(&node, !(1 << (2 ^ 9) | 1 << (7 ^ 9))));
+        assert!(is_in_buckets(&node, 1 << (2 ^ 9)) && is_in_buckets(&node, 1 << (7 ^ 9)));
+        assert!(!is_in_buckets(&node, !(1 << (2 ^ 9) | 1 << (7 ^ 9))));
     }
 
     #[test]
     fn only_tcp_connections_about_which_the_kernel_is_strict_are_changed() {
         let state = |flags: [u8; 2]| {
-            let flags = [attribute(4, &[flags[0], 0]), attribute(5, &[flags[1], 0])].concat();
-            attribute(NESTED | PROTOCOL_STATE, &attribute(NESTED | OF_TCP, &flags))
+            let flags = [
+                encode_attribute(4, &[flags[0], 0]),
+                encode_attribute(5, &[flags[1], 0]),
+            ]
+            .concat();
+            encode_attribute(
+                NESTED | PROTOCOL_STATE,
+                &encode_attribute(NESTED | OF_TCP, &flags),
+            )
         };
         let tcp = direction(ORIGINAL, [10, 66, 0, 5], [10, 67, 0, 9]);
         let strict = |flags| is_strict(&[tcp.clone(), state(flags)].concat());
@@ -369,9 +391,9 @@ mod tests {
             [[0, 0], [0x0b, 3], [3, 0x0b], [0x0b, 0x0b]].map(strict),
             [true, true, true, false]
         );
-        let ports = attribute(NESTED | PROTOCOL, &attribute(PROTOCOL_NUMBER, &[17]));
+        let ports = encode_attribute(NESTED | PROTOCOL, &encode_attribute(PROTOCOL_NUMBER, &[17]));
         assert!(
-            !is_strict(&attribute(NESTED | ORIGINAL, &ports)),
+            !is_strict(&encode_attribute(NESTED | ORIGINAL, &ports)),
             "it is UDP"
         );
     }
@@ -393,8 +415,12 @@ mod tests {
     fn truncated_messages_are_not_read() {
         let connection = direction(ORIGINAL, [10, 244, 0, 1], [10, 96, 0, 1]);
         for length in 0..connection.len() {
-            assert!(addresses(&connection[..length]).is_empty());
+            assert!(addresses_of_connection(&connection[..length]).is_empty());
         }
-        assert!(messages(&[200, 0, 0, 0, 1, 1, 0, 0]).next().is_none());
+        assert!(
+            netlink_messages(&[200, 0, 0, 0, 1, 1, 0, 0])
+                .next()
+                .is_none()
+        );
     }
 }

@@ -2,7 +2,7 @@ use super::firewall::FirewallError;
 
 /// Failure to bring the kernel into the wanted state.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NodeError {
     #[error("talking to the kernel (netlink): {0}")]
     Connect(std::io::Error),
     #[error("reading {what} from the kernel: {source}")]

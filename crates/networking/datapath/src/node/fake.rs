@@ -12,15 +12,15 @@ use std::{
 use ipnet::IpNet;
 use liqo_network_model::{
     fabric::{OVERLAY, TUNNEL},
-    plan::{NextHop, Overlay, Route, Rule},
-    ruleset::{LIMITS, Table},
+    plan::{MarkRule, NextHop, Overlay, Route},
+    ruleset::{LIMITS, NftTable},
     spread::Buckets,
 };
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    apply::Node,
-    error::Error,
+    apply::NodeKernel,
+    error::NodeError,
     firewall::{Firewall, FirewallError, TableName},
     links::{Links, NeighbourEntry},
     routes::Routes,
@@ -38,8 +38,8 @@ pub struct FakeKernel {
 
 impl FakeKernel {
     /// A node with this kernel.
-    pub fn node(&self) -> Node<Self, Self, Self> {
-        Node {
+    pub fn node(&self) -> NodeKernel<Self, Self, Self> {
+        NodeKernel {
             links: self.clone(),
             routes: self.clone(),
             firewall: self.clone(),
@@ -76,30 +76,30 @@ impl FakeKernel {
 }
 
 impl Links for FakeKernel {
-    async fn overlay(&self) -> Result<Option<Overlay>, Error> {
+    async fn overlay(&self) -> Result<Option<Overlay>, NodeError> {
         Ok(self.lock().overlay.clone())
     }
 
-    async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, Error> {
+    async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, NodeError> {
         Ok(self.lock().neighbours.clone())
     }
 
-    async fn create_overlay(&self, overlay: &Overlay) -> Result<(), Error> {
+    async fn create_overlay(&self, overlay: &Overlay) -> Result<(), NodeError> {
         self.lock().overlay = Some(overlay.clone());
         Ok(())
     }
 
-    async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
+    async fn resize_overlay(&self, mtu: u32) -> Result<(), NodeError> {
         let mut state = self.lock();
         let overlay = state
             .overlay
             .as_mut()
-            .ok_or(Error::NoDevice { device: OVERLAY })?;
+            .ok_or(NodeError::NoDevice { device: OVERLAY })?;
         overlay.mtu = mtu;
         Ok(())
     }
 
-    async fn remove(&self, _: &'static str) -> Result<(), Error> {
+    async fn remove(&self, _: &'static str) -> Result<(), NodeError> {
         let mut state = self.lock();
         state.overlay = None;
         state.neighbours.clear();
@@ -109,37 +109,37 @@ impl Links for FakeKernel {
         Ok(())
     }
 
-    async fn add_neighbour(&self, neighbour: &NeighbourEntry) -> Result<(), Error> {
+    async fn add_neighbour(&self, neighbour: &NeighbourEntry) -> Result<(), NodeError> {
         self.lock().neighbours.insert(neighbour.clone());
         Ok(())
     }
 
-    async fn remove_neighbour(&self, neighbour: &NeighbourEntry) -> Result<(), Error> {
+    async fn remove_neighbour(&self, neighbour: &NeighbourEntry) -> Result<(), NodeError> {
         self.lock().neighbours.remove(neighbour);
         Ok(())
     }
 }
 
 impl Routes for FakeKernel {
-    async fn routes(&self) -> Result<BTreeSet<Route>, Error> {
+    async fn routes(&self) -> Result<BTreeSet<Route>, NodeError> {
         Ok(self.lock().routes.clone())
     }
 
-    async fn put(&self, route: &Route) -> Result<(), Error> {
+    async fn put_route(&self, route: &Route) -> Result<(), NodeError> {
         if *self.refused.lock() == Some(route.destination) {
-            return Err(Error::Change {
+            return Err(NodeError::Change {
                 step: format!("routing {}", route.destination),
                 source: rtnetlink::Error::RequestFailed,
             });
         }
         let mut state = self.lock();
         if matches!(route.next, NextHop::Overlay { .. }) && state.overlay.is_none() {
-            return Err(Error::NoDevice { device: OVERLAY });
+            return Err(NodeError::NoDevice { device: OVERLAY });
         }
         if matches!(route.next, NextHop::Tunnel { .. })
             && self.has_no_tunnel.load(Ordering::Relaxed)
         {
-            return Err(Error::NoDevice { device: TUNNEL });
+            return Err(NodeError::NoDevice { device: TUNNEL });
         }
         state
             .routes
@@ -148,23 +148,23 @@ impl Routes for FakeKernel {
         Ok(())
     }
 
-    async fn remove(&self, route: &Route) -> Result<(), Error> {
+    async fn remove(&self, route: &Route) -> Result<(), NodeError> {
         self.lock()
             .routes
             .retain(|other| route_key(other) != route_key(route));
         Ok(())
     }
 
-    async fn rules(&self) -> Result<BTreeSet<Rule>, Error> {
+    async fn rules(&self) -> Result<BTreeSet<MarkRule>, NodeError> {
         Ok(self.lock().rules.clone())
     }
 
-    async fn add_rule(&self, rule: &Rule) -> Result<(), Error> {
+    async fn add_rule(&self, rule: &MarkRule) -> Result<(), NodeError> {
         self.lock().rules.insert(rule.clone());
         Ok(())
     }
 
-    async fn remove_rule(&self, rule: &Rule) -> Result<(), Error> {
+    async fn remove_rule(&self, rule: &MarkRule) -> Result<(), NodeError> {
         self.lock().rules.remove(rule);
         Ok(())
     }
@@ -175,7 +175,7 @@ impl Firewall for FakeKernel {
         Ok(self.lock().tables.clone())
     }
 
-    async fn replace(&self, table: &Table) -> Result<(), FirewallError> {
+    async fn replace_table(&self, table: &NftTable) -> Result<(), FirewallError> {
         if table.name == LIMITS && self.has_no_limits.load(Ordering::Relaxed) {
             return Err(FirewallError::Refused {
                 arguments: "--file -".to_owned(),
@@ -184,7 +184,7 @@ impl Firewall for FakeKernel {
         }
         self.lock()
             .tables
-            .insert(TableName::of(table), table.fingerprint.clone());
+            .insert(TableName::of_table(table), table.fingerprint.clone());
         Ok(())
     }
 

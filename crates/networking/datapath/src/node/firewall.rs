@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, future::Future, process::Stdio, sync::Arc, time
 
 use ipnet::IpNet;
 use liqo_network_model::{
-    ruleset::{GUARD, LIMITS, TABLE, Table},
+    ruleset::{GUARD, LIMITS, NftTable, TABLE},
     spread::Buckets,
 };
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ pub struct TableName {
 }
 
 impl TableName {
-    pub fn of(table: &Table) -> Self {
+    pub fn of_table(table: &NftTable) -> Self {
         Self {
             family: table.family,
             name: table.name,
@@ -59,7 +59,10 @@ pub trait Firewall: Send + Sync {
         &self,
     ) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
     /// Replaces a table as a whole, or creates it.
-    fn replace(&self, table: &Table) -> impl Future<Output = Result<(), FirewallError>> + Send;
+    fn replace_table(
+        &self,
+        table: &NftTable,
+    ) -> impl Future<Output = Result<(), FirewallError>> + Send;
     /// Makes the kernel forget the connections with these prefixes that belong to these buckets.
     /// Best effort: connections that it keeps break, and must be opened again.
     fn forget_connections(
@@ -81,7 +84,7 @@ pub struct Nft {
 }
 
 /// Runs `nft` with these arguments and this input, and returns what it prints.
-async fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
+async fn run_nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
     let mut child = Command::new("nft")
         .args(arguments)
         .stdin(Stdio::piped())
@@ -116,7 +119,7 @@ async fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
 
 impl Firewall for Nft {
     async fn tables(&self) -> Result<BTreeMap<TableName, String>, FirewallError> {
-        let list = nft(&["list", "tables"], "").await?;
+        let list = run_nft(&["list", "tables"], "").await?;
         let mut tables = BTreeMap::new();
         for family in FAMILIES {
             for name in [TABLE, GUARD, LIMITS] {
@@ -127,7 +130,7 @@ impl Firewall for Nft {
                     let written = self.written.lock();
                     let is_as_written = written.get(&table).is_none_or(|written| *written == text);
                     let fingerprint = if is_as_written {
-                        fingerprint(&text)
+                        table_fingerprint(&text)
                     } else {
                         String::new()
                     };
@@ -138,9 +141,9 @@ impl Firewall for Nft {
         Ok(tables)
     }
 
-    async fn replace(&self, table: &Table) -> Result<(), FirewallError> {
-        nft(&["--file", "-"], &table.script).await?;
-        let name = TableName::of(table);
+    async fn replace_table(&self, table: &NftTable) -> Result<(), FirewallError> {
+        run_nft(&["--file", "-"], &table.script).await?;
+        let name = TableName::of_table(table);
         let text = list_table(&name).await?;
         self.written.lock().insert(name, text);
         Ok(())
@@ -148,7 +151,7 @@ impl Firewall for Nft {
 
     async fn forget_connections(&self, prefixes: &[IpNet], buckets: Buckets) {
         for left in (0..ATTEMPTS).rev() {
-            match forget(prefixes.to_vec(), buckets).await {
+            match forget_blocking(prefixes.to_vec(), buckets).await {
                 Ok(forgotten) => {
                     return tracing::info!(
                         forgotten,
@@ -170,7 +173,7 @@ impl Firewall for Nft {
         let TableName { family, name } = table;
         // The first line creates the table if it does not exist, so that the second one cannot
         // fail.
-        nft(
+        run_nft(
             &["--file", "-"],
             &format!("table {family} {name}\ndelete table {family} {name}\n"),
         )
@@ -179,10 +182,11 @@ impl Firewall for Nft {
     }
 }
 
-async fn forget(prefixes: Vec<IpNet>, buckets: Buckets) -> std::io::Result<usize> {
-    let netlink = connections::open()?;
+async fn forget_blocking(prefixes: Vec<IpNet>, buckets: Buckets) -> std::io::Result<usize> {
+    let netlink = connections::open_netlink()?;
     // The kernel may list hundreds of thousands of connections.
-    tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes, buckets)).await?
+    tokio::task::spawn_blocking(move || connections::forget_within(&netlink, &prefixes, buckets))
+        .await?
 }
 
 /// The contents of a table, without its counters, and without the connections that the kernel
@@ -194,11 +198,11 @@ async fn list_table(table: &TableName) -> Result<String, FirewallError> {
         .chain(sets)
         .chain(["list", "table", table.family, table.name])
         .collect();
-    nft(&arguments, "").await
+    run_nft(&arguments, "").await
 }
 
 /// The comment of a listed table, or an empty string.
-fn fingerprint(text: &str) -> String {
+fn table_fingerprint(text: &str) -> String {
     let comment = text
         .lines()
         .find_map(|line| line.trim().strip_prefix("comment \"")?.strip_suffix('"'));
@@ -213,7 +217,7 @@ mod tests {
     fn the_fingerprint_is_the_comment_of_the_table() {
         let text =
             "table ip liqo {\n\tcomment \"abc123\"\n\tset remote {\n\t\ttype ipv4_addr\n\t}\n}\n";
-        assert_eq!(fingerprint(text), "abc123");
-        assert_eq!(fingerprint("table ip liqo {\n}\n"), "");
+        assert_eq!(table_fingerprint(text), "abc123");
+        assert_eq!(table_fingerprint("table ip liqo {\n}\n"), "");
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, future::Future, net::IpAddr};
 
 use futures::TryStreamExt as _;
 use liqo_network_model::{
-    fabric::{Mac, OVERLAY, OVERLAY_ID, OVERLAY_PORT},
+    fabric::{MacAddress, OVERLAY, OVERLAY_ID, OVERLAY_PORT},
     plan::Overlay,
 };
 use rtnetlink::{
@@ -21,7 +21,7 @@ use rtnetlink::{
     },
 };
 
-use super::{connections::address_of, error::Error};
+use super::{connections::address_of, error::NodeError};
 
 /// Errno for a missing device (ENODEV).
 const NO_SUCH_DEVICE: i32 = 19;
@@ -35,10 +35,10 @@ const LOOSE: i32 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NeighbourEntry {
     /// The Ethernet address of a next hop.
-    Hop { address: IpAddr, mac: Mac },
+    Hop { address: IpAddr, mac: MacAddress },
     /// The node that packets for an Ethernet address go to.
     Forward {
-        mac: Mac,
+        mac: MacAddress,
         /// The node's address in the network of the nodes.
         outer: IpAddr,
     },
@@ -46,7 +46,7 @@ pub enum NeighbourEntry {
 
 impl NeighbourEntry {
     /// All neighbours that this overlay needs.
-    pub fn of(overlay: &Overlay) -> Vec<Self> {
+    pub fn all_of_overlay(overlay: &Overlay) -> Vec<Self> {
         let of_neighbour = |neighbour: &liqo_network_model::plan::Neighbour| {
             let mac = neighbour.mac;
             let hops = neighbour
@@ -66,22 +66,27 @@ impl NeighbourEntry {
 /// Our devices on a node.
 pub trait Links: Send + Sync {
     /// The overlay's device, without its neighbours.
-    fn overlay(&self) -> impl Future<Output = Result<Option<Overlay>, Error>> + Send;
-    fn neighbours(&self) -> impl Future<Output = Result<BTreeSet<NeighbourEntry>, Error>> + Send;
-    fn create_overlay(&self, overlay: &Overlay) -> impl Future<Output = Result<(), Error>> + Send;
+    fn overlay(&self) -> impl Future<Output = Result<Option<Overlay>, NodeError>> + Send;
+    fn neighbours(
+        &self,
+    ) -> impl Future<Output = Result<BTreeSet<NeighbourEntry>, NodeError>> + Send;
+    fn create_overlay(
+        &self,
+        overlay: &Overlay,
+    ) -> impl Future<Output = Result<(), NodeError>> + Send;
     /// Changes the overlay's MTU.
-    fn resize_overlay(&self, mtu: u32) -> impl Future<Output = Result<(), Error>> + Send;
+    fn resize_overlay(&self, mtu: u32) -> impl Future<Output = Result<(), NodeError>> + Send;
     /// Removes a device. No error if it does not exist.
-    fn remove(&self, device: &'static str) -> impl Future<Output = Result<(), Error>> + Send;
+    fn remove(&self, device: &'static str) -> impl Future<Output = Result<(), NodeError>> + Send;
     fn add_neighbour(
         &self,
         entry: &NeighbourEntry,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<(), NodeError>> + Send;
     /// No error if the entry does not exist.
     fn remove_neighbour(
         &self,
         entry: &NeighbourEntry,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<(), NodeError>> + Send;
 }
 
 /// The devices of a network namespace.
@@ -95,15 +100,18 @@ impl NetlinkLinks {
         Self { handle }
     }
 
-    async fn link(&self, device: &'static str) -> Result<Option<LinkMessage>, Error> {
+    async fn find_link(&self, device: &'static str) -> Result<Option<LinkMessage>, NodeError> {
         device_named(&self.handle, device).await
     }
 
-    async fn overlay_index(&self) -> Result<u32, Error> {
+    async fn overlay_index(&self) -> Result<u32, NodeError> {
         index_of(&self.handle, OVERLAY).await
     }
 
-    async fn neighbours_of(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, Error> {
+    async fn neighbours_of(
+        &self,
+        family: AddressFamily,
+    ) -> Result<Vec<NeighbourMessage>, NodeError> {
         let index = self.overlay_index().await?;
         let all: Vec<NeighbourMessage> = self
             .handle
@@ -113,7 +121,7 @@ impl NetlinkLinks {
             .execute()
             .try_collect()
             .await
-            .map_err(|source| Error::Read {
+            .map_err(|source| NodeError::Read {
                 what: "neighbours",
                 source,
             })?;
@@ -129,7 +137,7 @@ impl NetlinkLinks {
 pub(super) async fn device_named(
     handle: &Handle,
     device: &'static str,
-) -> Result<Option<LinkMessage>, Error> {
+) -> Result<Option<LinkMessage>, NodeError> {
     match handle
         .link()
         .get()
@@ -139,32 +147,32 @@ pub(super) async fn device_named(
         .await
     {
         Ok(link) => Ok(link),
-        Err(error) if is(&error, NO_SUCH_DEVICE) => Ok(None),
-        Err(source) => Err(Error::Read {
+        Err(error) if is_errno(&error, NO_SUCH_DEVICE) => Ok(None),
+        Err(source) => Err(NodeError::Read {
             what: "links",
             source,
         }),
     }
 }
 
-pub(super) async fn index_of(handle: &Handle, device: &'static str) -> Result<u32, Error> {
+pub(super) async fn index_of(handle: &Handle, device: &'static str) -> Result<u32, NodeError> {
     Ok(device_named(handle, device)
         .await?
-        .ok_or(Error::NoDevice { device })?
+        .ok_or(NodeError::NoDevice { device })?
         .header
         .index)
 }
 
 /// Whether the kernel answered with this errno.
-pub(super) fn is(error: &rtnetlink::Error, errno: i32) -> bool {
+pub(super) fn is_errno(error: &rtnetlink::Error, errno: i32) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -errno)
 }
 
-fn read(link: &LinkMessage) -> Option<Overlay> {
+fn read_overlay(link: &LinkMessage) -> Option<Overlay> {
     let (mut mac, mut mtu, mut local, mut id, mut port) = (None, None, None, None, None);
     for attribute in &link.attributes {
         match attribute {
-            LinkAttribute::Address(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
+            LinkAttribute::Address(bytes) => mac = bytes.as_slice().try_into().ok().map(MacAddress),
             LinkAttribute::Mtu(value) => mtu = Some(*value),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
@@ -202,23 +210,32 @@ fn read(link: &LinkMessage) -> Option<Overlay> {
 }
 
 impl Links for NetlinkLinks {
-    async fn overlay(&self) -> Result<Option<Overlay>, Error> {
-        Ok(self.link(OVERLAY).await?.as_ref().and_then(read))
+    async fn overlay(&self) -> Result<Option<Overlay>, NodeError> {
+        Ok(self
+            .find_link(OVERLAY)
+            .await?
+            .as_ref()
+            .and_then(read_overlay))
     }
 
-    async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, Error> {
+    async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, NodeError> {
         let mut neighbours = BTreeSet::new();
         for family in [
             AddressFamily::Inet,
             AddressFamily::Inet6,
             AddressFamily::Bridge,
         ] {
-            neighbours.extend(self.neighbours_of(family).await?.iter().filter_map(entry));
+            neighbours.extend(
+                self.neighbours_of(family)
+                    .await?
+                    .iter()
+                    .filter_map(neighbour_entry),
+            );
         }
         Ok(neighbours)
     }
 
-    async fn create_overlay(&self, overlay: &Overlay) -> Result<(), Error> {
+    async fn create_overlay(&self, overlay: &Overlay) -> Result<(), NodeError> {
         let builder = LinkVxlan::new(OVERLAY, OVERLAY_ID)
             .port(OVERLAY_PORT)
             .learning(false);
@@ -230,7 +247,7 @@ impl Links for NetlinkLinks {
             .address(overlay.mac.0.to_vec())
             .mtu(overlay.mtu)
             .build();
-        let change = |source| Error::Change {
+        let change = |source| NodeError::Change {
             step: format!("creating device {OVERLAY}"),
             source,
         };
@@ -266,8 +283,8 @@ impl Links for NetlinkLinks {
             .map_err(change)
     }
 
-    async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
-        let change = |source| Error::Change {
+    async fn resize_overlay(&self, mtu: u32) -> Result<(), NodeError> {
+        let change = |source| NodeError::Change {
             step: format!("setting the MTU of device {OVERLAY} to {mtu}"),
             source,
         };
@@ -282,11 +299,11 @@ impl Links for NetlinkLinks {
             .map_err(change)
     }
 
-    async fn remove(&self, device: &'static str) -> Result<(), Error> {
-        let Some(link) = self.link(device).await? else {
+    async fn remove(&self, device: &'static str) -> Result<(), NodeError> {
+        let Some(link) = self.find_link(device).await? else {
             return Ok(());
         };
-        let change = |source| Error::Change {
+        let change = |source| NodeError::Change {
             step: format!("removing device {device}"),
             source,
         };
@@ -298,9 +315,9 @@ impl Links for NetlinkLinks {
             .map_err(change)
     }
 
-    async fn add_neighbour(&self, entry: &NeighbourEntry) -> Result<(), Error> {
+    async fn add_neighbour(&self, entry: &NeighbourEntry) -> Result<(), NodeError> {
         let index = self.overlay_index().await?;
-        let change = |source| Error::Change {
+        let change = |source| NodeError::Change {
             step: format!("adding {entry:?} to device {OVERLAY}"),
             source,
         };
@@ -317,7 +334,7 @@ impl Links for NetlinkLinks {
         request.replace().execute().await.map_err(change)
     }
 
-    async fn remove_neighbour(&self, entry: &NeighbourEntry) -> Result<(), Error> {
+    async fn remove_neighbour(&self, entry: &NeighbourEntry) -> Result<(), NodeError> {
         let index = self.overlay_index().await?;
         let mut message = NeighbourMessage::default();
         message.header.ifindex = index;
@@ -326,7 +343,7 @@ impl Links for NetlinkLinks {
                 message.header.family = family_of(address);
                 message
                     .attributes
-                    .push(NeighbourAttribute::Destination(neighbour(*address)));
+                    .push(NeighbourAttribute::Destination(neighbour_address(*address)));
             }
             NeighbourEntry::Forward { mac, outer } => {
                 message.header.family = AddressFamily::Bridge;
@@ -336,12 +353,12 @@ impl Links for NetlinkLinks {
                     .push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
                 message
                     .attributes
-                    .push(NeighbourAttribute::Destination(neighbour(*outer)));
+                    .push(NeighbourAttribute::Destination(neighbour_address(*outer)));
             }
         }
         match self.handle.neighbours().del(message).execute().await {
-            Err(error) if is(&error, NOT_FOUND) => Ok(()),
-            outcome => outcome.map_err(|source| Error::Change {
+            Err(error) if is_errno(&error, NOT_FOUND) => Ok(()),
+            outcome => outcome.map_err(|source| NodeError::Change {
                 step: format!("removing {entry:?} from device {OVERLAY}"),
                 source,
             }),
@@ -357,14 +374,14 @@ pub(super) fn family_of(address: &IpAddr) -> AddressFamily {
     }
 }
 
-fn neighbour(address: IpAddr) -> NeighbourAddress {
+fn neighbour_address(address: IpAddr) -> NeighbourAddress {
     match address {
         IpAddr::V4(address) => NeighbourAddress::Inet(address),
         IpAddr::V6(address) => NeighbourAddress::Inet6(address),
     }
 }
 
-fn entry(message: &NeighbourMessage) -> Option<NeighbourEntry> {
+fn neighbour_entry(message: &NeighbourMessage) -> Option<NeighbourEntry> {
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
@@ -379,7 +396,7 @@ fn entry(message: &NeighbourMessage) -> Option<NeighbourEntry> {
                 address = address_of(bytes);
             }
             NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = bytes.as_slice().try_into().ok().map(Mac);
+                mac = bytes.as_slice().try_into().ok().map(MacAddress);
             }
             _ => {}
         }

@@ -23,14 +23,14 @@ mod links;
 mod routes;
 mod steps;
 
-pub use apply::Node;
+pub use apply::NodeKernel;
 pub use connections::{PrefixPair, allow_gaps};
-pub use error::Error;
+pub use error::NodeError;
 pub use fake::FakeKernel;
 pub use firewall::{Firewall, FirewallError, Nft, TableName};
 pub use links::{Links, NeighbourEntry, NetlinkLinks};
 pub use routes::{NetlinkRoutes, Routes};
-pub use steps::{KernelState, Step, steps};
+pub use steps::{KernelState, KernelStep, steps_between};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use futures::TryStreamExt as _;
 use ipnet::IpNet;
 use liqo_network_model::{
     fabric::{MARK_MASK, OVERLAY, TUNNEL},
-    plan::{NextHop, Route, Rule, UNREACHABLE_METRIC},
+    plan::{MarkRule, NextHop, Route, UNREACHABLE_METRIC},
 };
 use rtnetlink::{
     Handle, IpVersion,
@@ -21,8 +21,8 @@ use rtnetlink::{
 };
 
 use super::{
-    error::Error,
-    links::{family_of, index_of, is},
+    error::NodeError,
+    links::{family_of, index_of, is_errno},
 };
 
 /// Marks our routes and rules. Nobody has registered this number.
@@ -40,15 +40,15 @@ const NO_SUCH_FAMILY: i32 = 97;
 
 /// Our routes and rules on a node.
 pub trait Routes: Send + Sync {
-    fn routes(&self) -> impl Future<Output = Result<BTreeSet<Route>, Error>> + Send;
+    fn routes(&self) -> impl Future<Output = Result<BTreeSet<Route>, NodeError>> + Send;
     /// Adds a route, or replaces the one to the same destination in the same table.
-    fn put(&self, route: &Route) -> impl Future<Output = Result<(), Error>> + Send;
+    fn put_route(&self, route: &Route) -> impl Future<Output = Result<(), NodeError>> + Send;
     /// Removes a route. No error if it does not exist.
-    fn remove(&self, route: &Route) -> impl Future<Output = Result<(), Error>> + Send;
-    fn rules(&self) -> impl Future<Output = Result<BTreeSet<Rule>, Error>> + Send;
-    fn add_rule(&self, rule: &Rule) -> impl Future<Output = Result<(), Error>> + Send;
+    fn remove(&self, route: &Route) -> impl Future<Output = Result<(), NodeError>> + Send;
+    fn rules(&self) -> impl Future<Output = Result<BTreeSet<MarkRule>, NodeError>> + Send;
+    fn add_rule(&self, rule: &MarkRule) -> impl Future<Output = Result<(), NodeError>> + Send;
     /// Removes a rule. No error if it does not exist.
-    fn remove_rule(&self, rule: &Rule) -> impl Future<Output = Result<(), Error>> + Send;
+    fn remove_rule(&self, rule: &MarkRule) -> impl Future<Output = Result<(), NodeError>> + Send;
 }
 
 /// The routes and rules of a network namespace.
@@ -62,8 +62,8 @@ impl NetlinkRoutes {
         Self { handle }
     }
 
-    async fn message(&self, route: &Route) -> Result<RouteMessage, Error> {
-        let mut message = identity(route);
+    async fn route_message(&self, route: &Route) -> Result<RouteMessage, NodeError> {
+        let mut message = route_identity(route);
         let header = &mut message.header;
         let attributes = &mut message.attributes;
         match &route.next {
@@ -94,7 +94,10 @@ impl NetlinkRoutes {
         Ok(message)
     }
 
-    async fn all(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Error> {
+    async fn routes_of_family(
+        &self,
+        family: AddressFamily,
+    ) -> Result<Vec<RouteMessage>, NodeError> {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
         let all = self
@@ -104,13 +107,13 @@ impl NetlinkRoutes {
             .execute()
             .try_collect::<Vec<RouteMessage>>()
             .await;
-        empty_without_family(all).map_err(|source| Error::Read {
+        empty_without_family(all).map_err(|source| NodeError::Read {
             what: "routes",
             source,
         })
     }
 
-    async fn all_rules(&self, is_v6: bool) -> Result<Vec<RuleMessage>, Error> {
+    async fn all_rules(&self, is_v6: bool) -> Result<Vec<RuleMessage>, NodeError> {
         let version = if is_v6 { IpVersion::V6 } else { IpVersion::V4 };
         let all = self
             .handle
@@ -119,7 +122,7 @@ impl NetlinkRoutes {
             .execute()
             .try_collect::<Vec<RuleMessage>>()
             .await;
-        empty_without_family(all).map_err(|source| Error::Read {
+        empty_without_family(all).map_err(|source| NodeError::Read {
             what: "rules",
             source,
         })
@@ -131,28 +134,28 @@ fn empty_without_family<T>(
     all: Result<Vec<T>, rtnetlink::Error>,
 ) -> Result<Vec<T>, rtnetlink::Error> {
     match all {
-        Err(error) if is(&error, NO_SUCH_FAMILY) => Ok(Vec::new()),
+        Err(error) if is_errno(&error, NO_SUCH_FAMILY) => Ok(Vec::new()),
         all => all,
     }
 }
 
 impl Routes for NetlinkRoutes {
-    async fn routes(&self) -> Result<BTreeSet<Route>, Error> {
+    async fn routes(&self) -> Result<BTreeSet<Route>, NodeError> {
         let mut routes = BTreeSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let ours = self
-                .all(family)
+                .routes_of_family(family)
                 .await?
                 .into_iter()
                 .filter(|message| message.header.protocol == PROTOCOL);
-            routes.extend(ours.filter_map(|message| route(&message)));
+            routes.extend(ours.filter_map(|message| parse_route(&message)));
         }
         Ok(routes)
     }
 
-    async fn put(&self, route: &Route) -> Result<(), Error> {
-        let message = self.message(route).await?;
-        let change = |source| Error::Change {
+    async fn put_route(&self, route: &Route) -> Result<(), NodeError> {
+        let message = self.route_message(route).await?;
+        let change = |source| NodeError::Change {
             step: format!("routing {} by {:?}", route.destination, route.next),
             source,
         };
@@ -165,33 +168,33 @@ impl Routes for NetlinkRoutes {
             .map_err(change)
     }
 
-    async fn remove(&self, route: &Route) -> Result<(), Error> {
-        let mut message = identity(route);
+    async fn remove(&self, route: &Route) -> Result<(), NodeError> {
+        let mut message = route_identity(route);
         // Matches any scope.
         message.header.scope = RouteScope::NoWhere;
         match self.handle.route().del(message).execute().await {
-            Err(error) if is(&error, NO_SUCH_PROCESS) => Ok(()),
-            outcome => outcome.map_err(|source| Error::Change {
+            Err(error) if is_errno(&error, NO_SUCH_PROCESS) => Ok(()),
+            outcome => outcome.map_err(|source| NodeError::Change {
                 step: format!("removing the route to {}", route.destination),
                 source,
             }),
         }
     }
 
-    async fn rules(&self) -> Result<BTreeSet<Rule>, Error> {
+    async fn rules(&self) -> Result<BTreeSet<MarkRule>, NodeError> {
         let mut rules = BTreeSet::new();
         for is_v6 in [false, true] {
             rules.extend(
                 self.all_rules(is_v6)
                     .await?
                     .iter()
-                    .filter_map(|message| rule(message, is_v6)),
+                    .filter_map(|message| parse_rule(message, is_v6)),
             );
         }
         Ok(rules)
     }
 
-    async fn add_rule(&self, rule: &Rule) -> Result<(), Error> {
+    async fn add_rule(&self, rule: &MarkRule) -> Result<(), NodeError> {
         let request = self
             .handle
             .rule()
@@ -213,7 +216,7 @@ impl Routes for NetlinkRoutes {
             .message_mut()
             .attributes
             .push(RuleAttribute::Protocol(PROTOCOL));
-        let change = |source| Error::Change {
+        let change = |source| NodeError::Change {
             step: format!("adding {rule:?}"),
             source,
         };
@@ -225,12 +228,12 @@ impl Routes for NetlinkRoutes {
         .map_err(change)
     }
 
-    async fn remove_rule(&self, wanted: &Rule) -> Result<(), Error> {
+    async fn remove_rule(&self, wanted: &MarkRule) -> Result<(), NodeError> {
         for message in self.all_rules(wanted.is_v6).await? {
-            if rule(&message, wanted.is_v6).as_ref() == Some(wanted) {
+            if parse_rule(&message, wanted.is_v6).as_ref() == Some(wanted) {
                 match self.handle.rule().del(message).execute().await {
-                    Err(error) if is(&error, NOT_FOUND) => {}
-                    outcome => outcome.map_err(|source| Error::Change {
+                    Err(error) if is_errno(&error, NOT_FOUND) => {}
+                    outcome => outcome.map_err(|source| NodeError::Change {
                         step: format!("removing {wanted:?}"),
                         source,
                     })?,
@@ -242,7 +245,7 @@ impl Routes for NetlinkRoutes {
 }
 
 /// Others' routes to the same destination have other metrics, so neither replaces the other.
-fn metric(route: &Route) -> u32 {
+fn route_metric(route: &Route) -> u32 {
     if route.next == NextHop::Unreachable {
         UNREACHABLE_METRIC
     } else {
@@ -251,7 +254,7 @@ fn metric(route: &Route) -> u32 {
 }
 
 /// The message with what identifies a route.
-fn identity(route: &Route) -> RouteMessage {
+fn route_identity(route: &Route) -> RouteMessage {
     let mut message = RouteMessage::default();
     let header = &mut message.header;
     header.address_family = family_of(&route.destination.addr());
@@ -276,20 +279,20 @@ fn identity(route: &Route) -> RouteMessage {
         .extend(route.table.map(RouteAttribute::Table));
     message
         .attributes
-        .push(RouteAttribute::Priority(metric(route)));
+        .push(RouteAttribute::Priority(route_metric(route)));
     message
 }
 
 /// Reads the kernel's message, if it is a route of the kinds that we add.
-fn route(message: &RouteMessage) -> Option<Route> {
+fn parse_route(message: &RouteMessage) -> Option<Route> {
     let (mut address, mut table, mut source, mut mtu) =
         (None, u32::from(message.header.table), None, None);
     let (mut hop, mut metric) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Destination(destination) => address = plain(destination),
+            RouteAttribute::Destination(destination) => address = plain_address(destination),
             RouteAttribute::Table(value) => table = *value,
-            RouteAttribute::PrefSource(address) => source = plain(address),
+            RouteAttribute::PrefSource(address) => source = plain_address(address),
             RouteAttribute::Priority(value) => metric = Some(*value),
             RouteAttribute::Metrics(metrics) => {
                 mtu = metrics.iter().find_map(|metric| {
@@ -300,7 +303,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
                     }
                 });
             }
-            RouteAttribute::Gateway(address) => hop = plain(address),
+            RouteAttribute::Gateway(address) => hop = plain_address(address),
             _ => {}
         }
     }
@@ -318,7 +321,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
     })
 }
 
-fn plain(address: &RouteAddress) -> Option<IpAddr> {
+fn plain_address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
@@ -327,7 +330,7 @@ fn plain(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// Reads the kernel's message, if it is one of our rules.
-fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
+fn parse_rule(message: &RuleMessage, is_v6: bool) -> Option<MarkRule> {
     let (mut mark, mut is_from_tunnel, mut table, mut priority, mut is_ours) =
         (None, false, None, None, false);
     for attribute in &message.attributes {
@@ -345,7 +348,7 @@ fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
     }
     // Earlier versions added rules without a mark. They differ from the plan, so the next pass
     // removes them.
-    Some(Rule {
+    Some(MarkRule {
         is_v6,
         mark: mark.unwrap_or_default(),
         is_from_tunnel,

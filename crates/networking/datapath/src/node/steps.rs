@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_network_model::{
-    plan::{NextHop, NodePlan, Overlay, Route, Rule},
-    ruleset::{GUARD, Table, carried},
+    plan::{MarkRule, NextHop, NodePlan, Overlay, Route},
+    ruleset::{GUARD, NftTable, buckets_in_fingerprint},
     spread::Buckets,
 };
 
@@ -18,16 +18,16 @@ pub struct KernelState {
     /// Neighbours of the overlay.
     pub neighbours: BTreeSet<NeighbourEntry>,
     pub routes: BTreeSet<Route>,
-    pub rules: BTreeSet<Rule>,
+    pub rules: BTreeSet<MarkRule>,
     /// Our tables, with the fingerprints of their contents.
     pub tables: BTreeMap<TableName, String>,
 }
 
 /// One change of the kernel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum KernelStep {
     /// Replace a table of nftables as a whole.
-    ReplaceTable(Table),
+    ReplaceTable(NftTable),
     RemoveTable(TableName),
     CreateOverlay(Overlay),
     /// Change the overlay's MTU.
@@ -39,8 +39,8 @@ pub enum Step {
     /// Add a route, or replace the one to the same destination.
     PutRoute(Route),
     RemoveRoute(Route),
-    AddRule(Rule),
-    RemoveRule(Rule),
+    AddRule(MarkRule),
+    RemoveRule(MarkRule),
     /// Forget connections with these prefixes that belong to these buckets, so that their next
     /// packets are translated again.
     ForgetConnections(Vec<ipnet::IpNet>, Buckets),
@@ -48,17 +48,18 @@ pub enum Step {
 
 /// The changes that lead from the present to the wanted state, in the order in which they must
 /// happen.
-pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
+pub fn steps_between(wanted: &NodePlan, present: &KernelState) -> Vec<KernelStep> {
     let mut steps = Vec::new();
-    let outdated =
-        |table: &&Table| present.tables.get(&TableName::of(table)) != Some(&table.fingerprint);
+    let outdated = |table: &&NftTable| {
+        present.tables.get(&TableName::of_table(table)) != Some(&table.fingerprint)
+    };
     steps.extend(
         wanted
             .tables
             .iter()
             .filter(outdated)
             .cloned()
-            .map(Step::ReplaceTable),
+            .map(KernelStep::ReplaceTable),
     );
 
     let overlay_stays = keeps_overlay(wanted, present);
@@ -82,24 +83,29 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
             .into_iter()
             .chain(others)
             .cloned()
-            .map(Step::PutRoute),
+            .map(KernelStep::PutRoute),
     );
-    let rules: BTreeSet<Rule> = wanted.rules.iter().cloned().collect();
-    steps.extend(rules.difference(&present.rules).cloned().map(Step::AddRule));
+    let rules: BTreeSet<MarkRule> = wanted.rules.iter().cloned().collect();
+    steps.extend(
+        rules
+            .difference(&present.rules)
+            .cloned()
+            .map(KernelStep::AddRule),
+    );
 
     steps.extend(
         present
             .rules
             .difference(&rules)
             .cloned()
-            .map(Step::RemoveRule),
+            .map(KernelStep::RemoveRule),
     );
     let keys: BTreeSet<RouteKey> = routes.iter().map(route_key).collect();
     let gone = remaining
         .iter()
         .filter(|route| !keys.contains(&route_key(route)));
-    steps.extend(gone.cloned().map(Step::RemoveRoute));
-    let names: BTreeSet<TableName> = wanted.tables.iter().map(TableName::of).collect();
+    steps.extend(gone.cloned().map(KernelStep::RemoveRoute));
+    let names: BTreeSet<TableName> = wanted.tables.iter().map(TableName::of_table).collect();
     let mut without: Vec<TableName> = present
         .tables
         .keys()
@@ -107,7 +113,7 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
         .cloned()
         .collect();
     without.sort_by_key(|table| table.name == GUARD);
-    steps.extend(without.into_iter().map(Step::RemoveTable));
+    steps.extend(without.into_iter().map(KernelStep::RemoveTable));
     let remote = remote_prefixes(wanted);
     // Only the gateway that carries a bucket translates it. The fingerprint of the guard, which
     // only gateways have, tells what this node carried before.
@@ -115,10 +121,12 @@ pub fn steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
         .tables
         .iter()
         .filter(|(table, _)| table.name == GUARD);
-    let before = guards.fold(0, |all, (_, fingerprint)| all | carried(fingerprint));
+    let before = guards.fold(0, |all, (_, fingerprint)| {
+        all | buckets_in_fingerprint(fingerprint)
+    });
     let now = carried_buckets(wanted);
     if !present.tables.is_empty() && !remote.is_empty() && before != now {
-        steps.push(Step::ForgetConnections(remote, before ^ now));
+        steps.push(KernelStep::ForgetConnections(remote, before ^ now));
     }
     steps
 }
@@ -140,7 +148,7 @@ fn without_neighbours(overlay: &Overlay) -> Overlay {
 }
 
 /// Changes of the overlay's device.
-fn overlay_steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
+fn overlay_steps(wanted: &NodePlan, present: &KernelState) -> Vec<KernelStep> {
     if keeps_overlay(wanted, present) {
         // In place: a new device would interrupt all connections.
         let sizes = wanted
@@ -150,20 +158,26 @@ fn overlay_steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
             .map(|(wanted, present)| (wanted.mtu, present.mtu));
         return sizes
             .filter(|(wanted, present)| wanted != present)
-            .map(|(wanted, _)| Step::ResizeOverlay(wanted))
+            .map(|(wanted, _)| KernelStep::ResizeOverlay(wanted))
             .collect();
     }
-    let removal = present.overlay.is_some().then_some(Step::RemoveOverlay);
+    let removal = present
+        .overlay
+        .is_some()
+        .then_some(KernelStep::RemoveOverlay);
     let creation = wanted
         .overlay
         .as_ref()
-        .map(|overlay| Step::CreateOverlay(without_neighbours(overlay)));
+        .map(|overlay| KernelStep::CreateOverlay(without_neighbours(overlay)));
     removal.into_iter().chain(creation).collect()
 }
 
-fn neighbour_steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
-    let neighbours: BTreeSet<NeighbourEntry> =
-        wanted.overlay.iter().flat_map(NeighbourEntry::of).collect();
+fn neighbour_steps(wanted: &NodePlan, present: &KernelState) -> Vec<KernelStep> {
+    let neighbours: BTreeSet<NeighbourEntry> = wanted
+        .overlay
+        .iter()
+        .flat_map(NeighbourEntry::all_of_overlay)
+        .collect();
     let known = if keeps_overlay(wanted, present) {
         present.neighbours.clone()
     } else {
@@ -173,11 +187,11 @@ fn neighbour_steps(wanted: &NodePlan, present: &KernelState) -> Vec<Step> {
     let former = known
         .difference(&neighbours)
         .cloned()
-        .map(Step::RemoveNeighbour);
+        .map(KernelStep::RemoveNeighbour);
     let new = neighbours
         .difference(&known)
         .cloned()
-        .map(Step::AddNeighbour);
+        .map(KernelStep::AddNeighbour);
     former.chain(new).collect()
 }
 
@@ -194,7 +208,9 @@ pub(super) fn remote_prefixes(wanted: &NodePlan) -> Vec<ipnet::IpNet> {
 /// The buckets that this node carries as a gateway.
 pub(super) fn carried_buckets(wanted: &NodePlan) -> Buckets {
     let guards = wanted.tables.iter().filter(|table| table.name == GUARD);
-    guards.fold(0, |all, table| all | carried(&table.fingerprint))
+    guards.fold(0, |all, table| {
+        all | buckets_in_fingerprint(&table.fingerprint)
+    })
 }
 
 /// Identity of a route: destination, table, and whether it is the unreachable one.

@@ -2,7 +2,9 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use liqo_network_model::{
     Here, PeerMaps, PrefixMap, There,
-    fabric::{Fabric, FabricNode as ClusterNode, Gateway, Mac, PeerNetwork, Reachable},
+    fabric::{
+        Fabric, FabricGateway, FabricNode as ClusterNode, MacAddress, PeerNetwork, ReachableScope,
+    },
     plan::{NextHop, Route},
     ruleset::{GUARD, LIMITS},
     spread::Buckets,
@@ -24,8 +26,8 @@ fn cluster_node(last: u8, is_gateway: bool) -> ClusterNode {
     ClusterNode {
         addresses: vec![IpAddr::from([172, 18, 0, last])],
         pods: vec![format!("10.244.{last}.0/24").parse().expect("a prefix")],
-        mac: Mac::of([0, 0, 0, 0, last]),
-        gateway: is_gateway.then(|| Gateway {
+        mac: MacAddress::from_hash([0, 0, 0, 0, last]),
+        gateway: is_gateway.then(|| FabricGateway {
             slot: last,
             number: last.into(),
         }),
@@ -48,7 +50,7 @@ fn fabric() -> Fabric {
             "a".repeat(32).parse().expect("an ID"),
             PeerNetwork {
                 maps,
-                reachable: Reachable::Everything,
+                reachable: ReachableScope::Everything,
                 api_server: None,
                 ..PeerNetwork::default()
             },
@@ -62,7 +64,7 @@ fn fabric() -> Fabric {
 #[tokio::test]
 async fn the_wanted_state_is_applied_and_a_repeat_changes_nothing() {
     for name in ["n1", "n2"] {
-        let (kernel, plan) = (FakeKernel::default(), fabric().plan(name));
+        let (kernel, plan) = (FakeKernel::default(), fabric().node_plan(name));
         assert!(
             !kernel
                 .node()
@@ -86,7 +88,7 @@ async fn a_change_touches_only_what_differs() {
     let mut fabric = fabric();
     kernel
         .node()
-        .apply(&fabric.plan("n2"))
+        .apply(&fabric.node_plan("n2"))
         .await
         .expect("applied");
     // Another node becomes the gateway.
@@ -94,30 +96,30 @@ async fn a_change_touches_only_what_differs() {
     fabric.nodes.insert("n1".into(), cluster_node(1, false));
     let steps = kernel
         .node()
-        .apply(&fabric.plan("n2"))
+        .apply(&fabric.node_plan("n2"))
         .await
         .expect("applied");
-    let count = |is: fn(&Step) -> bool| steps.iter().filter(|step| is(step)).count();
+    let count = |is: fn(&KernelStep) -> bool| steps.iter().filter(|step| is(step)).count();
     assert_eq!(
-        count(|step| matches!(step, Step::RemoveNeighbour(_))),
+        count(|step| matches!(step, KernelStep::RemoveNeighbour(_))),
         2,
         "{steps:?}"
     );
     assert_eq!(
-        count(|step| matches!(step, Step::AddNeighbour(_))),
+        count(|step| matches!(step, KernelStep::AddNeighbour(_))),
         2,
         "{steps:?}"
     );
     assert_eq!(
         count(
-            |step| matches!(step, Step::PutRoute(route) if matches!(route.next, NextHop::Overlay { .. }))
+            |step| matches!(step, KernelStep::PutRoute(route) if matches!(route.next, NextHop::Overlay { .. }))
         ),
         1,
         "{steps:?}"
     );
     // The table names all nodes, because only they may speak in the overlay.
     assert_eq!(
-        count(|step| matches!(step, Step::ReplaceTable(_))),
+        count(|step| matches!(step, KernelStep::ReplaceTable(_))),
         1,
         "{steps:?}"
     );
@@ -128,16 +130,16 @@ async fn a_change_touches_only_what_differs() {
 async fn a_node_that_becomes_or_stops_being_the_gateway_translates_connections_again() {
     let kernel = FakeKernel::default();
     let mut fabric = fabric();
-    let forgets = |steps: &[Step]| {
+    let forgets = |steps: &[KernelStep]| {
         steps
             .iter()
-            .any(|step| matches!(step, Step::ForgetConnections(..)))
+            .any(|step| matches!(step, KernelStep::ForgetConnections(..)))
     };
     // Without tables nothing was translated.
     assert!(!forgets(
         &kernel
             .node()
-            .apply(&fabric.plan("n1"))
+            .apply(&fabric.node_plan("n1"))
             .await
             .expect("applied")
     ));
@@ -146,7 +148,7 @@ async fn a_node_that_becomes_or_stops_being_the_gateway_translates_connections_a
     assert!(forgets(
         &kernel
             .node()
-            .apply(&fabric.plan("n1"))
+            .apply(&fabric.node_plan("n1"))
             .await
             .expect("applied")
     ));
@@ -154,18 +156,18 @@ async fn a_node_that_becomes_or_stops_being_the_gateway_translates_connections_a
     assert!(!forgets(
         &kernel
             .node()
-            .apply(&fabric.plan("n1"))
+            .apply(&fabric.node_plan("n1"))
             .await
             .expect("applied")
     ));
     fabric.nodes.insert("n1".into(), cluster_node(1, true));
     let steps = kernel
         .node()
-        .apply(&fabric.plan("n1"))
+        .apply(&fabric.node_plan("n1"))
         .await
         .expect("applied");
     // It shares the flows with the other gateway and carries half of them.
-    let Some(Step::ForgetConnections(prefixes, buckets)) = steps.last() else {
+    let Some(KernelStep::ForgetConnections(prefixes, buckets)) = steps.last() else {
         panic!("{steps:?}")
     };
     assert_eq!(
@@ -176,11 +178,11 @@ async fn a_node_that_becomes_or_stops_being_the_gateway_translates_connections_a
     fabric.nodes.insert("n2".into(), cluster_node(2, false));
     let steps = kernel
         .node()
-        .apply(&fabric.plan("n1"))
+        .apply(&fabric.node_plan("n1"))
         .await
         .expect("applied");
     assert!(
-        matches!(steps.last(), Some(Step::ForgetConnections(_, others)) if others ^ buckets == Buckets::MAX),
+        matches!(steps.last(), Some(KernelStep::ForgetConnections(_, others)) if others ^ buckets == Buckets::MAX),
         "{steps:?}"
     );
 }
@@ -191,35 +193,38 @@ async fn a_new_mtu_interrupts_nobody() {
     let mut fabric = fabric();
     kernel
         .node()
-        .apply(&fabric.plan("n2"))
+        .apply(&fabric.node_plan("n2"))
         .await
         .expect("applied");
     let peer = fabric.peers.values_mut().next().expect("a peer");
     peer.mtus = [("10.246.0.0/16".parse().expect("a prefix"), 1280)].into();
     let steps = kernel
         .node()
-        .apply(&fabric.plan("n2"))
+        .apply(&fabric.node_plan("n2"))
         .await
         .expect("applied");
-    assert!(matches!(&steps[..], [Step::PutRoute(_)]), "{steps:?}");
+    assert!(matches!(&steps[..], [KernelStep::PutRoute(_)]), "{steps:?}");
     fabric.mtu = 1300;
     let steps = kernel
         .node()
-        .apply(&fabric.plan("n2"))
+        .apply(&fabric.node_plan("n2"))
         .await
         .expect("applied");
-    assert!(steps.contains(&Step::ResizeOverlay(1300)), "{steps:?}");
-    let replaces = |step: &Step| {
+    assert!(
+        steps.contains(&KernelStep::ResizeOverlay(1300)),
+        "{steps:?}"
+    );
+    let replaces = |step: &KernelStep| {
         matches!(
             step,
-            Step::RemoveOverlay | Step::CreateOverlay(_) | Step::AddNeighbour(_)
+            KernelStep::RemoveOverlay | KernelStep::CreateOverlay(_) | KernelStep::AddNeighbour(_)
         )
     };
     assert!(!steps.iter().any(replaces), "{steps:?}");
     assert_eq!(
         kernel
             .node()
-            .apply(&fabric.plan("n2"))
+            .apply(&fabric.node_plan("n2"))
             .await
             .expect("applied"),
         []
@@ -232,7 +237,7 @@ async fn an_overlay_with_a_new_address_gets_its_routes_back() {
     let mut fabric = fabric();
     kernel
         .node()
-        .apply(&fabric.plan("n2"))
+        .apply(&fabric.node_plan("n2"))
         .await
         .expect("applied");
     fabric.nodes.insert(
@@ -242,7 +247,7 @@ async fn an_overlay_with_a_new_address_gets_its_routes_back() {
             ..cluster_node(2, false)
         },
     );
-    let plan = fabric.plan("n2");
+    let plan = fabric.node_plan("n2");
     kernel.node().apply(&plan).await.expect("applied");
     assert_eq!(kernel.state().routes, plan.routes.iter().cloned().collect());
     assert_eq!(kernel.node().apply(&plan).await.expect("applied"), []);
@@ -250,7 +255,7 @@ async fn an_overlay_with_a_new_address_gets_its_routes_back() {
 
 #[tokio::test]
 async fn after_a_reboot_everything_comes_back() {
-    let (kernel, plan) = (FakeKernel::default(), fabric().plan("n1"));
+    let (kernel, plan) = (FakeKernel::default(), fabric().node_plan("n1"));
     kernel.node().apply(&plan).await.expect("applied");
     let before = kernel.state();
     kernel.reboot();
@@ -263,7 +268,7 @@ async fn nothing_is_left_when_nothing_is_wanted() {
     let kernel = FakeKernel::default();
     kernel
         .node()
-        .apply(&fabric().plan("n1"))
+        .apply(&fabric().node_plan("n1"))
         .await
         .expect("applied");
     let steps = kernel.node().clear().await.expect("cleared");
@@ -271,31 +276,31 @@ async fn nothing_is_left_when_nothing_is_wanted() {
     // Routes go before the tables that guard them.
     let last_route = steps
         .iter()
-        .rposition(|step| matches!(step, Step::RemoveRoute(_)))
+        .rposition(|step| matches!(step, KernelStep::RemoveRoute(_)))
         .expect("routes went");
     let guard = steps
         .iter()
-        .position(|step| matches!(step, Step::RemoveTable(table) if table.name == GUARD));
+        .position(|step| matches!(step, KernelStep::RemoveTable(table) if table.name == GUARD));
     assert_eq!(guard, Some(steps.len() - 1));
     assert!(last_route < steps.len() - 2);
 }
 
 #[test]
 fn the_guard_comes_before_any_route() {
-    let steps = steps(&fabric().plan("n1"), &KernelState::default());
+    let steps = steps_between(&fabric().node_plan("n1"), &KernelState::default());
     let first_route = steps
         .iter()
-        .position(|step| matches!(step, Step::PutRoute(_)))
+        .position(|step| matches!(step, KernelStep::PutRoute(_)))
         .expect("routes come");
     assert!(
-        matches!(&steps[0], Step::ReplaceTable(table) if table.name == GUARD),
+        matches!(&steps[0], KernelStep::ReplaceTable(table) if table.name == GUARD),
         "{steps:?}"
     );
     assert!(
         steps
             .iter()
             .skip(first_route)
-            .all(|step| !matches!(step, Step::ReplaceTable(_)))
+            .all(|step| !matches!(step, KernelStep::ReplaceTable(_)))
     );
 }
 
@@ -303,10 +308,10 @@ fn the_guard_comes_before_any_route() {
 async fn without_the_tunnels_device_everything_else_is_applied() {
     let kernel = FakeKernel::default();
     kernel.lose_tunnel();
-    let plan = fabric().plan("n1");
+    let plan = fabric().node_plan("n1");
     assert!(matches!(
         kernel.node().apply(&plan).await,
-        Err(Error::NoDevice { .. })
+        Err(NodeError::NoDevice { .. })
     ));
     let state = kernel.state();
     assert_eq!(state.rules.len(), plan.rules.len());
@@ -323,7 +328,7 @@ async fn without_the_tunnels_device_everything_else_is_applied() {
 async fn a_kernel_that_cannot_limit_connections_carries_packets() {
     let kernel = FakeKernel::default();
     kernel.lose_limits();
-    let plan = fabric().plan("n1");
+    let plan = fabric().node_plan("n1");
     assert!(plan.tables.iter().any(|table| table.name == LIMITS));
     kernel.node().apply(&plan).await.expect("applied");
     assert_eq!(kernel.state().routes, plan.routes.iter().cloned().collect());
@@ -337,12 +342,12 @@ async fn a_kernel_that_cannot_limit_connections_carries_packets() {
 #[tokio::test]
 async fn a_route_that_the_kernel_refuses_holds_up_no_other() {
     let kernel = FakeKernel::default();
-    let plan = fabric().plan("n1");
+    let plan = fabric().node_plan("n1");
     let other_node: ipnet::IpNet = "172.18.0.2/32".parse().expect("a prefix");
     kernel.refuse(other_node);
     assert!(matches!(
         kernel.node().apply(&plan).await,
-        Err(Error::Change { .. })
+        Err(NodeError::Change { .. })
     ));
     let state = kernel.state();
     let wanted: BTreeSet<Route> = plan

@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     frames::{Frames, MAX_DATAGRAM_LEN},
-    queue::Queue,
+    queue::DatagramQueue,
 };
 use crate::message;
 
@@ -35,14 +35,14 @@ pub const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
-pub(super) struct Traffic {
+pub(super) struct RelayTraffic {
     /// The tunnel on this machine answered, so it knows the other side.
     pub(super) is_proven: AtomicBool,
     /// Datagrams that were dropped because TCP was too slow, on all connections.
     pub(super) dropped: Arc<AtomicU64>,
 }
 
-impl Traffic {
+impl RelayTraffic {
     pub(super) fn new(dropped: &Arc<AtomicU64>) -> Self {
         Self {
             is_proven: AtomicBool::default(),
@@ -53,10 +53,10 @@ impl Traffic {
 
 /// Carries datagrams between the tunnel, which `udp` is connected to, and the other side, until one
 /// of them is gone.
-pub(super) async fn carry(
+pub(super) async fn carry_datagrams(
     stream: impl AsyncRead + AsyncWrite,
     udp: &UdpSocket,
-    traffic: &Traffic,
+    traffic: &RelayTraffic,
 ) -> io::Result<()> {
     let (reader, writer) = tokio::io::split(stream);
     let unproven = async {
@@ -101,26 +101,26 @@ async fn from_stream(mut stream: impl AsyncRead + Unpin, udp: &UdpSocket) -> io:
 async fn to_stream(
     udp: &UdpSocket,
     mut stream: impl AsyncWrite + Unpin,
-    traffic: &Traffic,
+    traffic: &RelayTraffic,
     timeout: Duration,
 ) -> io::Result<()> {
-    let (mut queue, mut batch, mut is_flushed) = (Queue::default(), BytesMut::new(), true);
+    let (mut queue, mut batch, mut is_flushed) = (DatagramQueue::default(), BytesMut::new(), true);
     let mut buffer = vec![0; MAX_DATAGRAM_LEN];
     let mut last_progress = Instant::now();
     loop {
         if batch.is_empty() {
-            queue.fill(&mut batch);
+            queue.fill_batch(&mut batch);
         }
         let is_waiting = !(batch.is_empty() && is_flushed);
         tokio::select! {
             readable = udp.readable() => {
                 readable?;
-                take(udp, &mut buffer, &mut queue, traffic);
+                take_datagrams(udp, &mut buffer, &mut queue, traffic);
                 if !is_waiting {
                     last_progress = Instant::now();
                 }
             }
-            written = write(&mut stream, &batch), if is_waiting => {
+            written = write_or_flush(&mut stream, &batch), if is_waiting => {
                 is_flushed = batch.is_empty();
                 batch.advance(written?);
                 last_progress = Instant::now();
@@ -133,7 +133,7 @@ async fn to_stream(
 }
 
 /// Writes a part of the batch, or flushes if the batch is empty. Cancel safe.
-async fn write(stream: &mut (impl AsyncWrite + Unpin), batch: &[u8]) -> io::Result<usize> {
+async fn write_or_flush(stream: &mut (impl AsyncWrite + Unpin), batch: &[u8]) -> io::Result<usize> {
     if batch.is_empty() {
         return stream.flush().await.map(|()| 0);
     }
@@ -144,14 +144,19 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), batch: &[u8]) -> io::Resu
 }
 
 /// Queues some of the datagrams that the tunnel sent.
-fn take(udp: &UdpSocket, buffer: &mut [u8], queue: &mut Queue, traffic: &Traffic) {
+fn take_datagrams(
+    udp: &UdpSocket,
+    buffer: &mut [u8],
+    queue: &mut DatagramQueue,
+    traffic: &RelayTraffic,
+) {
     for _ in 0..64 {
         match udp.try_recv(buffer) {
             Ok(length) => {
                 let Some(datagram) = buffer.get(..length) else {
                     continue;
                 };
-                if message::proves(datagram) {
+                if message::proves_known_remote(datagram) {
                     traffic.is_proven.store(true, Relaxed);
                 }
                 traffic.dropped.fetch_add(queue.push(datagram), Relaxed);
@@ -178,7 +183,7 @@ mod tests {
         ];
         udp.connect(tunnel.local_addr().unwrap()).await.unwrap();
         let (near, _far) = tokio::io::duplex(1000);
-        let traffic = Traffic::default();
+        let traffic = RelayTraffic::default();
         let carries = to_stream(&udp, near, &traffic, idle_timeout);
         tokio::pin!(carries);
         assert!(

@@ -16,7 +16,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    carry::{IDLE_TIMEOUT, Traffic, carry},
+    carry::{IDLE_TIMEOUT, RelayTraffic, carry_datagrams},
     loopback::loopback_for,
     tls::{self, CONNECT_TIMEOUT},
 };
@@ -28,14 +28,14 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// A relay to one remote. It reconnects when the connection ends, and stops when it is dropped.
 #[derive(Debug)]
-pub struct Client {
+pub struct RelayClient {
     servers: Vec<SocketAddr>,
     address: SocketAddr,
     server: watch::Receiver<Option<SocketAddr>>,
     task: AbortHandle,
 }
 
-impl Client {
+impl RelayClient {
     /// Connects the tunnel that listens at `tunnel` on this machine to the first of `servers` that
     /// can be reached. Counts datagrams that TCP was too slow for in `dropped`. Calls `changed`
     /// whenever it connects or disconnects.
@@ -55,8 +55,14 @@ impl Client {
                 changed();
             }
         };
-        let task =
-            tokio::spawn(run(servers.clone(), udp, connector, dropped, report)).abort_handle();
+        let task = tokio::spawn(keep_connected(
+            servers.clone(),
+            udp,
+            connector,
+            dropped,
+            report,
+        ))
+        .abort_handle();
         Ok(Self {
             servers,
             address,
@@ -80,13 +86,13 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for RelayClient {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn run(
+async fn keep_connected(
     servers: Vec<SocketAddr>,
     udp: UdpSocket,
     connector: TlsConnector,
@@ -99,7 +105,7 @@ async fn run(
             if number > 0 {
                 sleep(MIN_PAUSE).await;
             }
-            let stream = match timeout(CONNECT_TIMEOUT, connect(server, &connector)).await {
+            let stream = match timeout(CONNECT_TIMEOUT, connect_server(server, &connector)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, %server, "cannot connect to a relay");
@@ -113,7 +119,7 @@ async fn run(
             tracing::info!(%server, "connected to a relay");
             report(Some(server));
             let since = Instant::now();
-            let ended = carry(stream, &udp, &Traffic::new(&dropped)).await;
+            let ended = carry_datagrams(stream, &udp, &RelayTraffic::new(&dropped)).await;
             report(None);
             tracing::info!(%server, ended = ended.err().map(|error| error.to_string()), "the connection to a relay ended");
             if since.elapsed() > IDLE_TIMEOUT {
@@ -125,7 +131,7 @@ async fn run(
     }
 }
 
-async fn connect(
+async fn connect_server(
     server: SocketAddr,
     connector: &TlsConnector,
 ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {

@@ -10,7 +10,7 @@ use crate::message;
 pub(super) const MAX_DATAGRAM_LEN: usize = 9000;
 
 /// Appends a datagram of at most [`MAX_DATAGRAM_LEN`] to the stream.
-pub(super) fn put(datagram: &[u8], stream: &mut BytesMut) {
+pub(super) fn put_datagram(datagram: &[u8], stream: &mut BytesMut) {
     let Ok(length) = u16::try_from(datagram.len()) else {
         return;
     };
@@ -49,7 +49,7 @@ impl Frames {
         }
         self.0.advance(2);
         let datagram = self.0.split_to(length);
-        match message::kind(&datagram) {
+        match message::datagram_kind(&datagram) {
             Some(_) => Ok(Some(datagram)),
             None => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -78,7 +78,7 @@ mod tests {
             assert!(frames.next().is_err(), "{bytes:?}");
         }
         let mut frames = Frames::default();
-        put(&datagram(MAX_DATAGRAM_LEN), frames.space());
+        put_datagram(&datagram(MAX_DATAGRAM_LEN), frames.space());
         assert_eq!(frames.next().unwrap().unwrap(), datagram(MAX_DATAGRAM_LEN));
     }
 
@@ -89,7 +89,7 @@ mod tests {
         ) {
             let (mut stream, mut frames, mut arrived) = (BytesMut::new(), Frames::default(), Vec::new());
             for length in &lengths {
-                put(&datagram(*length), &mut stream);
+                put_datagram(&datagram(*length), &mut stream);
             }
             for part in stream.chunks(cut) {
                 frames.space().extend_from_slice(part);
@@ -105,7 +105,7 @@ mod tests {
             stream in mutated(proptest::collection::vec(32usize..2000, 1..20).prop_map(|lengths| {
                 let mut stream = BytesMut::new();
                 for length in lengths {
-                    put(&datagram(length), &mut stream);
+                    put_datagram(&datagram(length), &mut stream);
                 }
                 stream.to_vec()
             })),
@@ -116,7 +116,7 @@ mod tests {
                 frames.space().extend_from_slice(part);
                 loop {
                     match frames.next() {
-                        Ok(Some(datagram)) => prop_assert!(datagram.len() <= MAX_DATAGRAM_LEN && message::kind(&datagram).is_some()),
+                        Ok(Some(datagram)) => prop_assert!(datagram.len() <= MAX_DATAGRAM_LEN && message::datagram_kind(&datagram).is_some()),
                         Ok(None) => break,
                         Err(_) => break 'stream,
                     }

@@ -23,7 +23,7 @@ mod server;
 mod tls;
 
 pub use carry::{IDLE_TIMEOUT, PROOF_TIMEOUT};
-pub use client::Client;
+pub use client::RelayClient;
 pub use loopback::is_relay;
-pub use server::{Counts, LIMITS, Server};
+pub use server::{LIMITS, RelayCounts, RelayServer};
 pub use tls::{CONNECT_TIMEOUT, connector};

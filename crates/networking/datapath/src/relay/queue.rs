@@ -12,12 +12,12 @@ const MAX_BYTES: usize = 256 << 10;
 const BATCH: usize = 32 << 10;
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct DatagramQueue {
     waiting: VecDeque<Box<[u8]>>,
     bytes: usize,
 }
 
-impl Queue {
+impl DatagramQueue {
     /// Adds a datagram and drops the oldest ones if there are too many: their senders have probably
     /// repeated them. Returns how many it dropped.
     pub(super) fn push(&mut self, datagram: &[u8]) -> u64 {
@@ -35,13 +35,13 @@ impl Queue {
     }
 
     /// Moves one batch to the stream.
-    pub(super) fn fill(&mut self, stream: &mut BytesMut) {
+    pub(super) fn fill_batch(&mut self, stream: &mut BytesMut) {
         while stream.len() < BATCH {
             let Some(datagram) = self.waiting.pop_front() else {
                 break;
             };
             self.bytes -= datagram.len();
-            frames::put(&datagram, stream);
+            frames::put_datagram(&datagram, stream);
         }
     }
 }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_and_drops_the_oldest() {
-        let mut queue = Queue::default();
+        let mut queue = DatagramQueue::default();
         let datagrams = 10 * MAX_BYTES / 1000;
         let dropped: u64 = (0..datagrams)
             .map(|number| queue.push(&[u8::try_from(number % 251).unwrap(); 1000]))
@@ -66,7 +66,7 @@ mod tests {
         let mut stream = BytesMut::new();
         while queue.bytes > 0 {
             stream.clear();
-            queue.fill(&mut stream);
+            queue.fill_batch(&mut stream);
             assert!(stream.len() <= BATCH + 1002);
         }
         assert!(queue.waiting.is_empty());

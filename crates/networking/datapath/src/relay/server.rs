@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::connection_limits::{Admission, ConnectionLimits, OpenConnections, network_of};
+use liqo_api::connection_limits::{
+    ConnectionAdmission, ConnectionLimits, OpenConnections, network_of,
+};
 use nix::sys::socket::{setsockopt, sockopt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
@@ -22,7 +24,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    carry::{Traffic, carry},
+    carry::{RelayTraffic, carry_datagrams},
     loopback::loopback_for,
     tls::{self, CONNECT_TIMEOUT},
 };
@@ -40,7 +42,7 @@ pub const LIMITS: ConnectionLimits = ConnectionLimits {
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RelayCounts {
     /// Connections on which the tunnel answered.
     pub proven: usize,
     /// Other open connections.
@@ -53,13 +55,13 @@ pub struct Counts {
 
 /// Accepts connections for the tunnel on this machine, until it is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct RelayServer {
     listen: Vec<SocketAddr>,
-    connections: Arc<Connections>,
+    connections: Arc<RelayConnections>,
     _tasks: JoinSet<()>,
 }
 
-impl Server {
+impl RelayServer {
     /// Listens on these TCP addresses, for the tunnel that listens at `tunnel` on this machine.
     pub fn start(
         listen: &[SocketAddr],
@@ -69,16 +71,16 @@ impl Server {
         let acceptor = tls::acceptor().map_err(io::Error::other)?;
         let listeners = listen
             .iter()
-            .map(|address| open(*address))
+            .map(|address| open_listener(*address))
             .collect::<io::Result<Vec<_>>>()?;
         let listen = listeners
             .iter()
             .map(TcpListener::local_addr)
             .collect::<io::Result<_>>()?;
-        let connections = Arc::new(Connections::new(limits));
+        let connections = Arc::new(RelayConnections::new(limits));
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            tasks.spawn(accept(
+            tasks.spawn(accept_connections(
                 listener,
                 tunnel,
                 acceptor.clone(),
@@ -92,12 +94,12 @@ impl Server {
         })
     }
 
-    pub fn listen(&self) -> &[SocketAddr] {
+    pub fn listen_addresses(&self) -> &[SocketAddr] {
         &self.listen
     }
 
     /// The client whose datagrams reach the tunnel from `address`.
-    pub fn peer(&self, address: SocketAddr) -> Option<SocketAddr> {
+    pub fn client_address(&self, address: SocketAddr) -> Option<SocketAddr> {
         self.connections
             .lock()
             .iter()
@@ -105,10 +107,10 @@ impl Server {
             .map(|one| one.from)
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RelayCounts {
         let open = self.connections.lock();
         let (proven, unproven): (Vec<_>, Vec<_>) = open.iter().partition(|one| one.is_proven());
-        Counts {
+        RelayCounts {
             proven: proven.len(),
             unproven: unproven.len(),
             refused: self.connections.refused.load(Relaxed),
@@ -119,29 +121,29 @@ impl Server {
 
 /// The open connections.
 #[derive(Debug)]
-struct Connections {
-    open: Mutex<OpenConnections<Connection>>,
+struct RelayConnections {
+    open: Mutex<OpenConnections<RelayConnection>>,
     refused: AtomicU64,
     dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct RelayConnection {
     from: SocketAddr,
     /// The loopback address of its UDP socket.
     address: Option<SocketAddr>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<RelayTraffic>,
     /// Notified when it must make room.
     evicted: Arc<Notify>,
 }
 
-impl Connection {
+impl RelayConnection {
     fn is_proven(&self) -> bool {
         self.traffic.is_proven.load(Relaxed)
     }
 }
 
-impl Connections {
+impl RelayConnections {
     fn new(limits: ConnectionLimits) -> Self {
         Self {
             open: Mutex::new(OpenConnections::new(limits)),
@@ -150,37 +152,39 @@ impl Connections {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, OpenConnections<Connection>> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections<RelayConnection>> {
         self.open.lock()
     }
 
     /// Registers a connection, if there is room or another one can be ended for it.
-    fn register(self: &Arc<Self>, from: SocketAddr) -> Option<Registration> {
+    fn register(self: &Arc<Self>, from: SocketAddr) -> Option<RelayRegistration> {
         let (traffic, evicted) = (
-            Arc::new(Traffic::new(&self.dropped)),
+            Arc::new(RelayTraffic::new(&self.dropped)),
             Arc::new(Notify::new()),
         );
-        let connection = Connection {
+        let connection = RelayConnection {
             from,
             address: None,
             traffic: traffic.clone(),
             evicted: evicted.clone(),
         };
-        let added = self
-            .lock()
-            .add(network_of(from.ip()), connection, Connection::is_proven);
-        if !matches!(added, Admission::Open(_)) {
+        let added = self.lock().add(
+            network_of(from.ip()),
+            connection,
+            RelayConnection::is_proven,
+        );
+        if !matches!(added, ConnectionAdmission::Open(_)) {
             self.refused.fetch_add(1, Relaxed);
         }
         let number = match added {
-            Admission::Open(number) => number,
-            Admission::Instead { number, ended } => {
+            ConnectionAdmission::Open(number) => number,
+            ConnectionAdmission::Instead { number, ended } => {
                 ended.evicted.notify_one();
                 number
             }
-            Admission::Refused => return None,
+            ConnectionAdmission::Refused => return None,
         };
-        Some(Registration {
+        Some(RelayRegistration {
             connections: self.clone(),
             number,
             traffic,
@@ -190,14 +194,14 @@ impl Connections {
 }
 
 /// The registration of an open connection.
-struct Registration {
-    connections: Arc<Connections>,
+struct RelayRegistration {
+    connections: Arc<RelayConnections>,
     number: u64,
-    traffic: Arc<Traffic>,
+    traffic: Arc<RelayTraffic>,
     evicted: Arc<Notify>,
 }
 
-impl Registration {
+impl RelayRegistration {
     fn set_address(&self, address: SocketAddr) {
         if let Some(open) = self.connections.lock().get_mut(self.number) {
             open.address = Some(address);
@@ -205,13 +209,13 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for RelayRegistration {
     fn drop(&mut self) {
         self.connections.lock().remove(self.number);
     }
 }
 
-fn open(address: SocketAddr) -> io::Result<TcpListener> {
+fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
@@ -225,11 +229,11 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(128)
 }
 
-async fn accept(
+async fn accept_connections(
     listener: TcpListener,
     tunnel: SocketAddr,
     acceptor: TlsAcceptor,
-    connections: Arc<Connections>,
+    connections: Arc<RelayConnections>,
 ) {
     let mut tasks = JoinSet::new();
     loop {
@@ -241,7 +245,7 @@ async fn accept(
                     let acceptor = acceptor.clone();
                     tasks.spawn(async move {
                         let ended = tokio::select! {
-                            ended = serve(stream, tunnel, acceptor, &registration) => ended,
+                            ended = serve_connection(stream, tunnel, acceptor, &registration) => ended,
                             () = registration.evicted.notified() => Err(io::Error::other("it made room for another connection")),
                         };
                         tracing::debug!(%from, ended = ended.err().map(|error| error.to_string()), "a connection ended");
@@ -259,11 +263,11 @@ async fn accept(
     }
 }
 
-async fn serve(
+async fn serve_connection(
     stream: TcpStream,
     tunnel: SocketAddr,
     acceptor: TlsAcceptor,
-    registration: &Registration,
+    registration: &RelayRegistration,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(&stream, sockopt::SndBuf, &SEND_BUFFER)?;
@@ -274,7 +278,7 @@ async fn serve(
     let udp = UdpSocket::bind(loopback_for(tunnel)).await?;
     udp.connect(tunnel).await?;
     registration.set_address(udp.local_addr()?);
-    carry(stream, &udp, &registration.traffic).await
+    carry_datagrams(stream, &udp, &registration.traffic).await
 }
 
 #[cfg(test)]
@@ -285,11 +289,11 @@ mod tests {
         ([192, 0, 2, last], 1000).into()
     }
 
-    fn prove(registration: &Registration) {
+    fn prove(registration: &RelayRegistration) {
         registration.traffic.is_proven.store(true, Relaxed);
     }
 
-    async fn is_evicted(registration: &Registration) -> bool {
+    async fn is_evicted(registration: &RelayRegistration) -> bool {
         timeout(Duration::ZERO, registration.evicted.notified())
             .await
             .is_ok()
@@ -297,7 +301,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_unproven_connection_makes_room() {
-        let connections = Arc::new(Connections::new(ConnectionLimits {
+        let connections = Arc::new(RelayConnections::new(ConnectionLimits {
             connections: 4,
             unproven: 2,
             per_source: 2,

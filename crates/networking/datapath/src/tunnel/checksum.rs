@@ -5,10 +5,10 @@ use std::net::IpAddr;
 /// A sum that is not folded yet, of words in this machine's byte order: only the result must be
 /// swapped. Sums of parts may be added if each part but the last has an even length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum(u64);
+pub(super) struct PartialChecksum(u64);
 
-impl Sum {
-    pub(super) fn of(bytes: &[u8]) -> Self {
+impl PartialChecksum {
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
         Self::default().add(bytes)
     }
 
@@ -36,10 +36,10 @@ impl Sum {
     ) -> Self {
         let addresses = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                Self::of(&source.octets()).add(&destination.octets())
+                Self::of_bytes(&source.octets()).add(&destination.octets())
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                Self::of(&source.octets()).add(&destination.octets())
+                Self::of_bytes(&source.octets()).add(&destination.octets())
             }
             // A packet never has both families.
             _ => Self::default(),
@@ -66,7 +66,7 @@ impl Sum {
 
     /// A checksum after some of the bytes that it covers changed, at an even offset: by their sums
     /// before and now (RFC 1624).
-    pub(super) fn changed(checksum: u16, before: Self, now: Self) -> u16 {
+    pub(super) fn adjusted_checksum(checksum: u16, before: Self, now: Self) -> u16 {
         let sum = u32::from(!checksum) + u32::from(!before.folded()) + u32::from(now.folded());
         let sum = (sum & 0xffff) + (sum >> 16);
         !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap_or(u16::MAX)
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn the_example_of_the_rfc() {
         assert_eq!(
-            Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).folded(),
+            PartialChecksum::of_bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).folded(),
             0xddf2
         );
     }
@@ -100,13 +100,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_sum_as_in_the_rfc(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            prop_assert_eq!(Sum::of(&bytes).checksum(), slow(&bytes));
+            prop_assert_eq!(PartialChecksum::of_bytes(&bytes).checksum(), slow(&bytes));
         }
 
         #[test]
         fn parts_of_even_length_may_be_added(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..100) {
             let cut = (cut * 2).min(bytes.len() / 2 * 2);
-            prop_assert_eq!(Sum::of(&bytes[..cut]).add(&bytes[cut..]).checksum(), slow(&bytes));
+            prop_assert_eq!(PartialChecksum::of_bytes(&bytes[..cut]).add(&bytes[cut..]).checksum(), slow(&bytes));
         }
 
         #[test]
@@ -116,18 +116,18 @@ mod tests {
             // One with a byte that is not zero: both forms of zero occur only in sums of nothing
             // but zeros.
             bytes[7] |= 1;
-            let (checksum, before) = (Sum::of(&bytes).checksum(), Sum::of(&bytes[at * 2..at * 2 + 4]));
+            let (checksum, before) = (PartialChecksum::of_bytes(&bytes).checksum(), PartialChecksum::of_bytes(&bytes[at * 2..at * 2 + 4]));
             bytes[at * 2..at * 2 + 4].copy_from_slice(&new);
-            prop_assert_eq!(Sum::changed(checksum, before, Sum::of(&new)), slow(&bytes));
+            prop_assert_eq!(PartialChecksum::adjusted_checksum(checksum, before, PartialChecksum::of_bytes(&new)), slow(&bytes));
         }
 
         #[test]
         fn a_packet_with_its_checksum_sums_to_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 2..200)) {
             bytes[0] = 0;
             bytes[1] = 0;
-            let checksum = Sum::of(&bytes).checksum();
+            let checksum = PartialChecksum::of_bytes(&bytes).checksum();
             bytes[..2].copy_from_slice(&checksum.to_be_bytes());
-            prop_assert_eq!(Sum::of(&bytes).checksum(), 0);
+            prop_assert_eq!(PartialChecksum::of_bytes(&bytes).checksum(), 0);
         }
     }
 }

@@ -9,9 +9,9 @@ use std::io::IoSlice;
 use bytes::BytesMut;
 
 use super::{
-    checksum::Sum,
-    offload::{LENGTH, Offload, Segments},
-    packet::{self, Flow, Header, IPV4_HEADER, TCP, UDP, tcp_flag},
+    checksum::PartialChecksum,
+    offload::{LENGTH, OffloadHeader, SegmentKind},
+    packet::{self, Flow, IPV4_HEADER, PacketHeader, TCP, UDP, tcp_flag},
     segment::put_word,
 };
 
@@ -27,7 +27,7 @@ pub(super) struct Coalescer {
     /// Whether the kernel accepts joined UDP datagrams (Linux 6.2 and later).
     udp: bool,
     packets: Vec<QueuedPacket>,
-    groups: Vec<Group>,
+    groups: Vec<PacketGroup>,
 }
 
 struct QueuedPacket {
@@ -37,7 +37,7 @@ struct QueuedPacket {
 }
 
 /// Packets to write at once.
-struct Group {
+struct PacketGroup {
     flow: Flow,
     first: usize,
     last: usize,
@@ -46,14 +46,14 @@ struct Group {
     closed: bool,
     /// The checksum of the first packet was verified.
     verified: bool,
-    shape: Option<Shape>,
+    shape: Option<PacketShape>,
     /// Length of the joined packet in bytes.
     length: usize,
 }
 
 /// The properties that decide whether packets may be joined.
 #[derive(Clone, Copy)]
-struct Shape {
+struct PacketShape {
     transport: usize,
     headers: usize,
     payload: usize,
@@ -73,8 +73,9 @@ impl Coalescer {
     }
 
     /// Adds a packet without padding.
-    pub(super) fn push(&mut self, packet: BytesMut, header: &Header) {
-        let shape = shape(&packet, header).filter(|_| self.udp || header.flow.protocol == TCP);
+    pub(super) fn push(&mut self, packet: BytesMut, header: &PacketHeader) {
+        let shape =
+            packet_shape(&packet, header).filter(|_| self.udp || header.flow.protocol == TCP);
         let index = self.packets.len();
         let length = packet.len();
         // Only the flow's last group: a packet must not overtake earlier ones.
@@ -85,7 +86,7 @@ impl Coalescer {
             .find(|group| group.flow == header.flow);
         let joined = match (latest, shape) {
             (Some(group), Some(shape)) => group
-                .join(&mut self.packets, &packet, &shape, header)
+                .try_join(&mut self.packets, &packet, &shape, header)
                 .then_some(group),
             _ => None,
         };
@@ -96,7 +97,7 @@ impl Coalescer {
             group.last = index;
         } else {
             let closed = shape.is_none_or(|shape| shape.push);
-            self.groups.push(Group {
+            self.groups.push(PacketGroup {
                 flow: header.flow,
                 first: index,
                 last: index,
@@ -113,7 +114,7 @@ impl Coalescer {
     /// Passes each group to `write` as the parts of one packet, and clears everything.
     pub(super) fn drain(&mut self, mut write: impl FnMut(&[IoSlice<'_>])) {
         for group in &self.groups {
-            let offload = group.finish(&mut self.packets);
+            let offload = group.finish_headers(&mut self.packets);
             let header: [u8; LENGTH] = offload.bytes();
             let mut parts = Vec::with_capacity(group.count + 1);
             parts.push(IoSlice::new(&header));
@@ -130,14 +131,14 @@ impl Coalescer {
     }
 }
 
-impl Group {
+impl PacketGroup {
     /// Joins a packet, if it continues the group.
-    fn join(
+    fn try_join(
         &mut self,
         packets: &mut [QueuedPacket],
         packet: &[u8],
-        new: &Shape,
-        header: &Header,
+        new: &PacketShape,
+        header: &PacketHeader,
     ) -> bool {
         let Some(mut shape) = self.shape.filter(|_| !self.closed) else {
             return false;
@@ -171,30 +172,30 @@ impl Group {
     }
 
     /// Turns the headers of the first packet into those of the whole group.
-    fn finish(&self, packets: &mut [QueuedPacket]) -> Offload {
+    fn finish_headers(&self, packets: &mut [QueuedPacket]) -> OffloadHeader {
         let (Some(shape), Some(first)) = (
             self.shape.filter(|_| self.count > 1),
             packets.get_mut(self.first),
         ) else {
-            return Offload::NONE;
+            return OffloadHeader::NONE;
         };
         let Some((ip, transport)) = first.packet.split_at_mut_checked(shape.transport) else {
-            return Offload::NONE;
+            return OffloadHeader::NONE;
         };
         // Lengths were checked when the packets were joined.
         let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
         let length = self.length - shape.transport;
         let v4 = self.flow.source.is_ipv4();
         let (segments, checksum_at) = match self.flow.protocol {
-            TCP if v4 => (Segments::Tcp4, 16),
-            TCP => (Segments::Tcp6, 16),
-            _ => (Segments::Udp, 6),
+            TCP if v4 => (SegmentKind::Tcp4, 16),
+            TCP => (SegmentKind::Tcp6, 16),
+            _ => (SegmentKind::Udp, 6),
         };
         let put = |header: &mut [u8], at, word| put_word(header, at, word).unwrap_or_default();
         if v4 {
             put(ip, 2, short(self.length));
             put(ip, 10, 0);
-            let sum = Sum::of(ip).checksum();
+            let sum = PartialChecksum::of_bytes(ip).checksum();
             put(ip, 10, sum);
         } else {
             put(ip, 4, short(length));
@@ -202,7 +203,7 @@ impl Group {
         if self.flow.protocol == UDP {
             put(transport, 4, short(length));
         }
-        let pseudo = Sum::pseudo_header(
+        let pseudo = PartialChecksum::pseudo_header(
             self.flow.source,
             self.flow.destination,
             self.flow.protocol,
@@ -215,7 +216,7 @@ impl Group {
         {
             *flags |= tcp_flag::PSH;
         }
-        Offload {
+        OffloadHeader {
             segments,
             size: short(shape.payload),
             headers: short(shape.headers),
@@ -225,7 +226,7 @@ impl Group {
 }
 
 /// The shape of a packet, if it may be joined with others.
-fn shape(packet: &[u8], header: &Header) -> Option<Shape> {
+fn packet_shape(packet: &[u8], header: &PacketHeader) -> Option<PacketShape> {
     let transport = header.transport;
     // IPv4 options are rare, and some must not be copied.
     if header.fragment || (header.flow.source.is_ipv4() && transport != IPV4_HEADER) {
@@ -240,14 +241,14 @@ fn shape(packet: &[u8], header: &Header) -> Option<Shape> {
             }
             (
                 transport + length,
-                packet::long(packet, transport + 4)?,
+                packet::read_u32(packet, transport + 4)?,
                 flags & tcp_flag::PSH != 0,
             )
         }
         UDP => {
             let whole =
-                usize::from(packet::word(packet, transport + 4)?) == header.length - transport;
-            let checksum = packet::word(packet, transport + 6)?;
+                usize::from(packet::read_u16(packet, transport + 4)?) == header.length - transport;
+            let checksum = packet::read_u16(packet, transport + 6)?;
             if !whole || checksum == 0 {
                 return None;
             }
@@ -260,7 +261,7 @@ fn shape(packet: &[u8], header: &Header) -> Option<Shape> {
         .checked_sub(headers)
         .filter(|payload| *payload > 0)?;
     let next_sequence = sequence.wrapping_add(u32::try_from(payload).ok()?);
-    Some(Shape {
+    Some(PacketShape {
         transport,
         headers,
         payload,
@@ -272,7 +273,7 @@ fn shape(packet: &[u8], header: &Header) -> Option<Shape> {
 
 /// Whether two packets of a flow differ only in length, checksums, sequence number and
 /// identification.
-fn same_headers(first: &[u8], packet: &[u8], shape: &Shape, header: &Header) -> bool {
+fn same_headers(first: &[u8], packet: &[u8], shape: &PacketShape, header: &PacketHeader) -> bool {
     let same = |from: usize, to: usize| {
         first
             .get(from..to)
@@ -293,9 +294,9 @@ fn same_headers(first: &[u8], packet: &[u8], shape: &Shape, header: &Header) -> 
     ip && (header.flow.protocol == UDP || tcp())
 }
 
-fn is_intact(packet: &[u8], transport: usize, header: &Header) -> bool {
+fn is_intact(packet: &[u8], transport: usize, header: &PacketHeader) -> bool {
     let payload = packet.get(transport..).unwrap_or_default();
-    let sum = Sum::pseudo_header(
+    let sum = PartialChecksum::pseudo_header(
         header.flow.source,
         header.flow.destination,
         header.flow.protocol,
@@ -312,7 +313,7 @@ mod tests {
     use super::{
         super::{
             packet::tests::{Make, is_intact},
-            segment::segment,
+            segment::cut_segments,
         },
         *,
     };
@@ -320,7 +321,10 @@ mod tests {
     fn join(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut coalescer = Coalescer::new(true);
         for packet in packets {
-            coalescer.push(BytesMut::from(&packet[..]), &packet::parse(packet).unwrap());
+            coalescer.push(
+                BytesMut::from(&packet[..]),
+                &packet::parse_header(packet).unwrap(),
+            );
         }
         let mut written = Vec::new();
         coalescer
@@ -333,10 +337,10 @@ mod tests {
     fn cut(written: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut segments = Vec::new();
         for bytes in written {
-            let (offload, packet) = Offload::read(bytes).unwrap();
-            let header = packet::parse(packet).unwrap();
+            let (offload, packet) = OffloadHeader::split_header(bytes).unwrap();
+            let header = packet::parse_header(packet).unwrap();
             assert_eq!(header.length, packet.len());
-            segment(
+            cut_segments(
                 offload,
                 packet,
                 &header,
@@ -346,7 +350,7 @@ mod tests {
             )
             .unwrap();
         }
-        let length = |segment: &[u8]| packet::parse(segment).unwrap().length;
+        let length = |segment: &[u8]| packet::parse_header(segment).unwrap().length;
         segments
             .iter()
             .map(|segment| segment[..length(segment)].to_vec())
@@ -375,7 +379,7 @@ mod tests {
             let packets = stream(&make, &[1000, 1000, 1000, 300]);
             let written = join(&packets);
             assert_eq!(written.len(), 1, "{make:?}");
-            let (offload, large) = Offload::read(&written[0]).unwrap();
+            let (offload, large) = OffloadHeader::split_header(&written[0]).unwrap();
             assert_eq!(offload.size, 1000);
             assert_eq!(usize::from(offload.headers), packets[0].len() - 1000);
             assert_eq!(large.len(), packets[0].len() + 2300);
@@ -494,11 +498,11 @@ mod tests {
 
     fn fix_checksums(packet: &mut [u8]) {
         put_word(packet, 10, 0).unwrap();
-        let sum = Sum::of(&packet[..20]).checksum();
+        let sum = PartialChecksum::of_bytes(&packet[..20]).checksum();
         put_word(packet, 10, sum).unwrap();
         put_word(packet, 36, 0).unwrap();
-        let flow = packet::parse(packet).unwrap().flow;
-        let sum = Sum::pseudo_header(
+        let flow = packet::parse_header(packet).unwrap().flow;
+        let sum = PartialChecksum::pseudo_header(
             flow.source,
             flow.destination,
             flow.protocol,
@@ -576,7 +580,10 @@ mod tests {
         let packets = stream(&Make::udp4(b""), &[100, 100]);
         let mut coalescer = Coalescer::new(false);
         for packet in &packets {
-            coalescer.push(BytesMut::from(&packet[..]), &packet::parse(packet).unwrap());
+            coalescer.push(
+                BytesMut::from(&packet[..]),
+                &packet::parse_header(packet).unwrap(),
+            );
         }
         let mut written = 0;
         coalescer.drain(|_| written += 1);
@@ -602,7 +609,7 @@ mod tests {
             let segments = cut(&join(&packets));
             prop_assert_eq!(segments.len(), packets.len());
             let of_flow = |list: &[Vec<u8>], flow: Flow| -> Vec<Vec<u8>> {
-                let mut mine: Vec<_> = list.iter().filter(|packet| packet::parse(packet).unwrap().flow == flow).cloned().collect();
+                let mut mine: Vec<_> = list.iter().filter(|packet| packet::parse_header(packet).unwrap().flow == flow).cloned().collect();
                 // The identification of IPv4 and with it its checksum are new.
                 for packet in mine.iter_mut().filter(|packet| packet[0] >> 4 == 4) {
                     packet[4..6].fill(0);
@@ -631,7 +638,7 @@ mod tests {
                     packet[4..6].copy_from_slice(&length.saturating_sub(40).to_be_bytes());
                     packet[6] = if packet[6] & 1 == 0 { TCP } else { UDP };
                 }
-                if let Some(header) = packet::parse(&packet) {
+                if let Some(header) = packet::parse_header(&packet) {
                     coalescer.push(BytesMut::from(&packet[..header.length]), &header);
                 }
             }
@@ -642,7 +649,7 @@ mod tests {
         fn mutated_packets_are_joined_to_no_more_than_a_packet_may_have(packets in proptest::collection::vec(packet::tests::mutated_packets(), 1..12)) {
             let mut coalescer = Coalescer::new(true);
             for packet in &packets {
-                if let Some(header) = packet::parse(packet) {
+                if let Some(header) = packet::parse_header(packet) {
                     coalescer.push(BytesMut::from(&packet[..header.length]), &header);
                 }
             }

@@ -57,10 +57,10 @@ dropped! {
     write_failed
 }
 
-pub(super) fn count(counter: &AtomicU64) {
+pub(super) fn count_one(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-pub(super) fn add(counter: &AtomicU64, number: usize) {
+pub(super) fn add_count(counter: &AtomicU64, number: usize) {
     counter.fetch_add(number as u64, Relaxed);
 }

@@ -11,13 +11,13 @@ use std::{
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socket};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-pub(super) struct Device {
+pub(super) struct TunDevice {
     tun: SyncDevice,
     name: String,
     mtu: AtomicU16,
 }
 
-impl Device {
+impl TunDevice {
     /// Attaches to the device of this name, or creates it. The device stays when the process ends.
     pub(super) fn open(name: &str, mtu: u16) -> io::Result<Self> {
         let tun = DeviceBuilder::new()
@@ -40,7 +40,7 @@ impl Device {
     }
 
     /// Makes sure that the device is up and has this MTU.
-    pub(super) fn ensure(&self, mtu: u16) -> io::Result<()> {
+    pub(super) fn ensure_up(&self, mtu: u16) -> io::Result<()> {
         if self.tun.mtu()? != mtu {
             self.tun.set_mtu(mtu)?;
         }
@@ -76,7 +76,7 @@ impl Device {
     }
 }
 
-impl AsFd for Device {
+impl AsFd for TunDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.tun.as_fd()
     }

@@ -20,24 +20,24 @@ use ipnet::IpNet;
 use liqo_network_model::{Here, PrefixMap, There};
 
 use super::{
-    checksum::Sum,
+    checksum::PartialChecksum,
     packet::{self, IPV4_HEADER, IPV6_HEADER, TCP, UDP},
 };
 
 /// The direct path to a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Direct {
+pub struct DirectPathConfig {
     /// Names the broker: the same number at both ends.
     pub number: u32,
     /// The remote's prefixes as they appear here, and at the broker.
     pub prefixes: PrefixMap,
-    pub local: Local,
+    pub local: LocalAddresses,
 }
 
 /// The addresses here that may use a direct path, as the broker sees them. What other addresses
 /// send goes through the broker. What arrives for them on the path is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Local {
+pub enum LocalAddresses {
     /// At the customer, everything of its own. Not what it passes on from other clusters: its way
     /// leads through two brokers.
     Prefixes(Vec<IpNet>),
@@ -45,16 +45,18 @@ pub enum Local {
     Pods(Arc<BTreeSet<IpAddr>>),
 }
 
-impl Direct {
+impl DirectPathConfig {
     pub(super) fn admits(&self, address: IpAddr) -> bool {
         match &self.local {
-            Local::Prefixes(prefixes) => prefixes.iter().any(|prefix| prefix.contains(&address)),
-            Local::Pods(pods) => pods.contains(&address),
+            LocalAddresses::Prefixes(prefixes) => {
+                prefixes.iter().any(|prefix| prefix.contains(&address))
+            }
+            LocalAddresses::Pods(pods) => pods.contains(&address),
         }
     }
 
     /// The token of a probe: only an end with this path answers it.
-    pub(super) fn token(&self, random: u32) -> u64 {
+    pub(super) fn probe_token(&self, random: u32) -> u64 {
         u64::from(self.number) << 32 | u64::from(random)
     }
 
@@ -65,17 +67,17 @@ impl Direct {
 
     /// Translates the destination of a packet that leaves. `None` if it is not the remote's, or the
     /// packet is malformed.
-    pub(super) fn outgoing(&self, packet: &mut [u8]) -> Option<()> {
-        replace(packet, Side::Destination, &|address| {
-            Some(self.prefixes.there(Here(address))?.0)
+    pub(super) fn translate_outgoing(&self, packet: &mut [u8]) -> Option<()> {
+        translate_packet(packet, AddressSide::Destination, &|address| {
+            Some(self.prefixes.to_there(Here(address))?.0)
         })
     }
 
     /// Translates the source of a packet that arrived. `None` if it is not the remote's, or the
     /// packet is malformed.
-    pub(super) fn incoming(&self, packet: &mut [u8]) -> Option<()> {
-        replace(packet, Side::Source, &|address| {
-            Some(self.prefixes.here(There(address))?.0)
+    pub(super) fn translate_incoming(&self, packet: &mut [u8]) -> Option<()> {
+        translate_packet(packet, AddressSide::Source, &|address| {
+            Some(self.prefixes.to_here(There(address))?.0)
         })
     }
 }
@@ -94,12 +96,12 @@ pub(super) fn is_used(was_used: bool, answered_in_a_row: usize, unanswered: usiz
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum AddressSide {
     Source,
     Destination,
 }
 
-impl Side {
+impl AddressSide {
     fn other(self) -> Self {
         match self {
             Self::Source => Self::Destination,
@@ -127,13 +129,13 @@ const ICMP_HEADER: usize = 8;
 /// Replaces one address of a packet, and of the packet that an ICMP error is about, where it is on
 /// the other side. Keeps checksums as right or wrong as they were. `None` if the address has no
 /// translation; then the packet is as before.
-fn replace(
+fn translate_packet(
     packet: &mut [u8],
-    side: Side,
+    side: AddressSide,
     translate: &impl Fn(IpAddr) -> Option<IpAddr>,
 ) -> Option<()> {
     replace_address(packet, side, translate)?;
-    let Some((at, protocol)) = transport(packet) else {
+    let Some((at, protocol)) = transport_header(packet) else {
         return Some(());
     };
     let is_error = match (protocol, packet.get(at)) {
@@ -145,10 +147,10 @@ fn replace(
     let inner_at = at + ICMP_HEADER;
     if is_error && inner_at < packet.len() {
         let inner = packet.get_mut(inner_at..)?;
-        let before = Sum::of(inner);
+        let before = PartialChecksum::of_bytes(inner);
         if replace_address(inner, side.other(), translate).is_some() {
-            let now = Sum::of(inner);
-            adjust(packet, at + 2, before, now);
+            let now = PartialChecksum::of_bytes(inner);
+            adjust_checksum(packet, at + 2, before, now);
         }
     }
     Some(())
@@ -157,7 +159,7 @@ fn replace(
 /// Replaces one address of a packet, whose end may be missing.
 fn replace_address(
     packet: &mut [u8],
-    side: Side,
+    side: AddressSide,
     translate: &impl Fn(IpAddr) -> Option<IpAddr>,
 ) -> Option<()> {
     let is_v4 = match packet.first()? >> 4 {
@@ -172,26 +174,32 @@ fn replace_address(
             return None;
         };
         packet.get_mut(at..at + 4)?.copy_from_slice(&new.octets());
-        (Sum::of(&old), Sum::of(&new.octets()))
+        (
+            PartialChecksum::of_bytes(&old),
+            PartialChecksum::of_bytes(&new.octets()),
+        )
     } else {
         let old: [u8; 16] = *packet.get(at..)?.first_chunk()?;
         let IpAddr::V6(new) = translate(old.into())? else {
             return None;
         };
         packet.get_mut(at..at + 16)?.copy_from_slice(&new.octets());
-        (Sum::of(&old), Sum::of(&new.octets()))
+        (
+            PartialChecksum::of_bytes(&old),
+            PartialChecksum::of_bytes(&new.octets()),
+        )
     };
     if is_v4 {
-        adjust(packet, 10, before, now);
+        adjust_checksum(packet, 10, before, now);
     }
-    if let Some((at, protocol)) = transport(packet) {
+    if let Some((at, protocol)) = transport_header(packet) {
         match protocol {
-            TCP => adjust(packet, at + 16, before, now),
+            TCP => adjust_checksum(packet, at + 16, before, now),
             // Without a checksum, which IPv4 allows, it stays so.
-            UDP | UDP_LITE if packet::word(packet, at + 6) != Some(0) => {
+            UDP | UDP_LITE if packet::read_u16(packet, at + 6) != Some(0) => {
                 adjust_udp(packet, at + 6, before, now);
             }
-            ICMPV6 => adjust(packet, at + 2, before, now),
+            ICMPV6 => adjust_checksum(packet, at + 2, before, now),
             _ => {}
         }
     }
@@ -199,7 +207,7 @@ fn replace_address(
 }
 
 /// Offset and protocol of the transport header, if the packet is not a later fragment.
-fn transport(packet: &[u8]) -> Option<(usize, u8)> {
+fn transport_header(packet: &[u8]) -> Option<(usize, u8)> {
     if packet.first()? >> 4 == 4 {
         transport_v4(packet)
     } else {
@@ -208,7 +216,7 @@ fn transport(packet: &[u8]) -> Option<(usize, u8)> {
 }
 
 fn transport_v4(packet: &[u8]) -> Option<(usize, u8)> {
-    let is_later_fragment = packet::word(packet, 6)? & 0x1fff != 0;
+    let is_later_fragment = packet::read_u16(packet, 6)? & 0x1fff != 0;
     let at = usize::from(packet.first()? & 0x0f) * 4;
     (!is_later_fragment && at >= IPV4_HEADER).then_some((at, *packet.get(9)?))
 }
@@ -227,7 +235,7 @@ fn transport_v6(packet: &[u8]) -> Option<(usize, u8)> {
                 at += (usize::from(*packet.get(at + 1)?) + 1) * 8;
             }
             FRAGMENT => {
-                if packet::word(packet, at + 2)? >> 3 != 0 {
+                if packet::read_u16(packet, at + 2)? >> 3 != 0 {
                     return None;
                 }
                 protocol = *packet.get(at)?;
@@ -239,15 +247,19 @@ fn transport_v6(packet: &[u8]) -> Option<(usize, u8)> {
 }
 
 /// Changes a checksum, if it is there, as the bytes changed that it covers (RFC 1624).
-fn adjust(packet: &mut [u8], at: usize, before: Sum, now: Sum) {
-    if let (Some(checksum), Some(field)) = (packet::word(packet, at), packet.get_mut(at..at + 2)) {
-        field.copy_from_slice(&Sum::changed(checksum, before, now).to_be_bytes());
+fn adjust_checksum(packet: &mut [u8], at: usize, before: PartialChecksum, now: PartialChecksum) {
+    if let (Some(checksum), Some(field)) =
+        (packet::read_u16(packet, at), packet.get_mut(at..at + 2))
+    {
+        field.copy_from_slice(
+            &PartialChecksum::adjusted_checksum(checksum, before, now).to_be_bytes(),
+        );
     }
 }
 
 /// The same for UDP, where 0 means that there is no checksum.
-fn adjust_udp(packet: &mut [u8], at: usize, before: Sum, now: Sum) {
-    adjust(packet, at, before, now);
+fn adjust_udp(packet: &mut [u8], at: usize, before: PartialChecksum, now: PartialChecksum) {
+    adjust_checksum(packet, at, before, now);
     if let Some(field) = packet.get_mut(at..at + 2)
         && *field == [0, 0]
     {

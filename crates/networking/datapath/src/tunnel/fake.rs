@@ -4,7 +4,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     counters::Dropped,
-    interface::{Endpoint, Remote, RemoteState, State, Tunnel, TunnelError},
+    interface::{
+        EndpointConfig, RemoteConfig, Tunnel, TunnelError, TunnelRemoteState, TunnelState,
+    },
     keys::PublicKey,
 };
 
@@ -14,7 +16,7 @@ pub struct FakeTunnel(Mutex<Fake>);
 
 #[derive(Debug, Default)]
 struct Fake {
-    applied: Vec<Endpoint>,
+    applied: Vec<EndpointConfig>,
     removed: Vec<String>,
     running: bool,
 }
@@ -25,7 +27,7 @@ impl FakeTunnel {
     }
 
     /// All applied endpoints, in order.
-    pub fn applied(&self) -> Vec<Endpoint> {
+    pub fn applied(&self) -> Vec<EndpointConfig> {
         self.lock().applied.clone()
     }
 
@@ -35,7 +37,7 @@ impl FakeTunnel {
     }
 }
 
-impl RemoteState {
+impl TunnelRemoteState {
     /// A remote that was never heard.
     pub fn silent(public_key: PublicKey) -> Self {
         Self {
@@ -54,8 +56,8 @@ impl RemoteState {
 }
 
 impl Tunnel for FakeTunnel {
-    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError> {
-        wanted.check()?;
+    fn apply(&self, wanted: &EndpointConfig) -> Result<(), TunnelError> {
+        wanted.check_keys()?;
         let mut fake = self.lock();
         fake.applied.push(wanted.clone());
         fake.running = true;
@@ -64,7 +66,7 @@ impl Tunnel for FakeTunnel {
 
     fn send(&self, _: PublicKey, _: &[u8]) {}
 
-    fn state(&self) -> State {
+    fn state(&self) -> TunnelState {
         let fake = self.lock();
         let remotes = fake
             .applied
@@ -72,11 +74,11 @@ impl Tunnel for FakeTunnel {
             .filter(|_| fake.running)
             .map(|endpoint| &endpoint.remotes[..])
             .unwrap_or_default();
-        let silent = |remote: &Remote| RemoteState {
+        let silent = |remote: &RemoteConfig| TunnelRemoteState {
             endpoint: remote.endpoint,
-            ..RemoteState::silent(remote.public_key)
+            ..TunnelRemoteState::silent(remote.public_key)
         };
-        State {
+        TunnelState {
             running: fake.running,
             remotes: remotes.iter().map(silent).collect(),
             dropped: Dropped::default(),

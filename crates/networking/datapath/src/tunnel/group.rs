@@ -11,14 +11,14 @@ const MAX_BYTES: usize = 65_507;
 
 /// Datagrams to one address that wait to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct DatagramGroup {
     count: usize,
     bytes: usize,
     size: usize,
     closed: bool,
 }
 
-impl Group {
+impl DatagramGroup {
     /// Adds a datagram, if one call can send it together with the others.
     pub(super) fn add(&mut self, length: usize) -> bool {
         if self.count == 0 {
@@ -45,7 +45,7 @@ impl Group {
     }
 
     /// The size of the segments, if there are several.
-    pub(super) fn segment(&self) -> Option<u16> {
+    pub(super) fn segment_size(&self) -> Option<u16> {
         if self.count > 1 {
             u16::try_from(self.size).ok()
         } else {
@@ -62,10 +62,10 @@ mod tests {
 
     /// The sizes of the groups that datagrams of these lengths make.
     fn groups(lengths: &[usize]) -> Vec<usize> {
-        let (mut group, mut counts) = (Group::default(), vec![0]);
+        let (mut group, mut counts) = (DatagramGroup::default(), vec![0]);
         for length in lengths {
             if !group.add(*length) {
-                group = Group::default();
+                group = DatagramGroup::default();
                 assert!(group.add(*length));
                 counts.push(0);
             }
@@ -92,11 +92,11 @@ mod tests {
 
     #[test]
     fn one_datagram_is_not_segmented() {
-        let mut group = Group::default();
+        let mut group = DatagramGroup::default();
         group.add(96);
-        assert_eq!(group.segment(), None);
+        assert_eq!(group.segment_size(), None);
         group.add(96);
-        assert_eq!(group.segment(), Some(96));
+        assert_eq!(group.segment_size(), Some(96));
     }
 
     proptest! {

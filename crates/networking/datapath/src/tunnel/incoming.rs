@@ -15,34 +15,38 @@ use gotatun::{
 
 use super::{
     coalesce::Coalescer,
-    counters::{add, count},
-    interface::Inward,
+    counters::{add_count, count_one},
+    interface::InwardChannel,
     keys::PublicKey,
     live_remote::LiveRemote,
     outgoing::{Outbox, send_all, send_one},
     packet,
-    probe::{Probe, Purpose},
-    sessions::{Link, Sessions},
-    shared::{RemoteTable, Shared},
-    socket::{MAX_BATCH_LEN, Path, Socket},
-    worker::Stop,
+    probe::{ProbePurpose, TunnelProbe},
+    sessions::{RemoteLink, Sessions},
+    shared::{RemoteTable, SharedTunnel},
+    socket::{DatagramPath, MAX_BATCH_LEN, TunnelSocket},
+    worker::StopSignal,
 };
-use crate::message::{Kind, kind};
+use crate::message::{DatagramKind, datagram_kind};
 
 /// A tunnel client that is silent for this long has no session: it sends a keepalive every five
 /// seconds.
 const CLIENT_SILENCE: Duration = Duration::from_secs(15);
 
 /// Carries packets from a socket to the device until it is stopped.
-pub(super) fn run(shared: &Shared, socket: &Socket, stop: &Stop) -> io::Result<()> {
-    let mut incoming = Incoming::new(shared);
-    let mut space = Space::default();
-    while !stop.requested() {
+pub(super) fn carry_incoming(
+    shared: &SharedTunnel,
+    socket: &TunnelSocket,
+    stop: &StopSignal,
+) -> io::Result<()> {
+    let mut incoming = IncomingPackets::new(shared);
+    let mut space = ReceiveBuffer::default();
+    while !stop.is_requested() {
         stop.wait(Some(socket.as_fd()), None)?;
-        while let Some(received) = socket.receive(space.free())? {
-            let datagrams = space.take(received.length);
-            incoming.carry(datagrams, received.segment, received.path);
-            if stop.requested() {
+        while let Some(received) = socket.receive(space.free_space())? {
+            let datagrams = space.take_received(received.length);
+            incoming.carry_datagrams(datagrams, received.segment, received.path);
+            if stop.is_requested() {
                 break;
             }
         }
@@ -53,9 +57,9 @@ pub(super) fn run(shared: &Shared, socket: &Socket, stop: &Stop) -> io::Result<(
 /// A large receive buffer. Each call takes its part; the memory is cleared only when the whole
 /// buffer is reused.
 #[derive(Default)]
-struct Space(BytesMut);
+struct ReceiveBuffer(BytesMut);
 
-impl Space {
+impl ReceiveBuffer {
     const SIZE: usize = 4 * MAX_BATCH_LEN;
 
     /// Space for one call.
@@ -63,7 +67,7 @@ impl Space {
         clippy::indexing_slicing,
         reason = "the buffer has this length: it gets a larger one if it is shorter"
     )]
-    fn free(&mut self) -> &mut [u8] {
+    fn free_space(&mut self) -> &mut [u8] {
         if self.0.len() < MAX_BATCH_LEN {
             self.0.clear();
             // Reuses the memory if all parts were dropped.
@@ -73,24 +77,24 @@ impl Space {
         &mut self.0[..MAX_BATCH_LEN]
     }
 
-    fn take(&mut self, length: usize) -> BytesMut {
+    fn take_received(&mut self, length: usize) -> BytesMut {
         self.0.split_to(length)
     }
 }
 
-struct Incoming<'a> {
-    shared: &'a Shared,
+struct IncomingPackets<'a> {
+    shared: &'a SharedTunnel,
     coalescer: Coalescer,
     /// Encrypted packets of one session, to decrypt under one lock.
     batch: Vec<Packet<WgData>>,
     decrypted: Vec<BytesMut>,
-    probes: Vec<Probe>,
+    probes: Vec<TunnelProbe>,
     replies: Vec<WgKind>,
     outbox: Outbox,
 }
 
-impl<'a> Incoming<'a> {
-    fn new(shared: &'a Shared) -> Self {
+impl<'a> IncomingPackets<'a> {
+    fn new(shared: &'a SharedTunnel) -> Self {
         Self {
             shared,
             coalescer: Coalescer::new(shared.table().device.joins_udp()),
@@ -103,46 +107,46 @@ impl<'a> Incoming<'a> {
     }
 
     /// Handles datagrams of one size from one sender.
-    fn carry(&mut self, mut datagrams: BytesMut, segment: usize, path: Path) {
+    fn carry_datagrams(&mut self, mut datagrams: BytesMut, segment: usize, path: DatagramPath) {
         let table = self.shared.table();
         let mut session = None;
         while !datagrams.is_empty() {
             let datagram = datagrams.split_to(segment.clamp(1, datagrams.len()));
-            match kind(&datagram) {
-                Some(Kind::Data(index)) => {
+            match datagram_kind(&datagram) {
+                Some(DatagramKind::Data(index)) => {
                     if session != Some(index) {
-                        self.finish(&table, session, path);
+                        self.finish_batch(&table, session, path);
                         session = Some(index);
                     }
                     match Packet::from_bytes(datagram).try_into_wg() {
                         Ok(WgKind::Data(packet)) => self.batch.push(packet),
-                        _ => count(&self.shared.dropped.not_wireguard),
+                        _ => count_one(&self.shared.dropped.not_wireguard),
                     }
                 }
-                Some(Kind::Handshake) => {
-                    self.finish(&table, session.take(), path);
-                    self.handshake(&table, &datagram, path);
+                Some(DatagramKind::Handshake) => {
+                    self.finish_batch(&table, session.take(), path);
+                    self.handle_handshake(&table, &datagram, path);
                 }
-                None => count(&self.shared.dropped.not_wireguard),
+                None => count_one(&self.shared.dropped.not_wireguard),
             }
         }
-        self.finish(&table, session, path);
+        self.finish_batch(&table, session, path);
         let dropped = &self.shared.dropped;
         self.coalescer.drain(|parts| {
             if let Err(error) = table.device.write(parts) {
                 tracing::debug!(%error, "the device does not take a packet");
-                add(&dropped.write_failed, parts.len() - 1);
+                add_count(&dropped.write_failed, parts.len() - 1);
             }
         });
     }
 
     /// Decrypts the batch of one session and accepts the packets that its remote may send.
-    fn finish(&mut self, table: &RemoteTable, session: Option<u32>, path: Path) {
+    fn finish_batch(&mut self, table: &RemoteTable, session: Option<u32>, path: DatagramPath) {
         let Some(index) = session.filter(|_| !self.batch.is_empty()) else {
             return;
         };
-        let Some(link) = self.shared.link(index) else {
-            add(&self.shared.dropped.unknown_session, self.batch.len());
+        let Some(link) = self.shared.link_by_index(index) else {
+            add_count(&self.shared.dropped.unknown_session, self.batch.len());
             return self.batch.clear();
         };
         let (live, mut bytes) = (&link.live, 0);
@@ -153,7 +157,7 @@ impl<'a> Incoming<'a> {
             match sessions.decrypt(packet) {
                 Ok(packet) => {
                     bytes += length;
-                    if let Some(probe) = Probe::read(&packet) {
+                    if let Some(probe) = TunnelProbe::from_packet(&packet) {
                         is_heard |= !probe.is_trial();
                         self.probes.push(probe);
                     } else {
@@ -162,30 +166,30 @@ impl<'a> Incoming<'a> {
                     }
                 }
                 Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => {
-                    count(&live.dropped.replayed);
+                    count_one(&live.dropped.replayed);
                 }
-                Err(WireGuardError::NoCurrentSession) => count(&live.dropped.unknown_session),
-                Err(_) => count(&live.dropped.forged),
+                Err(WireGuardError::NoCurrentSession) => count_one(&live.dropped.unknown_session),
+                Err(_) => count_one(&live.dropped.forged),
             }
         }
-        add(&live.received_bytes, bytes);
+        add_count(&live.received_bytes, bytes);
         if is_heard {
-            live.heard(path);
+            live.record_heard(path);
         }
         for probe in self.probes.drain(..) {
             handle_probe(table, live, &mut sessions, probe, path);
         }
         if bytes > 0 {
-            sessions.flush(&mut self.replies);
-            self.answer(table, &link);
+            sessions.flush_waiting(&mut self.replies);
+            self.send_answers(table, &link);
         }
         drop(sessions);
-        self.accept(table, &link);
+        self.accept_packets(table, &link);
     }
 
-    fn accept(&mut self, table: &RemoteTable, link: &Link) {
+    fn accept_packets(&mut self, table: &RemoteTable, link: &RemoteLink) {
         let live = &link.live;
-        if let Some(Inward(inward)) = table
+        if let Some(InwardChannel(inward)) = table
             .entry(&live.public_key)
             .and_then(|entry| entry.inward.as_ref())
         {
@@ -194,7 +198,7 @@ impl<'a> Incoming<'a> {
                 if packet.len() > usize::from(table.device.mtu())
                     || inward.try_send(packet.to_vec()).is_err()
                 {
-                    count(&live.dropped.write_failed);
+                    count_one(&live.dropped.write_failed);
                 }
             }
             return;
@@ -205,20 +209,20 @@ impl<'a> Incoming<'a> {
         // Packets of a batch usually have the same source.
         let mut allowed = None;
         for mut packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
-            let Some(mut header) = packet::parse(&packet) else {
-                count(&live.dropped.not_ip);
+            let Some(mut header) = packet::parse_header(&packet) else {
+                count_one(&live.dropped.not_ip);
                 continue;
             };
             if let Some(direct) = direct {
                 if !direct.admits(header.flow.destination) {
-                    count(&live.dropped.wrong_destination);
+                    count_one(&live.dropped.wrong_destination);
                     continue;
                 }
                 let Some(translated) = direct
-                    .incoming(&mut packet)
-                    .and_then(|()| packet::parse(&packet))
+                    .translate_incoming(&mut packet)
+                    .and_then(|()| packet::parse_header(&packet))
                 else {
-                    count(&live.dropped.wrong_source);
+                    count_one(&live.dropped.wrong_source);
                     continue;
                 };
                 header = translated;
@@ -226,7 +230,7 @@ impl<'a> Incoming<'a> {
             let source = header.flow.source;
             if allowed != Some(source) {
                 if !table.may_send(live, source) {
-                    count(&live.dropped.wrong_source);
+                    count_one(&live.dropped.wrong_source);
                     continue;
                 }
                 allowed = Some(source);
@@ -236,9 +240,9 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    fn handshake(&mut self, table: &RemoteTable, datagram: &[u8], path: Path) {
+    fn handle_handshake(&mut self, table: &RemoteTable, datagram: &[u8], path: DatagramPath) {
         let shared = self.shared;
-        let Some((identity, message)) = self.verify(table, datagram, path) else {
+        let Some((identity, message)) = self.verify_handshake(table, datagram, path) else {
             return;
         };
         let link = match &message {
@@ -249,35 +253,35 @@ impl<'a> Incoming<'a> {
                     .get(*table.by_key.get(&PublicKey(half.peer_static_public))?)?;
                 entry.links.get(identity).cloned()
             }),
-            WgKind::HandshakeResp(message) => shared.link(message.receiver_idx.get()),
-            WgKind::CookieReply(message) => shared.link(message.receiver_idx.get()),
+            WgKind::HandshakeResp(message) => shared.link_by_index(message.receiver_idx.get()),
+            WgKind::CookieReply(message) => shared.link_by_index(message.receiver_idx.get()),
             WgKind::Data(_) => None,
         };
         let Some(link) = link else {
-            return count(&shared.dropped.bad_handshake);
+            return count_one(&shared.dropped.bad_handshake);
         };
         // A cookie reply does not prove who sent it.
         let proves = !matches!(message, WgKind::CookieReply(_));
         let mut sessions = link.lock();
-        match sessions.handshake(message, &mut self.replies) {
+        match sessions.handle_handshake(message, &mut self.replies) {
             Ok(()) if proves => {
-                link.live.heard(path);
-                sessions.flush(&mut self.replies);
+                link.live.record_heard(path);
+                sessions.flush_waiting(&mut self.replies);
                 // Under the lock: packets of the new session must not overtake the handshake's
                 // answer.
-                self.answer(table, &link);
+                self.send_answers(table, &link);
             }
             Ok(()) => {}
             Err(error) => {
                 tracing::debug!(?error, remote = %link.live.public_key, from = %path.remote, "handshake refused");
-                count(&link.live.dropped.bad_handshake);
+                count_one(&link.live.dropped.bad_handshake);
                 // The process of a tunnel client may have moved to a node whose clock is behind. It
                 // calls again.
                 if matches!(error, WireGuardError::WrongTai64nTimestamp)
                     && is_silent_client(table, &link.live)
                     && let Some(own) = table.identities.get(identity)
                 {
-                    sessions.forget(own, &link.live, &shared.indices);
+                    sessions.forget_sessions(own, &link.live, &shared.indices);
                 }
             }
         }
@@ -285,7 +289,12 @@ impl<'a> Incoming<'a> {
 
     /// Finds out which of our keys a handshake message is for. Under load the sender must show a
     /// cookie first.
-    fn verify(&self, table: &RemoteTable, datagram: &[u8], path: Path) -> Option<(usize, WgKind)> {
+    fn verify_handshake(
+        &self,
+        table: &RemoteTable,
+        datagram: &[u8],
+        path: DatagramPath,
+    ) -> Option<(usize, WgKind)> {
         for (number, identity) in table.identities.iter().enumerate() {
             let message = Packet::copy_from(datagram);
             match identity.limiter.verify_packet(path.remote, message) {
@@ -297,12 +306,12 @@ impl<'a> Incoming<'a> {
                 Err(_) => {}
             }
         }
-        count(&self.shared.dropped.bad_handshake);
+        count_one(&self.shared.dropped.bad_handshake);
         None
     }
 
     /// Sends answers, and packets that waited for a session in groups.
-    fn answer(&mut self, table: &RemoteTable, link: &Arc<Link>) {
+    fn send_answers(&mut self, table: &RemoteTable, link: &Arc<RemoteLink>) {
         if self.replies.len() < 2 {
             return send_all(self.shared, table, link, &mut self.replies);
         }
@@ -333,32 +342,38 @@ fn handle_probe(
     table: &RemoteTable,
     live: &Arc<LiveRemote>,
     sessions: &mut Sessions,
-    probe: Probe,
-    path: Path,
+    probe: TunnelProbe,
+    path: DatagramPath,
 ) {
     let direct = || {
         table
             .entry(&live.public_key)
             .and_then(|entry| entry.direct.as_ref())
     };
-    if probe.purpose == Purpose::Direct
+    if probe.purpose == ProbePurpose::Direct
         && !direct().is_some_and(|direct| direct.is_named_by(probe.token))
     {
         return;
     }
-    if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {
+    if let Some(answer) = probe
+        .answer()
+        .and_then(|answer| sessions.encrypt_probe(answer))
+    {
         return send_one(table, live, path, WgKind::Data(answer));
     }
-    if matches!(probe.purpose, Purpose::Answer | Purpose::DirectAnswer) {
-        live.with_measure(|measure| measure.answered(probe.token, Instant::now()));
+    if matches!(
+        probe.purpose,
+        ProbePurpose::Answer | ProbePurpose::DirectAnswer
+    ) {
+        live.with_measure(|measure| measure.record_answer(probe.token, Instant::now()));
     }
-    if probe.purpose == Purpose::TrialAnswer
-        && live.with_paths(|paths| paths.answered(probe.token, Instant::now()))
+    if probe.purpose == ProbePurpose::TrialAnswer
+        && live.with_paths(|paths| paths.record_trial_answer(probe.token, Instant::now()))
     {
         tracing::info!(remote = %live.public_key, "UDP passes again and takes over from the relay");
         // A question over UDP makes the remote change its path, too.
-        let question = sessions.probe(Probe {
-            purpose: Purpose::Question,
+        let question = sessions.encrypt_probe(TunnelProbe {
+            purpose: ProbePurpose::Question,
             token: rand::random(),
         });
         if let (Some(question), Some(path)) = (question, live.path()) {
@@ -368,7 +383,7 @@ fn handle_probe(
 }
 
 /// No remote's counters include the cookie, because the sender is not known yet.
-fn send_cookie(table: &RemoteTable, cookie: WgKind, path: Path) {
+fn send_cookie(table: &RemoteTable, cookie: WgKind, path: DatagramPath) {
     let cookie = Packet::from(cookie);
     let result = table.socket_for(path).map(|socket| {
         socket.send(
@@ -389,15 +404,15 @@ mod tests {
 
     #[test]
     fn memory_is_reused_once_it_is_free() {
-        let mut space = Space::default();
-        let place = space.free().as_ptr();
+        let mut space = ReceiveBuffer::default();
+        let place = space.free_space().as_ptr();
         for _ in 0..100 {
-            space.free();
-            drop(space.take(50_000));
+            space.free_space();
+            drop(space.take_received(50_000));
         }
         while space.0.len() >= MAX_BATCH_LEN {
-            drop(space.take(1000));
+            drop(space.take_received(1000));
         }
-        assert_eq!(space.free().as_ptr(), place);
+        assert_eq!(space.free_space().as_ptr(), place);
     }
 }

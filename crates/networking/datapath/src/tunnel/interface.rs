@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 
 use super::{
     counters::Dropped,
-    direct::Direct,
+    direct::DirectPathConfig,
     keys::{PrivateKey, PublicKey},
-    measure::Measured,
+    measure::PathMeasurement,
 };
 use crate::relay::is_relay;
 
@@ -31,12 +31,12 @@ pub trait Tunnel: Send + Sync {
     /// change, and restarts threads that ended. After an error the former state goes on as far as
     /// it can, and the next call tries again. Opens device and sockets in the network namespace of
     /// the calling thread.
-    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError>;
+    fn apply(&self, wanted: &EndpointConfig) -> Result<(), TunnelError>;
 
     /// Sends a packet of this process to a remote with [`Remote::inward`].
     fn send(&self, to: PublicKey, packet: &[u8]);
 
-    fn state(&self) -> State;
+    fn state(&self) -> TunnelState;
 
     /// Ends all threads and forgets all sessions. The device and its routes stay.
     fn stop(&self);
@@ -48,7 +48,7 @@ pub trait Tunnel: Send + Sync {
 
 /// The wanted state of this end of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct EndpointConfig {
     pub private_key: PrivateKey,
     /// Our former key, while some remotes may not know the new one yet.
     pub previous_key: Option<PrivateKey>,
@@ -58,15 +58,15 @@ pub struct Endpoint {
     pub device: String,
     /// MTU of the device in bytes. WireGuard adds 60 bytes (IPv4) or 80 bytes (IPv6) on the wire.
     pub mtu: u16,
-    pub remotes: Vec<Remote>,
+    pub remotes: Vec<RemoteConfig>,
 }
 
-impl Endpoint {
+impl EndpointConfig {
     /// Refuses remotes that share a key with each other or with this endpoint.
-    pub(super) fn check(&self) -> Result<(), TunnelError> {
+    pub(super) fn check_keys(&self) -> Result<(), TunnelError> {
         let own = [
-            Some(self.private_key.public()),
-            self.previous_key.as_ref().map(PrivateKey::public),
+            Some(self.private_key.public_key()),
+            self.previous_key.as_ref().map(PrivateKey::public_key),
         ];
         let mut keys = HashSet::new();
         for remote in &self.remotes {
@@ -83,7 +83,7 @@ impl Endpoint {
 
 /// The wanted state of one remote: another end of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteConfig {
     /// Identifies the remote. Each remote of an endpoint has another key.
     pub public_key: PublicKey,
     /// The remote's first key, if its key was renewed since. It decides the remote's share of the
@@ -107,13 +107,13 @@ pub struct Remote {
     pub enabled: bool,
     /// The remote's packets go there instead of to the device. Then the remote needs no prefixes
     /// and receives no packets from the device.
-    pub inward: Option<Inward>,
+    pub inward: Option<InwardChannel>,
     /// Set if the remote is reached through another peer as well, which has the same prefixes:
     /// packets take the direct path while the remote answers on it.
-    pub direct: Option<Direct>,
+    pub direct: Option<DirectPathConfig>,
 }
 
-impl Remote {
+impl RemoteConfig {
     /// An enabled remote without prefixes, which must send first.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
@@ -132,29 +132,29 @@ impl Remote {
 
 /// A channel for a remote's packets. Packets are dropped when it is full.
 #[derive(Clone, Debug)]
-pub struct Inward(pub mpsc::Sender<Vec<u8>>);
+pub struct InwardChannel(pub mpsc::Sender<Vec<u8>>);
 
-impl PartialEq for Inward {
+impl PartialEq for InwardChannel {
     fn eq(&self, other: &Self) -> bool {
         self.0.same_channel(&other.0)
     }
 }
 
-impl Eq for Inward {}
+impl Eq for InwardChannel {}
 
 /// The state of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct TunnelState {
     /// It was applied and all its threads run.
     pub running: bool,
     /// In the order of [`Endpoint::remotes`].
-    pub remotes: Vec<RemoteState>,
+    pub remotes: Vec<TunnelRemoteState>,
     /// Dropped packets that belong to no remote.
     pub dropped: Dropped,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteState {
+pub struct TunnelRemoteState {
     pub public_key: PublicKey,
     /// Its current address.
     pub endpoint: Option<SocketAddr>,
@@ -169,7 +169,7 @@ pub struct RemoteState {
     pub dropped: Dropped,
     /// Quality of the path to it, while it is enabled. `None` if the remote does not answer probes,
     /// as other implementations of WireGuard.
-    pub measured: Option<Measured>,
+    pub measured: Option<PathMeasurement>,
     /// Number of the latest probes in a row that are not answered (yet). 0 if it never answered
     /// any.
     pub unanswered: usize,
@@ -177,7 +177,7 @@ pub struct RemoteState {
     pub is_direct: bool,
 }
 
-impl RemoteState {
+impl TunnelRemoteState {
     /// Whether a relay carries packets to it.
     pub fn is_relayed(&self) -> bool {
         self.endpoint.as_ref().is_some_and(is_relay)
@@ -210,23 +210,26 @@ pub enum TunnelError {
 mod tests {
     use super::*;
 
-    fn endpoint(keys: &[&PrivateKey]) -> Endpoint {
-        Endpoint {
+    fn endpoint(keys: &[&PrivateKey]) -> EndpointConfig {
+        EndpointConfig {
             private_key: PrivateKey::generate(),
             previous_key: None,
             listen: Vec::new(),
             device: "none".into(),
             mtu: 1420,
-            remotes: keys.iter().map(|key| Remote::new(key.public())).collect(),
+            remotes: keys
+                .iter()
+                .map(|key| RemoteConfig::new(key.public_key()))
+                .collect(),
         }
     }
 
     #[test]
     fn each_remote_has_a_key_of_its_own() {
         let (one, two) = (PrivateKey::generate(), PrivateKey::generate());
-        assert!(endpoint(&[&one, &two]).check().is_ok());
+        assert!(endpoint(&[&one, &two]).check_keys().is_ok());
         assert!(
-            matches!(endpoint(&[&one, &two, &one]).check(), Err(TunnelError::DuplicateKey(key)) if key == one.public())
+            matches!(endpoint(&[&one, &two, &one]).check_keys(), Err(TunnelError::DuplicateKey(key)) if key == one.public_key())
         );
     }
 
@@ -234,16 +237,16 @@ mod tests {
     fn no_remote_has_our_key_or_our_previous_one() {
         let key = PrivateKey::generate();
         for own in [
-            Endpoint {
+            EndpointConfig {
                 private_key: key.clone(),
                 ..endpoint(&[&key])
             },
-            Endpoint {
+            EndpointConfig {
                 previous_key: Some(key.clone()),
                 ..endpoint(&[&key])
             },
         ] {
-            assert!(matches!(own.check(), Err(TunnelError::OwnKey(_))));
+            assert!(matches!(own.check_keys(), Err(TunnelError::OwnKey(_))));
         }
     }
 }

@@ -24,7 +24,7 @@ impl PrivateKey {
         rand::random::<[u8; 32]>().into()
     }
 
-    pub fn public(&self) -> PublicKey {
+    pub fn public_key(&self) -> PublicKey {
         PublicKey(x25519::PublicKey::from(&self.0).to_bytes())
     }
 
@@ -32,7 +32,7 @@ impl PrivateKey {
         self.0.as_bytes()
     }
 
-    pub(super) fn secret(&self) -> x25519::StaticSecret {
+    pub(super) fn x25519_secret(&self) -> x25519::StaticSecret {
         self.0.clone()
     }
 }
@@ -69,7 +69,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-fn decode(text: &str) -> Result<[u8; 32], InvalidKey> {
+fn decode_key(text: &str) -> Result<[u8; 32], InvalidKey> {
     BASE64
         .decode(text.as_bytes())
         .ok()
@@ -81,7 +81,7 @@ impl FromStr for PublicKey {
     type Err = InvalidKey;
 
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        decode(text).map(Self)
+        decode_key(text).map(Self)
     }
 }
 
@@ -89,7 +89,7 @@ impl FromStr for PrivateKey {
     type Err = InvalidKey;
 
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        decode(text).map(Self::from)
+        decode_key(text).map(Self::from)
     }
 }
 
@@ -100,13 +100,16 @@ mod tests {
     #[test]
     fn a_public_key_belongs_to_its_private_key() {
         let key = PrivateKey::generate();
-        assert_eq!(PrivateKey::from(*key.bytes()).public(), key.public());
-        assert_ne!(PrivateKey::generate().public(), key.public());
+        assert_eq!(
+            PrivateKey::from(*key.bytes()).public_key(),
+            key.public_key()
+        );
+        assert_ne!(PrivateKey::generate().public_key(), key.public_key());
     }
 
     #[test]
     fn a_printed_key_is_parsed_again() {
-        let key = PrivateKey::generate().public();
+        let key = PrivateKey::generate().public_key();
         assert_eq!(key.to_string().parse(), Ok(key));
         assert_eq!("AAAA".parse::<PublicKey>(), Err(InvalidKey));
         assert_eq!("not base64".parse::<PublicKey>(), Err(InvalidKey));

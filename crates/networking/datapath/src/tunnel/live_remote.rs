@@ -8,14 +8,14 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    counters::DroppedCounters, keys::PublicKey, measure::Measure, path_selection::PathSelection,
-    socket::Path,
+    counters::DroppedCounters, keys::PublicKey, measure::RemoteProbes,
+    path_selection::PathSelection, socket::DatagramPath,
 };
 
 pub(super) struct LiveRemote {
     pub(super) public_key: PublicKey,
     paths: Mutex<PathSelection>,
-    measure: Mutex<Measure>,
+    measure: Mutex<RemoteProbes>,
     has_path: AtomicBool,
     /// Whether packets take the direct path to it, if it has one.
     is_direct: AtomicBool,
@@ -47,7 +47,7 @@ impl LiveRemote {
         self.has_path.load(Relaxed)
     }
 
-    pub(super) fn path(&self) -> Option<Path> {
+    pub(super) fn path(&self) -> Option<DatagramPath> {
         self.paths.lock().path()
     }
 
@@ -58,7 +58,7 @@ impl LiveRemote {
         done
     }
 
-    pub(super) fn with_measure<T>(&self, work: impl FnOnce(&mut Measure) -> T) -> T {
+    pub(super) fn with_measure<T>(&self, work: impl FnOnce(&mut RemoteProbes) -> T) -> T {
         work(&mut self.measure.lock())
     }
 
@@ -72,8 +72,8 @@ impl LiveRemote {
     }
 
     /// An authenticated packet came from the remote over this path.
-    pub(super) fn heard(&self, path: Path) {
-        self.with_paths(|paths| paths.heard(path, Instant::now()));
+    pub(super) fn record_heard(&self, path: DatagramPath) {
+        self.with_paths(|paths| paths.record_heard(path, Instant::now()));
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.last_received.store(now + 1, Relaxed);
     }

@@ -21,7 +21,7 @@ const MIN_SAMPLES: usize = 5;
 
 /// The quality of a path, from the last 60 probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct PathMeasurement {
     /// Smoothed round-trip time. `None` while no probe is answered.
     pub latency: Option<Duration>,
     /// Shortest round-trip time: the path without its queues.
@@ -32,7 +32,7 @@ pub struct Measured {
 
 /// The probes to one remote.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Measure {
+pub(super) struct RemoteProbes {
     probes: VecDeque<SentProbe>,
     smoothed: Option<Duration>,
     next: Option<Instant>,
@@ -46,11 +46,11 @@ struct SentProbe {
 }
 
 /// Interval of probes to each remote, for this number of remotes.
-pub(super) fn period(remotes: usize) -> Duration {
+pub(super) fn probe_period(remotes: usize) -> Duration {
     MIN_PERIOD.max(MIN_PERIOD_OF_ALL * u32::try_from(remotes).unwrap_or(u32::MAX))
 }
 
-impl Measure {
+impl RemoteProbes {
     /// Whether a probe is due. The first one is delayed by the random token, so that probes to many
     /// remotes are spread over time.
     pub(super) fn is_due(&mut self, period: Duration, token: u64, now: Instant) -> bool {
@@ -65,7 +65,7 @@ impl Measure {
         true
     }
 
-    pub(super) fn ask(&mut self, token: u64, now: Instant) {
+    pub(super) fn record_question(&mut self, token: u64, now: Instant) {
         self.probes.push_back(SentProbe {
             token,
             at: now,
@@ -79,7 +79,7 @@ impl Measure {
         }
     }
 
-    pub(super) fn answered(&mut self, token: u64, now: Instant) {
+    pub(super) fn record_answer(&mut self, token: u64, now: Instant) {
         let Some(probe) = self
             .probes
             .iter_mut()
@@ -101,7 +101,7 @@ impl Measure {
 
     /// The figures, if there are enough samples. `None` for a remote that never answered: it may be
     /// another WireGuard.
-    pub(super) fn measured(&self, now: Instant) -> Option<Measured> {
+    pub(super) fn measurement(&self, now: Instant) -> Option<PathMeasurement> {
         let smoothed = self.smoothed?;
         let is_done = |probe: &&SentProbe| {
             probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT
@@ -118,7 +118,7 @@ impl Measure {
         }
         let lost = u16::try_from((done - answered) * 1000 / done).unwrap_or(1000);
         let shortest = self.probes.iter().filter_map(|probe| probe.took).min();
-        Some(Measured {
+        Some(PathMeasurement {
             latency: (answered > 0).then_some(smoothed),
             shortest,
             lost_per_thousand: lost,
@@ -148,7 +148,7 @@ impl Measure {
         latest.take_while(|probe| probe.took.is_some()).count()
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(super) fn forget_probes(&mut self) {
         *self = Self::default();
     }
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     struct Case {
-        measure: Measure,
+        measure: RemoteProbes,
         now: Instant,
         token: u64,
     }
@@ -166,30 +166,33 @@ mod tests {
     impl Case {
         fn new() -> Self {
             Self {
-                measure: Measure::default(),
+                measure: RemoteProbes::default(),
                 now: Instant::now(),
                 token: 0,
             }
         }
 
         /// Sends one probe for each item, answered after that many milliseconds or not.
-        fn ask(&mut self, answers: impl IntoIterator<Item = Option<u64>>) -> Option<Measured> {
+        fn ask(
+            &mut self,
+            answers: impl IntoIterator<Item = Option<u64>>,
+        ) -> Option<PathMeasurement> {
             for answer in answers {
                 self.now += MIN_PERIOD;
                 self.token += 1;
-                self.measure.ask(self.token, self.now);
+                self.measure.record_question(self.token, self.now);
                 if let Some(milliseconds) = answer {
                     self.measure
-                        .answered(self.token, self.now + Duration::from_millis(milliseconds));
+                        .record_answer(self.token, self.now + Duration::from_millis(milliseconds));
                 }
             }
-            self.measure.measured(self.now + TIMEOUT)
+            self.measure.measurement(self.now + TIMEOUT)
         }
     }
 
     #[test]
     fn answers_in_a_row_are_counted_up_to_those_that_are_under_way() {
-        let (mut measure, start) = (Measure::default(), Instant::now());
+        let (mut measure, start) = (RemoteProbes::default(), Instant::now());
         assert_eq!(measure.answered_in_a_row(), 0);
         for (token, is_answered) in [
             (1, true),
@@ -199,13 +202,13 @@ mod tests {
             (5, false),
             (6, false),
         ] {
-            measure.ask(token, start);
+            measure.record_question(token, start);
             if is_answered {
-                measure.answered(token, start);
+                measure.record_answer(token, start);
             }
         }
         assert_eq!((measure.answered_in_a_row(), measure.unanswered()), (2, 2));
-        measure.answered(6, start);
+        measure.record_answer(6, start);
         assert_eq!((measure.answered_in_a_row(), measure.unanswered()), (1, 0));
     }
 
@@ -260,9 +263,12 @@ mod tests {
         let mut case = Case::new();
         assert_eq!(case.ask([Some(5); 4]), None);
         case.ask([Some(5); 26]);
-        case.measure.ask(1000, case.now);
+        case.measure.record_question(1000, case.now);
         assert_eq!(
-            case.measure.measured(case.now).unwrap().lost_per_thousand,
+            case.measure
+                .measurement(case.now)
+                .unwrap()
+                .lost_per_thousand,
             0
         );
     }
@@ -273,18 +279,20 @@ mod tests {
         let before = case.ask([Some(5); 10]);
         for token in [case.token, 1000] {
             case.measure
-                .answered(token, case.now + Duration::from_millis(900));
+                .record_answer(token, case.now + Duration::from_millis(900));
         }
-        assert_eq!(case.measure.measured(case.now + TIMEOUT), before);
+        assert_eq!(case.measure.measurement(case.now + TIMEOUT), before);
     }
 
     #[test]
     fn the_rate_of_probes_is_bounded_for_any_number_of_remotes() {
         for remotes in [1, 500, 5000] {
-            assert!(u128::try_from(remotes).unwrap() * 1000 <= 250 * period(remotes).as_millis());
+            assert!(
+                u128::try_from(remotes).unwrap() * 1000 <= 250 * probe_period(remotes).as_millis()
+            );
         }
-        let (mut measure, start) = (Measure::default(), Instant::now());
-        let due = |tick: u32, measure: &mut Measure| {
+        let (mut measure, start) = (RemoteProbes::default(), Instant::now());
+        let due = |tick: u32, measure: &mut RemoteProbes| {
             measure.is_due(MIN_PERIOD, 1234, start + Duration::from_millis(250) * tick)
         };
         assert_eq!(

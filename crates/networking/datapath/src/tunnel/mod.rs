@@ -42,9 +42,12 @@ mod userspace;
 mod worker;
 
 pub use counters::Dropped;
-pub use direct::{Direct, Local};
+pub use direct::{DirectPathConfig, LocalAddresses};
 pub use fake::FakeTunnel;
-pub use interface::{Endpoint, Inward, Remote, RemoteState, State, Tunnel, TunnelError};
+pub use interface::{
+    EndpointConfig, InwardChannel, RemoteConfig, Tunnel, TunnelError, TunnelRemoteState,
+    TunnelState,
+};
 pub use keys::{InvalidKey, PrivateKey, PublicKey};
-pub use measure::Measured;
+pub use measure::PathMeasurement;
 pub use userspace::UserspaceTunnel;

@@ -12,7 +12,7 @@ const NEEDS_CHECKSUM: u8 = 1;
 
 /// The kind of segments of a large packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Segments {
+pub(super) enum SegmentKind {
     /// The packet is not cut.
     None,
     Tcp4,
@@ -21,7 +21,7 @@ pub(super) enum Segments {
     Udp,
 }
 
-impl Segments {
+impl SegmentKind {
     fn number(self) -> u8 {
         match self {
             Self::None => 0,
@@ -31,7 +31,7 @@ impl Segments {
         }
     }
 
-    fn of(number: u8) -> Option<Self> {
+    fn from_number(number: u8) -> Option<Self> {
         [Self::None, Self::Tcp4, Self::Tcp6, Self::Udp]
             .into_iter()
             .find(|segments| segments.number() == number)
@@ -39,8 +39,8 @@ impl Segments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offload {
-    pub(super) segments: Segments,
+pub(super) struct OffloadHeader {
+    pub(super) segments: SegmentKind,
     /// Payload of each segment but the last, in bytes.
     pub(super) size: u16,
     /// Length of all headers together, in bytes.
@@ -50,17 +50,17 @@ pub(super) struct Offload {
     pub(super) checksum: Option<(u16, u16)>,
 }
 
-impl Offload {
+impl OffloadHeader {
     /// Nothing is left to do.
     pub(super) const NONE: Self = Self {
-        segments: Segments::None,
+        segments: SegmentKind::None,
         size: 0,
         headers: 0,
         checksum: None,
     };
 
     /// Splits what was read from the device into header and packet.
-    pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+    pub(super) fn split_header(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, packet) = bytes.split_first_chunk::<LENGTH>()?;
         let (words, _) = header.as_chunks();
         let [[flags, segments], headers, size, start, offset] = words else {
@@ -71,7 +71,7 @@ impl Offload {
         let checksum = (flags & NEEDS_CHECKSUM != 0).then_some((start, offset));
         Some((
             Self {
-                segments: Segments::of(*segments)?,
+                segments: SegmentKind::from_number(*segments)?,
                 headers,
                 size,
                 checksum,
@@ -104,29 +104,32 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         for segments in [
-            Segments::None,
-            Segments::Tcp4,
-            Segments::Tcp6,
-            Segments::Udp,
+            SegmentKind::None,
+            SegmentKind::Tcp4,
+            SegmentKind::Tcp6,
+            SegmentKind::Udp,
         ] {
             for checksum in [None, Some((20, 16))] {
-                let offload = Offload {
+                let offload = OffloadHeader {
                     segments,
                     size: 1360,
                     headers: 52,
                     checksum,
                 };
                 let bytes = [&offload.bytes()[..], b"packet"].concat();
-                assert_eq!(Offload::read(&bytes), Some((offload, &b"packet"[..])));
+                assert_eq!(
+                    OffloadHeader::split_header(&bytes),
+                    Some((offload, &b"packet"[..]))
+                );
             }
         }
     }
 
     #[test]
     fn a_kind_of_segments_that_was_not_asked_for_is_refused() {
-        let mut bytes = Offload::NONE.bytes();
+        let mut bytes = OffloadHeader::NONE.bytes();
         bytes[1] = 3;
-        assert_eq!(Offload::read(&bytes), None);
-        assert_eq!(Offload::read(&bytes[..9]), None);
+        assert_eq!(OffloadHeader::split_header(&bytes), None);
+        assert_eq!(OffloadHeader::split_header(&bytes[..9]), None);
     }
 }

@@ -14,34 +14,38 @@ use nix::{
 };
 
 use super::{
-    counters::{add, count},
-    device::Device,
-    group::Group,
+    counters::{add_count, count_one},
+    device::TunDevice,
+    group::DatagramGroup,
     keys::PublicKey,
     live_remote::LiveRemote,
-    offload::{self, Offload},
+    offload::{self, OffloadHeader},
     packet,
     path_selection::PathSelection,
-    segment::segment,
-    sessions::Link,
-    shared::{RemoteEntry, RemoteTable, Shared},
-    socket::{MAX_BATCH_LEN, Path},
-    worker::Stop,
+    segment::cut_segments,
+    sessions::RemoteLink,
+    shared::{RemoteEntry, RemoteTable, SharedTunnel},
+    socket::{DatagramPath, MAX_BATCH_LEN},
+    worker::StopSignal,
 };
 
 /// Carries packets from the device to the remotes until it is stopped or the device is gone.
-pub(super) fn run(shared: &Shared, device: &Device, stop: &Stop) -> io::Result<()> {
+pub(super) fn carry_outgoing(
+    shared: &SharedTunnel,
+    device: &TunDevice,
+    stop: &StopSignal,
+) -> io::Result<()> {
     let mut buffer = vec![0; offload::LENGTH + MAX_BATCH_LEN];
-    let mut outgoing = Outgoing::default();
-    while !stop.requested() {
+    let mut outgoing = OutgoingPackets::default();
+    while !stop.is_requested() {
         stop.wait(Some(device.as_fd()), None)?;
         let mut table = shared.table();
         while let Some(length) = device.read(&mut buffer)? {
             let Some(bytes) = buffer.get(..length) else {
                 continue;
             };
-            outgoing.carry(shared, &table, bytes);
-            if stop.requested() {
+            outgoing.carry_packet(shared, &table, bytes);
+            if stop.is_requested() {
                 break;
             }
             table = shared.table();
@@ -53,7 +57,7 @@ pub(super) fn run(shared: &Shared, device: &Device, stop: &Stop) -> io::Result<(
 
 /// Buffers that are reused for each packet.
 #[derive(Default)]
-struct Outgoing {
+struct OutgoingPackets {
     space: BytesMut,
     segments: Vec<BytesMut>,
     encrypted: Vec<Packet>,
@@ -61,18 +65,18 @@ struct Outgoing {
     outbox: Outbox,
 }
 
-impl Outgoing {
-    fn carry(&mut self, shared: &Shared, table: &RemoteTable, bytes: &[u8]) {
-        let Some((offload, header, packet)) = read(bytes) else {
-            return count(&shared.dropped.not_ip);
+impl OutgoingPackets {
+    fn carry_packet(&mut self, shared: &SharedTunnel, table: &RemoteTable, bytes: &[u8]) {
+        let Some((offload, header, packet)) = split_packet(bytes) else {
+            return count_one(&shared.dropped.not_ip);
         };
         let Some(entry) = table.remote_for(&header.flow) else {
-            return count(&shared.dropped.no_remote);
+            return count_one(&shared.dropped.no_remote);
         };
         if self.space.capacity() < MAX_BATCH_LEN {
             self.space.reserve(2 * MAX_BATCH_LEN);
         }
-        if segment(
+        if cut_segments(
             offload,
             packet,
             &header,
@@ -84,19 +88,19 @@ impl Outgoing {
         {
             self.space.clear();
             self.segments.clear();
-            return count(&shared.dropped.not_ip);
+            return count_one(&shared.dropped.not_ip);
         }
         if let Some(direct) = &entry.direct {
             let total = self.segments.len();
             self.segments
-                .retain_mut(|segment| direct.outgoing(segment).is_some());
-            add(&entry.live.dropped.no_remote, total - self.segments.len());
+                .retain_mut(|segment| direct.translate_outgoing(segment).is_some());
+            add_count(&entry.live.dropped.no_remote, total - self.segments.len());
         }
-        self.send(shared, table, entry);
+        self.send_segments(shared, table, entry);
     }
 
     /// Encrypts and sends the segments to a remote. Without a session they wait for one.
-    fn send(&mut self, shared: &Shared, table: &RemoteTable, entry: &RemoteEntry) {
+    fn send_segments(&mut self, shared: &SharedTunnel, table: &RemoteTable, entry: &RemoteEntry) {
         let (Some(path), Some(newest)) = (entry.live.path(), entry.links.first()) else {
             return self.segments.clear();
         };
@@ -107,24 +111,29 @@ impl Outgoing {
                 break;
             }
             // Until the newest key has a session, use that of the previous key.
-            sessions.begin(&mut self.handshakes);
+            sessions.begin_handshake(&mut self.handshakes);
             drop(sessions);
-            self.greet(shared, table, link);
+            self.start_handshake(shared, table, link);
         }
         for packet in self.encrypted.drain(..) {
             self.outbox.push(table, &entry.live, path, packet);
         }
         if !self.segments.is_empty() {
-            newest.lock().queue(
+            newest.lock().queue_packets(
                 &mut self.segments,
                 &entry.live.dropped,
                 &mut self.handshakes,
             );
-            self.greet(shared, table, newest);
+            self.start_handshake(shared, table, newest);
         }
     }
 
-    fn greet(&mut self, shared: &Shared, table: &RemoteTable, link: &Arc<Link>) {
+    fn start_handshake(
+        &mut self,
+        shared: &SharedTunnel,
+        table: &RemoteTable,
+        link: &Arc<RemoteLink>,
+    ) {
         for message in self.handshakes.drain(..) {
             shared.remember(link, &message);
             if let Some(path) = link.live.path() {
@@ -136,35 +145,35 @@ impl Outgoing {
 
 /// Sends a packet of this process to a remote without blocking: if the socket is full, the packet
 /// is lost, as on any link.
-pub(super) fn send_inner(shared: &Shared, to: PublicKey, packet: &[u8]) {
+pub(super) fn send_inner(shared: &SharedTunnel, to: PublicKey, packet: &[u8]) {
     let table = shared.table();
     let Some(entry) = table.entry(&to) else {
-        return count(&shared.dropped.no_remote);
+        return count_one(&shared.dropped.no_remote);
     };
     let outbox = Outbox {
         flags: MsgFlags::MSG_DONTWAIT,
         ..Outbox::default()
     };
-    let mut outgoing = Outgoing {
+    let mut outgoing = OutgoingPackets {
         segments: vec![BytesMut::from(packet)],
         outbox,
-        ..Outgoing::default()
+        ..OutgoingPackets::default()
     };
-    outgoing.send(shared, &table, entry);
+    outgoing.send_segments(shared, &table, entry);
     outgoing.outbox.flush(&table);
 }
 
-fn read(bytes: &[u8]) -> Option<(Offload, packet::Header, &[u8])> {
-    let (offload, packet) = Offload::read(bytes)?;
-    Some((offload, packet::parse(packet)?, packet))
+fn split_packet(bytes: &[u8]) -> Option<(OffloadHeader, packet::PacketHeader, &[u8])> {
+    let (offload, packet) = OffloadHeader::split_header(bytes)?;
+    Some((offload, packet::parse_header(packet)?, packet))
 }
 
 /// Encrypted packets to send with one call.
 pub(super) struct Outbox {
     flags: MsgFlags,
     packets: Vec<Packet>,
-    group: Group,
-    target: Option<(Arc<LiveRemote>, Path)>,
+    group: DatagramGroup,
+    target: Option<(Arc<LiveRemote>, DatagramPath)>,
 }
 
 impl Default for Outbox {
@@ -172,7 +181,7 @@ impl Default for Outbox {
         Self {
             flags: MsgFlags::empty(),
             packets: Vec::new(),
-            group: Group::default(),
+            group: DatagramGroup::default(),
             target: None,
         }
     }
@@ -183,7 +192,7 @@ impl Outbox {
         &mut self,
         table: &RemoteTable,
         live: &Arc<LiveRemote>,
-        path: Path,
+        path: DatagramPath,
         packet: Packet,
     ) {
         let same = self
@@ -205,18 +214,25 @@ impl Outbox {
                 .iter()
                 .map(|packet| IoSlice::new(packet))
                 .collect();
-            send(table, &live, path, &parts, self.group.segment(), self.flags);
+            send_parts(
+                table,
+                &live,
+                path,
+                &parts,
+                self.group.segment_size(),
+                self.flags,
+            );
         }
-        self.group = Group::default();
+        self.group = DatagramGroup::default();
         self.packets.clear();
     }
 }
 
 /// Sends messages one by one over the remote's current path.
 pub(super) fn send_all(
-    shared: &Shared,
+    shared: &SharedTunnel,
     table: &RemoteTable,
-    link: &Arc<Link>,
+    link: &Arc<RemoteLink>,
     messages: &mut Vec<WgKind>,
 ) {
     for message in messages.drain(..) {
@@ -228,8 +244,13 @@ pub(super) fn send_all(
 }
 
 /// Sends one message over this path.
-pub(super) fn send_one(table: &RemoteTable, live: &LiveRemote, path: Path, message: WgKind) {
-    send(
+pub(super) fn send_one(
+    table: &RemoteTable,
+    live: &LiveRemote,
+    path: DatagramPath,
+    message: WgKind,
+) {
+    send_parts(
         table,
         live,
         path,
@@ -239,40 +260,40 @@ pub(super) fn send_one(table: &RemoteTable, live: &LiveRemote, path: Path, messa
     );
 }
 
-fn send(
+fn send_parts(
     table: &RemoteTable,
     live: &LiveRemote,
-    path: Path,
+    path: DatagramPath,
     parts: &[IoSlice<'_>],
     segment: Option<u16>,
     flags: MsgFlags,
 ) {
     let Some(socket) = table.socket_for(path) else {
-        return add(&live.dropped.send_failed, parts.len());
+        return add_count(&live.dropped.send_failed, parts.len());
     };
     let Err(error) = socket.send(parts, segment, path, flags) else {
-        return add(&live.sent_bytes, parts.iter().map(|part| part.len()).sum());
+        return add_count(&live.sent_bytes, parts.iter().map(|part| part.len()).sum());
     };
     match (error.raw_os_error(), path.local) {
         // The datagrams exceed the path MTU, so that IP must fragment each of them, or the device
         // does not support segmentation.
         (Some(EINVAL | EMSGSIZE | EIO), _) if segment.is_some() => {
             for part in parts {
-                send(table, live, path, &[*part], None, flags);
+                send_parts(table, live, path, &[*part], None, flags);
             }
         }
         // The address that the remote sent to is not ours any more.
         (Some(EINVAL | EADDRNOTAVAIL | ENETUNREACH), Some(_)) => {
-            let path = Path {
+            let path = DatagramPath {
                 local: None,
                 ..path
             };
             live.with_paths(PathSelection::forget_local);
-            send(table, live, path, parts, segment, flags);
+            send_parts(table, live, path, parts, segment, flags);
         }
         _ => {
             tracing::debug!(%error, remote = %live.public_key, endpoint = %path.remote, "cannot send");
-            add(&live.dropped.send_failed, parts.len());
+            add_count(&live.dropped.send_failed, parts.len());
         }
     }
 }

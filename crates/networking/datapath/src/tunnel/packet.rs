@@ -30,7 +30,7 @@ pub struct Flow {
 
 /// The header of a valid IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct PacketHeader {
     pub(super) flow: Flow,
     /// Offset of the transport header, or of IPv6's extension headers.
     pub(super) transport: usize,
@@ -40,7 +40,7 @@ pub(super) struct Header {
 }
 
 /// Reads the header of an IP packet. All offsets and lengths are within the bytes.
-pub(super) fn parse(packet: &[u8]) -> Option<Header> {
+pub(super) fn parse_header(packet: &[u8]) -> Option<PacketHeader> {
     match packet.first()? >> 4 {
         4 => parse_v4(packet),
         6 => parse_v6(packet),
@@ -48,30 +48,30 @@ pub(super) fn parse(packet: &[u8]) -> Option<Header> {
     }
 }
 
-pub(super) fn word(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-pub(super) fn long(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn parse_v4(packet: &[u8]) -> Option<Header> {
+fn parse_v4(packet: &[u8]) -> Option<PacketHeader> {
     let header: &[u8; IPV4_HEADER] = packet.first_chunk()?;
     let transport = usize::from(header[0] & 0x0f) * 4;
-    let length = usize::from(word(header, 2)?);
+    let length = usize::from(read_u16(header, 2)?);
     if transport < IPV4_HEADER || length < transport || length > packet.len() {
         return None;
     }
     // The flag "more fragments" and the fragment offset.
-    let fragment = word(header, 6)? & 0x3fff != 0;
+    let fragment = read_u16(header, 6)? & 0x3fff != 0;
     let addresses = (
-        Ipv4Addr::from_bits(long(header, 12)?),
-        Ipv4Addr::from_bits(long(header, 16)?),
+        Ipv4Addr::from_bits(read_u32(header, 12)?),
+        Ipv4Addr::from_bits(read_u32(header, 16)?),
     );
     let addresses = (addresses.0.into(), addresses.1.into());
-    Some(Header {
-        flow: flow(
+    Some(PacketHeader {
+        flow: packet_flow(
             addresses,
             header[9],
             packet.get(transport..length)?,
@@ -83,10 +83,10 @@ fn parse_v4(packet: &[u8]) -> Option<Header> {
     })
 }
 
-fn parse_v6(packet: &[u8]) -> Option<Header> {
+fn parse_v6(packet: &[u8]) -> Option<PacketHeader> {
     const FRAGMENT: u8 = 44;
     let header: &[u8; IPV6_HEADER] = packet.first_chunk()?;
-    let length = IPV6_HEADER + usize::from(word(header, 4)?);
+    let length = IPV6_HEADER + usize::from(read_u16(header, 4)?);
     if length > packet.len() {
         return None;
     }
@@ -96,13 +96,13 @@ fn parse_v6(packet: &[u8]) -> Option<Header> {
         )))
     };
     let fragment = header[6] == FRAGMENT;
-    let flow = flow(
+    let flow = packet_flow(
         (address(8)?, address(24)?),
         header[6],
         packet.get(IPV6_HEADER..length)?,
         fragment,
     );
-    Some(Header {
+    Some(PacketHeader {
         flow,
         transport: IPV6_HEADER,
         length,
@@ -110,7 +110,7 @@ fn parse_v6(packet: &[u8]) -> Option<Header> {
     })
 }
 
-fn flow(
+fn packet_flow(
     (source, destination): (IpAddr, IpAddr),
     protocol: u8,
     transport: &[u8],
@@ -120,7 +120,7 @@ fn flow(
         if fragment || !matches!(protocol, TCP | UDP) {
             0
         } else {
-            word(transport, at).unwrap_or(0)
+            read_u16(transport, at).unwrap_or(0)
         }
     };
     Flow {
@@ -138,7 +138,7 @@ pub(super) mod tests {
     use liqo_byte_mutations::mutated;
     use proptest::prelude::*;
 
-    use super::{super::checksum::Sum, *};
+    use super::{super::checksum::PartialChecksum, *};
 
     /// Builds packets with valid checksums.
     #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ pub(super) mod tests {
                 6
             };
             transport.extend(&self.payload);
-            let pseudo = Sum::pseudo_header(
+            let pseudo = PartialChecksum::pseudo_header(
                 self.flow.source,
                 self.flow.destination,
                 self.flow.protocol,
@@ -229,7 +229,7 @@ pub(super) mod tests {
                     header.extend([0, 9, 0x40, 0, self.ttl, self.flow.protocol, 0, 0]);
                     header.extend(source.octets());
                     header.extend(destination.octets());
-                    let checksum = Sum::of(&header).checksum();
+                    let checksum = PartialChecksum::of_bytes(&header).checksum();
                     header[10..12].copy_from_slice(&checksum.to_be_bytes());
                     header
                 }
@@ -259,16 +259,16 @@ pub(super) mod tests {
 
     /// Whether all checksums of a packet are valid.
     pub(in crate::tunnel) fn is_intact(packet: &[u8]) -> bool {
-        let header = parse(packet).unwrap();
+        let header = parse_header(packet).unwrap();
         let transport = &packet[header.transport..header.length];
-        let pseudo = Sum::pseudo_header(
+        let pseudo = PartialChecksum::pseudo_header(
             header.flow.source,
             header.flow.destination,
             header.flow.protocol,
             transport.len(),
         );
-        let ip =
-            header.flow.source.is_ipv6() || Sum::of(&packet[..header.transport]).checksum() == 0;
+        let ip = header.flow.source.is_ipv6()
+            || PartialChecksum::of_bytes(&packet[..header.transport]).checksum() == 0;
         ip && pseudo.add(transport).checksum() == 0
     }
 
@@ -281,7 +281,7 @@ pub(super) mod tests {
             Make::udp4(b"x").v6(),
         ] {
             let bytes = make.bytes();
-            let header = parse(&bytes).unwrap();
+            let header = parse_header(&bytes).unwrap();
             assert_eq!(header.flow, make.flow);
             assert_eq!(header.length, bytes.len());
             assert!(is_intact(&bytes));
@@ -293,7 +293,7 @@ pub(super) mod tests {
         let mut bytes = Make::tcp4(b"x").bytes();
         let length = bytes.len();
         bytes.resize(length + 15, 0);
-        assert_eq!(parse(&bytes).unwrap().length, length);
+        assert_eq!(parse_header(&bytes).unwrap().length, length);
     }
 
     #[test]
@@ -304,15 +304,18 @@ pub(super) mod tests {
         second[6] = 0;
         second[7] = 185;
         second[20..24].copy_from_slice(b"data");
-        assert_eq!(parse(&first).unwrap().flow, parse(&second).unwrap().flow);
-        assert!(parse(&first).unwrap().fragment);
+        assert_eq!(
+            parse_header(&first).unwrap().flow,
+            parse_header(&second).unwrap().flow
+        );
+        assert!(parse_header(&first).unwrap().fragment);
     }
 
     #[test]
     fn a_truncated_packet_is_refused() {
         for bytes in [Make::tcp4(b"hello").bytes(), Make::tcp6(b"hello").bytes()] {
             for length in 0..bytes.len() {
-                assert_eq!(parse(&bytes[..length]), None, "{length}");
+                assert_eq!(parse_header(&bytes[..length]), None, "{length}");
             }
         }
     }
@@ -323,21 +326,21 @@ pub(super) mod tests {
             if let Some(first) = bytes.first_mut() {
                 *first = *first & 0x0f | version << 4;
             }
-            if let Some(header) = parse(&bytes) {
+            if let Some(header) = parse_header(&bytes) {
                 prop_assert!(header.transport <= header.length && header.length <= bytes.len());
             }
         }
 
         #[test]
         fn a_mutated_packet_is_refused_or_read_within_its_bytes(bytes in mutated_packets()) {
-            if let Some(header) = parse(&bytes) {
+            if let Some(header) = parse_header(&bytes) {
                 prop_assert!(header.transport <= header.length && header.length <= bytes.len());
                 prop_assert!(header.length <= usize::from(u16::MAX) + IPV6_HEADER);
                 let has_ports = matches!(header.flow.protocol, TCP | UDP) && !header.fragment;
                 prop_assert!(has_ports || (header.flow.source_port, header.flow.destination_port) == (0, 0));
             }
             // No packet is taken for a question between the ends of a tunnel.
-            prop_assert!(parse(&bytes).is_none() || super::super::probe::Probe::read(&bytes).is_none());
+            prop_assert!(parse_header(&bytes).is_none() || super::super::probe::TunnelProbe::from_packet(&bytes).is_none());
         }
     }
 }

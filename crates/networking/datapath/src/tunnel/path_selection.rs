@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::socket::Path;
+use super::socket::DatagramPath;
 use crate::relay::is_relay;
 
 /// A packet over a relay does not change the path if UDP delivered one within this time.
@@ -30,14 +30,14 @@ const UNSTABLE: Duration = Duration::from_mins(2);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct PathSelection {
-    path: Option<Path>,
+    path: Option<DatagramPath>,
     /// The configured address.
     direct: Option<SocketAddr>,
     /// The address of our relay to it.
     relay: Option<SocketAddr>,
     heard_directly: Option<Instant>,
     heard: Option<Instant>,
-    trial: Option<Trial>,
+    trial: Option<PathTrial>,
     /// Number of trials in a row that were answered, and the number that is needed.
     answers: u32,
     needed: u32,
@@ -45,14 +45,14 @@ pub(super) struct PathSelection {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Trial {
+struct PathTrial {
     token: u64,
     at: Instant,
     is_answered: bool,
 }
 
 impl PathSelection {
-    pub(super) fn path(&self) -> Option<Path> {
+    pub(super) fn path(&self) -> Option<DatagramPath> {
         self.path
     }
 
@@ -60,7 +60,7 @@ impl PathSelection {
         self.path.is_some_and(|path| is_relay(&path.remote))
     }
 
-    fn switch_to(&mut self, path: Path) {
+    fn switch_to(&mut self, path: DatagramPath) {
         if is_relay(&path.remote) && !self.is_relayed() {
             (self.trial, self.answers) = (None, 0);
         }
@@ -69,7 +69,7 @@ impl PathSelection {
 
     /// Sets the configured address and our relay. Each takes effect when it changes. Returns
     /// whether the path changed: then the remote must learn it.
-    pub(super) fn set(
+    pub(super) fn set_addresses(
         &mut self,
         direct: Option<SocketAddr>,
         relay: Option<SocketAddr>,
@@ -77,7 +77,7 @@ impl PathSelection {
     ) -> bool {
         let (former_direct, former_relay) = (self.direct, self.relay);
         (self.direct, self.relay) = (direct, relay);
-        let to = |remote| Path {
+        let to = |remote| DatagramPath {
             remote,
             local: None,
         };
@@ -106,7 +106,7 @@ impl PathSelection {
     }
 
     /// An authenticated packet came from the remote over this path.
-    pub(super) fn heard(&mut self, path: Path, now: Instant) {
+    pub(super) fn record_heard(&mut self, path: DatagramPath, now: Instant) {
         let prefers_udp = self
             .heard_directly
             .is_some_and(|at| now.saturating_duration_since(at) < UDP_PREFERENCE)
@@ -133,8 +133,8 @@ impl PathSelection {
     }
 
     /// The path for a trial over UDP, if one is due. The token is that of the probe.
-    pub(super) fn trial(&mut self, token: u64, now: Instant) -> Option<Path> {
-        let direct = Path {
+    pub(super) fn next_trial(&mut self, token: u64, now: Instant) -> Option<DatagramPath> {
+        let direct = DatagramPath {
             remote: self.direct?,
             local: None,
         };
@@ -157,7 +157,7 @@ impl PathSelection {
         if self.trial.is_some_and(|trial| !trial.is_answered) {
             self.answers = 0;
         }
-        self.trial = Some(Trial {
+        self.trial = Some(PathTrial {
             token,
             at: now,
             is_answered: false,
@@ -166,7 +166,7 @@ impl PathSelection {
     }
 
     /// A trial was answered. Returns whether the path changed back to UDP.
-    pub(super) fn answered(&mut self, token: u64, now: Instant) -> bool {
+    pub(super) fn record_trial_answer(&mut self, token: u64, now: Instant) -> bool {
         let Some(trial) = self
             .trial
             .as_mut()
@@ -185,8 +185,8 @@ impl PathSelection {
         if !self.is_relayed() {
             return false;
         }
-        self.heard(
-            Path {
+        self.record_heard(
+            DatagramPath {
                 remote: direct,
                 local: None,
             },
@@ -200,8 +200,8 @@ impl PathSelection {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Path {
-        Path {
+    fn path(text: &str) -> DatagramPath {
+        DatagramPath {
             remote: text.parse().unwrap(),
             local: None,
         }
@@ -231,7 +231,7 @@ mod tests {
 
         fn set(&mut self, relay: Option<&str>, seconds: u64) -> bool {
             let now = self.at(seconds);
-            self.paths.set(
+            self.paths.set_addresses(
                 DIRECT.parse().ok(),
                 relay.map(|text| text.parse().unwrap()),
                 now,
@@ -240,7 +240,7 @@ mod tests {
 
         fn heard(&mut self, from: &str, seconds: u64) {
             let now = self.at(seconds);
-            self.paths.heard(path(from), now);
+            self.paths.record_heard(path(from), now);
         }
 
         /// Tries UDP each second with these answers, and returns the second at which the path
@@ -249,9 +249,9 @@ mod tests {
             (from..from + 200).find(|&second| {
                 let now = self.at(second);
                 self.heard(RELAY, second);
-                self.paths.trial(second, now).is_some()
+                self.paths.next_trial(second, now).is_some()
                     && answered(second)
-                    && self.paths.answered(second, now)
+                    && self.paths.record_trial_answer(second, now)
             })
         }
     }
@@ -286,9 +286,9 @@ mod tests {
         assert_eq!(case.paths.path(), Some(path(RELAY)));
         // Its connection ended.
         let (before, after) = (case.at(19), case.at(20));
-        case.paths.trial(1, before);
+        case.paths.next_trial(1, before);
         assert_eq!(case.paths.path(), Some(path(RELAY)));
-        case.paths.trial(2, after);
+        case.paths.next_trial(2, after);
         assert_eq!(case.paths.path(), Some(path(DIRECT)));
     }
 
@@ -324,9 +324,9 @@ mod tests {
         let mut case = Case::new();
         case.set(Some(RELAY), 0);
         let now = case.at(0);
-        case.paths.trial(5, now);
+        case.paths.next_trial(5, now);
         for token in [4, 5, 5, 5] {
-            assert!(!case.paths.answered(token, now));
+            assert!(!case.paths.record_trial_answer(token, now));
         }
         assert_eq!(case.paths.answers, 1);
     }

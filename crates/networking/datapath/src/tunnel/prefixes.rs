@@ -12,22 +12,26 @@ use ipnet::IpNet;
 /// Prefixes with their values. Unlike in the kernel's WireGuard, where a prefix belongs to one
 /// peer, a prefix may have several values: the gateways of one cluster.
 #[derive(Debug)]
-pub(super) struct Prefixes<T> {
-    v4: Family<u32, T>,
-    v6: Family<u128, T>,
+pub(super) struct PrefixTable<T> {
+    v4: PrefixesByMask<u32, T>,
+    v6: PrefixesByMask<u128, T>,
 }
 
 /// The masks in use, longest first, each with its prefixes. There are few masks even with many
 /// prefixes.
-type Family<A, T> = Vec<(A, HashMap<A, Vec<T>>)>;
+type PrefixesByMask<A, T> = Vec<(A, HashMap<A, Vec<T>>)>;
 
-impl<T: Copy + PartialEq> Prefixes<T> {
+impl<T: Copy + PartialEq> PrefixTable<T> {
     pub(super) fn new(entries: impl IntoIterator<Item = (IpNet, T)>) -> Self {
         let (mut v4, mut v6) = (BTreeMap::new(), BTreeMap::new());
         for (prefix, value) in entries {
             let values = match prefix {
-                IpNet::V4(net) => entry(&mut v4, net.netmask().to_bits(), net.network().to_bits()),
-                IpNet::V6(net) => entry(&mut v6, net.netmask().to_bits(), net.network().to_bits()),
+                IpNet::V4(net) => {
+                    mask_entry(&mut v4, net.netmask().to_bits(), net.network().to_bits())
+                }
+                IpNet::V6(net) => {
+                    mask_entry(&mut v6, net.netmask().to_bits(), net.network().to_bits())
+                }
             };
             if !values.contains(&value) {
                 values.push(value);
@@ -40,22 +44,25 @@ impl<T: Copy + PartialEq> Prefixes<T> {
     }
 
     /// The values of the longest prefix that contains the address.
-    pub(super) fn of(&self, address: IpAddr) -> &[T] {
+    pub(super) fn longest_match(&self, address: IpAddr) -> &[T] {
         match address {
-            IpAddr::V4(address) => longest(&self.v4, address.to_bits()),
-            IpAddr::V6(address) => longest(&self.v6, address.to_bits()),
+            IpAddr::V4(address) => longest_in_family(&self.v4, address.to_bits()),
+            IpAddr::V6(address) => longest_in_family(&self.v6, address.to_bits()),
         }
     }
 }
 
-fn longest<A: Copy + BitAnd<Output = A> + Eq + Hash, T>(family: &Family<A, T>, address: A) -> &[T] {
+fn longest_in_family<A: Copy + BitAnd<Output = A> + Eq + Hash, T>(
+    family: &PrefixesByMask<A, T>,
+    address: A,
+) -> &[T] {
     let found = family
         .iter()
         .find_map(|(mask, prefixes)| prefixes.get(&(address & *mask)));
     found.map_or(&[], Vec::as_slice)
 }
 
-fn entry<A: Ord + Hash, T>(
+fn mask_entry<A: Ord + Hash, T>(
     family: &mut BTreeMap<A, HashMap<A, Vec<T>>>,
     mask: A,
     network: A,
@@ -71,8 +78,8 @@ mod tests {
 
     use super::*;
 
-    fn table(entries: &[(&str, usize)]) -> Prefixes<usize> {
-        Prefixes::new(
+    fn table(entries: &[(&str, usize)]) -> PrefixTable<usize> {
+        PrefixTable::new(
             entries
                 .iter()
                 .map(|(prefix, value)| (prefix.parse().unwrap(), *value)),
@@ -95,21 +102,29 @@ mod tests {
             ("fd01::1", 4),
             ("fd00:1::1", 5),
         ] {
-            assert_eq!(table.of(address.parse().unwrap()), [value], "{address}");
+            assert_eq!(
+                table.longest_match(address.parse().unwrap()),
+                [value],
+                "{address}"
+            );
         }
-        assert!(table.of("2001:db8::1".parse().unwrap()).is_empty());
+        assert!(
+            table
+                .longest_match("2001:db8::1".parse().unwrap())
+                .is_empty()
+        );
     }
 
     #[test]
     fn several_gateways_have_one_prefix() {
         let table = table(&[("10.1.0.0/16", 1), ("10.1.0.0/16", 2), ("10.1.0.0/16", 1)]);
-        assert_eq!(table.of("10.1.2.3".parse().unwrap()), [1, 2]);
+        assert_eq!(table.longest_match("10.1.2.3".parse().unwrap()), [1, 2]);
     }
 
     #[test]
     fn bits_behind_the_prefix_do_not_matter() {
         assert_eq!(
-            table(&[("10.1.2.3/16", 1)]).of("10.1.9.9".parse().unwrap()),
+            table(&[("10.1.2.3/16", 1)]).longest_match("10.1.9.9".parse().unwrap()),
             [1]
         );
     }
@@ -129,7 +144,7 @@ mod tests {
                 .enumerate()
                 .map(|(value, (bits, length, six))| (IpNet::new(address(bits, six), length).unwrap().trunc(), value))
                 .collect();
-            let table = Prefixes::new(entries.iter().copied());
+            let table = PrefixTable::new(entries.iter().copied());
             for (bits, six) in addresses {
                 let address = address(bits, six);
                 let longest = entries.iter().filter(|(net, _)| net.contains(&address)).map(|(net, _)| net.prefix_len()).max();
@@ -138,7 +153,7 @@ mod tests {
                     .filter(|(net, _)| net.contains(&address) && Some(net.prefix_len()) == longest)
                     .map(|(_, value)| *value)
                     .collect();
-                prop_assert_eq!(table.of(address), expected);
+                prop_assert_eq!(table.longest_match(address), expected);
             }
         }
     }

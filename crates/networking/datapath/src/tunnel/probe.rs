@@ -3,7 +3,7 @@
 //! its question.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum ProbePurpose {
     /// Asks whether the other end is there.
     Question,
     Answer,
@@ -17,13 +17,13 @@ pub(super) enum Purpose {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Probe {
-    pub(super) purpose: Purpose,
+pub(super) struct TunnelProbe {
+    pub(super) purpose: ProbePurpose,
     /// Random, at least in its lower half, and the same in question and answer.
     pub(super) token: u64,
 }
 
-impl Probe {
+impl TunnelProbe {
     /// WireGuard adds no padding to this length.
     const LENGTH: usize = 16;
     /// The zero is where the IP version would be.
@@ -33,27 +33,27 @@ impl Probe {
         let mut bytes = [0; Self::LENGTH];
         bytes[..7].copy_from_slice(&Self::PREFIX);
         bytes[7] = match self.purpose {
-            Purpose::Question => 1,
-            Purpose::Answer => 2,
-            Purpose::Trial => 3,
-            Purpose::TrialAnswer => 4,
-            Purpose::Direct => 5,
-            Purpose::DirectAnswer => 6,
+            ProbePurpose::Question => 1,
+            ProbePurpose::Answer => 2,
+            ProbePurpose::Trial => 3,
+            ProbePurpose::TrialAnswer => 4,
+            ProbePurpose::Direct => 5,
+            ProbePurpose::DirectAnswer => 6,
         };
         bytes[8..].copy_from_slice(&self.token.to_le_bytes());
         bytes
     }
 
-    pub(super) fn read(packet: &[u8]) -> Option<Self> {
+    pub(super) fn from_packet(packet: &[u8]) -> Option<Self> {
         let (begin, rest) = packet.split_first_chunk::<7>()?;
         let (purpose, token) = rest.split_first()?;
         let purpose = match purpose {
-            1 => Purpose::Question,
-            2 => Purpose::Answer,
-            3 => Purpose::Trial,
-            4 => Purpose::TrialAnswer,
-            5 => Purpose::Direct,
-            6 => Purpose::DirectAnswer,
+            1 => ProbePurpose::Question,
+            2 => ProbePurpose::Answer,
+            3 => ProbePurpose::Trial,
+            4 => ProbePurpose::TrialAnswer,
+            5 => ProbePurpose::Direct,
+            6 => ProbePurpose::DirectAnswer,
             _ => return None,
         };
         (*begin == Self::PREFIX).then_some(Self {
@@ -65,24 +65,27 @@ impl Probe {
     /// The answer to a question.
     pub(super) fn answer(self) -> Option<Self> {
         match self.purpose {
-            Purpose::Question => Some(Self {
-                purpose: Purpose::Answer,
+            ProbePurpose::Question => Some(Self {
+                purpose: ProbePurpose::Answer,
                 ..self
             }),
-            Purpose::Trial => Some(Self {
-                purpose: Purpose::TrialAnswer,
+            ProbePurpose::Trial => Some(Self {
+                purpose: ProbePurpose::TrialAnswer,
                 ..self
             }),
-            Purpose::Direct => Some(Self {
-                purpose: Purpose::DirectAnswer,
+            ProbePurpose::Direct => Some(Self {
+                purpose: ProbePurpose::DirectAnswer,
                 ..self
             }),
-            Purpose::Answer | Purpose::TrialAnswer | Purpose::DirectAnswer => None,
+            ProbePurpose::Answer | ProbePurpose::TrialAnswer | ProbePurpose::DirectAnswer => None,
         }
     }
 
     pub(super) fn is_trial(self) -> bool {
-        matches!(self.purpose, Purpose::Trial | Purpose::TrialAnswer)
+        matches!(
+            self.purpose,
+            ProbePurpose::Trial | ProbePurpose::TrialAnswer
+        )
     }
 }
 
@@ -92,30 +95,33 @@ mod tests {
 
     #[test]
     fn a_probe_is_read_as_it_was_written_and_is_not_an_ip_packet() {
-        use Purpose::{Answer, Direct, DirectAnswer, Question, Trial, TrialAnswer};
+        use ProbePurpose::{Answer, Direct, DirectAnswer, Question, Trial, TrialAnswer};
         for purpose in [Question, Answer, Trial, TrialAnswer, Direct, DirectAnswer] {
-            let probe = Probe {
+            let probe = TunnelProbe {
                 purpose,
                 token: 0x1234_5678_9abc_def0,
             };
-            assert_eq!(Probe::read(&probe.bytes()), Some(probe));
-            assert_eq!(super::super::packet::parse(&probe.bytes()), None);
-            assert_eq!(Probe::read(&probe.bytes()[..15]), None);
-            assert_eq!(Probe::read(&[&probe.bytes()[..], &[0]].concat()), None);
+            assert_eq!(TunnelProbe::from_packet(&probe.bytes()), Some(probe));
+            assert_eq!(super::super::packet::parse_header(&probe.bytes()), None);
+            assert_eq!(TunnelProbe::from_packet(&probe.bytes()[..15]), None);
+            assert_eq!(
+                TunnelProbe::from_packet(&[&probe.bytes()[..], &[0]].concat()),
+                None
+            );
         }
     }
 
     #[test]
     fn an_answer_is_not_answered() {
-        let answer = Probe {
-            purpose: Purpose::Trial,
+        let answer = TunnelProbe {
+            purpose: ProbePurpose::Trial,
             token: 1,
         }
         .answer()
         .unwrap();
         assert_eq!(
             (answer.purpose, answer.token, answer.answer()),
-            (Purpose::TrialAnswer, 1, None)
+            (ProbePurpose::TrialAnswer, 1, None)
         );
     }
 }

@@ -3,60 +3,64 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    checksum::Sum,
-    offload::{Offload, Segments},
-    packet::{self, Header, TCP, UDP, tcp_flag},
+    checksum::PartialChecksum,
+    offload::{OffloadHeader, SegmentKind},
+    packet::{self, PacketHeader, TCP, UDP, tcp_flag},
 };
 
 /// The bytes from the kernel are not a packet, or do not match their own header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedPacket;
 
 /// Cuts a packet into segments, completes their checksums, and appends them to `segments`. Pads
 /// each with zeros to a multiple of 16 bytes (WireGuard's rule, to hide exact lengths), but not
 /// beyond the MTU. The segments are slices of `space`, whose memory is reused once they are
 /// dropped.
-pub(super) fn segment(
-    offload: Offload,
+pub(super) fn cut_segments(
+    offload: OffloadHeader,
     packet: &[u8],
-    header: &Header,
+    header: &PacketHeader,
     mtu: u16,
     space: &mut BytesMut,
     segments: &mut Vec<BytesMut>,
-) -> Result<(), Malformed> {
+) -> Result<(), MalformedPacket> {
     let mtu = usize::from(mtu);
-    let packet = packet.get(..header.length).ok_or(Malformed)?;
-    if offload.segments == Segments::None {
+    let packet = packet.get(..header.length).ok_or(MalformedPacket)?;
+    if offload.segments == SegmentKind::None {
         space.reserve(packet.len() + 16);
         space.put_slice(packet);
         if let Some((start, offset)) = offload.checksum {
             complete_checksum(space, usize::from(start), usize::from(offset))?;
         }
-        pad(space, mtu);
+        pad_packet(space, mtu);
         segments.push(space.split());
         return Ok(());
     }
-    let cut = Cut::new(offload, packet, header)?;
+    let cut = SegmentPlan::new(offload, packet, header)?;
     let (headers, payload) = packet.split_at(cut.headers);
     let parts = payload.len().div_ceil(cut.size);
     space.reserve(parts * (cut.headers + 16) + payload.len());
     for (number, part) in payload.chunks(cut.size).enumerate() {
         space.put_slice(headers);
         space.put_slice(part);
-        cut.adjust(space, number, number + 1 == parts)?;
-        pad(space, mtu);
+        cut.adjust_headers(space, number, number + 1 == parts)?;
+        pad_packet(space, mtu);
         segments.push(space.split());
     }
     Ok(())
 }
 
-fn pad(packet: &mut BytesMut, mtu: usize) {
+fn pad_packet(packet: &mut BytesMut, mtu: usize) {
     let length = packet.len().next_multiple_of(16).min(mtu).max(packet.len());
     packet.resize(length, 0);
 }
 
-fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malformed> {
-    let sum = Sum::of(packet.get(start..).ok_or(Malformed)?).checksum();
+fn complete_checksum(
+    packet: &mut [u8],
+    start: usize,
+    offset: usize,
+) -> Result<(), MalformedPacket> {
+    let sum = PartialChecksum::of_bytes(packet.get(start..).ok_or(MalformedPacket)?).checksum();
     put_word(
         packet,
         start + offset,
@@ -64,17 +68,17 @@ fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> Result<(
     )
 }
 
-pub(super) fn put_word(packet: &mut [u8], at: usize, word: u16) -> Result<(), Malformed> {
+pub(super) fn put_word(packet: &mut [u8], at: usize, word: u16) -> Result<(), MalformedPacket> {
     packet
         .get_mut(at..at + 2)
-        .ok_or(Malformed)?
+        .ok_or(MalformedPacket)?
         .copy_from_slice(&word.to_be_bytes());
     Ok(())
 }
 
 /// Parameters for cutting one large packet.
-struct Cut {
-    header: Header,
+struct SegmentPlan {
+    header: PacketHeader,
     /// Offset of the TCP or UDP header, behind IPv6's extension headers, if there are any.
     transport: usize,
     protocol: u8,
@@ -84,17 +88,21 @@ struct Cut {
     identification: u16,
 }
 
-impl Cut {
-    fn new(offload: Offload, packet: &[u8], header: &Header) -> Result<Self, Malformed> {
-        let (start, _) = offload.checksum.ok_or(Malformed)?;
+impl SegmentPlan {
+    fn new(
+        offload: OffloadHeader,
+        packet: &[u8],
+        header: &PacketHeader,
+    ) -> Result<Self, MalformedPacket> {
+        let (start, _) = offload.checksum.ok_or(MalformedPacket)?;
         let transport = usize::from(start);
-        let protocol = if offload.segments == Segments::Udp {
+        let protocol = if offload.segments == SegmentKind::Udp {
             UDP
         } else {
             TCP
         };
         let length = match protocol {
-            TCP => usize::from(packet.get(transport + 12).ok_or(Malformed)? >> 4) * 4,
+            TCP => usize::from(packet.get(transport + 12).ok_or(MalformedPacket)? >> 4) * 4,
             _ => 8,
         };
         let headers = transport + length;
@@ -104,7 +112,7 @@ impl Cut {
             && offload.size > 0
             && !header.fragment;
         if !plausible || (protocol == TCP && length < 20) {
-            return Err(Malformed);
+            return Err(MalformedPacket);
         }
         Ok(Self {
             header: *header,
@@ -112,32 +120,41 @@ impl Cut {
             protocol,
             headers,
             size: usize::from(offload.size),
-            sequence: packet::long(packet, transport + 4).ok_or(Malformed)?,
-            identification: packet::word(packet, 4).ok_or(Malformed)?,
+            sequence: packet::read_u32(packet, transport + 4).ok_or(MalformedPacket)?,
+            identification: packet::read_u16(packet, 4).ok_or(MalformedPacket)?,
         })
     }
 
     /// Adjusts the headers of one segment, which were copied from the large packet.
-    fn adjust(&self, segment: &mut [u8], number: usize, last: bool) -> Result<(), Malformed> {
+    fn adjust_headers(
+        &self,
+        segment: &mut [u8],
+        number: usize,
+        last: bool,
+    ) -> Result<(), MalformedPacket> {
         let total = segment.len();
         // A segment is shorter than the packet, whose length fits 16 bits.
-        let short = |length: usize| u16::try_from(length).map_err(|_| Malformed);
+        let short = |length: usize| u16::try_from(length).map_err(|_| MalformedPacket);
         if self.header.flow.source.is_ipv4() {
             put_word(segment, 2, short(total)?)?;
             put_word(segment, 4, self.identification.wrapping_add(short(number)?))?;
             put_word(segment, 10, 0)?;
-            let sum = Sum::of(segment.get(..self.header.transport).ok_or(Malformed)?);
+            let sum = PartialChecksum::of_bytes(
+                segment
+                    .get(..self.header.transport)
+                    .ok_or(MalformedPacket)?,
+            );
             put_word(segment, 10, sum.checksum())?;
         } else {
             put_word(segment, 4, short(total - packet::IPV6_HEADER)?)?;
         }
         let length = total - self.transport;
-        let transport = segment.get_mut(self.transport..).ok_or(Malformed)?;
+        let transport = segment.get_mut(self.transport..).ok_or(MalformedPacket)?;
         let checksum_at = if self.protocol == TCP {
             let sequence = self
                 .sequence
-                .wrapping_add(u32::try_from(number * self.size).map_err(|_| Malformed)?);
-            let header: &mut [u8; 20] = transport.first_chunk_mut().ok_or(Malformed)?;
+                .wrapping_add(u32::try_from(number * self.size).map_err(|_| MalformedPacket)?);
+            let header: &mut [u8; 20] = transport.first_chunk_mut().ok_or(MalformedPacket)?;
             header[4..8].copy_from_slice(&sequence.to_be_bytes());
             if !last {
                 header[13] &= !(tcp_flag::FIN | tcp_flag::PSH);
@@ -151,7 +168,7 @@ impl Cut {
             6
         };
         put_word(transport, checksum_at, 0)?;
-        let pseudo = Sum::pseudo_header(
+        let pseudo = PartialChecksum::pseudo_header(
             self.header.flow.source,
             self.header.flow.destination,
             self.protocol,
@@ -179,10 +196,14 @@ mod tests {
         *,
     };
 
-    fn cut(offload: Offload, packet: &[u8], mtu: u16) -> Result<Vec<Vec<u8>>, Malformed> {
-        let header = packet::parse(packet).ok_or(Malformed)?;
+    fn cut(
+        offload: OffloadHeader,
+        packet: &[u8],
+        mtu: u16,
+    ) -> Result<Vec<Vec<u8>>, MalformedPacket> {
+        let header = packet::parse_header(packet).ok_or(MalformedPacket)?;
         let mut segments = Vec::new();
-        segment(
+        cut_segments(
             offload,
             packet,
             &header,
@@ -193,14 +214,14 @@ mod tests {
         Ok(segments.iter().map(|segment| segment.to_vec()).collect())
     }
 
-    fn large(make: &Make, size: u16) -> Offload {
+    fn large(make: &Make, size: u16) -> OffloadHeader {
         let start = if make.flow.source.is_ipv4() { 20 } else { 40 };
         let (segments, offset) = match (make.flow.protocol, start) {
-            (UDP, _) => (Segments::Udp, 6),
-            (_, 20) => (Segments::Tcp4, 16),
-            _ => (Segments::Tcp6, 16),
+            (UDP, _) => (SegmentKind::Udp, 6),
+            (_, 20) => (SegmentKind::Tcp4, 16),
+            _ => (SegmentKind::Tcp6, 16),
         };
-        Offload {
+        OffloadHeader {
             segments,
             size,
             headers: 0,
@@ -209,7 +230,7 @@ mod tests {
     }
 
     fn without_padding(segment: &[u8]) -> &[u8] {
-        &segment[..packet::parse(segment).unwrap().length]
+        &segment[..packet::parse_header(segment).unwrap().length]
     }
 
     #[test]
@@ -239,16 +260,16 @@ mod tests {
         let make = Make::tcp4(&[7; 100]);
         let length = make.bytes().len();
         assert_eq!(
-            cut(Offload::NONE, &make.bytes(), 1420).unwrap()[0].len(),
+            cut(OffloadHeader::NONE, &make.bytes(), 1420).unwrap()[0].len(),
             length.next_multiple_of(16)
         );
         let mtu = u16::try_from(length).unwrap() + 1;
         assert_eq!(
-            cut(Offload::NONE, &make.bytes(), mtu).unwrap()[0].len(),
+            cut(OffloadHeader::NONE, &make.bytes(), mtu).unwrap()[0].len(),
             length + 1
         );
         assert_eq!(
-            cut(Offload::NONE, &make.bytes(), 68).unwrap()[0].len(),
+            cut(OffloadHeader::NONE, &make.bytes(), 68).unwrap()[0].len(),
             length
         );
     }
@@ -265,7 +286,7 @@ mod tests {
             let (start, offset) = large(&make, 1).checksum.unwrap();
             let mut open = whole.clone();
             let at = usize::from(start);
-            let pseudo = Sum::pseudo_header(
+            let pseudo = PartialChecksum::pseudo_header(
                 make.flow.source,
                 make.flow.destination,
                 make.flow.protocol,
@@ -273,9 +294,9 @@ mod tests {
             )
             .folded();
             put_word(&mut open, at + usize::from(offset), pseudo).unwrap();
-            let offload = Offload {
+            let offload = OffloadHeader {
                 checksum: Some((start, offset)),
-                ..Offload::NONE
+                ..OffloadHeader::NONE
             };
             assert_eq!(
                 without_padding(&cut(offload, &open, 1420).unwrap()[0]),
@@ -291,8 +312,8 @@ mod tests {
             (make.bytes(), BytesMut::with_capacity(70_000), Vec::new());
         let place = space.as_ptr() as usize;
         for _ in 0..10 {
-            let header = packet::parse(&bytes).unwrap();
-            segment(
+            let header = packet::parse_header(&bytes).unwrap();
+            cut_segments(
                 large(&make, 1300),
                 &bytes,
                 &header,
@@ -311,21 +332,21 @@ mod tests {
         let make = Make::tcp4(&[7; 250]);
         let right = large(&make, 100);
         let wrong = [
-            Offload { size: 0, ..right },
-            Offload {
+            OffloadHeader { size: 0, ..right },
+            OffloadHeader {
                 checksum: None,
                 ..right
             },
-            Offload {
+            OffloadHeader {
                 checksum: Some((290, 16)),
                 ..right
             },
-            Offload {
+            OffloadHeader {
                 checksum: Some((4, 16)),
                 ..right
             },
-            Offload {
-                segments: Segments::None,
+            OffloadHeader {
+                segments: SegmentKind::None,
                 checksum: Some((60_000, 60_000)),
                 ..right
             },
@@ -333,7 +354,7 @@ mod tests {
         for offload in wrong {
             assert_eq!(
                 cut(offload, &make.bytes(), 1420),
-                Err(Malformed),
+                Err(MalformedPacket),
                 "{offload:?}"
             );
         }
@@ -363,11 +384,11 @@ mod tests {
             let (mut payload, mut sequence) = (Vec::new(), make.sequence);
             for (number, segment) in segments.iter().enumerate() {
                 prop_assert!(is_intact(segment));
-                let header = packet::parse(segment).unwrap();
+                let header = packet::parse_header(segment).unwrap();
                 prop_assert_eq!(header.flow, make.flow);
                 let start = header.transport + if make.flow.protocol == TCP { 32 } else { 8 };
                 if make.flow.protocol == TCP {
-                    prop_assert_eq!(packet::long(segment, header.transport + 4).unwrap(), sequence);
+                    prop_assert_eq!(packet::read_u32(segment, header.transport + 4).unwrap(), sequence);
                 }
                 let part = &segment[start..header.length];
                 prop_assert!(part.len() == usize::from(size) || number + 1 == segments.len());
@@ -391,7 +412,7 @@ mod tests {
             for (at, byte) in noise.into_iter().enumerate() {
                 packet[at * 7 % 40] ^= byte;
             }
-            if let Some((offload, _)) = Offload::read(&header) {
+            if let Some((offload, _)) = OffloadHeader::split_header(&header) {
                 let _ = cut(offload, &packet, 1420);
             }
         }

@@ -14,10 +14,10 @@ use gotatun::{
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    counters::{DroppedCounters, add},
+    counters::{DroppedCounters, add_count},
     keys::{PrivateKey, PublicKey},
     live_remote::LiveRemote,
-    probe::Probe,
+    probe::TunnelProbe,
 };
 
 /// Maximum number of packets that wait for a session; further ones are dropped. It is enough for
@@ -25,22 +25,22 @@ use super::{
 pub(super) const MAX_WAITING: usize = 64;
 
 /// One of our keys, with its rate limiter for handshakes.
-pub(super) struct Identity {
+pub(super) struct LocalIdentity {
     pub(super) key: PrivateKey,
     pub(super) secret: x25519::StaticSecret,
     pub(super) public: x25519::PublicKey,
     pub(super) limiter: Arc<RateLimiter>,
 }
 
-impl Identity {
+impl LocalIdentity {
     /// Handshakes per second from one address before it must show a cookie.
     const MAX_HANDSHAKES: u64 = 100;
 
     pub(super) fn new(key: &PrivateKey) -> Self {
-        let public = x25519::PublicKey::from(key.public().0);
+        let public = x25519::PublicKey::from(key.public_key().0);
         Self {
             key: key.clone(),
-            secret: key.secret(),
+            secret: key.x25519_secret(),
             public,
             limiter: Arc::new(RateLimiter::new(&public, Self::MAX_HANDSHAKES)),
         }
@@ -48,7 +48,7 @@ impl Identity {
 }
 
 /// The connection of a remote with one of our keys.
-pub(super) struct Link {
+pub(super) struct RemoteLink {
     pub(super) live: Arc<LiveRemote>,
     /// Our key.
     pub(super) own: PublicKey,
@@ -66,9 +66,9 @@ pub(super) struct Sessions {
     keepalive: Option<Duration>,
 }
 
-impl Link {
+impl RemoteLink {
     pub(super) fn new(
-        identity: &Identity,
+        identity: &LocalIdentity,
         live: &Arc<LiveRemote>,
         keepalive: Option<Duration>,
         indices: &IndexTable,
@@ -82,7 +82,7 @@ impl Link {
         });
         Self {
             live: Arc::clone(live),
-            own: identity.key.public(),
+            own: identity.key.public_key(),
             sessions,
         }
     }
@@ -93,7 +93,7 @@ impl Link {
 }
 
 fn new_tunn(
-    identity: &Identity,
+    identity: &LocalIdentity,
     live: &LiveRemote,
     keepalive: Option<Duration>,
     indices: &IndexTable,
@@ -104,21 +104,21 @@ fn new_tunn(
         identity.secret.clone(),
         remote,
         None,
-        seconds(keepalive),
+        whole_seconds(keepalive),
         indices.clone(),
         limiter,
     )
 }
 
-fn seconds(duration: Option<Duration>) -> Option<u16> {
+fn whole_seconds(duration: Option<Duration>) -> Option<u16> {
     duration.map(|duration| u16::try_from(duration.as_secs()).unwrap_or(u16::MAX))
 }
 
 impl Sessions {
     /// Changes settings without disturbing the current session.
-    pub(super) fn set(&mut self, keepalive: Option<Duration>) {
+    pub(super) fn set_keepalive(&mut self, keepalive: Option<Duration>) {
         if self.keepalive != keepalive {
-            self.tunn.set_persistent_keepalive(seconds(keepalive));
+            self.tunn.set_persistent_keepalive(whole_seconds(keepalive));
             self.keepalive = keepalive;
         }
     }
@@ -126,7 +126,12 @@ impl Sessions {
     /// Forgets all sessions, and the time in the last call of the remote: WireGuard accepts only
     /// later calls. Only for a remote that is silent: for others that time keeps old calls, which
     /// somebody recorded, from disturbing the session.
-    pub(super) fn forget(&mut self, identity: &Identity, live: &LiveRemote, indices: &IndexTable) {
+    pub(super) fn forget_sessions(
+        &mut self,
+        identity: &LocalIdentity,
+        live: &LiveRemote,
+        indices: &IndexTable,
+    ) {
         self.tunn = new_tunn(identity, live, self.keepalive, indices);
         self.is_confirmed = false;
         self.waiting.clear();
@@ -161,7 +166,7 @@ impl Sessions {
     }
 
     /// Encrypts a probe, if there is a session.
-    pub(super) fn probe(&mut self, probe: Probe) -> Option<Packet<WgData>> {
+    pub(super) fn encrypt_probe(&mut self, probe: TunnelProbe) -> Option<Packet<WgData>> {
         if !self.is_confirmed {
             return None;
         }
@@ -171,14 +176,14 @@ impl Sessions {
     }
 
     /// Queues packets until there is a session, and starts a handshake if none is under way.
-    pub(super) fn queue(
+    pub(super) fn queue_packets(
         &mut self,
         packets: &mut Vec<BytesMut>,
         dropped: &DroppedCounters,
         replies: &mut Vec<WgKind>,
     ) {
         let room = MAX_WAITING.saturating_sub(self.waiting.len());
-        add(&dropped.no_session, packets.len().saturating_sub(room));
+        add_count(&dropped.no_session, packets.len().saturating_sub(room));
         // Copies: a packet is a slice of a large buffer and would keep it alive.
         self.waiting.extend(
             packets
@@ -187,14 +192,14 @@ impl Sessions {
                 .map(|packet| BytesMut::from(&packet[..])),
         );
         // The session may have begun since the packets were refused.
-        self.flush(replies);
+        self.flush_waiting(replies);
         if !self.waiting.is_empty() {
-            self.begin(replies);
+            self.begin_handshake(replies);
         }
     }
 
     /// Starts a handshake, unless one is under way.
-    pub(super) fn begin(&mut self, replies: &mut Vec<WgKind>) {
+    pub(super) fn begin_handshake(&mut self, replies: &mut Vec<WgKind>) {
         replies.extend(
             self.tunn
                 .format_handshake_initiation(false)
@@ -203,7 +208,7 @@ impl Sessions {
     }
 
     /// Starts a handshake even if one is under way, which went to an outdated address.
-    pub(super) fn begin_again(&mut self, replies: &mut Vec<WgKind>) {
+    pub(super) fn restart_handshake(&mut self, replies: &mut Vec<WgKind>) {
         replies.extend(
             self.tunn
                 .format_handshake_initiation(true)
@@ -226,7 +231,7 @@ impl Sessions {
     }
 
     /// Handles a handshake message and adds the answer to the replies.
-    pub(super) fn handshake(
+    pub(super) fn handle_handshake(
         &mut self,
         message: WgKind,
         replies: &mut Vec<WgKind>,
@@ -244,7 +249,7 @@ impl Sessions {
     }
 
     /// Encrypts the waiting packets, if there is a session now.
-    pub(super) fn flush(&mut self, replies: &mut Vec<WgKind>) {
+    pub(super) fn flush_waiting(&mut self, replies: &mut Vec<WgKind>) {
         if !self.is_confirmed {
             return;
         }
@@ -260,14 +265,14 @@ impl Sessions {
     }
 
     /// Runs the timers: repeats handshakes, sends keepalives, ends sessions.
-    pub(super) fn tick(&mut self, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
+    pub(super) fn run_timers(&mut self, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
         match self.tunn.update_timers() {
             Ok(reply) => replies.extend(reply),
             Err(WireGuardError::ConnectionExpired) => {
-                add(&dropped.no_session, std::mem::take(&mut self.waiting).len());
+                add_count(&dropped.no_session, std::mem::take(&mut self.waiting).len());
                 // A remote with keepalives is never given up.
                 if self.keepalive.is_some() {
-                    self.begin(replies);
+                    self.begin_handshake(replies);
                 }
             }
             Err(error) => tracing::debug!(?error, "timers of a session"),
@@ -283,12 +288,12 @@ mod tests {
     use super::*;
 
     /// Two ends that know each other's keys.
-    fn pair() -> [Link; 2] {
+    fn pair() -> [RemoteLink; 2] {
         let keys = [PrivateKey::generate(), PrivateKey::generate()];
         [0, 1].map(|own| {
-            let live = Arc::new(LiveRemote::new(keys[1 - own].public()));
-            Link::new(
-                &Identity::new(&keys[own]),
+            let live = Arc::new(LiveRemote::new(keys[1 - own].public_key()));
+            RemoteLink::new(
+                &LocalIdentity::new(&keys[own]),
                 &live,
                 None,
                 &IndexTable::from_os_rng(),
@@ -297,17 +302,17 @@ mod tests {
     }
 
     /// Exchanges messages until neither end has any left. Returns the decrypted packets.
-    fn converse(ends: &[Link; 2], mut messages: Vec<WgKind>, mut to: usize) -> Vec<BytesMut> {
+    fn converse(ends: &[RemoteLink; 2], mut messages: Vec<WgKind>, mut to: usize) -> Vec<BytesMut> {
         let mut arrived = Vec::new();
         while !messages.is_empty() {
             let (mut sessions, mut replies) = (ends[to].lock(), Vec::new());
             for message in messages {
                 match message {
                     WgKind::Data(packet) => arrived.push(sessions.decrypt(packet).unwrap()),
-                    handshake => sessions.handshake(handshake, &mut replies).unwrap(),
+                    handshake => sessions.handle_handshake(handshake, &mut replies).unwrap(),
                 }
             }
-            sessions.flush(&mut replies);
+            sessions.flush_waiting(&mut replies);
             (messages, to) = (replies, 1 - to);
         }
         arrived.retain(|packet| !packet.is_empty());
@@ -325,8 +330,8 @@ mod tests {
         let ends = pair();
         let (mut waiting, mut first) = (packets(5), Vec::new());
         let mut sessions = ends[0].lock();
-        sessions.begin(&mut first);
-        sessions.queue(&mut waiting, &ends[0].live.dropped, &mut first);
+        sessions.begin_handshake(&mut first);
+        sessions.queue_packets(&mut waiting, &ends[0].live.dropped, &mut first);
         drop(sessions);
         assert_eq!(first.len(), 1, "one handshake, however many packets wait");
         assert_eq!(converse(&ends, first, 1), packets(5));
@@ -343,12 +348,14 @@ mod tests {
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         ends[0]
             .lock()
-            .queue(&mut packets(2), &ends[0].live.dropped, &mut lost);
-        ends[1].lock().begin(&mut call);
+            .queue_packets(&mut packets(2), &ends[0].live.dropped, &mut lost);
+        ends[1].lock().begin_handshake(&mut call);
         let mut sessions = ends[0].lock();
-        sessions.handshake(call.remove(0), &mut answer).unwrap();
-        sessions.flush(&mut answer);
-        sessions.queue(&mut packets(1), &ends[0].live.dropped, &mut answer);
+        sessions
+            .handle_handshake(call.remove(0), &mut answer)
+            .unwrap();
+        sessions.flush_waiting(&mut answer);
+        sessions.queue_packets(&mut packets(1), &ends[0].live.dropped, &mut answer);
         drop(sessions);
         assert!(
             !answer
@@ -356,7 +363,7 @@ mod tests {
                 .any(|message| matches!(message, WgKind::Data(_)))
         );
         // All of these are lost. The remote calls again.
-        ends[1].lock().begin_again(&mut call_again);
+        ends[1].lock().restart_handshake(&mut call_again);
         assert_eq!(
             converse(&ends, call_again, 0),
             [packets(2), packets(1)].concat()
@@ -370,7 +377,7 @@ mod tests {
         for _ in 0..10 {
             ends[0]
                 .lock()
-                .queue(&mut packets(20), &ends[0].live.dropped, &mut replies);
+                .queue_packets(&mut packets(20), &ends[0].live.dropped, &mut replies);
         }
         assert_eq!(
             ends[0].live.dropped.read().no_session,
@@ -382,35 +389,35 @@ mod tests {
     #[test]
     fn a_remote_whose_clock_went_back_is_accepted_once_its_last_call_is_forgotten() {
         let (own, remote) = (PrivateKey::generate(), PrivateKey::generate());
-        let (identity, indices) = (Identity::new(&own), IndexTable::from_os_rng());
-        let gateway = Link::new(
+        let (identity, indices) = (LocalIdentity::new(&own), IndexTable::from_os_rng());
+        let gateway = RemoteLink::new(
             &identity,
-            &Arc::new(LiveRemote::new(remote.public())),
+            &Arc::new(LiveRemote::new(remote.public_key())),
             None,
             &indices,
         );
         let call = || {
-            let live = Arc::new(LiveRemote::new(own.public()));
-            let client = Link::new(
-                &Identity::new(&remote),
+            let live = Arc::new(LiveRemote::new(own.public_key()));
+            let client = RemoteLink::new(
+                &LocalIdentity::new(&remote),
                 &live,
                 None,
                 &IndexTable::from_os_rng(),
             );
             let mut calls = Vec::new();
-            client.lock().begin(&mut calls);
+            client.lock().begin_handshake(&mut calls);
             calls.remove(0)
         };
         // Each call is later than the one before, and they arrive in another order.
         let (first, second, third) = (call(), call(), call());
         let (mut sessions, mut replies) = (gateway.lock(), Vec::new());
-        sessions.handshake(third, &mut replies).unwrap();
+        sessions.handle_handshake(third, &mut replies).unwrap();
         assert!(matches!(
-            sessions.handshake(second, &mut replies),
+            sessions.handle_handshake(second, &mut replies),
             Err(WireGuardError::WrongTai64nTimestamp)
         ));
-        sessions.forget(&identity, &gateway.live, &indices);
-        sessions.handshake(first, &mut replies).unwrap();
+        sessions.forget_sessions(&identity, &gateway.live, &indices);
+        sessions.handle_handshake(first, &mut replies).unwrap();
         assert_eq!(replies.len(), 2, "an answer to each call that was accepted");
     }
 
@@ -426,10 +433,10 @@ mod tests {
     fn other_settings_do_not_end_the_session() {
         let ends = pair();
         let mut first = Vec::new();
-        ends[0].lock().begin(&mut first);
+        ends[0].lock().begin_handshake(&mut first);
         converse(&ends, first, 1);
         let mut sessions = ends[0].lock();
-        sessions.set(Some(Duration::from_secs(5)));
+        sessions.set_keepalive(Some(Duration::from_secs(5)));
         let (mut left, mut encrypted) = (packets(1), Vec::new());
         sessions.encrypt(&mut left, &mut encrypted);
         assert_eq!((left.len(), encrypted.len()), (0, 1));

@@ -8,25 +8,25 @@ use parking_lot::RwLock;
 
 use super::{
     counters::DroppedCounters,
-    device::Device,
-    direct::Direct,
-    interface::Inward,
+    device::TunDevice,
+    direct::DirectPathConfig,
+    interface::InwardChannel,
     keys::PublicKey,
     live_remote::LiveRemote,
     packet::Flow,
-    prefixes::Prefixes,
-    sessions::{Identity, Link},
-    socket::{Path, Socket},
+    prefixes::PrefixTable,
+    sessions::{LocalIdentity, RemoteLink},
+    socket::{DatagramPath, TunnelSocket},
 };
 
 /// A remote and its wanted state.
 pub(super) struct RemoteEntry {
     pub(super) live: Arc<LiveRemote>,
     /// One for each of our keys, newest key first.
-    pub(super) links: Vec<Arc<Link>>,
+    pub(super) links: Vec<Arc<RemoteLink>>,
     pub(super) enabled: bool,
-    pub(super) inward: Option<Inward>,
-    pub(super) direct: Option<Direct>,
+    pub(super) inward: Option<InwardChannel>,
+    pub(super) direct: Option<DirectPathConfig>,
     /// Whether the timers probe it, which also shows when it comes back.
     pub(super) probed: bool,
     /// Decides its share of the flows among the gateways of its cluster.
@@ -35,12 +35,12 @@ pub(super) struct RemoteEntry {
 
 /// Everything that is wanted now. It is replaced as a whole and never changed in place.
 pub(super) struct RemoteTable {
-    pub(super) identities: Vec<Arc<Identity>>,
+    pub(super) identities: Vec<Arc<LocalIdentity>>,
     pub(super) entries: Vec<RemoteEntry>,
     pub(super) by_key: HashMap<PublicKey, usize>,
-    pub(super) prefixes: Prefixes<usize>,
-    pub(super) sockets: Vec<Arc<Socket>>,
-    pub(super) device: Arc<Device>,
+    pub(super) prefixes: PrefixTable<usize>,
+    pub(super) sockets: Vec<Arc<TunnelSocket>>,
+    pub(super) device: Arc<TunDevice>,
 }
 
 impl RemoteTable {
@@ -51,8 +51,8 @@ impl RemoteTable {
     /// The remote that carries this flow: on a direct path, if the gateway there that the flow
     /// belongs to answers.
     pub(super) fn remote_for(&self, flow: &Flow) -> Option<&RemoteEntry> {
-        let bucket = spread::bucket(flow.source, flow.destination);
-        let indices = self.prefixes.of(flow.destination);
+        let bucket = spread::bucket_between(flow.source, flow.destination);
+        let indices = self.prefixes.longest_match(flow.destination);
         let all = || indices.iter().filter_map(|index| self.entries.get(*index));
         if all().any(|entry| entry.live.is_direct()) {
             let direct = || {
@@ -64,7 +64,7 @@ impl RemoteTable {
                 })
             };
             let carries =
-                spread::choose(bucket, direct().map(|entry| (entry.number, entry.number)));
+                spread::choose_gateway(bucket, direct().map(|entry| (entry.number, entry.number)));
             let answers = |entry: &&RemoteEntry| {
                 Some(entry.number) == carries && entry.live.is_direct() && entry.live.has_path()
             };
@@ -75,14 +75,14 @@ impl RemoteTable {
         }
         let others =
             all().filter(|entry| entry.direct.is_none() && entry.enabled && entry.live.has_path());
-        spread::choose(bucket, others.map(|entry| (entry.number, entry)))
+        spread::choose_gateway(bucket, others.map(|entry| (entry.number, entry)))
     }
 
     /// Whether a remote may send from an address.
     pub(super) fn may_send(&self, live: &Arc<LiveRemote>, source: IpAddr) -> bool {
         let owners = self
             .prefixes
-            .of(source)
+            .longest_match(source)
             .iter()
             .filter_map(|index| self.entries.get(*index));
         owners
@@ -91,26 +91,27 @@ impl RemoteTable {
     }
 
     /// The socket for a path. If several have the right family, the one that the remote sent to.
-    pub(super) fn socket_for(&self, path: Path) -> Option<&Arc<Socket>> {
+    pub(super) fn socket_for(&self, path: DatagramPath) -> Option<&Arc<TunnelSocket>> {
         let mut sockets = self
             .sockets
             .iter()
             .filter(|socket| socket.reaches(path.remote));
         let first = sockets.next()?;
-        let used_by_remote = sockets.find(|socket| Some(socket.listen().ip()) == path.local);
+        let used_by_remote =
+            sockets.find(|socket| Some(socket.listen_address().ip()) == path.local);
         Some(used_by_remote.unwrap_or(first))
     }
 }
 
-pub(super) struct Shared {
+pub(super) struct SharedTunnel {
     table: RwLock<Arc<RemoteTable>>,
     /// Maps receiver indices to links: each of our handshakes has its own index.
-    by_index: RwLock<HashMap<u32, Arc<Link>>>,
+    by_index: RwLock<HashMap<u32, Arc<RemoteLink>>>,
     pub(super) indices: IndexTable,
     pub(super) dropped: DroppedCounters,
 }
 
-impl Shared {
+impl SharedTunnel {
     pub(super) fn new(table: Arc<RemoteTable>, indices: IndexTable) -> Self {
         Self {
             table: RwLock::new(table),
@@ -129,13 +130,13 @@ impl Shared {
         self.forget_indices();
     }
 
-    pub(super) fn link(&self, index: u32) -> Option<Arc<Link>> {
+    pub(super) fn link_by_index(&self, index: u32) -> Option<Arc<RemoteLink>> {
         self.by_index.read().get(&index).cloned()
     }
 
     /// Remembers which link the answer to a handshake message belongs to. Call this before sending
     /// the message.
-    pub(super) fn remember(&self, link: &Arc<Link>, message: &WgKind) {
+    pub(super) fn remember(&self, link: &Arc<RemoteLink>, message: &WgKind) {
         let index = match message {
             WgKind::HandshakeInit(message) => message.sender_idx.get(),
             WgKind::HandshakeResp(message) => message.sender_idx.get(),
@@ -147,7 +148,7 @@ impl Shared {
     /// Forgets the indices of ended sessions and of unwanted links.
     pub(super) fn forget_indices(&self) {
         let table = self.table();
-        let wanted = |link: &Arc<Link>| {
+        let wanted = |link: &Arc<RemoteLink>| {
             let entry = table
                 .by_key
                 .get(&link.live.public_key)

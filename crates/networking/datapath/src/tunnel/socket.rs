@@ -24,7 +24,7 @@ pub(super) const MAX_BATCH_LEN: usize = 65_536;
 
 /// The two addresses that datagrams travel between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Path {
+pub(super) struct DatagramPath {
     pub(super) remote: SocketAddr,
     /// Our address that the remote sends to, so that answers come from it. `None`: the kernel
     /// chooses.
@@ -33,20 +33,20 @@ pub(super) struct Path {
 
 /// The datagrams that one call received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Received {
+pub(super) struct ReceivedDatagrams {
     pub(super) length: usize,
     /// The length of each datagram but the last.
     pub(super) segment: usize,
-    pub(super) path: Path,
+    pub(super) path: DatagramPath,
 }
 
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct TunnelSocket {
     socket: OwnedFd,
     listen: SocketAddr,
 }
 
-impl Socket {
+impl TunnelSocket {
     pub(super) fn open(listen: SocketAddr) -> io::Result<Self> {
         let family = if listen.is_ipv4() {
             AddressFamily::Inet
@@ -74,7 +74,7 @@ impl Socket {
         Ok(Self { socket, listen })
     }
 
-    pub(super) fn listen(&self) -> SocketAddr {
+    pub(super) fn listen_address(&self) -> SocketAddr {
         self.listen
     }
 
@@ -83,7 +83,7 @@ impl Socket {
     }
 
     /// Receives datagrams of one size from one sender, or `None` if there are none now.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<ReceivedDatagrams>> {
         let mut control = cmsg_space!(i32, in6_pktinfo);
         let mut parts = [IoSliceMut::new(buffer)];
         let result = recvmsg::<SockaddrStorage>(
@@ -97,13 +97,13 @@ impl Socket {
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let Some(remote) = message.address.and_then(address) else {
+        let Some(remote) = message.address.and_then(socket_address) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let mut received = Received {
+        let mut received = ReceivedDatagrams {
             length: message.bytes,
             segment: message.bytes,
-            path: Path {
+            path: DatagramPath {
                 remote,
                 local: None,
             },
@@ -132,7 +132,7 @@ impl Socket {
         &self,
         datagrams: &[IoSlice<'_>],
         segment: Option<u16>,
-        path: Path,
+        path: DatagramPath,
         flags: MsgFlags,
     ) -> io::Result<()> {
         let v4 = match path.local {
@@ -170,13 +170,13 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for TunnelSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-fn address(storage: SockaddrStorage) -> Option<SocketAddr> {
+fn socket_address(storage: SockaddrStorage) -> Option<SocketAddr> {
     let v4 = storage
         .as_sockaddr_in()
         .map(|address| SocketAddr::new(address.ip().into(), address.port()));
@@ -192,21 +192,24 @@ fn address(storage: SockaddrStorage) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn pair(address: &str) -> (Socket, Socket, Path) {
+    fn pair(address: &str) -> (TunnelSocket, TunnelSocket, DatagramPath) {
         let listen: SocketAddr = address.parse().unwrap();
-        let (one, two) = (Socket::open(listen).unwrap(), Socket::open(listen).unwrap());
+        let (one, two) = (
+            TunnelSocket::open(listen).unwrap(),
+            TunnelSocket::open(listen).unwrap(),
+        );
         let bound: SockaddrStorage = nix::sys::socket::getsockname(two.socket.as_raw_fd()).unwrap();
         (
             one,
             two,
-            Path {
-                remote: super::address(bound).unwrap(),
+            DatagramPath {
+                remote: super::socket_address(bound).unwrap(),
                 local: Some(listen.ip()),
             },
         )
     }
 
-    fn receive(socket: &Socket, buffer: &mut [u8]) -> Received {
+    fn receive(socket: &TunnelSocket, buffer: &mut [u8]) -> ReceivedDatagrams {
         rustix::event::poll(
             &mut [rustix::event::PollFd::new(
                 socket,
@@ -244,9 +247,9 @@ mod tests {
 
     #[test]
     fn both_families_listen_on_the_same_port() {
-        let v4 = Socket::open("0.0.0.0:0".parse().unwrap()).unwrap();
+        let v4 = TunnelSocket::open("0.0.0.0:0".parse().unwrap()).unwrap();
         let bound: SockaddrStorage = nix::sys::socket::getsockname(v4.socket.as_raw_fd()).unwrap();
-        let port = super::address(bound).unwrap().port();
-        Socket::open(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).unwrap();
+        let port = super::socket_address(bound).unwrap().port();
+        TunnelSocket::open(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).unwrap();
     }
 }

@@ -10,29 +10,29 @@ use gotatun::packet::WgKind;
 use super::{
     direct,
     live_remote::LiveRemote,
-    measure::{self, Measure},
+    measure::{self, RemoteProbes},
     outgoing::{send_all, send_one},
-    probe::{Probe, Purpose},
-    shared::{RemoteEntry, RemoteTable, Shared},
-    worker::Stop,
+    probe::{ProbePurpose, TunnelProbe},
+    shared::{RemoteEntry, RemoteTable, SharedTunnel},
+    worker::StopSignal,
 };
 
 /// Resolution of WireGuard's timers, which count seconds.
 const TICK: Duration = Duration::from_millis(250);
 
-pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
+pub(super) fn run_timers(shared: &SharedTunnel, stop: &StopSignal) -> io::Result<()> {
     let mut messages = Vec::new();
-    while !stop.requested() {
+    while !stop.is_requested() {
         let table = shared.table();
         for link in table.entries.iter().flat_map(|entry| &entry.links) {
-            link.lock().tick(&link.live.dropped, &mut messages);
+            link.lock().run_timers(&link.live.dropped, &mut messages);
             send_all(shared, &table, link, &mut messages);
         }
         table
             .entries
             .iter()
             .for_each(|entry| try_udp(&table, entry));
-        measure(&table);
+        send_due_probes(&table);
         // Sessions do this, too, but there may be none.
         for identity in &table.identities {
             identity.limiter.try_reset_count();
@@ -45,11 +45,11 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
 }
 
 /// Sends the probes that are due.
-fn measure(table: &RemoteTable) {
+fn send_due_probes(table: &RemoteTable) {
     let period = |is_direct: bool| {
         // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's
         // gateway is noticed.
-        measure::period(
+        measure::probe_period(
             table
                 .entries
                 .iter()
@@ -60,11 +60,11 @@ fn measure(table: &RemoteTable) {
     let [usual_period, direct_period] = [false, true].map(period);
     for entry in &table.entries {
         if !entry.probed {
-            entry.live.with_measure(Measure::forget);
+            entry.live.with_measure(RemoteProbes::forget_probes);
             continue;
         }
         let direct = entry.direct.as_ref();
-        let token = direct.map_or_else(rand::random, |direct| direct.token(rand::random()));
+        let token = direct.map_or_else(rand::random, |direct| direct.probe_token(rand::random()));
         let period = if direct.is_some() {
             direct_period
         } else {
@@ -81,15 +81,15 @@ fn measure(table: &RemoteTable) {
                 continue;
             };
             let purpose = if direct.is_some() {
-                Purpose::Direct
+                ProbePurpose::Direct
             } else {
-                Purpose::Question
+                ProbePurpose::Question
             };
-            let question = question(entry, purpose, token);
+            let question = encrypt_question(entry, purpose, token);
             // Without a session the probe counts as unanswered.
             entry
                 .live
-                .with_measure(|measure| measure.ask(token, Instant::now()));
+                .with_measure(|measure| measure.record_question(token, Instant::now()));
             if let Some(question) = question {
                 send_one(table, &entry.live, path, question);
             }
@@ -107,11 +107,11 @@ fn choose_path(live: &LiveRemote) {
     }
 }
 
-fn question(entry: &RemoteEntry, purpose: Purpose, token: u64) -> Option<WgKind> {
+fn encrypt_question(entry: &RemoteEntry, purpose: ProbePurpose, token: u64) -> Option<WgKind> {
     entry
         .links
         .iter()
-        .find_map(|link| link.lock().probe(Probe { purpose, token }))
+        .find_map(|link| link.lock().encrypt_probe(TunnelProbe { purpose, token }))
         .map(WgKind::Data)
 }
 
@@ -120,11 +120,11 @@ fn try_udp(table: &RemoteTable, entry: &RemoteEntry) {
     let token = rand::random();
     let Some(path) = entry
         .live
-        .with_paths(|paths| paths.trial(token, Instant::now()))
+        .with_paths(|paths| paths.next_trial(token, Instant::now()))
     else {
         return;
     };
-    if let Some(question) = question(entry, Purpose::Trial, token) {
+    if let Some(question) = encrypt_question(entry, ProbePurpose::Trial, token) {
         send_one(table, &entry.live, path, question);
     }
 }

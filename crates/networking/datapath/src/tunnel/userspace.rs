@@ -17,38 +17,40 @@ use liqo_network_model::spread;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::{
-    device::{self, Device},
-    direct::Direct,
+    device::{self, TunDevice},
+    direct::DirectPathConfig,
     incoming,
-    interface::{Endpoint, Remote, RemoteState, State, Tunnel, TunnelError},
+    interface::{
+        EndpointConfig, RemoteConfig, Tunnel, TunnelError, TunnelRemoteState, TunnelState,
+    },
     keys::{PrivateKey, PublicKey},
     live_remote::LiveRemote,
-    measure::Measure,
+    measure::RemoteProbes,
     outgoing::{self, send_all},
-    prefixes::Prefixes,
-    probe::{Probe, Purpose},
-    sessions::{Identity, Link},
-    shared::{RemoteEntry, RemoteTable, Shared},
-    socket::Socket,
+    prefixes::PrefixTable,
+    probe::{ProbePurpose, TunnelProbe},
+    sessions::{LocalIdentity, RemoteLink},
+    shared::{RemoteEntry, RemoteTable, SharedTunnel},
+    socket::TunnelSocket,
     timers,
-    worker::Worker,
+    worker::WorkerThread,
 };
 
 /// WireGuard in user space, on a TUN device.
 #[derive(Default)]
 pub struct UserspaceTunnel {
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningTunnel>>,
     /// A copy for `send`, which must not wait while an endpoint is applied.
-    shared: RwLock<Option<Arc<Shared>>>,
+    shared: RwLock<Option<Arc<SharedTunnel>>>,
 }
 
-struct Running {
+struct RunningTunnel {
     /// The last applied endpoint.
-    endpoint: Endpoint,
-    shared: Arc<Shared>,
-    device: (Arc<Device>, Worker),
-    sockets: Vec<(Arc<Socket>, Worker)>,
-    timers: Worker,
+    endpoint: EndpointConfig,
+    shared: Arc<SharedTunnel>,
+    device: (Arc<TunDevice>, WorkerThread),
+    sockets: Vec<(Arc<TunnelSocket>, WorkerThread)>,
+    timers: WorkerThread,
 }
 
 impl UserspaceTunnel {
@@ -57,23 +59,23 @@ impl UserspaceTunnel {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+    fn lock(&self) -> MutexGuard<'_, Option<RunningTunnel>> {
         self.running.lock()
     }
 
     /// Sets what `send` uses.
-    fn share(&self, running: Option<&Running>) {
+    fn publish_shared(&self, running: Option<&RunningTunnel>) {
         let shared = running.map(|running| Arc::clone(&running.shared));
         *self.shared.write() = shared;
     }
 }
 
 impl Tunnel for UserspaceTunnel {
-    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError> {
-        wanted.check()?;
+    fn apply(&self, wanted: &EndpointConfig) -> Result<(), TunnelError> {
+        wanted.check_keys()?;
         let mut running = self.lock();
         *running = Some(match running.take() {
-            None => Running::start(wanted)?,
+            None => RunningTunnel::start(wanted)?,
             Some(mut existing) => match existing.change(wanted) {
                 Ok(()) => existing,
                 Err(error) => {
@@ -82,7 +84,7 @@ impl Tunnel for UserspaceTunnel {
                 }
             },
         });
-        self.share(running.as_ref());
+        self.publish_shared(running.as_ref());
         Ok(())
     }
 
@@ -93,14 +95,17 @@ impl Tunnel for UserspaceTunnel {
         }
     }
 
-    fn state(&self) -> State {
-        self.lock().as_ref().map(Running::state).unwrap_or_default()
+    fn state(&self) -> TunnelState {
+        self.lock()
+            .as_ref()
+            .map(RunningTunnel::state)
+            .unwrap_or_default()
     }
 
     fn stop(&self) {
         // Release the lock before waiting for the threads.
         let stopped = self.lock().take();
-        self.share(None);
+        self.publish_shared(None);
         drop(stopped);
     }
 
@@ -111,7 +116,7 @@ impl Tunnel for UserspaceTunnel {
             .is_some_and(|running| running.device.0.name() == name)
         {
             *running = None;
-            self.share(None);
+            self.publish_shared(None);
         }
         device::remove(name).map_err(|source| TunnelError::Remove {
             device: name.to_owned(),
@@ -120,15 +125,15 @@ impl Tunnel for UserspaceTunnel {
     }
 }
 
-impl Running {
-    fn start(wanted: &Endpoint) -> Result<Self, TunnelError> {
+impl RunningTunnel {
+    fn start(wanted: &EndpointConfig) -> Result<Self, TunnelError> {
         let device = open_device(wanted)?;
         let sockets = open_sockets(wanted, &[])?;
         let listening = sockets.clone();
         let indices = IndexTable::from_os_rng();
-        let (table, new) = build(wanted, None, &indices, &device, listening);
+        let (table, new) = build_table(wanted, None, &indices, &device, listening);
         let table = Arc::new(table);
-        let shared = Arc::new(Shared::new(Arc::clone(&table), indices));
+        let shared = Arc::new(SharedTunnel::new(Arc::clone(&table), indices));
         let mut running = Self {
             endpoint: wanted.clone(),
             device: start_device(&shared, device)?,
@@ -137,13 +142,13 @@ impl Running {
             shared,
         };
         running.start_sockets(sockets)?;
-        greet(&running.shared, &table, &new);
+        start_handshakes(&running.shared, &table, &new);
         Ok(running)
     }
 
     /// Opens everything new before it changes anything that works. Devices and sockets of ended
     /// threads are still open.
-    fn change(&mut self, wanted: &Endpoint) -> Result<(), TunnelError> {
+    fn change(&mut self, wanted: &EndpointConfig) -> Result<(), TunnelError> {
         let failed = |source| TunnelError::Device {
             device: wanted.device.clone(),
             source,
@@ -155,7 +160,7 @@ impl Running {
         } else {
             self.reopen_device(wanted)?
         };
-        device.ensure(wanted.mtu).map_err(failed)?;
+        device.ensure_up(wanted.mtu).map_err(failed)?;
         let all_receive = self.sockets.len() == wanted.listen.len()
             && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
         if *wanted == self.endpoint
@@ -168,7 +173,7 @@ impl Running {
         }
         let before = self.shared.table();
         let sockets = open_sockets(wanted, &before.sockets)?;
-        let (table, new) = build(
+        let (table, new) = build_table(
             wanted,
             Some(&before),
             &self.shared.indices,
@@ -185,13 +190,13 @@ impl Running {
         }
         self.start_sockets(sockets)?;
         self.endpoint = wanted.clone();
-        greet(&self.shared, &table, &new);
+        start_handshakes(&self.shared, &table, &new);
         Ok(())
     }
 
     /// Opens the device again. If the kernel refuses because we are attached to it already, returns
     /// that one.
-    fn reopen_device(&self, wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
+    fn reopen_device(&self, wanted: &EndpointConfig) -> Result<Arc<TunDevice>, TunnelError> {
         match open_device(wanted) {
             Err(TunnelError::Device { source, .. })
                 if source.kind() == io::ErrorKind::ResourceBusy
@@ -205,18 +210,18 @@ impl Running {
 
     /// Starts a thread for each of these sockets that has none, and ends the threads of other
     /// sockets.
-    fn start_sockets(&mut self, sockets: Vec<Arc<Socket>>) -> Result<(), TunnelError> {
+    fn start_sockets(&mut self, sockets: Vec<Arc<TunnelSocket>>) -> Result<(), TunnelError> {
         let mut former = std::mem::take(&mut self.sockets);
         for socket in sockets {
-            let reads = |(existing, worker): &(Arc<Socket>, Worker)| {
+            let reads = |(existing, worker): &(Arc<TunnelSocket>, WorkerThread)| {
                 Arc::ptr_eq(existing, &socket) && !worker.is_finished()
             };
             let reader = if let Some(index) = former.iter().position(reads) {
                 former.swap_remove(index)
             } else {
                 let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
-                let worker = Worker::start("tunnel-in", move |stop| {
-                    incoming::run(&shared, &theirs, stop)
+                let worker = WorkerThread::start("tunnel-in", move |stop| {
+                    incoming::carry_incoming(&shared, &theirs, stop)
                 });
                 (socket, worker.map_err(TunnelError::Thread)?)
             };
@@ -225,12 +230,12 @@ impl Running {
         Ok(())
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> TunnelState {
         let table = self.shared.table();
         let workers = [&self.device.1, &self.timers]
             .into_iter()
             .chain(self.sockets.iter().map(|(_, worker)| worker));
-        let remote = |entry: &RemoteEntry| RemoteState {
+        let remote = |entry: &RemoteEntry| TunnelRemoteState {
             public_key: entry.live.public_key,
             endpoint: entry.live.path().map(|path| path.remote),
             last_handshake: entry
@@ -244,12 +249,12 @@ impl Running {
             dropped: entry.live.dropped.read(),
             measured: entry
                 .live
-                .with_measure(|measure| measure.measured(Instant::now()))
+                .with_measure(|measure| measure.measurement(Instant::now()))
                 .filter(|_| entry.enabled),
             unanswered: entry.live.with_measure(|measure| measure.unanswered()),
             is_direct: entry.live.is_direct(),
         };
-        State {
+        TunnelState {
             running: workers.into_iter().all(|worker| !worker.is_finished()),
             remotes: table.entries.iter().map(remote).collect(),
             dropped: self.shared.dropped.read(),
@@ -257,8 +262,8 @@ impl Running {
     }
 }
 
-fn open_device(wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
-    let device = Device::open(&wanted.device, wanted.mtu);
+fn open_device(wanted: &EndpointConfig) -> Result<Arc<TunDevice>, TunnelError> {
+    let device = TunDevice::open(&wanted.device, wanted.mtu);
     device.map(Arc::new).map_err(|source| TunnelError::Device {
         device: wanted.device.clone(),
         source,
@@ -266,30 +271,35 @@ fn open_device(wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
 }
 
 fn start_device(
-    shared: &Arc<Shared>,
-    device: Arc<Device>,
-) -> Result<(Arc<Device>, Worker), TunnelError> {
+    shared: &Arc<SharedTunnel>,
+    device: Arc<TunDevice>,
+) -> Result<(Arc<TunDevice>, WorkerThread), TunnelError> {
     let (shared, theirs) = (Arc::clone(shared), Arc::clone(&device));
-    let worker = Worker::start("tunnel-out", move |stop| {
-        outgoing::run(&shared, &theirs, stop)
+    let worker = WorkerThread::start("tunnel-out", move |stop| {
+        outgoing::carry_outgoing(&shared, &theirs, stop)
     });
     Ok((device, worker.map_err(TunnelError::Thread)?))
 }
 
-fn start_timers(shared: &Arc<Shared>) -> Result<Worker, TunnelError> {
+fn start_timers(shared: &Arc<SharedTunnel>) -> Result<WorkerThread, TunnelError> {
     let shared = Arc::clone(shared);
-    Worker::start("tunnel-timers", move |stop| timers::run(&shared, stop))
-        .map_err(TunnelError::Thread)
+    WorkerThread::start("tunnel-timers", move |stop| {
+        timers::run_timers(&shared, stop)
+    })
+    .map_err(TunnelError::Thread)
 }
 
 /// The wanted sockets; existing ones are reused.
 fn open_sockets(
-    wanted: &Endpoint,
-    existing: &[Arc<Socket>],
-) -> Result<Vec<Arc<Socket>>, TunnelError> {
-    let open = |address| match existing.iter().find(|socket| socket.listen() == address) {
+    wanted: &EndpointConfig,
+    existing: &[Arc<TunnelSocket>],
+) -> Result<Vec<Arc<TunnelSocket>>, TunnelError> {
+    let open = |address| match existing
+        .iter()
+        .find(|socket| socket.listen_address() == address)
+    {
         Some(socket) => Ok(Arc::clone(socket)),
-        None => Socket::open(address)
+        None => TunnelSocket::open(address)
             .map(Arc::new)
             .map_err(|source| TunnelError::Listen { address, source }),
     };
@@ -298,12 +308,12 @@ fn open_sockets(
 
 /// Builds the table for the wanted endpoint from what exists already. Also returns the links that
 /// need a handshake: new and moved ones.
-fn build(
-    wanted: &Endpoint,
+fn build_table(
+    wanted: &EndpointConfig,
     table: Option<&RemoteTable>,
     indices: &IndexTable,
-    device: &Arc<Device>,
-    sockets: Vec<Arc<Socket>>,
+    device: &Arc<TunDevice>,
+    sockets: Vec<Arc<TunnelSocket>>,
 ) -> (RemoteTable, Vec<LinkToGreet>) {
     let identity = |key: &PrivateKey| {
         let known = table.and_then(|table| {
@@ -312,32 +322,32 @@ fn build(
                 .iter()
                 .find(|identity| identity.key == *key)
         });
-        known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
+        known.map_or_else(|| Arc::new(LocalIdentity::new(key)), Arc::clone)
     };
     let keys = [Some(&wanted.private_key), wanted.previous_key.as_ref()];
     let mut identities: Vec<_> = keys.into_iter().flatten().map(identity).collect();
     identities.dedup_by(|one, other| one.key == other.key);
     let mut to_greet = Vec::new();
-    let entry = |remote: &Remote| {
+    let entry = |remote: &RemoteConfig| {
         let known =
             table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
         let live = known.map_or_else(
             || Arc::new(LiveRemote::new(remote.public_key)),
             |entry| Arc::clone(&entry.live),
         );
-        let is_moved =
-            live.with_paths(|paths| paths.set(remote.endpoint, remote.relay, Instant::now()));
-        let link = |(number, identity): (usize, &Arc<Identity>)| {
+        let is_moved = live
+            .with_paths(|paths| paths.set_addresses(remote.endpoint, remote.relay, Instant::now()));
+        let link = |(number, identity): (usize, &Arc<LocalIdentity>)| {
             // Keepalives and greetings only for the newest key.
             let keepalive = remote.keepalive.filter(|_| number == 0);
             let known = known.and_then(|entry| {
                 entry
                     .links
                     .iter()
-                    .find(|link| link.own == identity.key.public())
+                    .find(|link| link.own == identity.key.public_key())
             });
             if let Some(link) = known {
-                link.lock().set(keepalive);
+                link.lock().set_keepalive(keepalive);
                 if is_moved && number == 0 {
                     to_greet.push(LinkToGreet {
                         link: Arc::clone(link),
@@ -346,7 +356,7 @@ fn build(
                 }
                 return Arc::clone(link);
             }
-            let link = Arc::new(Link::new(identity, &live, keepalive, indices));
+            let link = Arc::new(RemoteLink::new(identity, &live, keepalive, indices));
             if number == 0 {
                 to_greet.push(LinkToGreet {
                     link: Arc::clone(&link),
@@ -359,11 +369,11 @@ fn build(
         // Tunnel clients do not answer probes.
         let probed = remote.inward.is_none() && (remote.enabled || remote.keepalive.is_some());
         let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
-        let path = |direct: &Direct| direct.number;
+        let path = |direct: &DirectPathConfig| direct.number;
         let direct = remote.direct.clone();
         if direct.as_ref().map(path) != known.and_then(|entry| entry.direct.as_ref()).map(path) {
             live.set_direct(false);
-            live.with_measure(Measure::forget);
+            live.with_measure(RemoteProbes::forget_probes);
         }
         RemoteEntry {
             links,
@@ -384,7 +394,7 @@ fn build(
     let prefixes = wanted.remotes.iter().enumerate();
     let prefixes = prefixes
         .flat_map(|(index, remote)| remote.prefixes.iter().map(move |prefix| (*prefix, index)));
-    let prefixes = Prefixes::new(prefixes);
+    let prefixes = PrefixTable::new(prefixes);
     (
         RemoteTable {
             identities,
@@ -401,13 +411,13 @@ fn build(
 /// A link that needs a handshake, because it is new or because its remote is reached over another
 /// path now.
 struct LinkToGreet {
-    link: Arc<Link>,
+    link: Arc<RemoteLink>,
     is_moved: bool,
 }
 
 /// Starts handshakes, so that sessions are established before the first packet needs them. Where
 /// there is a session already, a probe tells the remote our address.
-fn greet(shared: &Shared, table: &RemoteTable, greeted: &[LinkToGreet]) {
+fn start_handshakes(shared: &SharedTunnel, table: &RemoteTable, greeted: &[LinkToGreet]) {
     for LinkToGreet { link, is_moved } in greeted
         .iter()
         .filter(|greeted| greeted.link.live.path().is_some())
@@ -415,16 +425,16 @@ fn greet(shared: &Shared, table: &RemoteTable, greeted: &[LinkToGreet]) {
         let mut messages = Vec::new();
         let mut sessions = link.lock();
         if *is_moved {
-            sessions.begin_again(&mut messages);
+            sessions.restart_handshake(&mut messages);
         } else {
             // The timers may have started a handshake already. If each end starts two at once, all
             // four are lost, and neither end starts another one for 15 s.
-            sessions.begin(&mut messages);
+            sessions.begin_handshake(&mut messages);
         }
         messages.extend(
             sessions
-                .probe(Probe {
-                    purpose: Purpose::Question,
+                .encrypt_probe(TunnelProbe {
+                    purpose: ProbePurpose::Question,
                     token: rand::random(),
                 })
                 .map(WgKind::Data),
@@ -446,7 +456,7 @@ mod tests {
             let (sent, is_sent) = std::sync::mpsc::channel();
             let tunnel = &tunnel;
             scope.spawn(move || {
-                tunnel.send(PrivateKey::generate().public(), &[0]);
+                tunnel.send(PrivateKey::generate().public_key(), &[0]);
                 sent.send(()).unwrap();
             });
             let outcome = is_sent.recv_timeout(std::time::Duration::from_secs(5));
@@ -457,6 +467,6 @@ mod tests {
 
     #[test]
     fn a_tunnel_has_no_state_before_it_is_applied() {
-        assert_eq!(UserspaceTunnel::new().state(), State::default());
+        assert_eq!(UserspaceTunnel::new().state(), TunnelState::default());
     }
 }

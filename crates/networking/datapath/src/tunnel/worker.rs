@@ -15,13 +15,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Stops a thread, even while it waits.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(super) struct StopSignal {
     requested: AtomicBool,
     event: OwnedFd,
 }
 
-impl Stop {
-    pub(super) fn requested(&self) -> bool {
+impl StopSignal {
+    pub(super) fn is_requested(&self) -> bool {
         self.requested.load(Ordering::Acquire)
     }
 
@@ -43,19 +43,19 @@ impl Stop {
 
 /// A running thread. Dropping this stops it and waits for its end.
 #[derive(Debug)]
-pub(super) struct Worker {
-    stop: Arc<Stop>,
+pub(super) struct WorkerThread {
+    stop: Arc<StopSignal>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Worker {
+impl WorkerThread {
     /// Starts a thread. If its work fails, the error is logged and the worker is
     /// [finished](Self::is_finished).
     pub(super) fn start(
         name: &str,
-        work: impl FnOnce(&Stop) -> io::Result<()> + Send + 'static,
+        work: impl FnOnce(&StopSignal) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        let stop = Arc::new(Stop {
+        let stop = Arc::new(StopSignal {
             requested: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::CLOEXEC)?,
         });
@@ -79,7 +79,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         self.stop.requested.store(true, Ordering::Release);
         // This fails only when the counter is full, which wakes the thread, too.
@@ -96,20 +96,20 @@ mod tests {
 
     #[test]
     fn a_waiting_thread_can_be_stopped() {
-        let work = |stop: &Stop| {
-            while !stop.requested() {
+        let work = |stop: &StopSignal| {
+            while !stop.is_requested() {
                 stop.wait(None, None)?;
             }
             Ok(())
         };
-        let worker = Worker::start("test", work).unwrap();
+        let worker = WorkerThread::start("test", work).unwrap();
         assert!(!worker.is_finished());
         drop(worker);
     }
 
     #[test]
     fn a_thread_that_failed_is_finished() {
-        let worker = Worker::start("test", |_| Err(io::Error::other("on purpose"))).unwrap();
+        let worker = WorkerThread::start("test", |_| Err(io::Error::other("on purpose"))).unwrap();
         while !worker.is_finished() {
             thread::yield_now();
         }

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, DirectPath, TunnelEndpointSpec};
 use liqo_datapath::{
     node::PrefixPair,
-    tunnel::{Direct, Local, PublicKey, Remote},
+    tunnel::{DirectPathConfig, LocalAddresses, PublicKey, RemoteConfig},
 };
 use liqo_network_model::{
     PrefixMap,
@@ -20,7 +20,7 @@ use liqo_network_model::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::{DirectPathEnds, KEEPALIVE, Snapshot, TunnelEnd, addresses_of, own_key};
+use super::{DirectPathEnds, KEEPALIVE, NodeSnapshot, TunnelEnd, addresses_of, own_key};
 
 /// Whether the addresses of remote pods decide who may use a direct path.
 pub fn needs_pods(peer: &TunnelEndpointSpec) -> bool {
@@ -30,9 +30,9 @@ pub fn needs_pods(peer: &TunnelEndpointSpec) -> bool {
 /// Adds the gateways on direct paths to our end of the tunnel, after those of all peers: a key that
 /// belongs to a peer is not used. If two brokers name the same gateways, both ends use the path of
 /// the broker whose ID comes first.
-pub fn add(
+pub fn add_direct_gateways(
     end: &mut TunnelEnd,
-    snapshot: &Snapshot,
+    snapshot: &NodeSnapshot,
     fabric: &Fabric,
     ours: &[PublicKey],
     usable: impl Fn(&SocketAddr) -> bool,
@@ -42,7 +42,8 @@ pub fn add(
             continue;
         };
         for (cluster, path) in &spec.direct {
-            let Some(direct) = direct(broker, cluster, path, spec, fabric, snapshot) else {
+            let Some(direct) = direct_path_config(broker, cluster, path, spec, fabric, snapshot)
+            else {
                 continue;
             };
             let keys: Vec<PublicKey> = path
@@ -68,7 +69,7 @@ pub fn add(
                         cluster: cluster.clone(),
                     },
                 );
-                end.remotes.push(Remote {
+                end.remotes.push(RemoteConfig {
                     first_key: gateway.first_key.as_ref().and_then(|key| key.parse().ok()),
                     endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved)
                         .into_iter()
@@ -76,7 +77,7 @@ pub fn add(
                     keepalive: Some(KEEPALIVE),
                     prefixes: prefixes.clone(),
                     direct: Some(direct.clone()),
-                    ..Remote::new(public_key)
+                    ..RemoteConfig::new(public_key)
                 });
             }
         }
@@ -84,14 +85,14 @@ pub fn add(
 }
 
 /// The direct path to a cluster behind a peer; `None` if no prefix of the cluster is known.
-fn direct(
+fn direct_path_config(
     broker: &ClusterId,
     cluster: &ClusterId,
     path: &DirectPath,
     spec: &TunnelEndpointSpec,
     fabric: &Fabric,
-    snapshot: &Snapshot,
-) -> Option<Direct> {
+    snapshot: &NodeSnapshot,
+) -> Option<DirectPathConfig> {
     let maps = &fabric.peers.get(broker)?.maps;
     let is_its_own = |there: &There<IpNet>| {
         spec.behind
@@ -110,7 +111,7 @@ fn direct(
         .collect();
     let is_own = |address: &IpAddr| own.iter().any(|prefix| prefix.contains(address));
     let local = match &path.namespaces {
-        None => Local::Prefixes(
+        None => LocalAddresses::Prefixes(
             maps.exported
                 .pairs()
                 .filter(|(here, _)| own.contains(&here.0))
@@ -128,15 +129,15 @@ fn direct(
             let addresses = of_broker
                 .flat_map(|(_, addresses)| addresses)
                 .filter(|address| is_own(address));
-            Local::Pods(Arc::new(
+            LocalAddresses::Pods(Arc::new(
                 addresses
-                    .filter_map(|address| Some(maps.exported.there(Here(*address))?.0))
+                    .filter_map(|address| Some(maps.exported.to_there(Here(*address))?.0))
                     .collect(),
             ))
         }
     };
-    (!prefixes.is_empty()).then(|| Direct {
-        number: number(broker),
+    (!prefixes.is_empty()).then(|| DirectPathConfig {
+        number: broker_number(broker),
         prefixes,
         local,
     })
@@ -144,7 +145,7 @@ fn direct(
 
 /// The prefixes of customers of ours and of the providers that run their pods, where both accept
 /// direct paths: we are the broker.
-pub fn passed_by(snapshot: &Snapshot, fabric: &Fabric) -> Vec<PrefixPair> {
+pub fn passed_by(snapshot: &NodeSnapshot, fabric: &Fabric) -> Vec<PrefixPair> {
     let accepts = |id: &ClusterId| {
         snapshot
             .peers
@@ -173,7 +174,7 @@ pub fn passed_by(snapshot: &Snapshot, fabric: &Fabric) -> Vec<PrefixPair> {
 }
 
 /// Names a broker, the same at both ends of a path.
-fn number(broker: &ClusterId) -> u32 {
+fn broker_number(broker: &ClusterId) -> u32 {
     let digest = Sha256::digest(broker.as_str().as_bytes());
     u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
@@ -193,7 +194,7 @@ mod tests {
 
     /// A broker `b` with a cluster `c` behind it, whose pods it has at 10.67.0.0/16, and which we
     /// see at 10.68.0.0/16.
-    fn snapshot(namespaces: Option<&str>) -> Snapshot {
+    fn snapshot(namespaces: Option<&str>) -> NodeSnapshot {
         let mut snapshot = super::super::fixtures::snapshot();
         let broker = snapshot.peers.remove(&id('a')).unwrap();
         let at_broker: IpNet = "10.67.0.0/16".parse().unwrap();
@@ -232,14 +233,14 @@ mod tests {
         snapshot
     }
 
-    fn end(snapshot: &Snapshot) -> TunnelEnd {
-        let NodeAction::Apply(state) = decide(snapshot, "n1", &[key(100)]) else {
+    fn end(snapshot: &NodeSnapshot) -> TunnelEnd {
+        let NodeAction::Apply(state) = decide_action(snapshot, "n1", &[key(100)]) else {
             panic!()
         };
         state.tunnel.unwrap()
     }
 
-    fn paths(end: &TunnelEnd) -> Vec<(PublicKey, &Direct)> {
+    fn paths(end: &TunnelEnd) -> Vec<(PublicKey, &DirectPathConfig)> {
         end.remotes
             .iter()
             .filter_map(|remote| Some((remote.public_key, remote.direct.as_ref()?)))
@@ -272,12 +273,12 @@ mod tests {
                 .to_vec(),
         );
         assert_eq!(
-            direct.prefixes.there(Here([10, 68, 0, 9].into())),
+            direct.prefixes.to_there(Here([10, 68, 0, 9].into())),
             Some(There([10, 67, 0, 9].into()))
         );
         assert_eq!(
             (direct.prefixes.pairs().count(), &direct.local),
-            (1, &Local::Prefixes(own))
+            (1, &LocalAddresses::Prefixes(own))
         );
         // Which gateways of the peer respond does not matter.
         snapshot.responsive = [key(1)].into();
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn only_pods_of_the_customer_use_a_path_as_the_broker_sees_them() {
         let end = end(&snapshot(Some("shop")));
-        let Local::Pods(seen) = &paths(&end)[0].1.local else {
+        let LocalAddresses::Pods(seen) = &paths(&end)[0].1.local else {
             panic!()
         };
         assert_eq!(**seen, [IpAddr::from([10, 64, 1, 5])].into());
@@ -317,7 +318,7 @@ mod tests {
             .unwrap()
             .insert([10, 68, 128, 9].into());
         let at_provider = end(&provider);
-        let Local::Pods(seen) = &paths(&at_provider)[0].1.local else {
+        let LocalAddresses::Pods(seen) = &paths(&at_provider)[0].1.local else {
             panic!()
         };
         assert_eq!(**seen, [IpAddr::from([10, 64, 1, 5])].into());
@@ -330,7 +331,7 @@ mod tests {
             .exported
             .insert(behind, "10.80.0.0/24".parse().unwrap());
         let at_customer = end(&customer);
-        let Local::Prefixes(own) = &paths(&at_customer)[0].1.local else {
+        let LocalAddresses::Prefixes(own) = &paths(&at_customer)[0].1.local else {
             panic!()
         };
         assert!(!own.contains(&"10.80.0.0/24".parse().unwrap()), "{own:?}");
@@ -388,8 +389,8 @@ mod tests {
             },
         );
         snapshot.open = Some(OpenAddresses::default());
-        let passed_by = |snapshot: &Snapshot| {
-            let NodeAction::Apply(state) = decide(snapshot, "n1", &[key(100)]) else {
+        let passed_by = |snapshot: &NodeSnapshot| {
+            let NodeAction::Apply(state) = decide_action(snapshot, "n1", &[key(100)]) else {
                 panic!()
             };
             state.passed_by

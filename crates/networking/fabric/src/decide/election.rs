@@ -21,15 +21,15 @@ const MAX_REST: Duration = Duration::from_hours(1);
 
 /// Whether this node does its part as a gateway.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fitness {
+pub struct GatewayFitness {
     failing_since: Option<Instant>,
     rests_until: Option<Instant>,
     rest: Duration,
 }
 
-impl Fitness {
+impl GatewayFitness {
     /// Records whether the tunnel and the tables that guard it are in their desired state.
-    pub fn record(&mut self, works: bool, now: Instant) {
+    pub fn record_health(&mut self, works: bool, now: Instant) {
         if works {
             *self = Self {
                 rests_until: self.rests_until,
@@ -72,7 +72,7 @@ pub type ActiveGateways = BTreeMap<u8, ActiveGateway>;
 
 /// A node's next step in the election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
+pub enum ElectionMove {
     /// Other nodes hold all Leases, or this node may hold none.
     Nothing,
     Renew(u8),
@@ -138,7 +138,7 @@ pub fn is_another_alive(observations: &LeaseObservations, this: &str, now: Insta
 }
 
 /// The other nodes that hold Leases, alive or not. Empty if this node holds none.
-pub fn others(observations: &LeaseObservations, this: &str) -> Vec<OtherGateway> {
+pub fn other_gateways(observations: &LeaseObservations, this: &str) -> Vec<OtherGateway> {
     let is_gateway = observations.leases().any(|lease| lease.is_held_by(this));
     let all = observations
         .leases()
@@ -162,7 +162,7 @@ pub fn is_suspected(observations: &LeaseObservations, this: &str, now: Instant) 
 
 /// A node that takes part in the election.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub struct ElectionCandidate<'a> {
     pub node: &'a str,
     /// Whether the node may be a gateway.
     pub is_fit: bool,
@@ -173,8 +173,8 @@ pub struct Candidate<'a> {
     pub moves_up: bool,
 }
 
-impl Candidate<'_> {
-    pub fn next_move(&self, observations: &LeaseObservations, now: Instant) -> Move {
+impl ElectionCandidate<'_> {
+    pub fn next_move(&self, observations: &LeaseObservations, now: Instant) -> ElectionMove {
         let numbers: Vec<u8> = observations
             .leases()
             .filter(|lease| lease.is_held_by(self.node))
@@ -184,10 +184,10 @@ impl Candidate<'_> {
             .last()
             .filter(|last| !self.is_fit || numbers.len() > 1 || **last >= self.replicas)
         {
-            return Move::GiveUp(*last);
+            return ElectionMove::GiveUp(*last);
         }
         if !self.is_fit {
-            return Move::Nothing;
+            return ElectionMove::Nothing;
         }
         let is_free = |number: &u8| {
             let Some(lease) = observations.lease(*number) else {
@@ -199,11 +199,11 @@ impl Candidate<'_> {
         };
         if let Some(own) = numbers.first() {
             let higher = (0..*own).filter(|_| self.moves_up).find(is_free);
-            return higher.map_or(Move::Renew(*own), Move::Take);
+            return higher.map_or(ElectionMove::Renew(*own), ElectionMove::Take);
         }
         (0..self.replicas)
             .find(is_free)
-            .map_or(Move::Nothing, Move::Take)
+            .map_or(ElectionMove::Nothing, ElectionMove::Take)
     }
 }
 
@@ -217,31 +217,31 @@ mod tests {
     fn a_gateway_that_cannot_carry_packets_makes_room_if_there_is_another() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut fitness = Fitness::default();
-        fitness.record(false, start);
-        fitness.record(false, at(9));
+        let mut fitness = GatewayFitness::default();
+        fitness.record_health(false, start);
+        fitness.record_health(false, at(9));
         assert!(fitness.may_serve(true, at(9)));
         assert!(fitness.may_serve(false, at(10)), "nobody else is there");
         assert!(!fitness.may_serve(true, at(10)));
-        fitness.record(true, at(11));
+        fitness.record_health(true, at(11));
         assert!(!fitness.may_serve(true, at(69)), "it rests");
         assert!(
             fitness.may_serve(false, at(30)),
             "unless the other one is gone"
         );
         assert!(fitness.may_serve(true, at(70)));
-        fitness.record(false, at(71));
-        fitness.record(true, at(75));
-        fitness.record(false, at(76));
+        fitness.record_health(false, at(71));
+        fitness.record_health(true, at(75));
+        fitness.record_health(false, at(76));
         assert!(fitness.may_serve(true, at(85)), "it worked in between");
     }
 
     #[test]
     fn one_that_never_works_rests_for_longer_each_time() {
         let start = Instant::now();
-        let (mut fitness, mut now, mut rests) = (Fitness::default(), start, Vec::new());
+        let (mut fitness, mut now, mut rests) = (GatewayFitness::default(), start, Vec::new());
         for _ in 0..8 {
-            fitness.record(false, now);
+            fitness.record_health(false, now);
             now += FAILURE_TIMEOUT;
             assert!(!fitness.may_serve(true, now));
             let given_up = now;
@@ -251,8 +251,8 @@ mod tests {
             rests.push((now - given_up).as_secs() / 60);
         }
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
-        fitness.record(true, now);
-        fitness.record(false, now);
+        fitness.record_health(true, now);
+        fitness.record_health(false, now);
         assert!(
             !fitness.may_serve(true, now + FAILURE_TIMEOUT)
                 && fitness.may_serve(true, now + FAILURE_TIMEOUT + MIN_REST),
@@ -266,18 +266,18 @@ mod tests {
         let mut observations = seen(&[(0, "n1"), (1, "n2")], start);
         assert_eq!(
             next(&observations, "n2", true, 2, true, start),
-            Move::Renew(1)
+            ElectionMove::Renew(1)
         );
         let later = start + LEASE_DURATION;
         observations.observe(lease(1, "n2"), start + RENEW_PERIOD * 2);
         assert_eq!(
             next(&observations, "n2", true, 2, true, later),
-            Move::Take(0)
+            ElectionMove::Take(0)
         );
         observations.observe(lease(0, "n2"), later);
         assert_eq!(
             next(&observations, "n2", true, 2, true, later),
-            Move::GiveUp(1)
+            ElectionMove::GiveUp(1)
         );
         observations.observe(
             GatewayLease {
@@ -288,7 +288,7 @@ mod tests {
         );
         assert_eq!(
             next(&observations, "n1", true, 2, true, later),
-            Move::Take(1),
+            ElectionMove::Take(1),
             "it is back"
         );
     }
@@ -336,8 +336,8 @@ mod tests {
         replicas: u8,
         moves_up: bool,
         now: Instant,
-    ) -> Move {
-        Candidate {
+    ) -> ElectionMove {
+        ElectionCandidate {
             node,
             is_fit,
             replicas,
@@ -358,11 +358,11 @@ mod tests {
         let now = Instant::now();
         assert_eq!(
             next(&LeaseObservations::default(), "n1", true, 2, false, now),
-            Move::Take(0)
+            ElectionMove::Take(0)
         );
         assert_eq!(
             next(&seen(&[(0, "n1")], now), "n2", true, 2, false, now),
-            Move::Take(1)
+            ElectionMove::Take(1)
         );
         assert_eq!(
             next(
@@ -373,7 +373,7 @@ mod tests {
                 false,
                 now
             ),
-            Move::Nothing
+            ElectionMove::Nothing
         );
         assert_eq!(
             next(
@@ -384,9 +384,12 @@ mod tests {
                 false,
                 now
             ),
-            Move::Renew(1)
+            ElectionMove::Renew(1)
         );
-        assert_eq!(next(&free(now), "n2", true, 2, false, now), Move::Take(0));
+        assert_eq!(
+            next(&free(now), "n2", true, 2, false, now),
+            ElectionMove::Take(0)
+        );
     }
 
     #[test]
@@ -397,17 +400,17 @@ mod tests {
         observations.observe(lease(1, "n2"), start + RENEW_PERIOD * 2);
         assert_eq!(
             next(&observations, "n2", true, 2, false, later),
-            Move::Renew(1)
+            ElectionMove::Renew(1)
         );
         assert_eq!(
             next(&observations, "n3", true, 2, false, later),
-            Move::Take(0)
+            ElectionMove::Take(0)
         );
         // Whoever holds two gives the higher one up.
         observations.observe(lease(0, "n2"), later);
         assert_eq!(
             next(&observations, "n2", true, 2, false, later),
-            Move::GiveUp(1)
+            ElectionMove::GiveUp(1)
         );
     }
 
@@ -417,15 +420,15 @@ mod tests {
         let observations = seen(&[(0, "n1"), (1, "n2")], now);
         assert_eq!(
             next(&observations, "n1", false, 2, false, now),
-            Move::GiveUp(0)
+            ElectionMove::GiveUp(0)
         );
         assert_eq!(
             next(&observations, "n2", true, 1, false, now),
-            Move::GiveUp(1)
+            ElectionMove::GiveUp(1)
         );
         assert_eq!(
             next(&observations, "n3", false, 3, false, now),
-            Move::Nothing
+            ElectionMove::Nothing
         );
     }
 
@@ -510,16 +513,16 @@ mod tests {
         let later = start + LEASE_DURATION;
         assert_eq!(
             next(&observations, "n2", true, 1, false, later),
-            Move::Take(0)
+            ElectionMove::Take(0)
         );
-        observations.forgive_silence(later);
+        observations.restart_silence_times(later);
         assert_eq!(
             next(&observations, "n2", true, 1, false, later),
-            Move::Nothing
+            ElectionMove::Nothing
         );
         assert_eq!(
             next(&observations, "n2", true, 1, false, later + LEASE_DURATION),
-            Move::Take(0)
+            ElectionMove::Take(0)
         );
     }
 
@@ -530,14 +533,14 @@ mod tests {
         observations.observe(written(0, "n1", "10", ""), start);
         observations.observe(written(1, "n2", "11", ""), start);
         assert_eq!(
-            others(&observations, "n2"),
+            other_gateways(&observations, "n2"),
             [OtherGateway {
                 node: "n1".to_owned(),
                 number: 0,
                 version: "10".to_owned()
             }]
         );
-        assert_eq!(others(&observations, "n3"), [], "it is no gateway");
+        assert_eq!(other_gateways(&observations, "n3"), [], "it is no gateway");
         let soon = start + Duration::from_secs(1);
         observations.observe(written(1, "n2", "12", "0@10"), soon);
         assert_eq!(
@@ -557,11 +560,11 @@ mod tests {
         );
         assert_eq!(
             next(&observations, "n3", true, 2, false, soon),
-            Move::Take(0)
+            ElectionMove::Take(0)
         );
         assert_eq!(
             next(&observations, "n2", true, 2, true, soon),
-            Move::Take(0),
+            ElectionMove::Take(0),
             "where one alone is in use"
         );
         assert_eq!(
@@ -575,7 +578,7 @@ mod tests {
         );
         assert_eq!(
             next(&observations, "n1", true, 2, false, soon),
-            Move::Renew(0)
+            ElectionMove::Renew(0)
         );
         observations.observe(written(0, "n1", "13", ""), soon);
         assert_eq!(
@@ -585,7 +588,7 @@ mod tests {
         );
         assert_eq!(
             next(&observations, "n3", true, 2, false, soon),
-            Move::Nothing
+            ElectionMove::Nothing
         );
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use liqo_datapath::tunnel::{PublicKey, RemoteState};
+use liqo_datapath::tunnel::{PublicKey, TunnelRemoteState};
 
 use super::{TURN, TunnelEnd};
 
@@ -22,18 +22,18 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The times since which gateways are called, and relays are unused.
 #[derive(Clone, Debug, Default)]
-pub struct Fallback {
+pub struct RelayFallback {
     called: BTreeMap<PublicKey, Instant>,
     unused: BTreeMap<PublicKey, Instant>,
 }
 
-impl Fallback {
+impl RelayFallback {
     /// The gateways that need a relay. `states` is the tunnel's state. `ours` is its key if
     /// connections are accepted here, too. `relays` are the local addresses of existing relays.
-    pub fn needed(
+    pub fn needed_relays(
         &mut self,
         end: &TunnelEnd,
-        states: &[RemoteState],
+        states: &[TunnelRemoteState],
         relays: &BTreeMap<PublicKey, SocketAddr>,
         ours: Option<PublicKey>,
         now: Instant,
@@ -77,7 +77,7 @@ impl Fallback {
 
 #[cfg(test)]
 mod tests {
-    use liqo_datapath::tunnel::Remote;
+    use liqo_datapath::tunnel::RemoteConfig;
 
     use super::{
         super::{KEEPALIVE, fixtures::key},
@@ -88,7 +88,7 @@ mod tests {
     const UDP: &str = "192.0.2.1:51840";
 
     struct Case {
-        fallback: Fallback,
+        fallback: RelayFallback,
         end: TunnelEnd,
         start: Instant,
         ours: Option<PublicKey>,
@@ -96,10 +96,10 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            let remote = Remote {
+            let remote = RemoteConfig {
                 endpoint: UDP.parse().ok(),
                 keepalive: Some(KEEPALIVE),
-                ..Remote::new(key(5))
+                ..RemoteConfig::new(key(5))
             };
             let tls = [(key(5), vec!["192.0.2.1:443".parse().unwrap()])].into();
             let end = TunnelEnd {
@@ -108,7 +108,7 @@ mod tests {
                 ..TunnelEnd::default()
             };
             Self {
-                fallback: Fallback::default(),
+                fallback: RelayFallback::default(),
                 end,
                 start: Instant::now(),
                 ours: None,
@@ -119,10 +119,10 @@ mod tests {
         /// was heard `heard` seconds ago.
         fn at(&mut self, second: u64, endpoint: &str, heard: Option<u64>, has_relay: bool) -> bool {
             let (endpoint, last_received) = (endpoint.parse().ok(), heard.map(Duration::from_secs));
-            let state = RemoteState {
+            let state = TunnelRemoteState {
                 endpoint,
                 last_received,
-                ..RemoteState::silent(key(5))
+                ..TunnelRemoteState::silent(key(5))
             };
             let relays = has_relay
                 .then(|| (key(5), RELAY.parse().unwrap()))
@@ -131,7 +131,7 @@ mod tests {
             let now = self.start + Duration::from_secs(second);
             !self
                 .fallback
-                .needed(&self.end, &[state], &relays, self.ours, now)
+                .needed_relays(&self.end, &[state], &relays, self.ours, now)
                 .is_empty()
         }
     }

@@ -4,7 +4,7 @@ use liqo_api::{ClusterId, NetworkRanges, TunnelEndpointSpec};
 use liqo_datapath::tunnel::PublicKey;
 use serde_json::json;
 
-use super::{Snapshot, election::ActiveGateway};
+use super::{NodeSnapshot, election::ActiveGateway};
 use crate::view::NodeView;
 
 pub fn id(letter: char) -> ClusterId {
@@ -40,17 +40,17 @@ pub fn peer(id: &ClusterId, here: &str, keys: [u8; 2]) -> TunnelEndpointSpec {
     .unwrap()
 }
 
-pub fn snapshot() -> Snapshot {
+pub fn snapshot() -> NodeSnapshot {
     let ranges: NetworkRanges = serde_json::from_value(json!({
         "podCIDRs": ["10.244.0.0/16"], "serviceCIDRs": ["10.96.0.0/12"], "externalCIDRs": ["10.70.0.0/24"],
     }))
     .unwrap();
-    Snapshot {
+    NodeSnapshot {
         ranges: Some(ranges),
         nodes: [("n1".to_owned(), node(1)), ("n2".to_owned(), node(2))].into(),
         peers: [(id('a'), peer(&id('a'), "10.66.0.0/16", [1, 2]))].into(),
         gateways: [active(0, "n1")].into(),
-        ..Snapshot::default()
+        ..NodeSnapshot::default()
     }
 }
 

@@ -39,7 +39,7 @@ const NOT_LAN: [&str; 22] = [
 /// A network interface of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // The kernel's flags.
-pub struct Interface {
+pub struct NodeInterface {
     pub name: String,
     pub index: u32,
     pub is_up: bool,
@@ -49,7 +49,7 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-impl Interface {
+impl NodeInterface {
     /// Whether clusters are looked for on this interface: the user `chose` it, or chose none and it
     /// looks like one of a local network.
     pub fn is_lan(&self, chosen: &[String], pods: &[IpNet]) -> bool {
@@ -101,7 +101,7 @@ pub fn is_announcer(
         // The first by name of the Ready ones, or of all if none is.
         let selected = nodes
             .iter()
-            .filter(|(_, node)| settings.selects(&node.labels));
+            .filter(|(_, node)| settings.selects_node(&node.labels));
         selected
             .min_by_key(|(_, node)| !node.is_ready)
             .map(|(name, _)| name.as_str())
@@ -113,14 +113,14 @@ pub fn is_announcer(
 mod tests {
     use super::*;
 
-    fn interface(name: &str, address: &str) -> Interface {
-        Interface {
+    fn interface(name: &str, address: &str) -> NodeInterface {
+        NodeInterface {
             name: name.to_owned(),
             index: 2,
             is_up: true,
             is_multicast: true,
             addresses: vec![address.parse().unwrap()],
-            ..Interface::default()
+            ..NodeInterface::default()
         }
     }
 
@@ -156,28 +156,28 @@ mod tests {
         );
         let eth = interface("eth0", "192.168.1.2");
         assert!(
-            !Interface {
+            !NodeInterface {
                 is_up: false,
                 ..eth.clone()
             }
             .is_lan(&[], &pods)
         );
         assert!(
-            !Interface {
+            !NodeInterface {
                 is_multicast: false,
                 ..eth.clone()
             }
             .is_lan(&[], &pods)
         );
         assert!(
-            !Interface {
+            !NodeInterface {
                 addresses: Vec::new(),
                 ..eth.clone()
             }
             .is_lan(&[], &pods)
         );
         assert!(
-            !Interface {
+            !NodeInterface {
                 is_point_to_point: true,
                 ..eth
             }

@@ -26,14 +26,14 @@ use liqo_api::{
 };
 use liqo_datapath::{
     node::PrefixPair,
-    tunnel::{Inward, PublicKey, Remote, RemoteState},
+    tunnel::{InwardChannel, PublicKey, RemoteConfig, TunnelRemoteState},
 };
 use liqo_network_model::{
     PeerMaps,
-    fabric::{Fabric, FabricNode, Gateway, Mac, PeerNetwork, Reachable},
+    fabric::{Fabric, FabricGateway, FabricNode, MacAddress, PeerNetwork, ReachableScope},
     gateways::MAX_GATEWAYS,
     plan::NodePlan,
-    space::{Here, overlap},
+    space::{Here, prefixes_overlap},
     spread::gateway_number,
 };
 use liqo_tunnel_client::session::is_allowed_address;
@@ -70,7 +70,7 @@ const MIN_MTU: u16 = 1280;
 
 /// Everything that the desired state depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Snapshot {
+pub struct NodeSnapshot {
     pub settings: NetworkSettings,
     /// `None` until the manager has written them.
     pub ranges: Option<NetworkRanges>,
@@ -91,10 +91,10 @@ pub struct Snapshot {
     /// The local addresses of the relays over TLS that are connected.
     pub relays: BTreeMap<PublicKey, SocketAddr>,
     /// The admitted tunnel clients, and where the tunnel delivers the packets of each.
-    pub tunnel_clients: BTreeMap<PublicKey, Inward>,
+    pub tunnel_clients: BTreeMap<PublicKey, InwardChannel>,
 }
 
-impl Snapshot {
+impl NodeSnapshot {
     /// The gateways in use, by the numbers of their Leases: the first `replicas` of the nodes that
     /// may be gateways. Only one is in use if the settings contain addresses for peers, because
     /// these addresses lead to one gateway, whichever a peer means. Any node can write a Lease, so
@@ -109,7 +109,7 @@ impl Snapshot {
         let may = |one: &ActiveGateway| {
             self.nodes
                 .get(&one.node)
-                .is_some_and(|node| set.selects(&node.labels))
+                .is_some_and(|node| set.selects_node(&node.labels))
         };
         let (mut nodes, mut keys, mut firsts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let all = self.gateways.iter().map(|(number, one)| (*number, one));
@@ -174,7 +174,7 @@ pub struct TunnelEnd {
     pub mtu: u16,
     pub listen: Vec<SocketAddr>,
     /// The gateways of all peers.
-    pub remotes: Vec<Remote>,
+    pub remotes: Vec<RemoteConfig>,
     /// The peer that each remote's key belongs to.
     pub owners: BTreeMap<PublicKey, ClusterId>,
     /// The direct path that each other remote's key belongs to.
@@ -196,15 +196,15 @@ impl TunnelEnd {
     /// Whether other gateways of peers have to be used, because these are responsive now.
     pub fn is_outdated(&self, responsive: &BTreeSet<PublicKey>) -> bool {
         let mut remotes = self.remotes.clone();
-        choose(&mut remotes, &self.owners, responsive);
+        keep_responsive(&mut remotes, &self.owners, responsive);
         remotes != self.remotes
     }
 }
 
 /// The responsive gateways of peers. A gateway whose node dies is noticed within two seconds if it
 /// answers probes, which other implementations of WireGuard do not.
-pub fn responsive(remotes: &[RemoteState]) -> BTreeSet<PublicKey> {
-    let is_responsive = |remote: &&RemoteState| {
+pub fn responsive_gateways(remotes: &[TunnelRemoteState]) -> BTreeSet<PublicKey> {
+    let is_responsive = |remote: &&TunnelRemoteState| {
         let is_quiet = |ago: Duration| ago >= QUIET && remote.unanswered >= MIN_UNANSWERED;
         remote
             .last_received
@@ -219,14 +219,15 @@ pub fn responsive(remotes: &[RemoteState]) -> BTreeSet<PublicKey> {
 
 /// Sends only to the responsive gateways of a peer, which share the flows; if none responds, to
 /// all. So we notice that a peer lost a gateway before the peer can tell us.
-fn choose(
-    remotes: &mut [Remote],
+fn keep_responsive(
+    remotes: &mut [RemoteConfig],
     owners: &BTreeMap<PublicKey, ClusterId>,
     responsive: &BTreeSet<PublicKey>,
 ) {
-    let is_responsive = |remote: &Remote| responsive.contains(&remote.public_key);
-    let of_one_peer =
-        |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
+    let is_responsive = |remote: &RemoteConfig| responsive.contains(&remote.public_key);
+    let of_one_peer = |one: &RemoteConfig, other: &RemoteConfig| {
+        owners.get(&one.public_key) == owners.get(&other.public_key)
+    };
     for gateways in remotes.chunk_by_mut(of_one_peer) {
         // Tunnel clients belong to no peer, and call us. The tunnel chooses among gateways on
         // direct paths.
@@ -252,7 +253,7 @@ fn choose(
 }
 
 /// Whether this node has to know the single addresses that are open.
-pub fn needs_open_addresses(snapshot: &Snapshot, this: &str) -> bool {
+pub fn needs_open_addresses(snapshot: &NodeSnapshot, this: &str) -> bool {
     let needs = |peer: &TunnelEndpointSpec| {
         peer.reach == Reach::Offloaded
             || peer.api_server
@@ -263,7 +264,7 @@ pub fn needs_open_addresses(snapshot: &Snapshot, this: &str) -> bool {
 }
 
 /// Decides the action on this node. `ours` are the node's keys.
-pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction {
+pub fn decide_action(snapshot: &NodeSnapshot, this: &str, ours: &[PublicKey]) -> NodeAction {
     if !snapshot.settings.enabled {
         return NodeAction::Clear;
     }
@@ -278,9 +279,9 @@ pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction
     if needs_open_addresses(snapshot, this) && snapshot.open.is_none() {
         return NodeAction::Wait("the pods and Services that peers may reach are being listed");
     }
-    let addresses = addresses(snapshot, ranges);
-    let (fabric, left_out) = fabric(snapshot, ranges, &addresses);
-    let plan = fabric.plan(this);
+    let addresses = usable_node_addresses(snapshot, ranges);
+    let (fabric, left_out) = build_fabric(snapshot, ranges, &addresses);
+    let plan = fabric.node_plan(this);
     // Tunnel clients need neither a peer nor the kernel.
     let has_clients = snapshot.is_gateway(this) && !snapshot.tunnel_clients.is_empty();
     let tunnel =
@@ -302,7 +303,12 @@ pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction
 }
 
 /// Whether this node, which is a gateway, does its part.
-pub fn works(snapshot: &Snapshot, action: &NodeAction, is_applied: bool, is_running: bool) -> bool {
+pub fn is_gateway_working(
+    snapshot: &NodeSnapshot,
+    action: &NodeAction,
+    is_applied: bool,
+    is_running: bool,
+) -> bool {
     match action {
         NodeAction::Apply(desired) => is_applied && (is_running || desired.tunnel.is_none()),
         // Without ranges every node waits, so another gateway would do no better.
@@ -313,7 +319,7 @@ pub fn works(snapshot: &Snapshot, action: &NodeAction, is_applied: bool, is_runn
 
 /// The addresses of nodes outside of the ranges of pods and peers. The range of Services may be a
 /// guess, and too wide, so it does not count.
-fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> NodeAddresses {
+fn usable_node_addresses(snapshot: &NodeSnapshot, ranges: &NetworkRanges) -> NodeAddresses {
     let remote = snapshot
         .peers
         .values()
@@ -329,14 +335,14 @@ fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> NodeAddresses {
 }
 
 /// The fabric; and the peers that are left out, with the reason.
-fn fabric(
-    snapshot: &Snapshot,
+fn build_fabric(
+    snapshot: &NodeSnapshot,
     ranges: &NetworkRanges,
     addresses: &NodeAddresses,
 ) -> (Fabric, BTreeMap<ClusterId, String>) {
     let gateway = |name: &str| {
         let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
-        Some(Gateway {
+        Some(FabricGateway {
             slot,
             number: gateway_number(&found.first_key.0),
         })
@@ -348,7 +354,7 @@ fn fabric(
             FabricNode {
                 addresses,
                 pods: view.pods.clone(),
-                mac: mac(name),
+                mac: mac_of_node(name),
                 gateway: gateway(name),
             },
         )
@@ -370,7 +376,7 @@ fn fabric(
         .copied()
         .collect();
     for (id, spec) in &snapshot.peers {
-        match peer(id, spec, snapshot, &fabric, &own) {
+        match peer_network(id, spec, snapshot, &fabric, &own) {
             Ok(peer) => {
                 fabric.peers.insert(id.clone(), peer);
             }
@@ -384,10 +390,10 @@ fn fabric(
 
 /// A peer as the nodes see it. A peer whose prefixes overlap with others is left out, because nft
 /// would refuse the tables of all peers.
-fn peer(
+fn peer_network(
     id: &ClusterId,
     spec: &TunnelEndpointSpec,
-    snapshot: &Snapshot,
+    snapshot: &NodeSnapshot,
     fabric: &Fabric,
     own: &[IpNet],
 ) -> Result<PeerNetwork, String> {
@@ -404,7 +410,7 @@ fn peer(
         .chain(nodes)
         .collect();
     for (here, _) in maps.imported.pairs() {
-        if let Some(other) = taken.iter().find(|other| overlap(&here.0, other)) {
+        if let Some(other) = taken.iter().find(|other| prefixes_overlap(&here.0, other)) {
             return Err(format!(
                 "its prefix {} overlaps with {other}, which is in use here",
                 here.0
@@ -417,13 +423,13 @@ fn peer(
         maps: &maps,
     };
     let reachable = match spec.reach {
-        Reach::Pods => Reachable::Everything,
+        Reach::Pods => ReachableScope::Everything,
         Reach::Offloaded => reachable_offloaded(id, spec, snapshot, &ours),
     };
     let offloaded = offloaded_pods(id, snapshot, &ours);
     let api_server = spec.api_server.then(|| api_clients(snapshot, &maps));
     let customers = spec.customers.clone();
-    let mtus = narrow_ways(spec, fabric.mtu);
+    let mtus = narrow_prefix_mtus(spec, fabric.mtu);
     Ok(PeerNetwork {
         maps,
         mtus,
@@ -459,7 +465,7 @@ impl OurAddresses<'_> {
     /// Whether the peer sees it as an address behind this cluster.
     fn is_shown_pod(&self, address: &IpAddr) -> bool {
         !self.is_node(address)
-            && self.maps.exported.there(Here(*address)).is_some()
+            && self.maps.exported.to_there(Here(*address)).is_some()
             && !is_in(self.own, address)
     }
 }
@@ -472,9 +478,9 @@ fn is_in(prefixes: &[IpNet], address: &IpAddr) -> bool {
 fn reachable_offloaded(
     id: &ClusterId,
     spec: &TunnelEndpointSpec,
-    snapshot: &Snapshot,
+    snapshot: &NodeSnapshot,
     ours: &OurAddresses,
-) -> Reachable {
+) -> ReachableScope {
     // Pods of another peer are reachable if both policies let the peers reach each other through
     // us.
     let others = snapshot
@@ -492,7 +498,7 @@ fn reachable_offloaded(
             .collect()
     };
     let open = snapshot.open.as_ref();
-    Reachable::Only {
+    ReachableScope::Only {
         all: open
             .map(|open| pods_among(&open.reachable))
             .unwrap_or_default(),
@@ -503,7 +509,11 @@ fn reachable_offloaded(
 }
 
 /// The addresses of the pods that this peer offloaded to us, if it is a customer of another one.
-fn offloaded_pods(id: &ClusterId, snapshot: &Snapshot, ours: &OurAddresses) -> BTreeSet<IpAddr> {
+fn offloaded_pods(
+    id: &ClusterId,
+    snapshot: &NodeSnapshot,
+    ours: &OurAddresses,
+) -> BTreeSet<IpAddr> {
     let is_customer = snapshot
         .peers
         .iter()
@@ -524,7 +534,7 @@ fn offloaded_pods(id: &ClusterId, snapshot: &Snapshot, ours: &OurAddresses) -> B
 }
 
 /// The addresses of a peer's pods that use our API servers.
-fn api_clients(snapshot: &Snapshot, maps: &PeerMaps) -> BTreeSet<IpAddr> {
+fn api_clients(snapshot: &NodeSnapshot, maps: &PeerMaps) -> BTreeSet<IpAddr> {
     let is_there = |address: &&IpAddr| {
         maps.imported
             .pairs()
@@ -540,13 +550,13 @@ fn api_clients(snapshot: &Snapshot, maps: &PeerMaps) -> BTreeSet<IpAddr> {
 }
 
 /// The MTU of our devices. Ways to peers that carry less have routes that say so.
-fn device_mtu(snapshot: &Snapshot) -> u16 {
+fn device_mtu(snapshot: &NodeSnapshot) -> u16 {
     snapshot.settings.mtu.max(MIN_MTU)
 }
 
 /// The MTUs of the ways to a peer's prefixes, where they are lower than that of our devices.
 /// Multiples of 16, because the tunnel pads packets to a multiple of 16 bytes.
-fn narrow_ways(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u32> {
+fn narrow_prefix_mtus(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u32> {
     let mtu = |there: &IpNet| {
         let known = [Some(&spec.mtu), spec.path_mtus.get(there)]
             .into_iter()
@@ -565,12 +575,17 @@ fn narrow_ways(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u3
 }
 
 /// The same on all nodes, because it only depends on the node's name.
-fn mac(name: &str) -> Mac {
+fn mac_of_node(name: &str) -> MacAddress {
     let digest = Sha256::digest(name.as_bytes());
-    Mac::of([digest[0], digest[1], digest[2], digest[3], digest[4]])
+    MacAddress::from_hash([digest[0], digest[1], digest[2], digest[3], digest[4]])
 }
 
-fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKey]) -> TunnelEnd {
+fn tunnel_end(
+    snapshot: &NodeSnapshot,
+    fabric: &Fabric,
+    this: &str,
+    ours: &[PublicKey],
+) -> TunnelEnd {
     let addresses = fabric
         .nodes
         .get(this)
@@ -629,7 +644,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
             if !tls.is_empty() {
                 end.tls.insert(public_key, tls);
             }
-            end.remotes.push(Remote {
+            end.remotes.push(RemoteConfig {
                 first_key: gateway.first_key.as_ref().and_then(|key| key.parse().ok()),
                 endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved)
                     .into_iter()
@@ -637,20 +652,21 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
                 relay: snapshot.relays.get(&public_key).copied(),
                 keepalive: Some(KEEPALIVE),
                 prefixes: prefixes.clone(),
-                ..Remote::new(public_key)
+                ..RemoteConfig::new(public_key)
             });
         }
     }
-    choose(&mut end.remotes, &end.owners, &snapshot.responsive);
-    direct::add(&mut end, snapshot, fabric, ours, usable);
+    keep_responsive(&mut end.remotes, &end.owners, &snapshot.responsive);
+    direct::add_direct_gateways(&mut end, snapshot, fabric, ours, usable);
     let clients = snapshot
         .tunnel_clients
         .iter()
         .filter(|(client, _)| !ours.contains(client));
-    end.remotes.extend(clients.map(|(client, inward)| Remote {
-        inward: Some(inward.clone()),
-        ..Remote::new(*client)
-    }));
+    end.remotes
+        .extend(clients.map(|(client, inward)| RemoteConfig {
+            inward: Some(inward.clone()),
+            ..RemoteConfig::new(*client)
+        }));
     end
 }
 
@@ -659,7 +675,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
 fn own_key(
     gateway: &GatewayAddress,
     id: &ClusterId,
-    snapshot: &Snapshot,
+    snapshot: &NodeSnapshot,
     ours: &[PublicKey],
 ) -> Option<PublicKey> {
     let key: PublicKey = gateway
@@ -699,7 +715,7 @@ fn may_be_called(address: &SocketAddr, forbidden: &[IpNet]) -> bool {
 
 /// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer, and of
 /// gateways on direct paths, at most [`MAX_NAMES_OF_PATH`] of each path.
-pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
+pub fn gateway_names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
     let among = |gateways: &[GatewayAddress], most: usize| {
         let endpoints = gateways
             .iter()

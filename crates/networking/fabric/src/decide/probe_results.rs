@@ -34,8 +34,8 @@ struct ProbedNode {
 impl ProbeResults {
     /// Records a round of probes, and which gateways answered. Returns the suspected ones if they
     /// changed. A node that never answered is not suspected: a firewall may be in the way.
-    pub fn record(&mut self, round: &[(OtherGateway, bool)]) -> Option<SuspectedGateways> {
-        let before = self.suspected();
+    pub fn record_round(&mut self, round: &[(OtherGateway, bool)]) -> Option<SuspectedGateways> {
+        let before = self.suspected_gateways();
         // If none of several nodes answers, it is this node that has no network.
         if round.len() > 1 && !round.iter().any(|(_, has_answered)| *has_answered) {
             return None;
@@ -60,11 +60,11 @@ impl ProbeResults {
                 };
             }
         }
-        let now = self.suspected();
+        let now = self.suspected_gateways();
         (now != before).then_some(now)
     }
 
-    fn suspected(&self) -> SuspectedGateways {
+    fn suspected_gateways(&self) -> SuspectedGateways {
         self.0
             .values()
             .filter_map(|probed| probed.suspected.clone())
@@ -92,7 +92,7 @@ mod tests {
     ) -> Vec<Option<String>> {
         let round = |answer: &bool| {
             results
-                .record(&[(other("n1", 0, version), *answer)])
+                .record_round(&[(other("n1", 0, version), *answer)])
                 .map(|suspected| suspected.to_string())
         };
         answers.iter().map(round).collect()
@@ -141,7 +141,7 @@ mod tests {
     fn a_node_that_reaches_none_of_several_suspects_nobody() {
         let mut results = ProbeResults::default();
         let mut both = |answers: [bool; 2]| {
-            results.record(&[
+            results.record_round(&[
                 (other("n1", 0, "10"), answers[0]),
                 (other("n2", 1, "11"), answers[1]),
             ])
@@ -159,7 +159,7 @@ mod tests {
     fn a_node_that_holds_no_lease_any_more_is_forgotten() {
         let mut results = ProbeResults::default();
         suspected(&mut results, "10", &[true, false, false, false]);
-        let another = results.record(&[(other("n3", 0, "14"), true)]);
+        let another = results.record_round(&[(other("n3", 0, "14"), true)]);
         assert_eq!(another, Some(SuspectedGateways::default()));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use liqo_datapath::tunnel::Measured;
+use liqo_datapath::tunnel::PathMeasurement;
 
 /// The minimum time between two changes.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(30);
@@ -14,16 +14,16 @@ const MIN_DIFFERENCE: u32 = 5000;
 const LOSS_STEPS: [u8; 4] = [100, 50, 20, 5];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quality {
+pub struct ReportedQuality {
     /// The shortest round-trip time, in microseconds.
     pub latency: Option<u32>,
     /// The minimum loss, in percent.
     pub loss: Option<u8>,
 }
 
-impl Quality {
+impl ReportedQuality {
     /// The loss only goes to a lower step when it falls below half of the former one.
-    fn of(measured: Measured, before: Option<u8>) -> Self {
+    fn from_measurement(measured: PathMeasurement, before: Option<u8>) -> Self {
         let percent = measured.lost_per_thousand / 10;
         let at_least = LOSS_STEPS
             .into_iter()
@@ -32,15 +32,15 @@ impl Quality {
         let is_about_the_same =
             |before: &u8| *before > at_least && percent * 2 >= u16::from(*before);
         Self {
-            latency: measured.shortest.map(rounded),
+            latency: measured.shortest.map(rounded_micros),
             loss: before.filter(is_about_the_same).or(Some(at_least)),
         }
     }
 
     /// The figures to publish now, if the last change was published `ago`.
     #[must_use]
-    pub fn next(self, measured: Option<Measured>, ago: Duration) -> Self {
-        let Some(new) = measured.map(|measured| Self::of(measured, self.loss)) else {
+    pub fn next(self, measured: Option<PathMeasurement>, ago: Duration) -> Self {
+        let Some(new) = measured.map(|measured| Self::from_measurement(measured, self.loss)) else {
             return self;
         };
         let differs = match (self.latency, new.latency) {
@@ -60,7 +60,7 @@ impl Quality {
 }
 
 /// In microseconds, with two significant digits.
-fn rounded(time: Duration) -> u32 {
+fn rounded_micros(time: Duration) -> u32 {
     let exact = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     let unit = 10u32.pow(exact.checked_ilog10().unwrap_or(0).saturating_sub(1));
     exact / unit * unit
@@ -70,17 +70,17 @@ fn rounded(time: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    fn measured(microseconds: u64, lost_per_thousand: u16) -> Measured {
+    fn measured(microseconds: u64, lost_per_thousand: u16) -> PathMeasurement {
         let time = Some(Duration::from_micros(microseconds));
-        Measured {
+        PathMeasurement {
             latency: time,
             shortest: time,
             lost_per_thousand,
         }
     }
 
-    fn published(latency: u32, loss: u8) -> Quality {
-        Quality {
+    fn published(latency: u32, loss: u8) -> ReportedQuality {
+        ReportedQuality {
             latency: Some(latency),
             loss: Some(loss),
         }
@@ -89,15 +89,15 @@ mod tests {
     #[test]
     fn the_first_figures_are_published_at_once_and_rounded() {
         assert_eq!(
-            Quality::default().next(None, Duration::ZERO),
-            Quality::default()
+            ReportedQuality::default().next(None, Duration::ZERO),
+            ReportedQuality::default()
         );
         assert_eq!(
-            Quality::default().next(Some(measured(12_345, 42)), Duration::ZERO),
+            ReportedQuality::default().next(Some(measured(12_345, 42)), Duration::ZERO),
             published(12_000, 0)
         );
         assert_eq!(
-            [7, 99, 100, 1999].map(|time| rounded(Duration::from_micros(time))),
+            [7, 99, 100, 1999].map(|time| rounded_micros(Duration::from_micros(time))),
             [7, 99, 100, 1900]
         );
     }
@@ -167,14 +167,14 @@ mod tests {
             ],
             [5, 0, 20, 5, 20]
         );
-        let dead = Measured {
+        let dead = PathMeasurement {
             latency: None,
             shortest: None,
             lost_per_thousand: 1000,
         };
         assert_eq!(
             published(1000, 0).next(Some(dead), MIN_INTERVAL),
-            Quality {
+            ReportedQuality {
                 latency: None,
                 loss: Some(100)
             }

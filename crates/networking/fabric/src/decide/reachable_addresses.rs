@@ -17,7 +17,7 @@ use std::{
 use ipnet::IpNet;
 use liqo_api::ClusterId;
 
-use crate::view::{Backends, LocalPodView};
+use crate::view::{LocalPodView, ServiceBackends};
 
 /// Addresses by the peer that may reach them.
 pub type ReachableAddresses = BTreeMap<ClusterId, BTreeSet<IpAddr>>;
@@ -39,13 +39,13 @@ pub struct OpenAddresses {
 
 /// The input of [`open_addresses`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Exposure {
-    pub remote_pods: Vec<RemotePod>,
+pub struct ExposureInput {
+    pub remote_pods: Vec<RunningRemotePod>,
     /// Offloaded namespaces, and the clusters that have a remote namespace of each.
     pub offloaded: BTreeMap<String, BTreeSet<ClusterId>>,
     /// Services with pods, by namespace and name, and whether each is reflected to other clusters.
     pub services: BTreeMap<(String, String), bool>,
-    pub backends: Vec<Arc<Backends>>,
+    pub backends: Vec<Arc<ServiceBackends>>,
     /// The pods of offloaded namespaces that have a reflected Service, or use the API server here.
     pub local_pods: BTreeMap<String, Vec<Arc<LocalPodView>>>,
     /// Without virtual nodes.
@@ -57,7 +57,7 @@ pub struct Exposure {
 
 /// A remote pod that runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RemotePod {
+pub struct RunningRemotePod {
     pub consumer: ClusterId,
     /// The namespace of the consumer that it comes from.
     pub home_namespace: String,
@@ -65,7 +65,7 @@ pub struct RemotePod {
 }
 
 /// Computes the addresses that are open between each peer and us.
-pub fn open_addresses(exposure: &Exposure) -> OpenAddresses {
+pub fn open_addresses(exposure: &ExposureInput) -> OpenAddresses {
     let offloaded = addresses_by(exposure, |pod| pod.consumer.clone());
     let of_home_namespaces = addresses_by(exposure, |pod| {
         (pod.consumer.clone(), pod.home_namespace.clone())
@@ -126,7 +126,7 @@ struct BehindServices {
 
 /// The addresses behind Services, by namespace, for each namespace with a Service that is
 /// reflected.
-fn behind_services(exposure: &Exposure) -> BTreeMap<&str, BehindServices> {
+fn behind_services(exposure: &ExposureInput) -> BTreeMap<&str, BehindServices> {
     let reflected = exposure
         .services
         .iter()
@@ -153,7 +153,7 @@ fn behind_services(exposure: &Exposure) -> BTreeMap<&str, BehindServices> {
 }
 
 /// The addresses of a namespace's pods, as far as a pod on its node can have them.
-fn addresses_of_pods(exposure: &Exposure, namespace: &str) -> BTreeSet<IpAddr> {
+fn addresses_of_pods(exposure: &ExposureInput, namespace: &str) -> BTreeSet<IpAddr> {
     let is_remote = |address: &IpAddr| {
         exposure
             .remote
@@ -174,8 +174,8 @@ fn addresses_of_pods(exposure: &Exposure, namespace: &str) -> BTreeSet<IpAddr> {
 }
 
 fn addresses_by<K: Ord>(
-    exposure: &Exposure,
-    key: impl Fn(&RemotePod) -> K,
+    exposure: &ExposureInput,
+    key: impl Fn(&RunningRemotePod) -> K,
 ) -> BTreeMap<K, BTreeSet<IpAddr>> {
     let mut found: BTreeMap<K, BTreeSet<IpAddr>> = BTreeMap::new();
     for pod in &exposure.remote_pods {
@@ -194,13 +194,13 @@ mod tests {
             .collect()
     }
 
-    fn reachable_addresses(exposure: &Exposure) -> ReachableAddresses {
+    fn reachable_addresses(exposure: &ExposureInput) -> ReachableAddresses {
         open_addresses(exposure).reachable
     }
 
     #[test]
     fn a_consumer_reaches_its_own_pods_alone() {
-        let pod = |consumer: char, home_namespace: &str, last: u8| RemotePod {
+        let pod = |consumer: char, home_namespace: &str, last: u8| RunningRemotePod {
             consumer: id(consumer),
             home_namespace: home_namespace.into(),
             addresses: addresses(&[last]),
@@ -211,9 +211,9 @@ mod tests {
             pod('a', "shop", 3),
             pod('a', "bank", 4),
         ];
-        let open = open_addresses(&Exposure {
+        let open = open_addresses(&ExposureInput {
             remote_pods,
-            ..Exposure::default()
+            ..ExposureInput::default()
         });
         assert_eq!(
             open.reachable,
@@ -225,8 +225,12 @@ mod tests {
         );
     }
 
-    fn backends(namespace: &str, service: &str, addresses: &BTreeSet<IpAddr>) -> Arc<Backends> {
-        Arc::new(Backends {
+    fn backends(
+        namespace: &str,
+        service: &str,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> Arc<ServiceBackends> {
+        Arc::new(ServiceBackends {
             service: (namespace.into(), service.into()),
             addresses: addresses.clone(),
             is_denied: false,
@@ -243,9 +247,9 @@ mod tests {
 
     /// Namespace `shop` is offloaded to `a`, and has five pods here. Its Service `web` is
     /// reflected, its Service `database` is not.
-    fn shop() -> Exposure {
+    fn shop() -> ExposureInput {
         let service = |name: &str| ("shop".to_owned(), name.to_owned());
-        Exposure {
+        ExposureInput {
             offloaded: [("shop".to_owned(), [id('a')].into())].into(),
             services: [(service("web"), true), (service("database"), false)].into(),
             local_pods: [(
@@ -259,7 +263,7 @@ mod tests {
                 (id('b'), vec!["10.66.0.0/16".parse().unwrap()]),
             ]
             .into(),
-            ..Exposure::default()
+            ..ExposureInput::default()
         }
     }
 
@@ -303,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_leaves_its_service_keeps_its_connections_until_it_is_gone() {
-        let established = |exposure: &Exposure| {
+        let established = |exposure: &ExposureInput| {
             open_addresses(exposure)
                 .established
                 .remove(&id('a'))
@@ -336,7 +340,7 @@ mod tests {
     fn endpoints_that_are_no_longer_reflected_are_closed_to_connections_that_exist() {
         let mut exposure = shop();
         exposure.backends = vec![backends("shop", "web", &addresses(&[1, 2]))];
-        let is_open = |exposure: &Exposure| {
+        let is_open = |exposure: &ExposureInput| {
             let open = open_addresses(exposure);
             let has = |all: &ReachableAddresses| {
                 all.get(&id('a'))

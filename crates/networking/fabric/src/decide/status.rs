@@ -12,9 +12,9 @@ use liqo_api::{
     CONNECTED, ClusterId, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus,
     TunnelReason,
 };
-use liqo_datapath::tunnel::{Measured, PublicKey, RemoteState};
+use liqo_datapath::tunnel::{PathMeasurement, PublicKey, TunnelRemoteState};
 
-use super::{TURN, quality::Quality};
+use super::{TURN, quality::ReportedQuality};
 
 /// A peer that was not heard for this time does not answer.
 const SILENCE: Duration = Duration::from_secs(TURN.as_secs() * 3);
@@ -23,18 +23,18 @@ const SILENCE: Duration = Duration::from_secs(TURN.as_secs() * 3);
 #[derive(Clone, Debug, Default)]
 pub struct ObservedTunnel {
     /// The peer's gateways.
-    pub remotes: Vec<RemoteState>,
+    pub remotes: Vec<TunnelRemoteState>,
     /// The real addresses of gateways that are reached over a relay.
     pub relayed: BTreeMap<PublicKey, SocketAddr>,
     /// Set if the peer gets no network, and why.
     pub left_out: Option<String>,
     /// The gateways on direct paths to clusters behind the peer.
-    pub direct: Vec<(ClusterId, RemoteState)>,
+    pub direct: Vec<(ClusterId, TunnelRemoteState)>,
 }
 
 impl ObservedTunnel {
     /// The peer's gateways that were heard recently.
-    fn heard(&self) -> impl Iterator<Item = &RemoteState> {
+    fn heard_gateways(&self) -> impl Iterator<Item = &TunnelRemoteState> {
         self.remotes
             .iter()
             .filter(|remote| remote.last_received.is_some_and(|ago| ago < SILENCE))
@@ -42,11 +42,11 @@ impl ObservedTunnel {
 
     /// Whether a gateway of the peer answers over TLS, because its datagrams do not arrive.
     pub fn is_relayed(&self) -> bool {
-        self.is_connected() && self.heard().any(RemoteState::is_relayed)
+        self.is_connected() && self.heard_gateways().any(TunnelRemoteState::is_relayed)
     }
 
     /// The address from which this gateway of the peer was heard.
-    fn endpoint(&self, heard: &RemoteState) -> Option<SocketAddr> {
+    fn gateway_address(&self, heard: &TunnelRemoteState) -> Option<SocketAddr> {
         // A relay's local address is of no use outside of this node.
         if heard.is_relayed() {
             self.relayed.get(&heard.public_key).copied()
@@ -57,21 +57,23 @@ impl ObservedTunnel {
 
     /// Whether the peer answers.
     pub fn is_connected(&self) -> bool {
-        self.left_out.is_none() && self.heard().next().is_some()
+        self.left_out.is_none() && self.heard_gateways().next().is_some()
     }
 
     /// Number of the peer's gateways that answer.
-    pub fn answering(&self) -> usize {
-        self.heard().filter(|_| self.left_out.is_none()).count()
+    pub fn answering_gateways(&self) -> usize {
+        self.heard_gateways()
+            .filter(|_| self.left_out.is_none())
+            .count()
     }
 
     /// The worst measurement of all its gateways.
-    pub fn measured(&self) -> Option<Measured> {
+    pub fn worst_measurement(&self) -> Option<PathMeasurement> {
         let all = self
-            .heard()
+            .heard_gateways()
             .filter(|_| self.is_connected())
             .filter_map(|remote| remote.measured);
-        all.reduce(|one, other| Measured {
+        all.reduce(|one, other| PathMeasurement {
             latency: one.latency.max(other.latency),
             shortest: one.shortest.max(other.shortest),
             lost_per_thousand: one.lost_per_thousand.max(other.lost_per_thousand),
@@ -85,24 +87,24 @@ impl ObservedTunnel {
         before: Option<&GatewayStatus>,
         since_written: Duration,
     ) -> GatewayStatus {
-        let before = before.map(|before| Quality {
+        let before = before.map(|before| ReportedQuality {
             latency: before.latency_microseconds,
             loss: before.loss_percent,
         });
         let quality = before
             .unwrap_or_default()
-            .next(self.measured(), since_written);
+            .next(self.worst_measurement(), since_written);
         let quality = if self.is_connected() {
             quality
         } else {
-            Quality::default()
+            ReportedQuality::default()
         };
         let connected = self.is_connected();
         // A gateway whose key is being renewed is heard from the same address twice.
         let endpoints: BTreeSet<_> = self
-            .heard()
+            .heard_gateways()
             .filter(|_| connected)
-            .filter_map(|remote| self.endpoint(remote))
+            .filter_map(|remote| self.gateway_address(remote))
             .collect();
         let transport = if self.is_relayed() {
             Transport::Tls
@@ -132,7 +134,7 @@ impl ObservedTunnel {
 /// The new status of the network towards a peer, as the gateway on `node` writes it; `None` if it
 /// did not change. The parts of the other `gateways` stay. Whether the peer is connected depends on
 /// all parts; if it is not, the first gateway writes why.
-pub fn status(
+pub fn tunnel_status(
     node: &str,
     gateways: &[String],
     spec: &TunnelEndpointSpec,
@@ -165,10 +167,10 @@ pub fn status(
         )),
         speaker => speaker
             .filter(|speaker| *speaker == node)
-            .map(|_| condition(spec, tunnel)),
+            .map(|_| tunnel_condition(spec, tunnel)),
     };
     let changed = wanted.and_then(|wanted| {
-        conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now)
+        conditions::updated_conditions(&current.conditions, std::slice::from_ref(&wanted), now)
     });
     let status = TunnelEndpointStatus {
         gateway: Some(gateways.join(", ")).filter(|names| !names.is_empty()),
@@ -181,7 +183,7 @@ pub fn status(
     (status != *current).then_some(status)
 }
 
-fn condition(spec: &TunnelEndpointSpec, tunnel: &ObservedTunnel) -> DesiredCondition {
+fn tunnel_condition(spec: &TunnelEndpointSpec, tunnel: &ObservedTunnel) -> DesiredCondition {
     let name = if spec.cluster_name.is_empty() {
         spec.cluster_id.as_str()
     } else {
@@ -201,7 +203,7 @@ fn condition(spec: &TunnelEndpointSpec, tunnel: &ObservedTunnel) -> DesiredCondi
             format!("no gateway of {name} is known here"),
         );
     }
-    if let Some(heard) = tunnel.heard().find(|remote| remote.is_relayed()) {
+    if let Some(heard) = tunnel.heard_gateways().find(|remote| remote.is_relayed()) {
         let of_key = spec
             .gateways
             .iter()
@@ -257,16 +259,16 @@ mod tests {
     }
 
     fn seen(heard: Option<u64>, endpoint: Option<&str>) -> ObservedTunnel {
-        let public_key = PrivateKey::generate().public();
+        let public_key = PrivateKey::generate().public_key();
         let (endpoint, last_received) = (
             endpoint.map(|text| text.parse().unwrap()),
             heard.map(Duration::from_secs),
         );
         ObservedTunnel {
-            remotes: vec![RemoteState {
+            remotes: vec![TunnelRemoteState {
                 endpoint,
                 last_received,
-                ..RemoteState::silent(public_key)
+                ..TunnelRemoteState::silent(public_key)
             }],
             ..ObservedTunnel::default()
         }
@@ -278,7 +280,7 @@ mod tests {
         current: &TunnelEndpointStatus,
         seen: &ObservedTunnel,
     ) -> Option<TunnelEndpointStatus> {
-        status(
+        tunnel_status(
             node,
             &["n1", "n2"].map(str::to_owned),
             &spec(),
@@ -422,7 +424,7 @@ mod tests {
     fn the_part_of_a_gateway_that_is_gone_is_removed() {
         let heard = seen(Some(1), Some("192.0.2.1:51840"));
         let both = by("n2", &of(&heard).1, &heard).unwrap();
-        let alone = status(
+        let alone = tunnel_status(
             "n2",
             &["n2".to_owned()],
             &spec(),
@@ -451,7 +453,7 @@ mod tests {
             ..liqo_api::GatewayAddress::default()
         }];
         let say = |seen: &ObservedTunnel| {
-            status(
+            tunnel_status(
                 "n1",
                 &["n1".to_owned()],
                 &spec,
@@ -490,7 +492,7 @@ mod tests {
     fn measurements_are_published_while_the_peer_is_connected() {
         let mut seen = seen(Some(1), Some("192.0.2.1:51840"));
         let time = Some(Duration::from_micros(1234));
-        seen.remotes[0].measured = Some(Measured {
+        seen.remotes[0].measured = Some(PathMeasurement {
             latency: time,
             shortest: time,
             lost_per_thousand: 70,
@@ -505,7 +507,7 @@ mod tests {
         assert_eq!(figures(&said), (Some(1200), Some(5)));
         // Another gateway of the peer is further away.
         let mut other = seen.remotes[0].clone();
-        other.measured = Some(Measured {
+        other.measured = Some(PathMeasurement {
             latency: time,
             shortest: Some(Duration::from_millis(20)),
             lost_per_thousand: 0,

@@ -8,8 +8,8 @@ use super::{
 
 const OURS: PublicKey = PublicKey([9; 32]);
 
-fn wanted(snapshot: &Snapshot, this: &str) -> DesiredState {
-    match decide(snapshot, this, &[OURS]) {
+fn wanted(snapshot: &NodeSnapshot, this: &str) -> DesiredState {
+    match decide_action(snapshot, this, &[OURS]) {
         NodeAction::Apply(desired) => *desired,
         other => panic!("{other:?}"),
     }
@@ -57,8 +57,8 @@ fn all_gateways_are_in_use_unless_peers_call_one_address() {
 fn a_lease_makes_a_gateway_only_of_a_node_that_may_be_one_and_neither_name_nor_key_counts_twice() {
     let mut three = snapshot();
     three.nodes.insert("n3".to_owned(), fixtures::node(3));
-    let gateways = |snapshot: &Snapshot| wanted(snapshot, "n3").gateways;
-    let with = |gateways: [(u8, ActiveGateway); 3]| Snapshot {
+    let gateways = |snapshot: &NodeSnapshot| wanted(snapshot, "n3").gateways;
+    let with = |gateways: [(u8, ActiveGateway); 3]| NodeSnapshot {
         gateways: gateways.into(),
         ..three.clone()
     };
@@ -90,7 +90,7 @@ fn a_lease_makes_a_gateway_only_of_a_node_that_may_be_one_and_neither_name_nor_k
         (vec!["n3".to_owned()], false)
     );
     // With fewer replicas, a gateway whose number is too high goes on until it has another one.
-    let mut fewer = Snapshot {
+    let mut fewer = NodeSnapshot {
         gateways: [active(1, "n2")].into(),
         ..three.clone()
     };
@@ -119,7 +119,7 @@ fn all_gateways_of_a_peer_are_called_and_share_its_prefixes() {
 fn only_responsive_gateways_of_a_peer_are_used() {
     let chosen = |responsive: BTreeSet<PublicKey>| {
         let tunnel = wanted(
-            &Snapshot {
+            &NodeSnapshot {
                 responsive: responsive.clone(),
                 ..snapshot()
             },
@@ -142,7 +142,7 @@ fn only_responsive_gateways_of_a_peer_are_used() {
     assert_eq!(chosen([key(1), key(2)].into()), [key(1), key(2)]);
     assert_eq!(chosen(BTreeSet::new()), [key(1), key(2)]);
     // Behind one address the silent one is a standby and is not called.
-    let mut behind_one = Snapshot {
+    let mut behind_one = NodeSnapshot {
         responsive: [key(2)].into(),
         ..snapshot()
     };
@@ -157,7 +157,7 @@ fn only_responsive_gateways_of_a_peer_are_used() {
         .collect();
     assert_eq!(called, [false, true]);
     let former = wanted(
-        &Snapshot {
+        &NodeSnapshot {
             responsive: [key(1)].into(),
             ..snapshot()
         },
@@ -172,10 +172,10 @@ fn only_responsive_gateways_of_a_peer_are_used() {
 fn a_gateway_is_responsive_until_it_is_silent_for_long_or_misses_probes() {
     let is_responsive = |milliseconds: u64, unanswered: usize| {
         let last_received = Some(Duration::from_millis(milliseconds));
-        !responsive(&[RemoteState {
+        !responsive_gateways(&[TunnelRemoteState {
             last_received,
             unanswered,
-            ..RemoteState::silent(key(1))
+            ..TunnelRemoteState::silent(key(1))
         }])
         .is_empty()
     };
@@ -190,7 +190,7 @@ fn a_gateway_is_responsive_until_it_is_silent_for_long_or_misses_probes() {
     assert!(is_responsive(1400, 10), "its packets arrive");
     assert!(!is_responsive(1500, 4));
     assert!(
-        responsive(&[RemoteState::silent(key(1))]).is_empty(),
+        responsive_gateways(&[TunnelRemoteState::silent(key(1))]).is_empty(),
         "it was never heard"
     );
 }
@@ -210,7 +210,7 @@ fn a_link_without_traffic_is_not_taken_for_silent() {
 #[test]
 fn without_a_gateway_packets_for_peers_go_nowhere() {
     let wanted = wanted(
-        &Snapshot {
+        &NodeSnapshot {
             gateways: ActiveGateways::new(),
             ..snapshot()
         },
@@ -224,11 +224,11 @@ fn without_a_gateway_packets_for_peers_go_nowhere() {
 
 #[test]
 fn nothing_is_changed_while_something_is_not_known() {
-    let waits = |snapshot: &Snapshot, this: &str| {
-        matches!(decide(snapshot, this, &[OURS]), NodeAction::Wait(_))
+    let waits = |snapshot: &NodeSnapshot, this: &str| {
+        matches!(decide_action(snapshot, this, &[OURS]), NodeAction::Wait(_))
     };
     assert!(waits(
-        &Snapshot {
+        &NodeSnapshot {
             ranges: None,
             ..snapshot()
         },
@@ -245,8 +245,13 @@ fn nothing_is_changed_while_something_is_not_known() {
 
 #[test]
 fn a_gateway_without_its_tunnel_does_not_do_its_part() {
-    let does = |snapshot: &Snapshot, applied, running| {
-        works(snapshot, &decide(snapshot, "n1", &[OURS]), applied, running)
+    let does = |snapshot: &NodeSnapshot, applied, running| {
+        is_gateway_working(
+            snapshot,
+            &decide_action(snapshot, "n1", &[OURS]),
+            applied,
+            running,
+        )
     };
     let tried = [(true, true), (true, false), (false, true)];
     assert_eq!(
@@ -263,7 +268,7 @@ fn a_gateway_without_its_tunnel_does_not_do_its_part() {
     );
     // Without ranges nobody has a tunnel.
     assert!(does(
-        &Snapshot {
+        &NodeSnapshot {
             ranges: None,
             ..waiting
         },
@@ -277,7 +282,7 @@ fn a_network_that_is_switched_off_leaves_nothing() {
     let mut off = snapshot();
     off.settings.enabled = false;
     off.ranges = None;
-    assert_eq!(decide(&off, "n1", &[OURS]), NodeAction::Clear);
+    assert_eq!(decide_action(&off, "n1", &[OURS]), NodeAction::Clear);
 }
 
 #[test]
@@ -306,7 +311,7 @@ fn only_pods_stay_open_to_connections_that_exist_and_only_where_not_everything_i
         established: [(id('a'), all.into())].into(),
         ..OpenAddresses::default()
     });
-    let set = |snapshot: &Snapshot| {
+    let set = |snapshot: &NodeSnapshot| {
         let tables = wanted(snapshot, "n1").plan.tables;
         let mut lines = tables.iter().flat_map(|table| table.script.lines());
         lines
@@ -329,7 +334,7 @@ fn a_gateway_opens_the_api_server_to_the_pods_at_a_peer_that_use_it() {
     snapshot.ranges.as_mut().unwrap().api_servers = vec![serde_json::from_value(server).unwrap()];
     snapshot.peers.get_mut(&id('a')).unwrap().api_server = true;
     assert!(
-        matches!(decide(&snapshot, "n1", &[OURS]), NodeAction::Wait(_)),
+        matches!(decide_action(&snapshot, "n1", &[OURS]), NodeAction::Wait(_)),
         "the pods are not known yet"
     );
     // One is at the peer, the other says so.
@@ -340,7 +345,7 @@ fn a_gateway_opens_the_api_server_to_the_pods_at_a_peer_that_use_it() {
         api_clients,
         ..OpenAddresses::default()
     });
-    let clients = |snapshot: &Snapshot| {
+    let clients = |snapshot: &NodeSnapshot| {
         let tables = wanted(snapshot, "n1").plan.tables;
         let mut lines = tables.iter().flat_map(|table| table.script.lines());
         lines
@@ -375,7 +380,7 @@ fn pods_of_another_peer_are_reachable_with_transit_and_only_pods_ever_are() {
     ]
     .map(|text| text.parse::<IpAddr>().unwrap());
     hub.open = Some(open(all.into()));
-    let opened = |hub: &Snapshot| {
+    let opened = |hub: &NodeSnapshot| {
         let tables = wanted(hub, "n1").plan.tables;
         let lines = tables
             .iter()
@@ -383,7 +388,8 @@ fn pods_of_another_peer_are_reachable_with_transit_and_only_pods_ever_are() {
             .filter(|line| line.contains("set opened_"));
         lines.map(ToOwned::to_owned).collect::<String>()
     };
-    let is_open = |hub: &Snapshot| all.map(|address| opened(hub).contains(&address.to_string()));
+    let is_open =
+        |hub: &NodeSnapshot| all.map(|address| opened(hub).contains(&address.to_string()));
     assert_eq!(is_open(&hub), [false; 5]);
     let shown: (IpNet, IpNet) = (
         "10.67.0.0/16".parse().unwrap(),
@@ -418,7 +424,7 @@ fn a_customer_reaches_its_own_pods_at_a_provider_whatever_else_it_may_reach() {
     provider.customers = [id('a')].into();
     broker.peers.insert(id('b'), provider);
     assert!(
-        matches!(decide(&broker, "n1", &[OURS]), NodeAction::Wait(_)),
+        matches!(decide_action(&broker, "n1", &[OURS]), NodeAction::Wait(_)),
         "the pods are not known yet"
     );
     // Here, at the provider, in the network of a node, where no pod of a customer is, at another
@@ -507,7 +513,7 @@ fn nobody_takes_the_key_of_another_or_ours() {
     claimed
         .peers
         .insert(id('b'), peer(&id('b'), "10.67.0.0/16", [1, 9]));
-    let owners = |snapshot: &Snapshot| wanted(snapshot, "n1").tunnel.unwrap().owners;
+    let owners = |snapshot: &NodeSnapshot| wanted(snapshot, "n1").tunnel.unwrap().owners;
     assert_eq!(
         owners(&claimed),
         [(key(1), id('a')), (key(2), id('a'))].into()
@@ -528,7 +534,8 @@ fn nobody_takes_the_key_of_another_or_ours() {
 #[test]
 fn a_gateway_is_called_only_at_sensible_addresses() {
     let mut called = snapshot();
-    let endpoint = |snapshot: &Snapshot| wanted(snapshot, "n1").tunnel.unwrap().remotes[0].endpoint;
+    let endpoint =
+        |snapshot: &NodeSnapshot| wanted(snapshot, "n1").tunnel.unwrap().remotes[0].endpoint;
     let mut announce = |endpoints: &[&str]| {
         let gateways = &mut called.peers.get_mut(&id('a')).unwrap().gateways;
         gateways[0].endpoints = endpoints.iter().map(|&text| text.to_owned()).collect();
@@ -561,7 +568,7 @@ fn a_gateway_is_called_only_at_sensible_addresses() {
 
     let mut named = announce(&["gateway.example.org:51840"]);
     assert_eq!(
-        names(&named.peers),
+        gateway_names(&named.peers),
         ["gateway.example.org:51840".to_owned()].into()
     );
     assert_eq!(endpoint(&named), None);
@@ -586,7 +593,7 @@ fn a_gateway_is_called_over_tls_only_at_sensible_addresses() {
     .to_vec();
     gateways[1].tls = vec!["[::1]:443".to_owned()];
     assert_eq!(
-        names(&called.peers),
+        gateway_names(&called.peers),
         ["gateway.example.org:443".to_owned()].into()
     );
     called.resolved.insert(
@@ -674,8 +681,11 @@ fn a_low_mtu_behind_a_peer_counts_for_the_prefixes_there() {
     );
     peer.mtu = 1420;
     peer.path_mtus = [("10.99.0.0/16".parse().unwrap(), 1300)].into();
-    let narrow =
-        |spec: &TunnelEndpointSpec| narrow_ways(spec, 1420).into_iter().collect::<Vec<_>>();
+    let narrow = |spec: &TunnelEndpointSpec| {
+        narrow_prefix_mtus(spec, 1420)
+            .into_iter()
+            .collect::<Vec<_>>()
+    };
     assert_eq!(narrow(peer), [("10.68.0.0/16".parse().unwrap(), 1296)]);
     peer.path_mtus.values_mut().for_each(|mtu| *mtu = 1400);
     peer.mtu = 1300;
@@ -717,19 +727,19 @@ fn only_a_limited_number_of_a_peers_names_is_looked_up() {
     let mut snapshot = fixtures::snapshot();
     let peer = snapshot.peers.values_mut().next().unwrap();
     peer.gateways = (0..16).map(gateway).collect();
-    assert_eq!(names(&snapshot.peers).len(), MAX_NAMES);
+    assert_eq!(gateway_names(&snapshot.peers).len(), MAX_NAMES);
 }
 
 /// Tunnel clients, each with a channel for its packets.
-fn clients(keys: &[u8]) -> BTreeMap<PublicKey, Inward> {
+fn clients(keys: &[u8]) -> BTreeMap<PublicKey, InwardChannel> {
     keys.iter()
-        .map(|byte| (key(*byte), Inward(tokio::sync::mpsc::channel(1).0)))
+        .map(|byte| (key(*byte), InwardChannel(tokio::sync::mpsc::channel(1).0)))
         .collect()
 }
 
 #[test]
 fn a_gateway_listens_for_tunnel_clients_without_peers_and_without_the_kernel() {
-    let alone = Snapshot {
+    let alone = NodeSnapshot {
         peers: BTreeMap::new(),
         tunnel_clients: clients(&[5]),
         ..snapshot()
@@ -751,7 +761,7 @@ fn a_gateway_listens_for_tunnel_clients_without_peers_and_without_the_kernel() {
     );
     assert_eq!(
         wanted(
-            &Snapshot {
+            &NodeSnapshot {
                 tunnel_clients: BTreeMap::new(),
                 ..alone.clone()
             },
@@ -772,7 +782,7 @@ fn the_configuration_shuts_tunnel_clients_out_whatever_is_on_the_list() {
             api_through_tunnel,
             ..snapshot.settings.clone()
         };
-        Snapshot {
+        NodeSnapshot {
             settings,
             ..snapshot
         }
@@ -788,7 +798,7 @@ fn the_configuration_shuts_tunnel_clients_out_whatever_is_on_the_list() {
 
 #[test]
 fn a_peer_cannot_shut_a_tunnel_client_out_by_announcing_its_key() {
-    let both = Snapshot {
+    let both = NodeSnapshot {
         tunnel_clients: clients(&[2, 9]),
         ..snapshot()
     };

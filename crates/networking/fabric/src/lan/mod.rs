@@ -18,13 +18,14 @@ use kube::{
 };
 use liqo_api::{CLUSTER_CONFIG, CLUSTERS_KEY, Key, LAN_CLUSTERS};
 use liqo_discovery::{
-    announcement::Announcement, pace::Pace, responder::OwnAnnouncement, written_list::WrittenList,
+    announcement::Announcement, pace::WritePace, responder::OwnAnnouncement,
+    written_list::WrittenList,
 };
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{decide::lan::is_announcer, gateway_leases::GatewayLeases, watches::Watches};
+use crate::{decide::lan::is_announcer, gateway_leases::GatewayLeases, watches::NodeWatches};
 use service::LanConfig;
 
 /// The versions of the protocol that this program's version of Liqo speaks: those of the manager.
@@ -36,32 +37,32 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// list.
 const LISTEN_FIRST: Duration = Duration::from_secs(6);
 
-pub struct LanDiscovery {
+pub struct LanDiscoverer {
     /// The `ConfigMap`s of Liqo's namespace.
     pub api: Api<ConfigMap>,
     pub node: String,
-    pub watches: Watches,
+    pub watches: NodeWatches,
     pub gateways: Arc<GatewayLeases>,
     pub stop: CancellationToken,
 }
 
-impl LanDiscovery {
+impl LanDiscoverer {
     /// Runs until `stop`.
     pub async fn run(self) {
         let (configure, config) = watch::channel(None);
         let (publish, found) = watch::channel(None);
         tokio::join!(
-            service::run(config, publish, self.stop.clone()),
-            self.follow(configure, found)
+            service::run_service(config, publish, self.stop.clone()),
+            self.follow_found(configure, found)
         );
     }
 
-    async fn follow(
+    async fn follow_found(
         &self,
         configure: watch::Sender<Option<LanConfig>>,
         mut found: watch::Receiver<Option<Vec<Announcement>>>,
     ) {
-        let mut pace = Pace::default();
+        let mut pace = WritePace::default();
         let mut written = WrittenList::default();
         let mut listens_since = Instant::now();
         loop {
@@ -81,20 +82,20 @@ impl LanDiscovery {
                     let list = json!(clusters).to_string();
                     if written.is_due(&list, now) && pace.next(now).is_none() {
                         let may_remove = now.duration_since(listens_since) >= LISTEN_FIRST;
-                        let outcome = self.write(&clusters, &list, may_remove).await;
+                        let outcome = self.write_list(&clusters, &list, may_remove).await;
                         // Also if it fails, so that it is logged rarely.
-                        if outcome != Outcome::AlreadyThere {
-                            pace.wrote(now);
+                        if outcome != ListWriteOutcome::AlreadyThere {
+                            pace.record_write(now);
                         }
                         match outcome {
-                            Outcome::AlreadyThere | Outcome::Written => {
+                            ListWriteOutcome::AlreadyThere | ListWriteOutcome::Written => {
                                 written.is_stored(list, now);
                             }
-                            Outcome::NotWritten => written.forget(),
+                            ListWriteOutcome::NotWritten => written.forget_stored(),
                         }
                     }
                 }
-                _ => written.forget(),
+                _ => written.forget_stored(),
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -156,7 +157,12 @@ impl LanDiscovery {
     }
 
     /// Writes the list, unless it is there already.
-    async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool) -> Outcome {
+    async fn write_list(
+        &self,
+        clusters: &[Announcement],
+        list: &str,
+        may_remove: bool,
+    ) -> ListWriteOutcome {
         let write = async {
             let current = self.api.get(LAN_CLUSTERS).await?;
             let stored = current
@@ -165,10 +171,10 @@ impl LanDiscovery {
                 .and_then(|data| data.get(CLUSTERS_KEY))
                 .map_or("[]", String::as_str);
             if stored == list {
-                return Ok(Outcome::AlreadyThere);
+                return Ok(ListWriteOutcome::AlreadyThere);
             }
-            if !may_remove && removes(stored, clusters) {
-                return Ok(Outcome::NotWritten);
+            if !may_remove && removes_clusters(stored, clusters) {
+                return Ok(ListWriteOutcome::NotWritten);
             }
             let patch = json!({
                 "metadata": { "resourceVersion": current.resource_version() },
@@ -177,7 +183,7 @@ impl LanDiscovery {
             self.api
                 .patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch))
                 .await
-                .map(|_| Outcome::Written)
+                .map(|_| ListWriteOutcome::Written)
         };
         match tokio::time::timeout(WRITE_TIMEOUT, write).await {
             Ok(Ok(outcome)) => return outcome,
@@ -188,20 +194,20 @@ impl LanDiscovery {
                 "the API server does not answer; what is on the local network is written later"
             ),
         }
-        Outcome::NotWritten
+        ListWriteOutcome::NotWritten
     }
 }
 
 /// Outcome of an attempt to store a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum ListWriteOutcome {
     AlreadyThere,
     Written,
     NotWritten,
 }
 
 /// Whether a cluster of the stored list is not in the new one.
-fn removes(stored: &str, clusters: &[Announcement]) -> bool {
+fn removes_clusters(stored: &str, clusters: &[Announcement]) -> bool {
     let stored: Vec<Announcement> = serde_json::from_str(stored).unwrap_or_default();
     stored
         .iter()
@@ -223,11 +229,11 @@ mod tests {
             protocol: PROTOCOL,
         };
         let stored = json!([cluster(1)]).to_string();
-        assert!(removes(&stored, &[cluster(2)]) && removes(&stored, &[]));
+        assert!(removes_clusters(&stored, &[cluster(2)]) && removes_clusters(&stored, &[]));
         assert!(
-            !removes(&stored, &[cluster(2), cluster(1)])
-                && !removes("[]", &[])
-                && !removes("broken", &[])
+            !removes_clusters(&stored, &[cluster(2), cluster(1)])
+                && !removes_clusters("[]", &[])
+                && !removes_clusters("broken", &[])
         );
     }
 }

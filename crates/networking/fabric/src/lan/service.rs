@@ -9,9 +9,9 @@ use std::{
 use ipnet::IpNet;
 use liqo_discovery::{
     announcement::Announcement,
-    lan_table::{Heard, LanTable, heard},
-    message::{MAX_UDP_LEN, read},
-    responder::{OwnAnnouncement, TTL, browse},
+    lan_table::{LanNotice, LanTable, read_notices},
+    message::{MAX_UDP_LEN, parse_message},
+    responder::{OwnAnnouncement, TTL, encode_browse_question},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::socket::{LanSocket, LanSocketKey, Received, interfaces};
+use super::socket::{LanPacket, LanSocket, LanSocketKey, node_interfaces};
 
 /// Packets that wait to be read.
 const QUEUE_LEN: usize = 128;
@@ -46,7 +46,7 @@ pub struct LanConfig {
 
 /// Runs until `stop`. Publishes the clusters that it hears, and `None` while it has no socket:
 /// without a `config`, or without an interface.
-pub async fn run(
+pub async fn run_service(
     mut config: watch::Receiver<Option<LanConfig>>,
     found: watch::Sender<Option<Vec<Announcement>>>,
     stop: CancellationToken,
@@ -54,7 +54,7 @@ pub async fn run(
     loop {
         let current = config.borrow_and_update().clone();
         let ended = if let Some(current) = current {
-            serve(current, &mut config, &found, &stop).await
+            serve_config(current, &mut config, &found, &stop).await
         } else {
             found.send_replace(None);
             wait_for_change(&mut config, &stop).await
@@ -76,25 +76,25 @@ async fn wait_for_change(
     }
 }
 
-struct Service {
+struct LanService {
     config: LanConfig,
     sockets: BTreeMap<LanSocketKey, LanSocket>,
     answered: BTreeMap<LanSocketKey, Instant>,
     table: LanTable,
-    sender: mpsc::Sender<Received>,
+    sender: mpsc::Sender<LanPacket>,
     /// Interfaces whose socket could not be opened, so that each is logged once.
     failed: BTreeSet<LanSocketKey>,
 }
 
 /// Serves one configuration until it changes, and says goodbye.
-async fn serve(
+async fn serve_config(
     current: LanConfig,
     config: &mut watch::Receiver<Option<LanConfig>>,
     found: &watch::Sender<Option<Vec<Announcement>>>,
     stop: &CancellationToken,
 ) -> Option<()> {
     let (sender, mut received) = mpsc::channel(QUEUE_LEN);
-    let mut service = Service {
+    let mut service = LanService {
         table: LanTable::new(current.own_id.clone()),
         config: current,
         sockets: BTreeMap::new(),
@@ -139,7 +139,7 @@ async fn serve(
         tokio::select! {
             () = stop.cancelled() => break None,
             changed = config.changed() => break changed.ok(),
-            Some(packet) = received.recv() => service.packet(packet).await,
+            Some(packet) = received.recv() => service.handle_packet(packet).await,
             () = sleep_until(next_look.min(next_send).min(expiry)) => {}
         }
     };
@@ -156,11 +156,11 @@ async fn serve(
     ended
 }
 
-impl Service {
+impl LanService {
     /// Opens sockets on new interfaces, and closes those of interfaces that are gone. Returns
     /// whether there is a new one.
     fn update_sockets(&mut self) -> bool {
-        let all = match interfaces() {
+        let all = match node_interfaces() {
             Ok(all) => all,
             Err(error) => {
                 tracing::warn!(%error, "cannot list the network interfaces, trying again");
@@ -214,7 +214,7 @@ impl Service {
 
     async fn announce_and_browse(&self) {
         self.send_own(TTL).await;
-        if let Some(question) = browse() {
+        if let Some(question) = encode_browse_question() {
             for socket in self.sockets.values() {
                 let _ = socket.send(&question).await;
             }
@@ -222,7 +222,12 @@ impl Service {
     }
 
     async fn send_own(&self, ttl: u32) {
-        let Some(bytes) = self.config.own.as_ref().and_then(|own| own.answer(ttl)) else {
+        let Some(bytes) = self
+            .config
+            .own
+            .as_ref()
+            .and_then(|own| own.encode_answer(ttl))
+        else {
             return;
         };
         for (key, socket) in &self.sockets {
@@ -232,16 +237,16 @@ impl Service {
         }
     }
 
-    async fn packet(&mut self, packet: Received) {
-        let Ok(message) = read(&packet.bytes, MAX_UDP_LEN) else {
+    async fn handle_packet(&mut self, packet: LanPacket) {
+        let Ok(message) = parse_message(&packet.bytes, MAX_UDP_LEN) else {
             return;
         };
         let now = Instant::now();
         // Another node of this cluster stopped announcing it, or a liar said goodbye in its name.
         let mut is_contradicted = false;
-        for one in heard(&message) {
-            is_contradicted |= matches!(&one, Heard::Gone(id) if *id == self.config.own_id);
-            let _ = self.table.hear(packet.sender, one, now.into_std());
+        for one in read_notices(&message) {
+            is_contradicted |= matches!(&one, LanNotice::Gone(id) if *id == self.config.own_id);
+            let _ = self.table.record_notice(packet.sender, one, now.into_std());
         }
         let Some(own) = self
             .config
@@ -255,9 +260,11 @@ impl Service {
             .answered
             .get(&packet.key)
             .is_some_and(|at| now.duration_since(*at) < MIN_ANSWER_INTERVAL);
-        if let (false, Some(bytes), Some(socket)) =
-            (recently, own.answer(TTL), self.sockets.get(&packet.key))
-        {
+        if let (false, Some(bytes), Some(socket)) = (
+            recently,
+            own.encode_answer(TTL),
+            self.sockets.get(&packet.key),
+        ) {
             let _ = socket.send(&bytes).await;
             self.answered.insert(packet.key, now);
         }

@@ -11,7 +11,7 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use tokio::{net::UdpSocket, sync::mpsc, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::decide::lan::Interface;
+use crate::decide::lan::NodeInterface;
 
 const PORT: u16 = 5353;
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
@@ -24,14 +24,14 @@ const MAX_PACKETS_PER_SECOND: u32 = 100;
 const BUFFER_LEN: usize = liqo_discovery::message::MAX_UDP_LEN + 1;
 
 /// The interfaces of this node.
-pub fn interfaces() -> io::Result<Vec<Interface>> {
-    let mut found: Vec<Interface> = Vec::new();
+pub fn node_interfaces() -> io::Result<Vec<NodeInterface>> {
+    let mut found: Vec<NodeInterface> = Vec::new();
     for one in getifaddrs()? {
         let position = found
             .iter()
             .position(|known| known.name == one.interface_name);
         let at = position.unwrap_or_else(|| {
-            found.push(Interface {
+            found.push(NodeInterface {
                 name: one.interface_name.clone(),
                 index: nix::net::if_::if_nametoindex(one.interface_name.as_str())
                     .unwrap_or_default(),
@@ -58,7 +58,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 }
 
 /// A packet, and who sent it.
-pub struct Received {
+pub struct LanPacket {
     pub key: LanSocketKey,
     pub sender: IpAddr,
     pub bytes: Vec<u8>,
@@ -82,7 +82,7 @@ pub struct LanSocket {
 impl LanSocket {
     /// Joins the group on one interface. The socket is bound to the group's address, which routers
     /// do not forward, so everything that it receives comes from the link.
-    pub fn open(key: &LanSocketKey, received: mpsc::Sender<Received>) -> io::Result<Self> {
+    pub fn open(key: &LanSocketKey, received: mpsc::Sender<LanPacket>) -> io::Result<Self> {
         let group = if key.is_v6 {
             SocketAddr::V6(SocketAddrV6::new(GROUP_V6, PORT, 0, key.index))
         } else {
@@ -107,7 +107,7 @@ impl LanSocket {
         }
         socket.bind(&group.into())?;
         let socket = std::sync::Arc::new(UdpSocket::from_std(socket.into())?);
-        let task = tokio::spawn(receive(socket.clone(), key.clone(), received));
+        let task = tokio::spawn(receive_packets(socket.clone(), key.clone(), received));
         Ok(Self {
             socket,
             group,
@@ -121,10 +121,10 @@ impl LanSocket {
     }
 }
 
-async fn receive(
+async fn receive_packets(
     socket: std::sync::Arc<UdpSocket>,
     key: LanSocketKey,
-    received: mpsc::Sender<Received>,
+    received: mpsc::Sender<LanPacket>,
 ) {
     let mut buffer = vec![0; BUFFER_LEN];
     let (mut second, mut packets) = (Instant::now(), 0);
@@ -144,7 +144,7 @@ async fn receive(
         }
         let bytes = buffer[..length].to_vec();
         // If the queue is full, the packet is lost, as packets may be.
-        let _ = received.try_send(Received {
+        let _ = received.try_send(LanPacket {
             key: key.clone(),
             sender: sender.ip(),
             bytes,

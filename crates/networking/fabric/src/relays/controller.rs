@@ -6,15 +6,15 @@ use std::{
 };
 
 use liqo_datapath::{
-    relay::Client,
+    relay::RelayClient,
     tunnel::{PublicKey, Tunnel as _, UserspaceTunnel},
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Relays, State, local_address};
+use super::{RelayState, Relays, local_address};
 use crate::{
-    decide::{AppliedState, TunnelEnd, fallback::Fallback},
+    decide::{AppliedState, TunnelEnd, fallback::RelayFallback},
     gateway_leases::GatewayLeases,
     metrics,
 };
@@ -35,24 +35,24 @@ pub struct RelayController {
 impl RelayController {
     /// Runs until it is asked to stop. Connections end then, and peers connect again.
     pub async fn run(mut self) {
-        let mut fallback = Fallback::default();
+        let mut fallback = RelayFallback::default();
         loop {
             let applied = self.applied.borrow_and_update().clone();
             let end = applied.as_ref().and_then(|applied| applied.tunnel.as_ref());
-            self.relays.serve(end);
-            self.connect(end, &mut fallback).await;
+            self.relays.accept_clients(end);
+            self.connect_needed(end, &mut fallback).await;
             let (clients, counts) = self.relays.counts();
-            metrics::relays(clients, counts);
+            metrics::record_relays(clients, counts);
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 _ = self.applied.changed() => {}
                 () = tokio::time::sleep(PERIOD) => {}
             }
         }
-        *self.relays.state() = State::default();
+        *self.relays.state() = RelayState::default();
     }
 
-    async fn connect(&self, end: Option<&TunnelEnd>, fallback: &mut Fallback) {
+    async fn connect_needed(&self, end: Option<&TunnelEnd>, fallback: &mut RelayFallback) {
         let end = end.and_then(|end| Some((end, local_address(end)?)));
         let Some((end, tunnel)) = end else {
             return self.relays.state().clients.clear();
@@ -66,15 +66,15 @@ impl RelayController {
             .collect();
         let ours = self.relays.port().map(|_| self.gateways.key());
         let states = self.tunnel.state().remotes;
-        let needed = fallback.needed(end, &states, &existing, ours, Instant::now());
-        let is_right = |key: &PublicKey, client: &mut Client| {
+        let needed = fallback.needed_relays(end, &states, &existing, ours, Instant::now());
+        let is_right = |key: &PublicKey, client: &mut RelayClient| {
             needed.contains(key)
                 && end
                     .tls
                     .get(key)
                     .is_some_and(|servers| servers == client.servers())
         };
-        let before = self.relays.connected();
+        let before = self.relays.connected_addresses();
         self.relays.state().clients.retain(is_right);
         for key in &needed {
             let Some(servers) = end
@@ -85,7 +85,7 @@ impl RelayController {
                 continue;
             };
             let (changed, dropped) = (self.changed.clone(), self.relays.state().dropped.clone());
-            match Client::start(servers.clone(), tunnel, dropped, move || {
+            match RelayClient::start(servers.clone(), tunnel, dropped, move || {
                 changed.notify_one();
             })
             .await
@@ -99,7 +99,7 @@ impl RelayController {
                 }
             }
         }
-        if before != self.relays.connected() {
+        if before != self.relays.connected_addresses() {
             self.changed.notify_one();
         }
     }

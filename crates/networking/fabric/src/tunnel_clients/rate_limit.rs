@@ -37,15 +37,15 @@ impl RateLimit {
     }
 
     /// Takes an amount, and waits until it is allowed.
-    pub(super) async fn take(&mut self, amount: u32) {
-        let wait = self.owe(amount, Instant::now());
+    pub(super) async fn take_amount(&mut self, amount: u32) {
+        let wait = self.add_debt(amount, Instant::now());
         if !wait.is_zero() {
             sleep(wait).await;
         }
     }
 
     /// Adds to the debt, and returns how long to wait.
-    fn owe(&mut self, amount: u32, now: Instant) -> Duration {
+    fn add_debt(&mut self, amount: u32, now: Instant) -> Duration {
         self.debt = self
             .debt
             .saturating_sub(now.saturating_duration_since(self.at))
@@ -64,12 +64,12 @@ mod tests {
         let mut limit = RateLimit::of_streams(10);
         let start = limit.at;
         for _ in 0..50 {
-            assert_eq!(limit.owe(1, start), Duration::ZERO);
+            assert_eq!(limit.add_debt(1, start), Duration::ZERO);
         }
-        assert_eq!(limit.owe(1, start), Duration::from_millis(100));
-        assert_eq!(limit.owe(10, start), Duration::from_millis(1100));
+        assert_eq!(limit.add_debt(1, start), Duration::from_millis(100));
+        assert_eq!(limit.add_debt(10, start), Duration::from_millis(1100));
         assert_eq!(
-            limit.owe(1, start + Duration::from_secs(45)),
+            limit.add_debt(1, start + Duration::from_secs(45)),
             Duration::ZERO
         );
     }

@@ -13,7 +13,7 @@ fn plan(pools: &[&str], taken: &[&str]) -> AddressPlan {
 }
 
 fn one(plan: &AddressPlan, wanted: &str) -> Option<IpNet> {
-    let (allocations, _) = allocate(plan, &[(id('a'), net(wanted))], &Allocations::new());
+    let (allocations, _) = allocate_prefixes(plan, &[(id('a'), net(wanted))], &Allocations::new());
     allocations.into_values().next()
 }
 
@@ -66,7 +66,7 @@ fn prefixes_that_find_no_room_are_returned() {
     let wanted: Vec<_> = ('a'..='c')
         .map(|peer| (id(peer), net("10.0.0.0/16")))
         .collect();
-    let (allocations, without) = allocate(&plan, &wanted, &Allocations::new());
+    let (allocations, without) = allocate_prefixes(&plan, &wanted, &Allocations::new());
     assert_eq!(allocations.len(), 2);
     assert_eq!(without, [(id('c'), net("10.0.0.0/16"))]);
 }
@@ -78,9 +78,9 @@ fn only_a_prefix_that_overlaps_with_a_new_range_moves() {
         (id('b'), net("10.244.0.0/16")),
     ];
     let before = plan(&["10.0.0.0/8"], &["10.244.0.0/16"]);
-    let (first, _) = allocate(&before, &wanted, &Allocations::new());
+    let (first, _) = allocate_prefixes(&before, &wanted, &Allocations::new());
     let now = plan(&["10.0.0.0/8"], &["10.244.0.0/16", "10.0.3.0/24"]);
-    let (second, _) = allocate(&now, &wanted, &first);
+    let (second, _) = allocate_prefixes(&now, &wanted, &first);
     assert_eq!(first[&wanted[0]], net("10.0.0.0/16"));
     assert_eq!(second[&wanted[0]], net("10.2.0.0/16"));
     assert_eq!(first[&wanted[1]], second[&wanted[1]]);
@@ -115,7 +115,7 @@ fn a_peer_keeps_what_the_owner_names_where_that_is_free_and_private() {
     ] {
         assert_eq!(one(&plan, wanted), found.map(net), "{wanted}");
     }
-    let (others, _) = allocate(
+    let (others, _) = allocate_prefixes(
         &plan,
         &[(id('b'), net("10.42.0.0/16"))],
         &Allocations::new(),
@@ -134,7 +134,7 @@ fn what_a_peer_keeps_changes_only_while_no_pod_depends_on_it() {
     let after = |plan: &AddressPlan, before: &str, others: &str| {
         let previous =
             Allocations::from([(key.clone(), net(before)), (other.clone(), net(others))]);
-        allocate(plan, &[key.clone(), other.clone()], &previous).0[&key].to_string()
+        allocate_prefixes(plan, &[key.clone(), other.clone()], &previous).0[&key].to_string()
     };
     let named = |in_use| keeping(&["10.42.0.0/16"], in_use);
     assert_eq!(
@@ -157,7 +157,7 @@ fn what_a_peer_keeps_changes_only_while_no_pod_depends_on_it() {
     let (key, appears) = ((id('a'), net("10.43.0.0/16")), net("10.43.0.0/16"));
     let previous = Allocations::from([(key.clone(), appears)]);
     assert_eq!(
-        allocate(&named, std::slice::from_ref(&key), &previous).0,
+        allocate_prefixes(&named, std::slice::from_ref(&key), &previous).0,
         previous,
         "no other peer displaces it"
     );
@@ -227,25 +227,25 @@ proptest! {
             let kept: BTreeMap<ClusterId, KeptAddresses> = kept.into_iter().map(|(peer, kept)| (id(peer), kept)).collect();
             let wanted: Vec<(ClusterId, IpNet)> = wanted.into_iter().map(|(peer, prefix)| (id(peer), prefix)).collect();
             let plan = AddressPlan { pools: pools.clone(), taken, kept };
-            let (now, without) = allocate(&plan, &wanted, &previous);
+            let (now, without) = allocate_prefixes(&plan, &wanted, &previous);
             let all: Vec<IpNet> = now.values().copied().collect();
             for (index, prefix) in all.iter().enumerate() {
-                prop_assert!(all[index + 1..].iter().chain(&plan.taken).all(|other| !overlap(prefix, other)));
+                prop_assert!(all[index + 1..].iter().chain(&plan.taken).all(|other| !prefixes_overlap(prefix, other)));
             }
             for (key, here) in &now {
                 let was = previous.get(key) == Some(here);
-                prop_assert!(within(here, &plan.pools) || (*here == key.1 && (was || plan.keeps(key))));
+                prop_assert!(is_within(here, &plan.pools) || (*here == key.1 && (was || plan.keeps_prefix(key))));
                 prop_assert!(wanted.contains(key), "{key:?} is not wanted any more");
                 prop_assert_eq!(now[key].prefix_len(), key.1.prefix_len());
             }
             prop_assert!(wanted.iter().all(|key| now.contains_key(key) != without.contains(key)));
             for (key, before) in &previous {
                 if let Some(after) = now.get(key) {
-                    let has_to = plan.moves(key, before) || plan.taken.iter().any(|range| overlap(range, before));
+                    let has_to = plan.must_move(key, before) || plan.taken.iter().any(|range| prefixes_overlap(range, before));
                     prop_assert!(before == after || has_to);
                 }
             }
-            prop_assert_eq!(&allocate(&plan, &wanted, &now).0, &now);
+            prop_assert_eq!(&allocate_prefixes(&plan, &wanted, &now).0, &now);
             previous = now;
         }
     }

@@ -80,7 +80,7 @@ fn the_prefixes_of_a_tunnel_endpoint_are_read_in_the_right_direction() {
     };
     let maps = PeerMaps::try_from(&endpoint).unwrap();
     assert_eq!(
-        maps.imported.here(There(ip("10.244.0.9"))),
+        maps.imported.to_here(There(ip("10.244.0.9"))),
         Some(Here(ip("10.71.0.9")))
     );
     assert_eq!(
@@ -120,7 +120,7 @@ fn maps_of_two_hops_make_one() {
         imported: map(&[("10.82.0.0/16", "10.244.0.0/16")]),
     };
     let seen = |address: &str| {
-        rome.then(&milan)
+        rome.followed_by(&milan)
             .seen_there(Here(ip(address)))
             .map(|there| there.0)
     };
@@ -139,17 +139,17 @@ fn maps_of_two_hops_make_one() {
 #[test]
 fn stand_ins_stay_and_have_the_low_bits_of_their_addresses() {
     let external = [net("10.70.0.0/26")];
-    let pairs = |externals: &Externals| {
+    let pairs = |externals: &ExternalAddresses| {
         externals
             .pairs()
             .map(|(one, other)| (one.to_string(), other.to_string()))
             .collect::<Vec<_>>()
     };
     let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
-    let (first, without) = Externals::assign(
+    let (first, without) = ExternalAddresses::assign_stand_ins(
         &external,
         [ip("192.0.2.34"), ip("192.0.2.1")],
-        &Externals::default(),
+        &ExternalAddresses::default(),
     );
     assert_eq!(
         pairs(&first),
@@ -159,7 +159,8 @@ fn stand_ins_stay_and_have_the_low_bits_of_their_addresses() {
         ]
     );
     assert!(without.is_empty());
-    let (second, _) = Externals::assign(&external, [ip("192.0.2.2"), ip("192.0.2.34")], &first);
+    let (second, _) =
+        ExternalAddresses::assign_stand_ins(&external, [ip("192.0.2.2"), ip("192.0.2.34")], &first);
     assert_eq!(
         pairs(&second),
         [
@@ -169,9 +170,10 @@ fn stand_ins_stay_and_have_the_low_bits_of_their_addresses() {
     );
     // Three of the four sixteens are left to stand-ins.
     let many = (0..5).map(|number| ip(&format!("192.0.2.{}", 2 + 16 * number)));
-    let (full, without) = Externals::assign(&external, many, &second);
+    let (full, without) = ExternalAddresses::assign_stand_ins(&external, many, &second);
     assert_eq!((full.pairs().count(), without.len()), (3, 2));
-    let (_, other_family) = Externals::assign(&external, [ip("2001:db8::1")], &full);
+    let (_, other_family) =
+        ExternalAddresses::assign_stand_ins(&external, [ip("2001:db8::1")], &full);
     assert_eq!(other_family, [ip("2001:db8::1")]);
 }
 
@@ -179,8 +181,8 @@ fn stand_ins_stay_and_have_the_low_bits_of_their_addresses() {
 fn a_stand_in_that_does_not_fit_any_more_is_replaced() {
     let external = [net("10.70.0.0/24")];
     for before in ["10.70.0.2", "10.70.0.33", "10.71.0.34"] {
-        let previous = Externals::recorded([(ip("192.0.2.2"), ip(before))]);
-        let (now, _) = Externals::assign(&external, [ip("192.0.2.2")], &previous);
+        let previous = ExternalAddresses::from_recorded([(ip("192.0.2.2"), ip(before))]);
+        let (now, _) = ExternalAddresses::assign_stand_ins(&external, [ip("192.0.2.2")], &previous);
         assert_eq!(
             now.pairs().next(),
             Some((ip("192.0.2.2"), ip("10.70.0.18"))),
@@ -192,10 +194,10 @@ fn a_stand_in_that_does_not_fit_any_more_is_replaced() {
 #[test]
 fn sixteen_stand_ins_are_reserved_for_sources_without_one() {
     let all: Vec<IpAddr> = (0..16)
-        .map(|bits| fallback(&net("10.70.0.0/28"), bits))
+        .map(|bits| fallback_stand_in(&net("10.70.0.0/28"), bits))
         .collect();
     assert_eq!((all[0], all[15]), (ip("10.70.0.0"), ip("10.70.0.15")));
-    assert_eq!(fallback(&net("fd00::/124"), 9), ip("fd00::9"));
+    assert_eq!(fallback_stand_in(&net("fd00::/124"), 9), ip("fd00::9"));
 }
 
 proptest! {
@@ -206,7 +208,7 @@ proptest! {
             (&format!("10.{}.0.0/16", here + 1), &format!("172.{}.0.0/16", there + 1)),
         ]);
         let address = Here(IpAddr::from([10, here, host.to_be_bytes()[0], host.to_be_bytes()[1]]));
-        let there = map.there(address).expect("mapped");
-        prop_assert_eq!(map.here(there), Some(address));
+        let there = map.to_there(address).expect("mapped");
+        prop_assert_eq!(map.to_here(there), Some(address));
     }
 }

@@ -8,8 +8,8 @@ fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
 }
 
 /// Every cluster has the same ranges: the usual case.
-fn ranges() -> Ranges {
-    Ranges {
+fn ranges() -> ClusterRanges {
+    ClusterRanges {
         pods: vec![net("10.244.0.0/16")],
         services: vec![net("10.96.0.0/12")],
         external: vec![net("10.70.0.0/24")],
@@ -73,7 +73,7 @@ impl Clusters {
                 .map(|peer| (peer.clone(), self.exports(&peer, &cluster)))
                 .collect();
             let before = self.allocations.get(&cluster).cloned().unwrap_or_default();
-            let (now, without) = allocate_views(&ranges(), &exports, Kept::new(), &before);
+            let (now, without) = allocate_views(&ranges(), &exports, KeptByPeer::new(), &before);
             assert_eq!(without, []);
             changed |= now != before;
             self.allocations.insert(cluster, now);
@@ -81,21 +81,21 @@ impl Clusters {
         changed
     }
 
-    fn announcement(&self, from: &ClusterId, to: &ClusterId) -> Announcement {
+    fn announcement(&self, from: &ClusterId, to: &ClusterId) -> PrefixAnnouncement {
         let of_peer = self.allocations[from]
             .iter()
             .filter(|((owner, _), _)| owner == to);
         let views = of_peer
             .map(|((_, prefix), here)| (*prefix, *here))
             .collect();
-        Announcement {
+        PrefixAnnouncement {
             exports: self.exports(from, to).into_iter().collect(),
             views,
         }
     }
 
     fn agreement(&self, own: char, peer: char) -> Agreement {
-        agree(
+        compute_agreement(
             &self.announcement(&id(own), &id(peer)),
             &self.announcement(&id(peer), &id(own)),
         )
@@ -111,7 +111,7 @@ fn two_clusters_with_the_same_ranges_agree() {
     // Each translates to the prefix that the other one sees.
     for (here, there) in ours.maps.exported.pairs() {
         assert_eq!(
-            theirs.maps.imported.here(There(here.0.addr())),
+            theirs.maps.imported.to_here(There(here.0.addr())),
             Some(Here(there.0.addr()))
         );
     }
@@ -148,21 +148,24 @@ fn leaves_reach_each_other_through_the_hub_and_none_imports_its_own_prefixes() {
 
 #[test]
 fn a_family_that_one_side_does_not_have_is_not_missing() {
-    let both = Announcement {
+    let both = PrefixAnnouncement {
         exports: nets(&["10.244.0.0/16", "fd44::/56"]),
         views: [(net("10.244.0.0/16"), net("10.245.0.0/16"))].into(),
     };
-    let v4 = Announcement {
+    let v4 = PrefixAnnouncement {
         exports: nets(&["10.244.0.0/16"]),
         ..both.clone()
     };
-    assert!(agree(&both, &v4).unwrap().is_complete() && agree(&v4, &both).unwrap().is_complete());
+    assert!(
+        compute_agreement(&both, &v4).unwrap().is_complete()
+            && compute_agreement(&v4, &both).unwrap().is_complete()
+    );
     // But if nothing is shared, nothing works.
-    let v6 = Announcement {
+    let v6 = PrefixAnnouncement {
         exports: nets(&["fd44::/56"]),
-        ..Announcement::default()
+        ..PrefixAnnouncement::default()
     };
-    let apart = agree(&v4, &v6).unwrap();
+    let apart = compute_agreement(&v4, &v6).unwrap();
     assert_eq!(
         (apart.unseen, apart.unallocated),
         (vec![net("10.244.0.0/16")], vec![net("fd44::/56")])
@@ -171,11 +174,11 @@ fn a_family_that_one_side_does_not_have_is_not_missing() {
 
 #[test]
 fn what_one_side_has_not_said_yet_is_missing_and_nothing_else() {
-    let ours = Announcement {
+    let ours = PrefixAnnouncement {
         exports: nets(&["10.244.0.0/16", "10.70.0.0/24"]),
-        ..Announcement::default()
+        ..PrefixAnnouncement::default()
     };
-    let theirs = Announcement {
+    let theirs = PrefixAnnouncement {
         exports: nets(&["10.244.0.0/16"]),
         views: [
             (net("10.244.0.0/16"), net("10.245.0.0/16")),
@@ -183,7 +186,7 @@ fn what_one_side_has_not_said_yet_is_missing_and_nothing_else() {
         ]
         .into(),
     };
-    let agreement = agree(&ours, &theirs).unwrap();
+    let agreement = compute_agreement(&ours, &theirs).unwrap();
     assert_eq!(agreement.unseen, [net("10.70.0.0/24")]);
     assert_eq!(agreement.unallocated, [net("10.244.0.0/16")]);
     assert_eq!(agreement.maps.exported.pairs().count(), 1);
@@ -192,61 +195,64 @@ fn what_one_side_has_not_said_yet_is_missing_and_nothing_else() {
 #[test]
 fn claims_that_cannot_be_are_refused() {
     let says = |exports: &[&str]| {
-        agree(
-            &Announcement::default(),
-            &Announcement {
+        compute_agreement(
+            &PrefixAnnouncement::default(),
+            &PrefixAnnouncement {
                 exports: nets(exports),
-                ..Announcement::default()
+                ..PrefixAnnouncement::default()
             },
         )
     };
     assert_eq!(
         says(&["10.1.0.0/28", "10.2.0.0/29"]),
-        Err(Refused::TooSmall {
+        Err(AnnouncementRefusal::TooSmall {
             prefix: net("10.2.0.0/29")
         })
     );
     assert_eq!(
         says(&["0.0.0.0/0"]),
-        Err(Refused::TooLarge {
+        Err(AnnouncementRefusal::TooLarge {
             prefix: net("0.0.0.0/0")
         })
     );
     assert_eq!(
         says(&["10.0.0.1/16"]),
-        Err(Refused::HostBits {
+        Err(AnnouncementRefusal::HostBits {
             prefix: net("10.0.0.1/16")
         })
     );
     assert_eq!(
         says(&["fd00::/8"]),
-        Err(Refused::TooLarge {
+        Err(AnnouncementRefusal::TooLarge {
             prefix: net("fd00::/8")
         })
     );
     let (one, other) = (net("10.0.0.0/12"), net("10.3.0.0/16"));
     assert_eq!(
         says(&["10.0.0.0/12", "10.3.0.0/16", "192.0.2.0/24"]),
-        Err(Refused::ExportsOverlap { one, other })
+        Err(AnnouncementRefusal::ExportsOverlap { one, other })
     );
     let many: BTreeSet<IpNet> = (0..=1024u32)
         .map(|index| IpNet::new(IpAddr::from((index << 8).to_be_bytes()), 24).unwrap())
         .collect();
-    assert_eq!(check(&many), Err(Refused::TooMany { count: 1025 }));
-    let ours = Announcement {
+    assert_eq!(
+        check_exports(&many),
+        Err(AnnouncementRefusal::TooMany { count: 1025 })
+    );
+    let ours = PrefixAnnouncement {
         exports: nets(&["10.244.0.0/16"]),
-        ..Announcement::default()
+        ..PrefixAnnouncement::default()
     };
     let views = [(net("10.244.0.0/16"), net("10.245.0.0/24"))].into();
     assert!(matches!(
-        agree(
+        compute_agreement(
             &ours,
-            &Announcement {
+            &PrefixAnnouncement {
                 views,
-                ..Announcement::default()
+                ..PrefixAnnouncement::default()
             }
         ),
-        Err(Refused::Views(_))
+        Err(AnnouncementRefusal::Views(_))
     ));
 }
 
@@ -258,7 +264,7 @@ fn a_peer_whose_claims_are_refused_takes_nothing_from_others() {
     ]
     .into();
     let (allocations, without) =
-        allocate_views(&ranges(), &peers, Kept::new(), &Allocations::new());
+        allocate_views(&ranges(), &peers, KeptByPeer::new(), &Allocations::new());
     assert_eq!(
         allocations
             .keys()
@@ -281,7 +287,7 @@ fn a_peer_that_wants_too_much_leaves_enough_for_others() {
     .to_vec();
     let peers = [(id('a'), greedy), (id('b'), vec![net("10.244.0.0/16")])].into();
     let (allocations, without) =
-        allocate_views(&ranges(), &peers, Kept::new(), &Allocations::new());
+        allocate_views(&ranges(), &peers, KeptByPeer::new(), &Allocations::new());
     assert_eq!(allocations.len(), 2, "{allocations:?}");
     assert!(
         allocations.contains_key(&(id('a'), net("10.128.0.0/10"))),

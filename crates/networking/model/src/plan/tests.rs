@@ -1,25 +1,25 @@
 use super::*;
 use crate::{
     Here, PeerMaps, There,
-    fabric::{FIRST_TABLE, MARK_MASK, PeerNetwork, Reachable},
+    fabric::{FIRST_TABLE, MARK_MASK, PeerNetwork, ReachableScope},
     fixtures::{id, ip, map, net},
     gateways::MAX_GATEWAYS,
     spread::{self, Buckets},
 };
 
 /// A gateway in this slot, with its own key.
-fn gateway(slot: u8) -> Gateway {
-    Gateway {
+fn gateway(slot: u8) -> FabricGateway {
+    FabricGateway {
         slot,
         number: spread::gateway_number(&[slot; 32]),
     }
 }
 
-fn node(last: u8, gateway: Option<Gateway>) -> FabricNode {
+fn node(last: u8, gateway: Option<FabricGateway>) -> FabricNode {
     FabricNode {
         addresses: vec![IpAddr::from([172, 18, 0, last])],
         pods: vec![net(&format!("10.244.{last}.0/24"))],
-        mac: Mac::of([0, 0, 0, 0, last]),
+        mac: MacAddress::from_hash([0, 0, 0, 0, last]),
         gateway,
     }
 }
@@ -49,7 +49,7 @@ fn fabric() -> Fabric {
             id('a'),
             PeerNetwork {
                 maps,
-                reachable: Reachable::Everything,
+                reachable: ReachableScope::Everything,
                 api_server: None,
                 ..PeerNetwork::default()
             },
@@ -62,7 +62,7 @@ fn fabric() -> Fabric {
 
 #[test]
 fn a_node_sends_packets_for_peers_to_the_gateway() {
-    let plan = fabric().plan("n2");
+    let plan = fabric().node_plan("n2");
     assert_eq!(plan.tunnel, None);
     assert!(plan.rules.is_empty());
     let next = NextHop::Overlay {
@@ -87,13 +87,13 @@ fn a_node_sends_packets_for_peers_to_the_gateway() {
 
 #[test]
 fn nodes_that_are_no_gateways_do_not_know_each_other() {
-    let overlay = fabric().plan("n2").overlay.expect("an overlay");
+    let overlay = fabric().node_plan("n2").overlay.expect("an overlay");
     assert_eq!(overlay.local, ip("172.18.0.2"));
     assert_eq!(overlay.neighbours.len(), 1);
     assert_eq!(overlay.neighbours[0].outer, ip("172.18.0.1"));
     assert_eq!(
         fabric()
-            .plan("n1")
+            .node_plan("n1")
             .overlay
             .expect("an overlay")
             .neighbours
@@ -104,7 +104,7 @@ fn nodes_that_are_no_gateways_do_not_know_each_other() {
 
 #[test]
 fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
-    let plan = fabric().plan("n1");
+    let plan = fabric().node_plan("n1");
     assert_eq!(plan.tunnel, Some(1420));
     let tunnel = NextHop::Tunnel {
         source: Some(ip("172.18.0.1")),
@@ -137,7 +137,7 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     assert_eq!(plan.routes.iter().find(own), None);
     assert_eq!(
         plan.rules,
-        [Rule {
+        [MarkRule {
             is_v6: false,
             mark: 0x10,
             is_from_tunnel: true,
@@ -152,7 +152,7 @@ fn a_narrow_way_lowers_the_mtu_of_its_own_routes_alone() {
     let mut fabric = fabric();
     fabric.peers.get_mut(&id('a')).unwrap().mtus = [(net("10.246.0.0/16"), 1280)].into();
     let mtus = |name: &str| {
-        let plan = fabric.plan(name);
+        let plan = fabric.node_plan(name);
         let devices = [plan.tunnel, plan.overlay.map(|overlay| overlay.mtu)];
         let of = |destination: &str| {
             let mut routes = plan
@@ -196,7 +196,7 @@ fn dual_stack() -> Fabric {
 #[test]
 fn for_ipv6_the_next_hop_is_the_link_local_address_in_the_overlay() {
     let fabric = dual_stack();
-    let overlay = fabric.plan("n2").overlay.expect("an overlay");
+    let overlay = fabric.node_plan("n2").overlay.expect("an overlay");
     let hop = ip("fe80::800:ff:fe00:1");
     assert_eq!(
         (overlay.local, &overlay.neighbours[0].hops),
@@ -207,12 +207,12 @@ fn for_ipv6_the_next_hop_is_the_link_local_address_in_the_overlay() {
         source: Some(ip("fd18::2")),
         mtu: Some(1420),
     };
-    assert!(fabric.plan("n2").routes.contains(&Route {
+    assert!(fabric.node_plan("n2").routes.contains(&Route {
         destination: net("fd46::/56"),
         table: None,
         next
     }));
-    let plan = fabric.plan("n1");
+    let plan = fabric.node_plan("n1");
     let next = NextHop::Overlay {
         hop: ip("fe80::800:ff:fe00:2"),
         source: None,
@@ -241,7 +241,7 @@ fn a_family_without_prefixes_of_peers_has_no_routes_and_no_rules() {
         imported: map(&[("fd46::/56", "fd44::/56")]),
     };
     for name in ["n1", "n2"] {
-        let plan = fabric.plan(name);
+        let plan = fabric.node_plan(name);
         assert!(
             plan.routes
                 .iter()
@@ -263,7 +263,7 @@ fn a_family_without_prefixes_of_peers_has_no_routes_and_no_rules() {
 #[test]
 fn the_overlay_runs_over_one_family_on_all_nodes() {
     let local =
-        |fabric: &Fabric, name: &str| fabric.plan(name).overlay.map(|overlay| overlay.local);
+        |fabric: &Fabric, name: &str| fabric.node_plan(name).overlay.map(|overlay| overlay.local);
     let mut fabric = dual_stack();
     // The order of a node's addresses does not matter.
     fabric.nodes.get_mut("n2").unwrap().addresses.reverse();
@@ -307,7 +307,7 @@ fn several_gateways_are_in_use_each_with_its_own_table() {
             },
         }
     };
-    let marked = |mark, table| Rule {
+    let marked = |mark, table| MarkRule {
         is_v6: false,
         mark,
         is_from_tunnel: false,
@@ -315,7 +315,7 @@ fn several_gateways_are_in_use_each_with_its_own_table() {
         priority: PRIORITY,
     };
     // A node sends to the first, and marked packets to the other.
-    let plan = fabric.plan("n3");
+    let plan = fabric.node_plan("n3");
     for destination in ["10.246.0.0/16", "10.72.0.0/24"] {
         assert!(
             plan.routes.contains(&over(destination, None, 2, 3)),
@@ -333,7 +333,7 @@ fn several_gateways_are_in_use_each_with_its_own_table() {
     );
     // Each gateway sends into its own tunnel, and marked packets to the other.
     for (name, own, other, table) in [("n1", 1, 2, FIRST_TABLE), ("n2", 2, 1, FIRST_TABLE + 1)] {
-        let plan = fabric.plan(name);
+        let plan = fabric.node_plan(name);
         let tunnel = NextHop::Tunnel {
             source: Some(IpAddr::from([172, 18, 0, own])),
             mtu: None,
@@ -361,7 +361,7 @@ fn a_gateway_that_is_lost_leaves_everything_to_the_other() {
     );
     fabric.nodes.get_mut("n2").unwrap().gateway = None;
     assert_eq!(fabric.carried_by("n1"), Buckets::MAX);
-    let plan = fabric.plan("n3");
+    let plan = fabric.node_plan("n3");
     assert!(plan.rules.is_empty());
     assert!(plan.routes.iter().all(|route| route.table.is_none()));
     let next = NextHop::Overlay {
@@ -381,14 +381,14 @@ fn gateways_and_nodes_know_each_other_and_marks_are_all_different() {
     let fabric = two_gateways();
     let known = |name: &str| {
         fabric
-            .plan(name)
+            .node_plan(name)
             .overlay
             .expect("an overlay")
             .neighbours
             .len()
     };
     assert_eq!(["n1", "n2", "n3"].map(known), [2, 2, 2]);
-    let all: Vec<Gateway> = (0..MAX_GATEWAYS).map(gateway).collect();
+    let all: Vec<FabricGateway> = (0..MAX_GATEWAYS).map(gateway).collect();
     let marks: std::collections::BTreeSet<u32> = all.iter().map(|gateway| gateway.mark()).collect();
     let tables: std::collections::BTreeSet<u32> =
         all.iter().map(|gateway| gateway.table()).collect();
@@ -404,7 +404,7 @@ fn gateways_and_nodes_know_each_other_and_marks_are_all_different() {
 fn a_single_node_needs_no_overlay() {
     let mut fabric = fabric();
     fabric.nodes.retain(|name, _| name == "n1");
-    let plan = fabric.plan("n1");
+    let plan = fabric.node_plan("n1");
     assert_eq!(plan.overlay, None);
     assert_eq!(plan.tunnel, Some(1420));
     assert!(plan.rules.is_empty());
@@ -414,11 +414,11 @@ fn a_single_node_needs_no_overlay() {
 fn without_peers_the_plan_is_empty_and_without_a_gateway_nothing_gets_out() {
     let mut without_peers = fabric();
     without_peers.peers.clear();
-    assert_eq!(without_peers.plan("n1"), NodePlan::default());
-    assert_eq!(fabric().plan("unknown"), NodePlan::default());
+    assert_eq!(without_peers.node_plan("n1"), NodePlan::default());
+    assert_eq!(fabric().node_plan("unknown"), NodePlan::default());
     let mut without_gateway = fabric();
     without_gateway.nodes.remove("n1");
-    let plan = without_gateway.plan("n2");
+    let plan = without_gateway.node_plan("n2");
     assert_eq!(plan.routes.len(), 2);
     assert!(
         plan.routes
@@ -441,7 +441,7 @@ fn a_plan_does_not_grow_with_pods_or_with_nodes_times_peers() {
             id(letter),
             PeerNetwork {
                 maps,
-                reachable: Reachable::Everything,
+                reachable: ReachableScope::Everything,
                 api_server: None,
                 ..PeerNetwork::default()
             },
@@ -452,7 +452,7 @@ fn a_plan_does_not_grow_with_pods_or_with_nodes_times_peers() {
     }
     // Two prefixes of the first peer and one of each of the five others, each with its unreachable
     // route.
-    assert_eq!(many.plan("n2").routes.len(), 14);
+    assert_eq!(many.node_plan("n2").routes.len(), 14);
     // And the routes back: pods and address of each other node.
-    assert_eq!(many.plan("n1").routes.len(), 14 + 19 * 2);
+    assert_eq!(many.node_plan("n1").routes.len(), 14 + 19 * 2);
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use liqo_api::ApiServerEndpoint;
 
-use super::syntax::{Family, elements, set};
+use super::syntax::{IpFamily, define_set, join_elements};
 use crate::{
     fabric::{Fabric, PeerNetwork},
     space::Here,
@@ -18,16 +18,19 @@ use crate::{
 const PORT: u16 = 443;
 
 /// The API servers that this peer may reach, and the stand-in by which it knows each.
-fn shown<'a>(
+fn reachable_api_servers<'a>(
     fabric: &'a Fabric,
-    family: Family,
+    family: IpFamily,
     peer: &'a PeerNetwork,
 ) -> impl Iterator<Item = (&'a ApiServerEndpoint, IpAddr)> {
     let of_family = move |server: &&ApiServerEndpoint| {
-        peer.api_server.is_some() && family.has(&server.address.into())
+        peer.api_server.is_some() && family.contains_prefix(&server.address.into())
     };
     let there = |server: &'a ApiServerEndpoint| {
-        Some((server, peer.maps.exported.there(Here(server.stand_in))?.0))
+        Some((
+            server,
+            peer.maps.exported.to_there(Here(server.stand_in))?.0,
+        ))
     };
     fabric
         .api_servers
@@ -40,11 +43,11 @@ fn shown<'a>(
 const CLIENTS: &str = "api_clients";
 
 /// The definition of [`CLIENTS`]; empty where no peer may reach an API server.
-pub(super) fn clients(fabric: &Fabric, family: Family) -> String {
+pub(super) fn client_set(fabric: &Fabric, family: IpFamily) -> String {
     if !fabric
         .peers
         .values()
-        .any(|peer| shown(fabric, family, peer).next().is_some())
+        .any(|peer| reachable_api_servers(fabric, family, peer).next().is_some())
     {
         return String::new();
     }
@@ -52,16 +55,20 @@ pub(super) fn clients(fabric: &Fabric, family: Family) -> String {
         .peers
         .values()
         .flat_map(|peer| peer.api_server.iter().flatten());
-    set(
+    define_set(
         family,
         CLIENTS,
         "",
-        clients.filter(|&&address| family.has(&address.into())),
+        clients.filter(|&&address| family.contains_prefix(&address.into())),
     )
 }
 
 /// Translates the addresses by which this peer knows the stand-ins.
-pub(super) fn translations(fabric: &Fabric, family: Family, peer: &PeerNetwork) -> Vec<String> {
+pub(super) fn stand_in_translations(
+    fabric: &Fabric,
+    family: IpFamily,
+    peer: &PeerNetwork,
+) -> Vec<String> {
     let keyword = family.keyword();
     let of = |(server, there): (&ApiServerEndpoint, IpAddr)| {
         let server = SocketAddr::new(server.address, server.port);
@@ -69,22 +76,25 @@ pub(super) fn translations(fabric: &Fabric, family: Family, peer: &PeerNetwork) 
             "{keyword} saddr @{CLIENTS} {keyword} daddr {there} tcp dport {PORT} dnat to {server}"
         )
     };
-    shown(fabric, family, peer).map(of).collect()
+    reachable_api_servers(fabric, family, peer)
+        .map(of)
+        .collect()
 }
 
 /// Applies a verdict to packets from peers to those of our API servers whose addresses pass the
 /// filter. Gateways have the set [`CLIENTS`].
-pub(super) fn verdicts(
+pub(super) fn api_server_verdicts(
     fabric: &Fabric,
-    family: Family,
+    family: IpFamily,
     is_gateway: bool,
     verdict: &str,
     on: impl Fn(&IpAddr) -> bool,
 ) -> Vec<String> {
     let keyword = family.keyword();
     let rule = |server: &ApiServerEndpoint| {
-        let may =
-            |peer: &&PeerNetwork| shown(fabric, family, peer).any(|(other, _)| other == server);
+        let may = |peer: &&PeerNetwork| {
+            reachable_api_servers(fabric, family, peer).any(|(other, _)| other == server)
+        };
         let prefixes = fabric
             .peers
             .values()
@@ -92,13 +102,13 @@ pub(super) fn verdicts(
             .flat_map(|peer| peer.maps.imported.pairs());
         let prefixes: Vec<IpNet> = prefixes
             .map(|(here, _)| here.0)
-            .filter(|prefix| family.has(prefix))
+            .filter(|prefix| family.contains_prefix(prefix))
             .collect();
         let (address, port) = (server.address, server.port);
         let from = if is_gateway {
             format!("@{CLIENTS}")
         } else {
-            format!("{{ {} }}", elements(&prefixes))
+            format!("{{ {} }}", join_elements(&prefixes))
         };
         (!prefixes.is_empty()).then(|| {
             format!("{keyword} saddr {from} {keyword} daddr {address} tcp dport {port} {verdict}")

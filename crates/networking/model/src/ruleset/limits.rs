@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 
 use super::{
     prefix_verdicts,
-    syntax::{Family, chain},
+    syntax::{IpFamily, add_chain},
 };
 use crate::fabric::{Fabric, TUNNEL};
 
@@ -30,7 +30,7 @@ const LISTS: u16 = 64;
 /// (131072).
 const MAX_CONNECTIONS: u16 = 512;
 
-pub(super) fn body(fabric: &Fabric, family: Family) -> String {
+pub(super) fn limits_body(fabric: &Fabric, family: IpFamily) -> String {
     let mut text = String::new();
     let ip = family.keyword();
     for id in fabric.peers.keys() {
@@ -43,9 +43,9 @@ pub(super) fn body(fabric: &Fabric, family: Family) -> String {
         let count = format!(
             "add @connections_{id} {{ {list} ct count over {MAX_CONNECTIONS} }} counter drop"
         );
-        chain(&mut text, &format!("limit_{id}"), "", &[count]);
+        add_chain(&mut text, &format!("limit_{id}"), "", &[count]);
     }
-    chain(
+    add_chain(
         &mut text,
         "prerouting",
         "type filter hook prerouting priority mangle; policy accept;",

@@ -19,21 +19,21 @@ use std::{collections::BTreeSet, net::IpAddr};
 use ipnet::IpNet;
 use liqo_api::ClusterId;
 
-use super::syntax::{Family, chain, elements, set};
+use super::syntax::{IpFamily, add_chain, define_set, join_elements};
 use crate::{
-    fabric::{Fabric, PeerNetwork, Reachable},
-    space::overlap,
+    fabric::{Fabric, PeerNetwork, ReachableScope},
+    space::prefixes_overlap,
 };
 
 /// The sets of the pods of each customer.
-pub(super) fn sets(fabric: &Fabric, family: Family) -> String {
+pub(super) fn customer_sets(fabric: &Fabric, family: IpFamily) -> String {
     let of = |(id, customer): (&ClusterId, &PeerNetwork)| {
         let pods = customer
             .offloaded
             .iter()
             .copied()
-            .filter(|&address| family.has(&address.into()));
-        set(family, &pods_of(id), "", pods)
+            .filter(|&address| family.contains_prefix(&address.into()));
+        define_set(family, &pods_of(id), "", pods)
     };
     fabric.customers().into_iter().map(of).collect()
 }
@@ -46,34 +46,44 @@ fn pods_of(customer: &ClusterId) -> String {
 pub(super) fn chain_of(
     text: &mut String,
     fabric: &Fabric,
-    family: Family,
+    family: IpFamily,
     (id, peer): (&ClusterId, &PeerNetwork),
 ) {
     let keyword = family.keyword();
     let mut rules = Vec::new();
     match &peer.reachable {
-        Reachable::Everything => {
-            let everything = everything(fabric, family, id, peer);
+        ReachableScope::Everything => {
+            let everything = exported_prefixes(fabric, family, id, peer);
             if !everything.is_empty() {
                 rules.push(format!(
                     "{keyword} daddr {{ {} }} accept",
-                    elements(everything)
+                    join_elements(everything)
                 ));
             }
         }
-        Reachable::Only { all, established } => {
+        ReachableScope::Only { all, established } => {
             let of_family = |addresses: &BTreeSet<IpAddr>| -> Vec<IpAddr> {
                 addresses
                     .iter()
                     .copied()
-                    .filter(|&address| family.has(&address.into()))
+                    .filter(|&address| family.contains_prefix(&address.into()))
                     .collect()
             };
-            text.push_str(&set(family, &format!("opened_{id}"), "", of_family(all)));
+            text.push_str(&define_set(
+                family,
+                &format!("opened_{id}"),
+                "",
+                of_family(all),
+            ));
             rules.push(format!("{keyword} daddr @opened_{id} accept"));
             let established = of_family(established);
             if !established.is_empty() {
-                text.push_str(&set(family, &format!("established_{id}"), "", established));
+                text.push_str(&define_set(
+                    family,
+                    &format!("established_{id}"),
+                    "",
+                    established,
+                ));
                 rules.push(format!(
                     "ct state established,related {keyword} daddr @established_{id} accept"
                 ));
@@ -89,45 +99,50 @@ pub(super) fn chain_of(
         .filter(|(id, _)| peer.customers.contains(*id))
     {
         let pods = pods_of(id);
-        let prefixes: Vec<IpNet> = prefixes(customer)
-            .filter(|prefix| family.has(prefix))
+        let prefixes: Vec<IpNet> = peer_prefixes(customer)
+            .filter(|prefix| family.contains_prefix(prefix))
             .collect();
         if !prefixes.is_empty() {
             rules.push(format!(
                 "{keyword} saddr @{pods} {keyword} daddr {{ {} }} accept",
-                elements(prefixes)
+                join_elements(prefixes)
             ));
         }
         rules.push(format!(
             "{keyword} saddr @{pods} {keyword} daddr @{pods} accept"
         ));
     }
-    chain(text, &format!("open_{id}"), "", &rules);
+    add_chain(text, &format!("open_{id}"), "", &rules);
 }
 
 /// All that is exported to a peer, except what it knows only for the pods that were offloaded on.
-fn everything(fabric: &Fabric, family: Family, id: &ClusterId, peer: &PeerNetwork) -> Vec<IpNet> {
+fn exported_prefixes(
+    fabric: &Fabric,
+    family: IpFamily,
+    id: &ClusterId,
+    peer: &PeerNetwork,
+) -> Vec<IpNet> {
     let is_for_pods_alone = |prefix: &IpNet| {
         let others = fabric
             .peers
             .iter()
             .filter(|(other, _)| *other != id && !fabric.is_transit(id, other));
         others
-            .flat_map(|(_, other)| prefixes(other))
-            .any(|other| overlap(&other, prefix))
+            .flat_map(|(_, other)| peer_prefixes(other))
+            .any(|other| prefixes_overlap(&other, prefix))
     };
     let exported = peer
         .maps
         .exported
         .pairs()
         .map(|(here, _)| here.0)
-        .filter(|prefix| family.has(prefix));
+        .filter(|prefix| family.contains_prefix(prefix));
     exported
         .filter(|prefix| !fabric.external.contains(prefix) && !is_for_pods_alone(prefix))
         .collect()
 }
 
 /// The prefixes of a peer, in our address space.
-fn prefixes(peer: &PeerNetwork) -> impl Iterator<Item = IpNet> {
+fn peer_prefixes(peer: &PeerNetwork) -> impl Iterator<Item = IpNet> {
     peer.maps.imported.pairs().map(|(here, _)| here.0)
 }

@@ -6,12 +6,12 @@ use ipnet::IpNet;
 
 /// A family of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum IpFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl IpFamily {
     pub(super) fn keyword(self) -> &'static str {
         match self {
             Self::V4 => "ip",
@@ -19,7 +19,7 @@ impl Family {
         }
     }
 
-    pub(super) fn kind(self) -> &'static str {
+    pub(super) fn address_type(self) -> &'static str {
         match self {
             Self::V4 => "ipv4_addr",
             Self::V6 => "ipv6_addr",
@@ -27,7 +27,7 @@ impl Family {
     }
 
     /// The low bits of an address, as an address.
-    pub(super) fn bits(self, bits: u8) -> String {
+    pub(super) fn low_bits_address(self, bits: u8) -> String {
         match self {
             Self::V4 => format!("0.0.0.{bits}"),
             Self::V6 => format!("::{bits:x}"),
@@ -38,18 +38,18 @@ impl Family {
         self == Self::V4
     }
 
-    pub(super) fn has(self, prefix: &IpNet) -> bool {
+    pub(super) fn contains_prefix(self, prefix: &IpNet) -> bool {
         prefix.addr().is_ipv4() == self.is_v4()
     }
 }
 
-pub(super) fn set<T: Display>(
-    family: Family,
+pub(super) fn define_set<T: Display>(
+    family: IpFamily,
     name: &str,
     flags: &str,
     members: impl IntoIterator<Item = T>,
 ) -> String {
-    let members = elements(members);
+    let members = join_elements(members);
     // nft refuses an empty list.
     let members = if members.is_empty() {
         String::new()
@@ -58,14 +58,14 @@ pub(super) fn set<T: Display>(
     };
     format!(
         "\tset {name} {{ type {};{flags}{members} }}\n",
-        family.kind()
+        family.address_type()
     )
 }
 
 /// A set of prefixes.
 pub(super) const INTERVAL: &str = " flags interval;";
 
-pub(super) fn chain(text: &mut String, name: &str, hook: &str, rules: &[String]) {
+pub(super) fn add_chain(text: &mut String, name: &str, hook: &str, rules: &[String]) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "\tchain {name} {{");
     for line in [hook.to_owned()]
@@ -78,7 +78,7 @@ pub(super) fn chain(text: &mut String, name: &str, hook: &str, rules: &[String])
     text.push_str("\t}\n");
 }
 
-pub(super) fn elements<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+pub(super) fn join_elements<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter()
         .map(|one| one.to_string())
         .collect::<Vec<_>>()

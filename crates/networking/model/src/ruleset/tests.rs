@@ -6,7 +6,7 @@ use super::*;
 use crate::fixtures::{id, map, net};
 use crate::{
     Here, PeerMaps, PrefixMap, There,
-    fabric::{FabricNode, Mac, Reachable},
+    fabric::{FabricNode, MacAddress, ReachableScope},
 };
 
 fn server(address: &str, stand_in: &str) -> ApiServerEndpoint {
@@ -30,8 +30,8 @@ fn fabric() -> Fabric {
         ]),
     };
     let (mac, gateway) = (
-        Mac::of([0; 5]),
-        Some(Gateway {
+        MacAddress::from_hash([0; 5]),
+        Some(FabricGateway {
             slot: 0,
             number: spread::gateway_number(&[0; 32]),
         }),
@@ -54,7 +54,7 @@ fn fabric() -> Fabric {
             id('a'),
             PeerNetwork {
                 maps,
-                reachable: Reachable::only(["10.244.0.9".parse().unwrap()]),
+                reachable: ReachableScope::only_addresses(["10.244.0.9".parse().unwrap()]),
                 api_server: Some(["10.246.0.7".parse().unwrap()].into()),
                 ..PeerNetwork::default()
             },
@@ -65,7 +65,7 @@ fn fabric() -> Fabric {
 }
 
 fn script(fabric: &Fabric, node: &str, family: &str, name: &str) -> String {
-    let tables = tables(fabric, node);
+    let tables = node_tables(fabric, node);
     tables
         .into_iter()
         .find(|table| table.family == family && table.name == name)
@@ -166,7 +166,7 @@ table ip liqo {{
 #[test]
 fn connections_that_exist_go_on_to_a_pod_that_gets_no_new_ones() {
     let (mut fabric, a) = (fabric(), id('a'));
-    let reachable = |addresses: &[&str]| Reachable::Only {
+    let reachable = |addresses: &[&str]| ReachableScope::Only {
         all: ["10.244.0.9".parse().unwrap()].into(),
         established: addresses
             .iter()
@@ -220,7 +220,7 @@ fn broker() -> Fabric {
             exported: map(exported),
             imported: map(&[(imported, "10.244.0.0/16")]),
         },
-        reachable: Reachable::Everything,
+        reachable: ReachableScope::Everything,
         ..PeerNetwork::default()
     };
     let own = ("10.244.0.0/16", "10.64.0.0/16");
@@ -317,7 +317,7 @@ fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
         id('b'),
         PeerNetwork {
             maps,
-            reachable: Reachable::Everything,
+            reachable: ReachableScope::Everything,
             api_server: None,
             ..PeerNetwork::default()
         },
@@ -382,13 +382,13 @@ fn a_gateway_counts_the_first_packets_of_each_peer_before_it_translates_them() {
     // The kernel forgets what it counted when the table is replaced, so what is open must not be in
     // it.
     let mut other = fabric();
-    other.peers.get_mut(&id('a')).unwrap().reachable = Reachable::Everything;
+    other.peers.get_mut(&id('a')).unwrap().reachable = ReachableScope::Everything;
     assert_eq!(self::script(&other, "n1", "ip", LIMITS), script);
 }
 
 #[test]
 fn a_node_that_is_not_a_gateway_only_keeps_sources_visible() {
-    let tables = tables(&fabric(), "n2");
+    let tables = node_tables(&fabric(), "n2");
     let [table] = tables.as_slice() else {
         panic!("one table")
     };
@@ -471,7 +471,7 @@ fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
 fn two_gateways() -> Fabric {
     let mut fabric = fabric();
     let first = fabric.nodes["n1"].clone();
-    let gateway = Some(Gateway {
+    let gateway = Some(FabricGateway {
         slot: 1,
         number: spread::gateway_number(&[1; 32]),
     });
@@ -498,7 +498,7 @@ fn two_gateways() -> Fabric {
 fn a_node_marks_packets_that_another_gateway_carries() {
     let fabric = two_gateways();
     let script = script(&fabric, "n3", "ip", TABLE);
-    let carried = spread::each(fabric.carried_by("n2"))
+    let carried = spread::each_bucket(fabric.carried_by("n2"))
         .map(|bucket| format!("0x{:08x} : goto via_1", u32::from(bucket) << 4));
     let carried: Vec<String> = carried.collect();
     assert_eq!(carried.len(), 8);
@@ -553,7 +553,9 @@ fn a_node_marks_packets_that_another_gateway_carries() {
 fn no_bucket_is_marked_twice_although_the_keys_of_two_gateways_have_one_number() {
     let mut fabric = two_gateways();
     let copy = fabric.nodes["n2"].clone();
-    let gateway = copy.gateway.map(|gateway| Gateway { slot: 2, ..gateway });
+    let gateway = copy
+        .gateway
+        .map(|gateway| FabricGateway { slot: 2, ..gateway });
     fabric
         .nodes
         .insert("n4".to_owned(), FabricNode { gateway, ..copy });
@@ -590,7 +592,7 @@ fn answers_to_a_stand_in_come_back_to_the_gateway_that_chose_it() {
     let fabric = two_gateways();
     for gateway in ["n1", "n2"] {
         let carried = fabric.carried_by(gateway);
-        let all = fallback_stand_ins(&fabric, gateway, &net("10.71.0.0/24"), Family::V4);
+        let all = fallback_stand_ins(&fabric, gateway, &net("10.71.0.0/24"), IpFamily::V4);
         let answered: Vec<(std::net::IpAddr, std::net::IpAddr)> = all
             .iter()
             .map(|pair| {
@@ -603,7 +605,7 @@ fn answers_to_a_stand_in_come_back_to_the_gateway_that_chose_it() {
         assert!(
             answered
                 .iter()
-                .all(|(to, stand_in)| carried >> spread::bucket(*to, *stand_in) & 1 == 1),
+                .all(|(to, stand_in)| carried >> spread::bucket_between(*to, *stand_in) & 1 == 1),
             "{all:?}"
         );
     }
@@ -613,14 +615,21 @@ fn answers_to_a_stand_in_come_back_to_the_gateway_that_chose_it() {
 fn the_guards_fingerprint_says_what_the_gateway_carries() {
     let fabric = two_gateways();
     for gateway in ["n1", "n2"] {
-        let guard = tables(&fabric, gateway)
+        let guard = node_tables(&fabric, gateway)
             .into_iter()
             .find(|table| table.name == GUARD)
             .unwrap();
-        assert_eq!(carried(&guard.fingerprint), fabric.carried_by(gateway));
+        assert_eq!(
+            buckets_in_fingerprint(&guard.fingerprint),
+            fabric.carried_by(gateway)
+        );
     }
     assert_eq!(
-        (carried("abc"), carried(""), carried("abc ffff")),
+        (
+            buckets_in_fingerprint("abc"),
+            buckets_in_fingerprint(""),
+            buckets_in_fingerprint("abc ffff")
+        ),
         (0, 0, Buckets::MAX)
     );
 }
@@ -628,7 +637,7 @@ fn the_guards_fingerprint_says_what_the_gateway_carries() {
 #[test]
 fn the_fingerprint_changes_with_the_content_and_only_with_it() {
     let of = |fabric: &Fabric| {
-        tables(fabric, "n1")
+        node_tables(fabric, "n1")
             .iter()
             .map(|table| table.fingerprint.clone())
             .collect::<Vec<_>>()
@@ -637,6 +646,6 @@ fn the_fingerprint_changes_with_the_content_and_only_with_it() {
     let before = of(&fabric);
     assert_eq!(of(&fabric), before);
     fabric.peers.get_mut(&id('a')).unwrap().reachable =
-        Reachable::only(["10.244.0.10".parse().unwrap()]);
+        ReachableScope::only_addresses(["10.244.0.10".parse().unwrap()]);
     assert_ne!(of(&fabric), before);
 }

@@ -13,11 +13,11 @@ use liqo_network_model::gateways::{
     GatewayLease, LEASE_DURATION, LeaseObservations, MAX_GATEWAYS, is_key,
 };
 
-use super::ranges::NodeAddresses;
+use super::ranges::NodeNetwork;
 
 /// Records a change of a Lease. Returns whether the announcement may change: after every change,
 /// except a renewal in time by a gateway that nobody suspects.
-pub fn observe(
+pub fn observe_lease(
     observations: &mut LeaseObservations,
     number: u8,
     lease: Option<&GatewayLease>,
@@ -43,10 +43,10 @@ pub fn observe(
 
 /// Our gateways in the order of their Leases, without those that are lost; and after which time
 /// that may change.
-pub fn announced(
+pub fn gateways_to_announce(
     settings: &Gateways,
     observations: &LeaseObservations,
-    nodes: &BTreeMap<String, Arc<NodeAddresses>>,
+    nodes: &BTreeMap<String, Arc<NodeNetwork>>,
     now: Instant,
 ) -> (Vec<GatewayAddress>, Option<Duration>) {
     let (mut found, mut changes_in): (Vec<GatewayAddress>, Option<Duration>) = (Vec::new(), None);
@@ -66,25 +66,26 @@ pub fn announced(
         if observations.is_silent(number, now) {
             continue;
         }
-        let (Some(node), Some(public_key)) = (&lease.node, valid(lease.public_key.as_ref())) else {
+        let (Some(node), Some(public_key)) = (&lease.node, valid_key(lease.public_key.as_ref()))
+        else {
             continue;
         };
         // A node reports itself that it is a gateway; the settings say which nodes may be.
         let Some(node) = nodes
             .get(node)
-            .filter(|node| settings.selects(&node.labels))
+            .filter(|node| settings.selects_node(&node.labels))
         else {
             continue;
         };
         // Peers send to the one of a gateway's keys that answered last.
-        let keys: Vec<&String> = valid(lease.former_key.as_ref())
+        let keys: Vec<&String> = valid_key(lease.former_key.as_ref())
             .into_iter()
             .chain([public_key])
             .collect();
         if !found.iter().any(|other| keys.contains(&&other.public_key)) {
             found.extend(
                 keys.into_iter()
-                    .map(|key| address(settings, lease, node, key)),
+                    .map(|key| gateway_address(settings, lease, node, key)),
             );
         }
     }
@@ -92,14 +93,14 @@ pub fn announced(
 }
 
 /// One invalid key would make peers refuse our whole announcement.
-fn valid(key: Option<&String>) -> Option<&String> {
+fn valid_key(key: Option<&String>) -> Option<&String> {
     key.filter(|key| is_key(key))
 }
 
-fn address(
+fn gateway_address(
     settings: &Gateways,
     lease: &GatewayLease,
-    node: &NodeAddresses,
+    node: &NodeNetwork,
     public_key: &String,
 ) -> GatewayAddress {
     let endpoints = |set: &[String], port: u16| match set {
@@ -110,7 +111,7 @@ fn address(
             .collect(),
         set => set.to_vec(),
     };
-    let first_key = valid(lease.first_key.as_ref()).or(valid(lease.former_key.as_ref()));
+    let first_key = valid_key(lease.first_key.as_ref()).or(valid_key(lease.former_key.as_ref()));
     GatewayAddress {
         public_key: public_key.clone(),
         first_key: first_key.filter(|first| *first != public_key).cloned(),
@@ -147,7 +148,7 @@ mod tests {
 
     /// Records a Lease that changed now.
     fn record(observations: &mut LeaseObservations, lease: &GatewayLease, now: Instant) -> bool {
-        observe(observations, lease.number, Some(lease), now)
+        observe_lease(observations, lease.number, Some(lease), now)
     }
 
     fn observed(leases: &[GatewayLease], now: Instant) -> LeaseObservations {
@@ -158,11 +159,11 @@ mod tests {
         observations
     }
 
-    fn nodes() -> BTreeMap<String, Arc<NodeAddresses>> {
+    fn nodes() -> BTreeMap<String, Arc<NodeNetwork>> {
         let node = |address: &str| {
-            NodeAddresses {
+            NodeNetwork {
                 addresses: vec![address.parse().unwrap()],
-                ..NodeAddresses::default()
+                ..NodeNetwork::default()
             }
             .into()
         };
@@ -194,12 +195,15 @@ mod tests {
             !record(&mut observations, &lease(1, "a", 2), start + 4 * SECOND),
             "it is only renewed"
         );
-        let (found, again) = announced(&settings, &observations, &nodes, start + 5 * SECOND);
+        let (found, again) =
+            gateways_to_announce(&settings, &observations, &nodes, start + 5 * SECOND);
         assert_eq!(keys(&found), "ba", "the order is that of the leases");
         assert_eq!(again, Some(SECOND));
-        let (found, again) = announced(&settings, &observations, &nodes, start + 6 * SECOND);
+        let (found, again) =
+            gateways_to_announce(&settings, &observations, &nodes, start + 6 * SECOND);
         assert_eq!((keys(&found), again), ("a".to_owned(), Some(4 * SECOND)));
-        let (found, again) = announced(&settings, &observations, &nodes, start + 60 * SECOND);
+        let (found, again) =
+            gateways_to_announce(&settings, &observations, &nodes, start + 60 * SECOND);
         assert_eq!(
             (keys(&found), again),
             ("a".to_owned(), None),
@@ -218,7 +222,7 @@ mod tests {
         let soon = start + SECOND;
         assert!(record(&mut observations, &suspicious, soon), "it is news");
         let found = |observations: &LeaseObservations, at| {
-            let (found, _) = announced(&Gateways::default(), observations, &nodes(), at);
+            let (found, _) = gateways_to_announce(&Gateways::default(), observations, &nodes(), at);
             keys(&found)
         };
         assert_eq!(found(&observations, soon), "a");
@@ -247,7 +251,7 @@ mod tests {
         let mut observations = observed(&[lease(0, "b", 1)], start);
         record(&mut observations, &lease(1, "a", 1), start + SECOND);
         let check = |observations: &LeaseObservations, seconds| {
-            let (found, _) = announced(
+            let (found, _) = gateways_to_announce(
                 &Gateways::default(),
                 observations,
                 &nodes,
@@ -283,7 +287,7 @@ mod tests {
             "it listens"
         );
         assert!(
-            observe(&mut observations, 0, None, now + 9 * SECOND),
+            observe_lease(&mut observations, 0, None, now + 9 * SECOND),
             "nobody holds it"
         );
     }
@@ -292,7 +296,7 @@ mod tests {
     fn gateways_are_reached_at_their_nodes_unless_something_else_is_set() {
         let (now, nodes) = (Instant::now(), nodes());
         let all = observed(&[lease(0, "b", 1), lease(1, "gone", 1)], now);
-        let (found, _) = announced(&Gateways::default(), &all, &nodes, now);
+        let (found, _) = gateways_to_announce(&Gateways::default(), &all, &nodes, now);
         assert_eq!(found.len(), 1, "a node that is not there is no gateway");
         assert_eq!(found[0].endpoints, ["[fd00::2]:51840"]);
         let copied = GatewayLease {
@@ -302,7 +306,7 @@ mod tests {
         };
         let twice = observed(&[lease(0, "b", 1), copied], now);
         assert_eq!(
-            keys(&announced(&Gateways::default(), &twice, &nodes, now).0),
+            keys(&gateways_to_announce(&Gateways::default(), &twice, &nodes, now).0),
             "b"
         );
         let labelled = Gateways {
@@ -310,7 +314,7 @@ mod tests {
             ..Gateways::default()
         };
         assert_eq!(
-            announced(&labelled, &all, &nodes, now).0,
+            gateways_to_announce(&labelled, &all, &nodes, now).0,
             [],
             "a node that may not be a gateway is none"
         );
@@ -319,7 +323,7 @@ mod tests {
             ..Gateways::default()
         };
         assert_eq!(
-            announced(&settings, &all, &nodes, now).0[0].endpoints,
+            gateways_to_announce(&settings, &all, &nodes, now).0[0].endpoints,
             ["gw.example:1"]
         );
     }
@@ -340,7 +344,10 @@ mod tests {
             ],
             now,
         );
-        assert_eq!(announced(&Gateways::default(), &all, &nodes(), now).0, []);
+        assert_eq!(
+            gateways_to_announce(&Gateways::default(), &all, &nodes(), now).0,
+            []
+        );
     }
 
     #[test]
@@ -351,7 +358,7 @@ mod tests {
             first_key: Some(key("f")),
             ..lease(0, "b", 1)
         };
-        let (found, _) = announced(
+        let (found, _) = gateways_to_announce(
             &Gateways::default(),
             &observed(&[renewed, lease(1, "a", 1)], now),
             &nodes(),
@@ -375,7 +382,7 @@ mod tests {
         };
         let all = observed(&[listening, lease(1, "a", 1)], now);
         let tls = |settings: &Gateways| {
-            announced(settings, &all, &nodes, now)
+            gateways_to_announce(settings, &all, &nodes, now)
                 .0
                 .into_iter()
                 .map(|one| one.tls)

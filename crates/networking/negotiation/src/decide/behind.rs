@@ -18,10 +18,10 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, MAX_BEHIND, MAX_WAY_LEN, NetworkAnnouncement};
 use liqo_network_model::{allocator::Allocations, negotiation::size_of};
 
-use super::snapshot::{MAX_PASSED_ON, NetworkSnapshot, announced};
+use super::snapshot::{MAX_PASSED_ON, NetworkSnapshot, last_announcement};
 
 /// Prefixes, and the clusters on the way to each, the owner first.
-pub type Behind = BTreeMap<IpNet, Vec<ClusterId>>;
+pub type PrefixesBehind = BTreeMap<IpNet, Vec<ClusterId>>;
 
 /// Whether pods of one peer were offloaded on to the other one.
 pub fn are_customer_and_provider(
@@ -40,19 +40,23 @@ pub fn are_customer_and_provider(
 
 /// The prefixes behind us that we announce to a peer. If there are too many, each owner has an
 /// equal share, with the shortest ways first.
-pub fn announce(snapshot: &NetworkSnapshot, allocations: &Allocations, to: &ClusterId) -> Behind {
+pub fn announce_behind(
+    snapshot: &NetworkSnapshot,
+    allocations: &Allocations,
+    to: &ClusterId,
+) -> PrefixesBehind {
     let found = allocations
         .iter()
         .filter(|((owner, _), _)| are_customer_and_provider(snapshot, owner, to));
     let mut found: Vec<(IpNet, &ClusterId, Vec<ClusterId>)> = found
         .filter_map(|((owner, there), here)| {
-            let mut way = way(snapshot, to, owner, there, here)?;
+            let mut way = way_to_prefix(snapshot, to, owner, there, here)?;
             way.push(owner.clone());
             (way.len() <= MAX_WAY_LEN && !way.contains(to)).then_some((*here, owner, way))
         })
         .collect();
     found.sort_by_key(|(here, _, way)| (way.len(), *here));
-    let ordered = in_turn(found, |(_, owner, _)| *owner, |_| 1);
+    let ordered = in_fair_order(found, |(_, owner, _)| *owner, |_| 1);
     let some = ordered
         .into_iter()
         .take_while(|(count, _)| *count <= MAX_PASSED_ON as u128)
@@ -62,14 +66,14 @@ pub fn announce(snapshot: &NetworkSnapshot, allocations: &Allocations, to: &Clus
 
 /// The clusters behind a peer on the way to one of its prefixes; `None` if the prefix is not passed
 /// on. While the announcement of the peer is not known, what was passed on before still is.
-fn way(
+fn way_to_prefix(
     snapshot: &NetworkSnapshot,
     to: &ClusterId,
     owner: &ClusterId,
     there: &IpNet,
     here: &IpNet,
 ) -> Option<Vec<ClusterId>> {
-    match announced(snapshot.peers.get(owner)?) {
+    match last_announcement(snapshot.peers.get(owner)?) {
         Some(theirs) if theirs.exports.contains(there) => Some(Vec::new()),
         Some(theirs) => theirs.behind.get(there).cloned(),
         None => {
@@ -88,7 +92,7 @@ fn way(
 
 /// Puts items in the order in which each owner gets an equal share before any gets more: by the
 /// total cost of the owner's items so far.
-fn in_turn<T, O: Ord>(
+fn in_fair_order<T, O: Ord>(
     items: Vec<T>,
     owner: impl Fn(&T) -> O,
     cost: impl Fn(&T) -> u128,
@@ -107,7 +111,10 @@ fn in_turn<T, O: Ord>(
 /// The prefixes behind a peer that we accept, in the order in which they get addresses: the
 /// clusters next to the peer have equal shares, and of each of them the shortest ways come first.
 /// No way leads through ourselves.
-pub fn accept(own: &ClusterId, theirs: &NetworkAnnouncement) -> Vec<(IpNet, Vec<ClusterId>)> {
+pub fn accept_behind(
+    own: &ClusterId,
+    theirs: &NetworkAnnouncement,
+) -> Vec<(IpNet, Vec<ClusterId>)> {
     let is_sound =
         |way: &[ClusterId]| !way.is_empty() && way.len() <= MAX_WAY_LEN && !way.contains(own);
     let mut sound: Vec<_> = theirs
@@ -118,7 +125,7 @@ pub fn accept(own: &ClusterId, theirs: &NetworkAnnouncement) -> Vec<(IpNet, Vec<
     sound.sort_by_key(|(prefix, way)| (way.len(), **prefix));
     let neighbour =
         |(prefix, way): &(&IpNet, &Vec<ClusterId>)| (prefix.addr().is_ipv4(), way.last().cloned());
-    let ordered = in_turn(sound, neighbour, |(prefix, _)| {
+    let ordered = in_fair_order(sound, neighbour, |(prefix, _)| {
         size_of([*prefix], prefix.addr().is_ipv4())
     });
     ordered

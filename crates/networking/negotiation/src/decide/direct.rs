@@ -19,33 +19,34 @@ use liqo_api::{
 };
 
 use super::{
-    behind::Behind,
-    snapshot::{NetworkSnapshot, PeerState, announced, is_of_another},
+    behind::PrefixesBehind,
+    snapshot::{NetworkSnapshot, WantedPeer, is_of_another, last_announcement},
 };
 
 /// The direct paths that we announce to a peer, to clusters of which we announce prefixes to it.
-pub fn announce(
+pub fn announce_direct_paths(
     snapshot: &NetworkSnapshot,
     to: &ClusterId,
-    behind: &Behind,
+    behind: &PrefixesBehind,
 ) -> BTreeMap<ClusterId, DirectPath> {
     let Some(peer) = snapshot
         .peers
         .get(to)
-        .filter(|peer| accepts(snapshot, to, peer))
+        .filter(|peer| accepts_direct_paths(snapshot, to, peer))
     else {
         return BTreeMap::new();
     };
-    let path = |(id, other): (&ClusterId, &PeerState)| {
+    let path = |(id, other): (&ClusterId, &WantedPeer)| {
         // With transit, both ends reach more of each other than these pods, which is not known
         // there.
         let has_transit = peer.policy.transit && other.policy.transit;
-        let is_wanted = accepts(snapshot, id, other) && is_next(behind, id) && !has_transit;
+        let is_wanted =
+            accepts_direct_paths(snapshot, id, other) && is_next(behind, id) && !has_transit;
         // If each runs pods of the other one, the ends could not tell whose pods a packet is for.
         let (theirs, ours) = (peer.customers.get(id), other.customers.get(to));
         let is_possible =
             theirs.is_some() != ours.is_some() && theirs.or(ours)?.len() <= MAX_DIRECT_NAMESPACES;
-        let gateways: Vec<GatewayAddress> = gateways(snapshot, id, other).collect();
+        let gateways: Vec<GatewayAddress> = callable_gateways(snapshot, id, other).collect();
         let path = DirectPath {
             gateways,
             namespaces: theirs.cloned(),
@@ -62,7 +63,7 @@ pub fn announce(
 }
 
 /// Whether a prefix belongs to this cluster, with nobody else on the way behind the announcing one.
-fn is_next(behind: &Behind, id: &ClusterId) -> bool {
+fn is_next(behind: &PrefixesBehind, id: &ClusterId) -> bool {
     behind
         .values()
         .any(|way| way.as_slice() == std::slice::from_ref(id))
@@ -70,25 +71,26 @@ fn is_next(behind: &Behind, id: &ClusterId) -> bool {
 
 /// Whether the peer accepts direct paths, and our policy allows them. While its announcement is not
 /// known, the last one counts.
-fn accepts(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> bool {
+fn accepts_direct_paths(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &WantedPeer) -> bool {
     let current = || {
         snapshot
             .current
             .get(id)
             .is_some_and(|current| current.accepts_direct)
     };
-    peer.policy.direct && announced(peer).map_or_else(current, |theirs| theirs.accepts_direct)
+    peer.policy.direct
+        && last_announcement(peer).map_or_else(current, |theirs| theirs.accepts_direct)
 }
 
 /// The gateways of a peer, as another peer may call them. While its announcement is not known, the
 /// last one counts.
-fn gateways<'a>(
+fn callable_gateways<'a>(
     snapshot: &'a NetworkSnapshot,
     id: &'a ClusterId,
-    peer: &'a PeerState,
+    peer: &'a WantedPeer,
 ) -> impl Iterator<Item = GatewayAddress> + use<'a> {
     let current = || snapshot.current.get(id).map(|current| &current.gateways);
-    let known = announced(peer)
+    let known = last_announcement(peer)
         .map(|theirs| &theirs.gateways)
         .or_else(current);
     let own = known
@@ -110,10 +112,10 @@ fn gateways<'a>(
 /// The announced direct paths that we accept. Not those to peers of ours: the tunnel to their
 /// gateways carries packets with other addresses. `behind` are the accepted prefixes behind the
 /// announcing peer.
-pub fn accept(
+pub fn accept_direct_paths(
     snapshot: &NetworkSnapshot,
     theirs: &NetworkAnnouncement,
-    behind: &Behind,
+    behind: &PrefixesBehind,
 ) -> BTreeMap<ClusterId, DirectPath> {
     let has_key = |gateway: &GatewayAddress, others: &[GatewayAddress]| {
         others

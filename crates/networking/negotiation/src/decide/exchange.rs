@@ -6,12 +6,18 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, MAX_CUSTOMERS, NetworkAnnouncement, TunnelEndpointSpec};
 use liqo_network_model::{
     allocator::{Allocations, KeptAddresses, could_keep},
-    negotiation::{Agreement, Announcement, Kept, Ranges, Refused, agree, allocate_views},
+    negotiation::{
+        Agreement, AnnouncementRefusal, ClusterRanges, KeptByPeer, PrefixAnnouncement,
+        allocate_views, compute_agreement,
+    },
 };
 
 use super::{
     behind, direct, mtu,
-    snapshot::{MAX_PASSED_ON, NetworkSnapshot, PeerState, announced, is_of_another, kept},
+    snapshot::{
+        MAX_PASSED_ON, NetworkSnapshot, WantedPeer, is_of_another, kept_addresses,
+        last_announcement,
+    },
 };
 
 /// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
@@ -19,17 +25,17 @@ const MAX_TRANSIT: usize = 128;
 
 /// The decision about a peer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct PeerOutcome {
     /// Our announcement to it.
     pub announcement: NetworkAnnouncement,
     /// `None` if there must be no `TunnelEndpoint`.
     pub endpoint: Option<TunnelEndpointSpec>,
-    pub progress: Progress,
+    pub progress: PeerProgress,
 }
 
 /// The state of the negotiation with a peer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Progress {
+pub enum PeerProgress {
     /// The peer has not announced anything.
     Silent,
     /// The peer's announcement is refused for this reason.
@@ -44,12 +50,12 @@ pub enum Progress {
 }
 
 /// Decides about each peer.
-pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
-    let ranges = ranges(snapshot);
+pub fn decide_outcomes(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, PeerOutcome> {
+    let ranges = ranges_of_cluster(snapshot);
     let exports: BTreeMap<ClusterId, Vec<IpNet>> = snapshot
         .peers
         .iter()
-        .map(|(id, peer)| (id.clone(), wanted(snapshot, id, peer)))
+        .map(|(id, peer)| (id.clone(), wanted_prefixes(snapshot, id, peer)))
         .collect();
     let previous: Allocations = snapshot
         .current
@@ -61,11 +67,11 @@ pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
                 .map(|(there, here)| ((id.clone(), *there), *here))
         })
         .collect();
-    let allocate = |kept: Kept| allocate_views(&ranges, &exports, kept, &previous).0;
-    let kept_by: Kept = snapshot
+    let allocate = |kept: KeptByPeer| allocate_views(&ranges, &exports, kept, &previous).0;
+    let kept_by: KeptByPeer = snapshot
         .peers
         .iter()
-        .map(|(id, peer)| (id.clone(), kept(snapshot, id, peer)))
+        .map(|(id, peer)| (id.clone(), kept_addresses(snapshot, id, peer)))
         .collect();
     let unused = kept_by
         .iter()
@@ -80,12 +86,12 @@ pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
         })
         .collect();
     let later = allocate(unused);
-    let plan = ranges.plan(kept_by.clone());
+    let plan = ranges.address_plan(kept_by.clone());
     let allocations = allocate(kept_by);
-    let of_peer = |(id, peer): (&ClusterId, &PeerState)| {
-        let mut outcome = outcome(snapshot, &ranges, &allocations, id, peer);
-        if let (Some(endpoint), Some(theirs)) = (&mut outcome.endpoint, announced(peer)) {
-            endpoint.waiting = waiting(&allocations, &later, id);
+    let of_peer = |(id, peer): (&ClusterId, &WantedPeer)| {
+        let mut outcome = peer_outcome(snapshot, &ranges, &allocations, id, peer);
+        if let (Some(endpoint), Some(theirs)) = (&mut outcome.endpoint, last_announcement(peer)) {
+            endpoint.waiting = prefixes_to_move(&allocations, &later, id);
             let could_keep = |prefix: &&IpNet| could_keep(&plan, &allocations, id, prefix);
             endpoint.could_keep = theirs.exports.iter().filter(could_keep).copied().collect();
         }
@@ -95,7 +101,11 @@ pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
 }
 
 /// The prefixes of a peer that appear elsewhere later, and where.
-fn waiting(now: &Allocations, later: &Allocations, id: &ClusterId) -> BTreeMap<IpNet, IpNet> {
+fn prefixes_to_move(
+    now: &Allocations,
+    later: &Allocations,
+    id: &ClusterId,
+) -> BTreeMap<IpNet, IpNet> {
     let of_peer = later.iter().filter(|(key, _)| key.0 == *id);
     let differs =
         |key: &(ClusterId, IpNet), here: &IpNet| now.get(key).is_some_and(|now| now != here);
@@ -105,8 +115,8 @@ fn waiting(now: &Allocations, later: &Allocations, id: &ClusterId) -> BTreeMap<I
         .collect()
 }
 
-fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
-    Ranges {
+fn ranges_of_cluster(snapshot: &NetworkSnapshot) -> ClusterRanges {
+    ClusterRanges {
         pods: snapshot.ranges.pods.clone(),
         services: snapshot.ranges.services.clone(),
         external: snapshot.ranges.external.clone(),
@@ -124,8 +134,8 @@ fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
 
 /// The prefixes of a peer that we want a view of, its own ones first. While its announcement is not
 /// known (after a start, for example), the current ones.
-fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Vec<IpNet> {
-    match (announced(peer), snapshot.current.get(id)) {
+fn wanted_prefixes(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &WantedPeer) -> Vec<IpNet> {
+    match (last_announcement(peer), snapshot.current.get(id)) {
         (Some(theirs), _) => accepted_exports(snapshot, theirs),
         (None, Some(current)) => {
             let (behind, own): (Vec<_>, Vec<_>) = current
@@ -145,7 +155,7 @@ fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) ->
         .iter()
         .filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
     let transit = transit.take(MAX_TRANSIT).map(|(prefix, _)| *prefix);
-    let behind = behind::accept(&snapshot.own, theirs)
+    let behind = behind::accept_behind(&snapshot.own, theirs)
         .into_iter()
         .map(|(prefix, _)| prefix);
     theirs
@@ -157,17 +167,17 @@ fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) ->
         .collect()
 }
 
-fn outcome(
+fn peer_outcome(
     snapshot: &NetworkSnapshot,
-    ranges: &Ranges,
+    ranges: &ClusterRanges,
     allocations: &Allocations,
     id: &ClusterId,
-    peer: &PeerState,
-) -> Outcome {
+    peer: &WantedPeer,
+) -> PeerOutcome {
     let mut announcement = NetworkAnnouncement {
-        exports: exports(ranges),
-        transit: transit(snapshot, allocations, id, peer),
-        behind: behind::announce(snapshot, allocations, id),
+        exports: exported_ranges(ranges),
+        transit: transit_views(snapshot, allocations, id, peer),
+        behind: behind::announce_behind(snapshot, allocations, id),
         views: allocations
             .iter()
             .filter(|((owner, _), _)| owner == id)
@@ -180,24 +190,26 @@ fn outcome(
         direct: BTreeMap::new(),
     };
     announcement.path_mtus = mtu::beyond_us(snapshot, allocations, &announcement);
-    announcement.direct = direct::announce(snapshot, id, &announcement.behind);
+    announcement.direct = direct::announce_direct_paths(snapshot, id, &announcement.behind);
     let (progress, endpoint) = match &peer.announcement {
         // The agreement stays until the peer announces something else. Only what is open to the
         // peer is our own decision.
-        None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
-        Some(Ok(theirs)) if *theirs == NetworkAnnouncement::default() => (Progress::Silent, None),
+        None => (PeerProgress::Silent, current_endpoint(snapshot, id, peer)),
+        Some(Ok(theirs)) if *theirs == NetworkAnnouncement::default() => {
+            (PeerProgress::Silent, None)
+        }
         Some(Err(why)) => (
-            Progress::Refused(why.clone()),
+            PeerProgress::Refused(why.clone()),
             current_endpoint(snapshot, id, peer),
         ),
-        Some(Ok(theirs)) => match agreement(snapshot, &announcement, theirs) {
+        Some(Ok(theirs)) => match agreement_with_peer(snapshot, &announcement, theirs) {
             Err(refused) => {
                 announcement.views.clear();
-                (Progress::Refused(refused.to_string()), None)
+                (PeerProgress::Refused(refused.to_string()), None)
             }
             Ok(agreement) => (
-                progress(&announcement, &agreement),
-                Some(endpoint(
+                peer_progress(&announcement, &agreement),
+                Some(wanted_endpoint(
                     snapshot,
                     id,
                     peer,
@@ -207,7 +219,7 @@ fn outcome(
             ),
         },
     };
-    Outcome {
+    PeerOutcome {
         announcement,
         endpoint,
         progress,
@@ -216,7 +228,7 @@ fn outcome(
 
 /// Ignores unseen prefixes behind us: they come and go with namespaces, and a peer without room for
 /// them still has a network with us.
-fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
+fn peer_progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> PeerProgress {
     let unseen: Vec<IpNet> = agreement
         .unseen
         .iter()
@@ -225,9 +237,9 @@ fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
         .collect();
     let unallocated = agreement.unallocated.clone();
     if unseen.is_empty() && unallocated.is_empty() {
-        Progress::Agreed
+        PeerProgress::Agreed
     } else {
-        Progress::Partial {
+        PeerProgress::Partial {
             unseen,
             unallocated,
         }
@@ -237,7 +249,7 @@ fn progress(ours: &NetworkAnnouncement, agreement: &Agreement) -> Progress {
 fn current_endpoint(
     snapshot: &NetworkSnapshot,
     id: &ClusterId,
-    peer: &PeerState,
+    peer: &WantedPeer,
 ) -> Option<TunnelEndpointSpec> {
     let mut current = snapshot.current.get(id)?.clone();
     if !peer.policy.direct {
@@ -246,7 +258,7 @@ fn current_endpoint(
     Some(TunnelEndpointSpec {
         reach: peer.policy.reach,
         api_server: reaches_api_server(peer),
-        customers: customers(snapshot, id, peer),
+        customers: connected_customers(snapshot, id, peer),
         transit: peer.policy.transit,
         could_keep: BTreeSet::new(),
         waiting: BTreeMap::new(),
@@ -255,7 +267,11 @@ fn current_endpoint(
 }
 
 /// The customers that have a network with us, too.
-fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<ClusterId> {
+fn connected_customers(
+    snapshot: &NetworkSnapshot,
+    id: &ClusterId,
+    peer: &WantedPeer,
+) -> BTreeSet<ClusterId> {
     let known = peer
         .customers
         .keys()
@@ -264,13 +280,13 @@ fn customers(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BT
 }
 
 /// Whether the peer runs pods of ours that may reach our API server.
-fn reaches_api_server(peer: &PeerState) -> bool {
+fn reaches_api_server(peer: &WantedPeer) -> bool {
     peer.policy.api_server && peer.runs_api_clients
 }
 
 /// Our pods and external prefixes of the families in which peers have room: in another family we
 /// could not answer peers.
-fn exports(ranges: &Ranges) -> BTreeSet<IpNet> {
+fn exported_ranges(ranges: &ClusterRanges) -> BTreeSet<IpNet> {
     let has_room = |prefix: &&IpNet| {
         ranges
             .pools
@@ -289,11 +305,11 @@ fn exports(ranges: &Ranges) -> BTreeSet<IpNet> {
 /// Our views of other peers' prefixes, if both peers may reach each other through us. Prefixes that
 /// those peers pass on from others are not passed on again: they would circulate among hubs
 /// forever.
-fn transit(
+fn transit_views(
     snapshot: &NetworkSnapshot,
     allocations: &Allocations,
     id: &ClusterId,
-    peer: &PeerState,
+    peer: &WantedPeer,
 ) -> BTreeMap<IpNet, ClusterId> {
     let may = |owner: &ClusterId| {
         snapshot
@@ -302,7 +318,7 @@ fn transit(
             .filter(|other| owner != id && other.policy.transit)
     };
     let passed = allocations.iter().filter_map(|((owner, there), here)| {
-        let is_its_own = announced(may(owner)?)?.exports.contains(there);
+        let is_its_own = last_announcement(may(owner)?)?.exports.contains(there);
         let is_passed_on = is_its_own && !behind::are_customer_and_provider(snapshot, owner, id);
         is_passed_on.then(|| (*here, owner.clone()))
     });
@@ -318,11 +334,11 @@ fn transit(
     few.take(MAX_TRANSIT).collect()
 }
 
-fn agreement(
+fn agreement_with_peer(
     snapshot: &NetworkSnapshot,
     ours: &NetworkAnnouncement,
     theirs: &NetworkAnnouncement,
-) -> Result<Agreement, Refused> {
+) -> Result<Agreement, AnnouncementRefusal> {
     let exports = ours
         .exports
         .iter()
@@ -330,23 +346,23 @@ fn agreement(
         .chain(ours.behind.keys())
         .copied()
         .collect();
-    let ours = Announcement {
+    let ours = PrefixAnnouncement {
         exports,
         views: ours.views.clone(),
     };
-    agree(
+    compute_agreement(
         &ours,
-        &Announcement {
+        &PrefixAnnouncement {
             exports: accepted_exports(snapshot, theirs).into_iter().collect(),
             views: theirs.views.clone(),
         },
     )
 }
 
-fn endpoint(
+fn wanted_endpoint(
     snapshot: &NetworkSnapshot,
     id: &ClusterId,
-    peer: &PeerState,
+    peer: &WantedPeer,
     [ours, theirs]: [&NetworkAnnouncement; 2],
     agreement: &Agreement,
 ) -> TunnelEndpointSpec {
@@ -356,7 +372,7 @@ fn endpoint(
         .pairs()
         .map(|(here, there)| (there.0, here.0))
         .collect();
-    let behind: behind::Behind = behind::accept(&snapshot.own, theirs)
+    let behind: behind::PrefixesBehind = behind::accept_behind(&snapshot.own, theirs)
         .into_iter()
         .filter(|(prefix, _)| imported.contains_key(prefix))
         .collect();
@@ -377,13 +393,13 @@ fn endpoint(
         could_keep: BTreeSet::new(),
         waiting: BTreeMap::new(),
         direct: if peer.policy.direct {
-            direct::accept(snapshot, theirs, &behind)
+            direct::accept_direct_paths(snapshot, theirs, &behind)
         } else {
             BTreeMap::new()
         },
         accepts_direct: peer.policy.direct && theirs.accepts_direct,
         behind,
-        customers: customers(snapshot, id, peer),
+        customers: connected_customers(snapshot, id, peer),
         transit: peer.policy.transit,
         gateways: theirs
             .gateways

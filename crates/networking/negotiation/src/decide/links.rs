@@ -4,20 +4,20 @@ use ipnet::IpNet;
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{Condition, NetworkAgreedReason, TunnelEndpoint, TunnelReason, links};
 
-use super::exchange::{Outcome, Progress};
+use super::exchange::{PeerOutcome, PeerProgress};
 
 /// The conditions of a peer that we want a network with.
-pub fn wanted(
-    outcome: &Outcome,
+pub fn wanted_conditions(
+    outcome: &PeerOutcome,
     has_gateway: bool,
     endpoint: Option<&TunnelEndpoint>,
 ) -> Vec<DesiredCondition> {
     vec![
-        agreed(outcome),
-        connected(
+        agreed_condition(outcome),
+        connected_condition(
             outcome,
             has_gateway,
-            endpoint.and_then(TunnelEndpoint::connected),
+            endpoint.and_then(TunnelEndpoint::connected_condition),
         ),
     ]
 }
@@ -31,36 +31,38 @@ pub fn without_ranges(why: &str) -> Vec<DesiredCondition> {
     )]
 }
 
-fn agreed(outcome: &Outcome) -> DesiredCondition {
+fn agreed_condition(outcome: &PeerOutcome) -> DesiredCondition {
     let kind = links::NETWORK_AGREED;
     match &outcome.progress {
-        Progress::Silent => DesiredCondition::unknown(
+        PeerProgress::Silent => DesiredCondition::unknown(
             kind,
             NetworkAgreedReason::NotAnnounced,
             "the peer has not announced its network yet",
         ),
-        Progress::Refused(why) => DesiredCondition::no(
+        PeerProgress::Refused(why) => DesiredCondition::no(
             kind,
             NetworkAgreedReason::Refused,
             format!("the peer's announcement of its network is not valid: {why}"),
         ),
-        Progress::Partial { unallocated, .. } if !unallocated.is_empty() => DesiredCondition::no(
-            kind,
-            NetworkAgreedReason::NoRoom,
-            format!(
-                "there is no free prefix for {} of the peer: add prefixes to spec.network.peerCIDRs of ClusterConfig liqo",
-                list(unallocated)
-            ),
-        ),
-        Progress::Partial { unseen, .. } => DesiredCondition::no(
+        PeerProgress::Partial { unallocated, .. } if !unallocated.is_empty() => {
+            DesiredCondition::no(
+                kind,
+                NetworkAgreedReason::NoRoom,
+                format!(
+                    "there is no free prefix for {} of the peer: add prefixes to spec.network.peerCIDRs of ClusterConfig liqo",
+                    prefix_list(unallocated)
+                ),
+            )
+        }
+        PeerProgress::Partial { unseen, .. } => DesiredCondition::no(
             kind,
             NetworkAgreedReason::NotSeen,
             format!(
                 "the peer has not announced yet where it sees {}",
-                list(unseen)
+                prefix_list(unseen)
             ),
         ),
-        Progress::Agreed => {
+        PeerProgress::Agreed => {
             let pairs = outcome
                 .endpoint
                 .iter()
@@ -86,8 +88,8 @@ fn agreed(outcome: &Outcome) -> DesiredCondition {
     }
 }
 
-fn connected(
-    outcome: &Outcome,
+fn connected_condition(
+    outcome: &PeerOutcome,
     has_gateway: bool,
     reported: Option<&Condition>,
 ) -> DesiredCondition {
@@ -128,7 +130,7 @@ fn connected(
     }
 }
 
-fn list(prefixes: &[IpNet]) -> String {
+fn prefix_list(prefixes: &[IpNet]) -> String {
     prefixes
         .iter()
         .map(ToString::to_string)
@@ -146,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    fn outcome(progress: Progress, gateways: usize) -> Outcome {
+    fn outcome(progress: PeerProgress, gateways: usize) -> PeerOutcome {
         let spec = TunnelEndpointSpec {
             cluster_id: ClusterId::of_public_key(&[1; 32]),
             cluster_name: "milan".into(),
@@ -169,7 +171,7 @@ mod tests {
             accepts_direct: false,
             direct: [].into(),
         };
-        Outcome {
+        PeerOutcome {
             announcement: NetworkAnnouncement::default(),
             endpoint: Some(spec),
             progress,
@@ -185,40 +187,40 @@ mod tests {
 
     #[test]
     fn each_step_says_what_it_waits_for() {
-        let silent = outcome(Progress::Silent, 0);
+        let silent = outcome(PeerProgress::Silent, 0);
         assert_eq!(
-            reasons(&wanted(&silent, false, None)),
+            reasons(&wanted_conditions(&silent, false, None)),
             [("NotAnnounced", None), ("NoGateway", Some(false))]
         );
-        let partial = Progress::Partial {
+        let partial = PeerProgress::Partial {
             unseen: vec!["10.70.0.0/24".parse().unwrap()],
             unallocated: Vec::new(),
         };
-        let found = wanted(&outcome(partial, 0), true, None);
+        let found = wanted_conditions(&outcome(partial, 0), true, None);
         assert_eq!(
             reasons(&found),
             [("NotSeen", Some(false)), ("NoGatewayAtPeer", Some(false))]
         );
         assert!(found[0].message.contains("10.70.0.0/24"));
-        let full = Progress::Partial {
+        let full = PeerProgress::Partial {
             unseen: Vec::new(),
             unallocated: vec!["10.1.0.0/16".parse().unwrap()],
         };
         assert!(
-            wanted(&outcome(full, 1), true, None)[0]
+            wanted_conditions(&outcome(full, 1), true, None)[0]
                 .message
                 .contains("10.1.0.0/16")
         );
-        let agreed = wanted(&outcome(Progress::Agreed, 1), true, None);
+        let agreed = wanted_conditions(&outcome(PeerProgress::Agreed, 1), true, None);
         assert_eq!(
             reasons(&agreed),
             [("Agreed", Some(true)), ("Connecting", None)]
         );
         assert!(agreed[0].message.contains("10.244.0.0/16 as 10.64.0.0/16"));
-        let mut outcome = outcome(Progress::Agreed, 1);
+        let mut outcome = outcome(PeerProgress::Agreed, 1);
         let own: IpNet = "10.244.0.0/16".parse().unwrap();
         outcome.endpoint.as_mut().unwrap().waiting.insert(own, own);
-        let waiting = wanted(&outcome, true, None);
+        let waiting = wanted_conditions(&outcome, true, None);
         assert!(
             waiting[0]
                 .message
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_the_gateway_says_is_passed_on() {
-        let outcome = outcome(Progress::Agreed, 1);
+        let outcome = outcome(PeerProgress::Agreed, 1);
         let mut endpoint = TunnelEndpoint::new("x", outcome.endpoint.clone().unwrap());
         let condition = json!({ "type": "Connected", "status": "False", "reason": "NoAnswer", "message": "for 9 s", "lastTransitionTime": "2026-01-01T00:00:00Z" });
         endpoint.status = Some(TunnelEndpointStatus {
@@ -238,11 +240,11 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(
-            reasons(&wanted(&outcome, true, Some(&endpoint)))[1],
+            reasons(&wanted_conditions(&outcome, true, Some(&endpoint)))[1],
             ("NoAnswer", Some(false))
         );
         assert_eq!(
-            reasons(&wanted(&outcome, false, Some(&endpoint)))[1],
+            reasons(&wanted_conditions(&outcome, false, Some(&endpoint)))[1],
             ("NoGateway", Some(false))
         );
     }

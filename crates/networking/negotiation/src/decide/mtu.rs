@@ -9,13 +9,13 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, NetworkAnnouncement};
 use liqo_network_model::allocator::Allocations;
 
-use super::snapshot::{NetworkSnapshot, announced};
+use super::snapshot::{NetworkSnapshot, last_announcement};
 
 /// The minimum MTU of IPv6. No peer lowers an MTU further.
 const MIN_MTU: u16 = 1280;
 
 /// An announced MTU within bounds; 0 is unknown.
-fn bounded(announced: u16, most: u16) -> u16 {
+fn bounded_mtu(announced: u16, most: u16) -> u16 {
     if announced == 0 {
         most
     } else {
@@ -25,7 +25,7 @@ fn bounded(announced: u16, most: u16) -> u16 {
 
 /// The MTU of the tunnel to a peer.
 pub fn of_tunnel(ours: u16, theirs: &NetworkAnnouncement) -> u16 {
-    bounded(theirs.mtu, ours)
+    bounded_mtu(theirs.mtu, ours)
 }
 
 /// The MTUs of the ways through the tunnel to prefixes of a peer, where they are lower than that of
@@ -34,7 +34,7 @@ pub fn beyond_peer(tunnel: u16, theirs: &NetworkAnnouncement) -> BTreeMap<IpNet,
     let all = theirs
         .path_mtus
         .iter()
-        .map(|(prefix, mtu)| (*prefix, bounded(*mtu, tunnel)));
+        .map(|(prefix, mtu)| (*prefix, bounded_mtu(*mtu, tunnel)));
     all.filter(|(_, mtu)| *mtu < tunnel).collect()
 }
 
@@ -57,7 +57,7 @@ pub fn beyond_us(
 /// The MTU of the way to a prefix of a peer. While the announcement of the peer is not known, what
 /// was agreed before counts.
 fn of_way(snapshot: &NetworkSnapshot, owner: &ClusterId, there: &IpNet) -> Option<u16> {
-    if let Some(theirs) = snapshot.peers.get(owner).and_then(announced) {
+    if let Some(theirs) = snapshot.peers.get(owner).and_then(last_announcement) {
         let tunnel = of_tunnel(snapshot.settings.mtu, theirs);
         return Some(
             beyond_peer(tunnel, theirs)

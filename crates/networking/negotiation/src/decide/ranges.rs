@@ -12,15 +12,15 @@ use k8s_openapi::api::{
 };
 use liqo_api::{ApiServerEndpoint, NetworkRanges, NetworkSettings};
 use liqo_network_model::{
-    Externals,
+    ExternalAddresses,
     fabric::pod_prefixes,
-    space::{most_are_in, overlap},
+    space::{most_are_in, prefixes_overlap},
     spread::keeps_low_bits,
 };
 
 /// The addresses and labels of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeAddresses {
+pub struct NodeNetwork {
     /// External addresses first, because other clusters reach the node by them.
     pub addresses: Vec<IpAddr>,
     /// Prefixes of the pods on it.
@@ -28,9 +28,9 @@ pub struct NodeAddresses {
     pub labels: BTreeMap<String, String>,
 }
 
-impl NodeAddresses {
+impl NodeNetwork {
     #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
-    pub fn of(node: Node) -> Option<Self> {
+    pub fn from_node(node: Node) -> Option<Self> {
         let listed = node
             .status
             .as_ref()
@@ -60,9 +60,9 @@ impl NodeAddresses {
 
 /// The facts about its ranges that the cluster's objects contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClusterEnvironment {
+pub struct RangeSources {
     /// Without virtual nodes.
-    pub nodes: Vec<NodeAddresses>,
+    pub nodes: Vec<NodeNetwork>,
     /// The argument `--cluster-cidr` of kube-controller-manager.
     pub cluster_cidrs: Vec<IpNet>,
     /// The prefixes of all `ServiceCIDR` objects.
@@ -121,12 +121,12 @@ fn with_stand_ins(
         .map(|server| (server.ip(), server.port()))
         .collect();
     let addresses = ports.keys().copied().filter(reachable);
-    let before = Externals::recorded(
+    let before = ExternalAddresses::from_recorded(
         previous
             .iter()
             .map(|server| (server.address, server.stand_in)),
     );
-    let (assigned, _) = Externals::assign(external, addresses, &before);
+    let (assigned, _) = ExternalAddresses::assign_stand_ins(external, addresses, &before);
     let endpoint = |(address, stand_in)| {
         Some(ApiServerEndpoint {
             address,
@@ -156,9 +156,9 @@ pub fn cluster_cidrs(pods: &[Pod]) -> Vec<IpNet> {
 }
 
 /// The ranges, or which setting is missing or wrong. `previous` are the recorded API servers.
-pub fn find(
+pub fn find_ranges(
     settings: &NetworkSettings,
-    environment: &ClusterEnvironment,
+    environment: &RangeSources,
     previous: &[ApiServerEndpoint],
 ) -> Result<NetworkRanges, String> {
     let pods = pod_ranges(settings, environment)?;
@@ -182,12 +182,12 @@ pub fn find(
 
 fn pod_ranges(
     settings: &NetworkSettings,
-    environment: &ClusterEnvironment,
+    environment: &RangeSources,
 ) -> Result<Vec<IpNet>, String> {
     let pods = match (&settings.pod_cidrs, &environment.cluster_cidrs) {
         (set, _) if !set.is_empty() => set.clone(),
         (_, given) if !given.is_empty() => given.clone(),
-        _ => widened(environment.nodes.iter().flat_map(|node| &node.pods)),
+        _ => widened_ranges(environment.nodes.iter().flat_map(|node| &node.pods)),
     };
     if pods.is_empty() {
         return Err(
@@ -213,7 +213,7 @@ fn pod_ranges(
 /// The external prefixes as they are set, if no machine here uses them.
 fn external_ranges(
     settings: &NetworkSettings,
-    environment: &ClusterEnvironment,
+    environment: &RangeSources,
     pods: &[IpNet],
     services: &[IpNet],
 ) -> Result<Vec<IpNet>, String> {
@@ -234,10 +234,11 @@ fn external_ranges(
             "network.externalCIDRs holds {small}, which is smaller than sixteen addresses"
         ));
     }
-    let others = pods
-        .iter()
-        .chain(services)
-        .find(|other| external.iter().any(|external| overlap(external, other)));
+    let others = pods.iter().chain(services).find(|other| {
+        external
+            .iter()
+            .any(|external| prefixes_overlap(external, other))
+    });
     let nodes = external
         .iter()
         .find(|external| holds_most(&environment.nodes, external));
@@ -254,13 +255,13 @@ fn external_ranges(
 
 /// Whether most nodes are in this range, which is then wrong. If only a few are, liqo-fabric leaves
 /// their addresses out.
-fn holds_most(nodes: &[NodeAddresses], range: &IpNet) -> bool {
+fn holds_most(nodes: &[NodeNetwork], range: &IpNet) -> bool {
     most_are_in(nodes.iter().map(|node| node.addresses.as_slice()), range)
 }
 
 /// Widens the ranges of single nodes to the usual size of a cluster's range, which most likely
 /// contains those of later nodes.
-fn widened<'a>(of_nodes: impl Iterator<Item = &'a IpNet>) -> Vec<IpNet> {
+fn widened_ranges<'a>(of_nodes: impl Iterator<Item = &'a IpNet>) -> Vec<IpNet> {
     let wide = |prefix: &IpNet| {
         let length = if prefix.addr().is_ipv4() { 16 } else { 48 };
         IpNet::new(prefix.addr(), length.min(prefix.prefix_len()))
@@ -289,22 +290,22 @@ mod tests {
         all.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn node(address: &str, pods: &[&str]) -> NodeAddresses {
-        NodeAddresses {
+    fn node(address: &str, pods: &[&str]) -> NodeNetwork {
+        NodeNetwork {
             addresses: vec![address.parse().unwrap()],
             pods: nets(pods),
-            ..NodeAddresses::default()
+            ..NodeNetwork::default()
         }
     }
 
-    fn environment() -> ClusterEnvironment {
-        ClusterEnvironment {
+    fn environment() -> RangeSources {
+        RangeSources {
             nodes: vec![
                 node("172.18.0.2", &["10.244.0.0/24", "fd00:10:244::/64"]),
                 node("172.18.0.3", &["10.244.7.0/24"]),
             ],
             api_services: vec!["10.96.0.1".parse().unwrap()],
-            ..ClusterEnvironment::default()
+            ..RangeSources::default()
         }
     }
 
@@ -312,20 +313,20 @@ mod tests {
     fn settings_come_first_then_the_clusters_own_configuration_then_the_ranges_of_its_nodes() {
         let mut settings = NetworkSettings::default();
         let mut environment = environment();
-        let found = find(&settings, &environment, &[]).unwrap();
+        let found = find_ranges(&settings, &environment, &[]).unwrap();
         assert_eq!(found.pods, nets(&["10.244.0.0/16", "fd00:10:244::/48"]));
         assert_eq!(found.services, nets(&["10.96.0.0/12"]));
         assert_eq!(found.external, settings.external_cidrs);
         environment.cluster_cidrs = nets(&["10.244.0.0/15"]);
         environment.service_cidrs = nets(&["10.100.0.0/16"]);
-        let found = find(&settings, &environment, &[]).unwrap();
+        let found = find_ranges(&settings, &environment, &[]).unwrap();
         assert_eq!(
             (found.pods, found.services),
             (nets(&["10.244.0.0/15"]), nets(&["10.100.0.0/16"]))
         );
         settings.pod_cidrs = nets(&["10.1.2.0/16"]);
         settings.service_cidrs = nets(&["10.3.0.0/16"]);
-        let found = find(&settings, &environment, &[]).unwrap();
+        let found = find_ranges(&settings, &environment, &[]).unwrap();
         assert_eq!(
             (found.pods, found.services),
             (nets(&["10.1.0.0/16"]), nets(&["10.3.0.0/16"]))
@@ -334,13 +335,13 @@ mod tests {
 
     #[test]
     fn impossible_ranges_are_refused_with_the_setting_to_change() {
-        let wrong = ClusterEnvironment {
+        let wrong = RangeSources {
             nodes: vec![node("10.244.9.9", &["10.244.0.0/24"])],
-            ..ClusterEnvironment::default()
+            ..RangeSources::default()
         };
-        for environment in [wrong, ClusterEnvironment::default()] {
+        for environment in [wrong, RangeSources::default()] {
             assert!(
-                find(&NetworkSettings::default(), &environment, &[])
+                find_ranges(&NetworkSettings::default(), &environment, &[])
                     .unwrap_err()
                     .contains("--set network.podCIDRs=")
             );
@@ -357,7 +358,7 @@ mod tests {
                 ..NetworkSettings::default()
             };
             assert!(
-                find(&settings, &environment(), &[])
+                find_ranges(&settings, &environment(), &[])
                     .unwrap_err()
                     .contains("network.externalCIDRs"),
                 "{external:?}"
@@ -371,7 +372,7 @@ mod tests {
             let mut environment = environment();
             environment.nodes.push(node(wrong, &[]));
             assert!(
-                find(&NetworkSettings::default(), &environment, &[]).is_ok(),
+                find_ranges(&NetworkSettings::default(), &environment, &[]).is_ok(),
                 "{wrong}"
             );
         }
@@ -402,9 +403,9 @@ mod tests {
         let settings = NetworkSettings::default();
         let with = |servers: &[&str], previous: &[ApiServerEndpoint]| {
             let api_servers = servers.iter().map(|text| text.parse().unwrap()).collect();
-            find(
+            find_ranges(
                 &settings,
-                &ClusterEnvironment {
+                &RangeSources {
                     api_servers,
                     ..environment()
                 },
@@ -457,7 +458,7 @@ mod tests {
                 { "type": "InternalIP", "address": "10.0.0.1" }, { "type": "Hostname", "address": "n" }, { "type": "ExternalIP", "address": "203.0.113.1" },
             ] },
         });
-        let reduced = NodeAddresses::of(serde_json::from_value(node).unwrap()).unwrap();
+        let reduced = NodeNetwork::from_node(serde_json::from_value(node).unwrap()).unwrap();
         assert_eq!(
             reduced.addresses,
             [

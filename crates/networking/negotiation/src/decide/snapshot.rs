@@ -12,7 +12,7 @@ use liqo_api::{
 
 use liqo_network_model::allocator::KeptAddresses;
 
-use super::ranges::NodeAddresses;
+use super::ranges::NodeNetwork;
 
 /// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its
 /// external ones.
@@ -24,18 +24,18 @@ pub struct NetworkSnapshot {
     pub own: ClusterId,
     pub settings: NetworkSettings,
     pub ranges: NetworkRanges,
-    pub nodes: Vec<NodeAddresses>,
+    pub nodes: Vec<NodeNetwork>,
     /// Our gateways, in the order of their Leases.
     pub gateways: Vec<GatewayAddress>,
     /// The peers that we want a network with.
-    pub peers: BTreeMap<ClusterId, PeerState>,
+    pub peers: BTreeMap<ClusterId, WantedPeer>,
     /// The existing `TunnelEndpoint`s.
     pub current: BTreeMap<ClusterId, TunnelEndpointSpec>,
 }
 
 /// A peer that we want a network with.
 #[derive(Clone, Debug)]
-pub struct PeerState {
+pub struct WantedPeer {
     pub name: String,
     /// From the `PeeringPolicy` that applies to the peer.
     pub policy: NetworkPolicy,
@@ -53,7 +53,11 @@ pub struct PeerState {
 
 /// The addresses that the policy lets a peer keep. None of its prefixes moves while its
 /// announcement is missing or cannot be read.
-pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> KeptAddresses {
+pub fn kept_addresses(
+    snapshot: &NetworkSnapshot,
+    id: &ClusterId,
+    peer: &WantedPeer,
+) -> KeptAddresses {
     let others = snapshot
         .current
         .iter()
@@ -69,7 +73,7 @@ pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Kep
             .iter()
             .filter_map(|text| text.parse().ok())
             .collect(),
-        in_use: peer.runs_pods || announced(peer).is_none(),
+        in_use: peer.runs_pods || last_announcement(peer).is_none(),
         avoids: endpoints
             .filter_map(|endpoint| Some(endpoint.parse::<SocketAddr>().ok()?.ip()))
             .collect(),
@@ -77,7 +81,7 @@ pub fn kept(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Kep
 }
 
 /// The last announcement of a peer, if it is known and can be read.
-pub fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
+pub fn last_announcement(peer: &WantedPeer) -> Option<&NetworkAnnouncement> {
     peer.announcement.as_ref()?.as_ref().ok()
 }
 
@@ -108,7 +112,7 @@ pub struct OffloadedNamespace {
 }
 
 impl OffloadedNamespace {
-    pub fn of(offloading: NamespaceOffloading) -> Option<Self> {
+    pub fn from_offloading(offloading: NamespaceOffloading) -> Option<Self> {
         let clusters = offloading
             .status?
             .remote_namespaces

@@ -2,8 +2,8 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
 use crate::{
-    datagram::{self, MIN_LEN, padded},
-    serve::{Name, serve_on},
+    datagram::{self, MIN_LEN, padded_datagram},
+    serve::{AnnouncedIdentity, serve_on},
 };
 
 /// Starts a server on loopback and returns its address.
@@ -19,7 +19,7 @@ async fn server_for(token: Option<&str>) -> SocketAddr {
     tokio::spawn(serve_on(
         listener,
         socket,
-        Name {
+        AnnouncedIdentity {
             pod: "p".into(),
             node: "n".into(),
             token: token.map(Into::into),
@@ -28,7 +28,7 @@ async fn server_for(token: Option<&str>) -> SocketAddr {
     address
 }
 
-async fn asked(to: &str, what: What) -> Result<Finding, Problem> {
+async fn asked(to: &str, what: QuestionKind) -> Result<MeasuredAnswer, AnswerProblem> {
     asked_with(None, 2000, to, what).await
 }
 
@@ -36,13 +36,13 @@ async fn asked_with(
     token: Option<&str>,
     timeout_millis: u64,
     to: &str,
-    what: What,
-) -> Result<Finding, Problem> {
-    let questions = vec![Question {
+    what: QuestionKind,
+) -> Result<MeasuredAnswer, AnswerProblem> {
+    let questions = vec![AskedQuestion {
         to: to.to_owned(),
         what,
     }];
-    let mut reports = ask(Request {
+    let mut reports = ask_questions(AskRequest {
         questions,
         timeout_millis,
         at_once: 4,
@@ -53,8 +53,8 @@ async fn asked_with(
     report.outcome
 }
 
-fn by(finding: Finding) -> Identity {
-    let Finding::Answered { by, .. } = finding else {
+fn by(finding: MeasuredAnswer) -> ServerIdentity {
+    let MeasuredAnswer::Answered { by, .. } = finding else {
         panic!("{finding:?}")
     };
     by
@@ -65,10 +65,10 @@ async fn the_server_is_identified_over_tcp_and_udp_by_address_and_name() {
     let server = server().await;
     for to in [server.to_string(), format!("localhost:{}", server.port())] {
         for what in [
-            What::Tcp,
-            What::Udp { bytes: 0 },
-            What::Udp { bytes: 4000 },
-            What::Bulk { bytes: 1_000_001 },
+            QuestionKind::Tcp,
+            QuestionKind::Udp { bytes: 0 },
+            QuestionKind::Udp { bytes: 4000 },
+            QuestionKind::Bulk { bytes: 1_000_001 },
         ] {
             let by = by(asked(&to, what).await.unwrap());
             assert_eq!(
@@ -79,8 +79,8 @@ async fn the_server_is_identified_over_tcp_and_udp_by_address_and_name() {
     }
     let addresses = vec![server.ip()];
     assert_eq!(
-        asked(&server.to_string(), What::Resolve).await,
-        Ok(Finding::Addresses { addresses })
+        asked(&server.to_string(), QuestionKind::Resolve).await,
+        Ok(MeasuredAnswer::Addresses { addresses })
     );
 }
 
@@ -94,22 +94,25 @@ async fn the_next_address_is_asked_when_one_does_not_answer() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let asked = |addresses: Vec<SocketAddr>, what: What| async move {
-        of_any(&addresses, &what, None, Duration::from_millis(600)).await
+    let asked = |addresses: Vec<SocketAddr>, what: QuestionKind| async move {
+        first_answer(&addresses, &what, None, Duration::from_millis(600)).await
     };
     assert_eq!(
-        by(asked(vec![refused, server], What::Tcp).await.unwrap()).pod,
-        "p"
-    );
-    assert_eq!(
-        by(asked(vec![silence, server], What::Udp { bytes: 0 })
+        by(asked(vec![refused, server], QuestionKind::Tcp)
             .await
             .unwrap())
         .pod,
         "p"
     );
     assert_eq!(
-        asked(vec![server, refused], What::Tcp)
+        by(asked(vec![silence, server], QuestionKind::Udp { bytes: 0 })
+            .await
+            .unwrap())
+        .pod,
+        "p"
+    );
+    assert_eq!(
+        asked(vec![server, refused], QuestionKind::Tcp)
             .await
             .map(by)
             .unwrap()
@@ -117,7 +120,7 @@ async fn the_next_address_is_asked_when_one_does_not_answer() {
         "p"
     );
     assert_eq!(
-        asked(vec![silence, refused], What::Tcp)
+        asked(vec![silence, refused], QuestionKind::Tcp)
             .await
             .unwrap_err()
             .kind,
@@ -128,10 +131,10 @@ async fn the_next_address_is_asked_when_one_does_not_answer() {
 #[tokio::test]
 async fn the_path_mtu_is_that_of_the_devices() {
     let server = server().await;
-    let found = asked(&server.to_string(), What::Path { largest: 1500 }).await;
+    let found = asked(&server.to_string(), QuestionKind::Path { largest: 1500 }).await;
     assert_eq!(
         found,
-        Ok(Finding::Passes {
+        Ok(MeasuredAnswer::Passes {
             largest: 1500,
             vanished: None
         })
@@ -141,8 +144,8 @@ async fn the_path_mtu_is_that_of_the_devices() {
 #[tokio::test]
 async fn throughput_counts_what_arrived() {
     let server = server().await.to_string();
-    let carried = |found: Result<Finding, Problem>| {
-        let Ok(Finding::Carried {
+    let carried = |found: Result<MeasuredAnswer, AnswerProblem>| {
+        let Ok(MeasuredAnswer::Carried {
             bytes,
             seconds,
             sent,
@@ -159,7 +162,7 @@ async fn throughput_counts_what_arrived() {
     let (bytes, sent) = carried(
         asked(
             &server,
-            What::Stream {
+            QuestionKind::Stream {
                 seconds: 0.1,
                 connections: 3,
             },
@@ -170,15 +173,15 @@ async fn throughput_counts_what_arrived() {
     carried(
         asked(
             &server,
-            What::Flood {
+            QuestionKind::Flood {
                 seconds: 0.1,
                 bytes: 1200,
             },
         )
         .await,
     );
-    let found = asked(&server, What::Latency { seconds: 0.1 }).await;
-    let Ok(Finding::Latency { p50, p99, count }) = found else {
+    let found = asked(&server, QuestionKind::Latency { seconds: 0.1 }).await;
+    let Ok(MeasuredAnswer::Latency { p50, p99, count }) = found else {
         panic!("{found:?}")
     };
     assert!(count > 0 && p50 > 0.0 && p50 <= p99);
@@ -190,14 +193,20 @@ async fn each_failure_has_its_kind() {
     let silent = listener.local_addr().unwrap().to_string();
     let kind = async |what| asked_with(None, 400, &silent, what).await.unwrap_err().kind;
     assert_eq!(
-        kind(What::Bulk { bytes: 10_000_000 }).await,
+        kind(QuestionKind::Bulk { bytes: 10_000_000 }).await,
         ProblemKind::NoAnswer
     );
     drop(listener);
-    assert_eq!(kind(What::Tcp).await, ProblemKind::Refused);
-    assert_eq!(kind(What::Udp { bytes: 0 }).await, ProblemKind::Refused);
+    assert_eq!(kind(QuestionKind::Tcp).await, ProblemKind::Refused);
     assert_eq!(
-        asked("nobody.invalid:1", What::Tcp).await.unwrap_err().kind,
+        kind(QuestionKind::Udp { bytes: 0 }).await,
+        ProblemKind::Refused
+    );
+    assert_eq!(
+        asked("nobody.invalid:1", QuestionKind::Tcp)
+            .await
+            .unwrap_err()
+            .kind,
         ProblemKind::UnknownName
     );
 }
@@ -206,16 +215,16 @@ async fn each_failure_has_its_kind() {
 async fn requests_without_the_token_are_not_answered() {
     let server = server_for(Some("open")).await.to_string();
     let all = [
-        What::Tcp,
-        What::Udp { bytes: 0 },
-        What::Bulk { bytes: 1000 },
-        What::Path { largest: 1500 },
-        What::Latency { seconds: 0.1 },
-        What::Stream {
+        QuestionKind::Tcp,
+        QuestionKind::Udp { bytes: 0 },
+        QuestionKind::Bulk { bytes: 1000 },
+        QuestionKind::Path { largest: 1500 },
+        QuestionKind::Latency { seconds: 0.1 },
+        QuestionKind::Stream {
             seconds: 0.1,
             connections: 1,
         },
-        What::Flood {
+        QuestionKind::Flood {
             seconds: 0.1,
             bytes: 1200,
         },
@@ -226,9 +235,9 @@ async fn requests_without_the_token_are_not_answered() {
     }
     for token in [None, Some("ope"), Some("opener")] {
         for what in [
-            What::Tcp,
-            What::Udp { bytes: 0 },
-            What::Bulk { bytes: 1000 },
+            QuestionKind::Tcp,
+            QuestionKind::Udp { bytes: 0 },
+            QuestionKind::Bulk { bytes: 1000 },
         ] {
             assert!(
                 asked_with(token, 100, &server, what).await.is_err(),
@@ -240,9 +249,12 @@ async fn requests_without_the_token_are_not_answered() {
 
 #[tokio::test]
 async fn a_datagram_that_is_shorter_than_its_answer_is_not_answered() {
-    let socket = datagram::connect(server().await).await.unwrap();
+    let socket = datagram::connect_socket(server().await).await.unwrap();
     socket.send(b"who short").await.unwrap();
-    socket.send(&padded("who long", MIN_LEN)).await.unwrap();
+    socket
+        .send(&padded_datagram("who long", MIN_LEN))
+        .await
+        .unwrap();
     let mut buffer = [0; 2048];
     let length = timeout(Duration::from_secs(5), socket.recv(&mut buffer))
         .await

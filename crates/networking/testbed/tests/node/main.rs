@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use liqo_datapath::node::{KernelState, Step};
+use liqo_datapath::node::{KernelState, KernelStep};
 use liqo_network_model::fabric::OVERLAY_PORT;
 use traffic::{CLOSED_AFTER, EchoConnection};
 use world::{BOTH, Family, NodeId, V4, V6, World, pod_address};
@@ -602,7 +602,7 @@ fn a_table_that_others_changed_is_replaced() {
             )
             .expect("applied");
         let replaced = steps.iter().map(|step| match step {
-            Step::ReplaceTable(table) => (table.family, table.name),
+            KernelStep::ReplaceTable(table) => (table.family, table.name),
             other => panic!("{other:?}"),
         });
         assert_eq!(replaced.collect::<Vec<_>>(), [(family.keyword(), "liqo")]);

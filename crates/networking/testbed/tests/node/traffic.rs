@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use liqo_datapath_testbed::namespace::Namespace;
+use liqo_datapath_testbed::namespace::NetworkNamespace;
 
 /// Port of the server that answers with the address that it sees.
 pub const PORT: u16 = 8080;
@@ -27,7 +27,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Starts servers in a namespace: one answers with the address that it sees, one counts uploaded
 /// bytes, and two echo, over TCP and UDP.
-pub fn serve_in(pod: &Namespace) -> io::Result<()> {
+pub fn serve_in(pod: &NetworkNamespace) -> io::Result<()> {
     let listen = |port| pod.run(move || TcpListener::bind((ANY_V6, port)))?;
     serve(listen(PORT)?, |mut stream| {
         let seen = stream.peer_addr()?.ip().to_canonical().to_string();

@@ -13,17 +13,23 @@ use std::{
 use ipnet::IpNet;
 use liqo_api::{ApiServerEndpoint, ClusterId};
 use liqo_datapath::{
-    node::{self, KernelState, NetlinkLinks, NetlinkRoutes, Nft, Node, Step},
+    node::{self, KernelState, KernelStep, NetlinkLinks, NetlinkRoutes, Nft, NodeKernel},
     tunnel::{
-        Direct, Endpoint, Local, PrivateKey, Remote, Tunnel as _, TunnelError, UserspaceTunnel,
+        DirectPathConfig, EndpointConfig, LocalAddresses, PrivateKey, RemoteConfig, Tunnel as _,
+        TunnelError, UserspaceTunnel,
     },
 };
-use liqo_datapath_testbed::namespace::Namespace;
+use liqo_datapath_testbed::namespace::NetworkNamespace;
 use liqo_network_model::{
     Here, PeerMaps, PrefixMap, There,
     allocator::Allocations,
-    fabric::{Fabric, FabricNode as ClusterNode, Gateway, Mac, PeerNetwork, Reachable, TUNNEL},
-    negotiation::{Announcement, Kept, Ranges, agree, allocate_views},
+    fabric::{
+        Fabric, FabricGateway, FabricNode as ClusterNode, MacAddress, PeerNetwork, ReachableScope,
+        TUNNEL,
+    },
+    negotiation::{
+        ClusterRanges, KeptByPeer, PrefixAnnouncement, allocate_views, compute_agreement,
+    },
     spread::gateway_number,
 };
 use liqo_playground::{Requirements, Silent};
@@ -124,14 +130,14 @@ pub fn pod_addresses((_, node): NodeId, family: Family) -> impl Iterator<Item = 
 }
 
 /// The ranges of a cluster: the same ones for all clusters, except for the nodes.
-fn ranges(cluster: usize, families: &[Family]) -> Ranges {
+fn ranges(cluster: usize, families: &[Family]) -> ClusterRanges {
     let of_each = |v4: &str, v6: &str| {
         families
             .iter()
             .map(|family| net(family.choose(v4, v6)))
             .collect()
     };
-    Ranges {
+    ClusterRanges {
         pods: of_each("10.244.0.0/16", "fd44::/56"),
         services: of_each("10.96.0.0/12", "fd96::/112"),
         external: of_each("10.70.0.0/24", "fd70::/120"),
@@ -146,13 +152,13 @@ fn ranges(cluster: usize, families: &[Family]) -> Ranges {
 
 /// Connected clusters.
 pub struct World {
-    nodes: BTreeMap<NodeId, Namespace>,
-    pods: BTreeMap<NodeId, Namespace>,
+    nodes: BTreeMap<NodeId, NetworkNamespace>,
+    pods: BTreeMap<NodeId, NetworkNamespace>,
     shapes: Vec<Shape>,
     fabrics: Vec<Fabric>,
     keys: BTreeMap<NodeId, PrivateKey>,
-    tunnels: BTreeMap<NodeId, (UserspaceTunnel, Endpoint)>,
-    _switch: Namespace,
+    tunnels: BTreeMap<NodeId, (UserspaceTunnel, EndpointConfig)>,
+    _switch: NetworkNamespace,
 }
 
 impl World {
@@ -205,12 +211,12 @@ impl World {
         is_passed_on: fn(usize, usize) -> bool,
     ) -> io::Result<Self> {
         install_programs()?;
-        let switch = Namespace::new()?;
+        let switch = NetworkNamespace::new()?;
         switch.ip("link add bridge type bridge\nlink set bridge up")?;
         let (mut nodes, mut pods) = (BTreeMap::new(), BTreeMap::new());
         for (cluster, &shape) in shapes.iter().enumerate() {
             for node_id in (0..shape.0).map(|node| (cluster, node)) {
-                let (node, pod) = (Namespace::new()?, Namespace::new()?);
+                let (node, pod) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
                 build_node(&switch, &node, &pod, node_id, shape)?;
                 nodes.insert(node_id, node);
                 pods.insert(node_id, pod);
@@ -257,11 +263,11 @@ impl World {
         self.nodes.keys().copied().collect()
     }
 
-    pub fn node(&self, node_id: NodeId) -> &Namespace {
+    pub fn node(&self, node_id: NodeId) -> &NetworkNamespace {
         &self.nodes[&node_id]
     }
 
-    pub fn pod(&self, node_id: NodeId) -> &Namespace {
+    pub fn pod(&self, node_id: NodeId) -> &NetworkNamespace {
         &self.pods[&node_id]
     }
 
@@ -340,18 +346,18 @@ impl World {
         for (&node_id, key) in &self.keys {
             let peers = self.keys.iter().filter_map(|(other, key)| {
                 let peer = self.fabrics[node_id.0].peers.get(&id(other.0))?;
-                Some((*other, key.public(), peer))
+                Some((*other, key.public_key(), peer))
             });
-            let remotes = peers.map(|(other, public_key, peer)| Remote {
+            let remotes = peers.map(|(other, public_key, peer)| RemoteConfig {
                 endpoint: self
                     .families(node_id.0, other.0)
                     .next()
                     .map(|family| (node_address(other, family), TUNNEL_PORT).into()),
                 keepalive: Some(Duration::from_secs(15)),
                 prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
-                ..Remote::new(public_key)
+                ..RemoteConfig::new(public_key)
             });
-            let endpoint = Endpoint {
+            let endpoint = EndpointConfig {
                 private_key: key.clone(),
                 previous_key: None,
                 listen: self.shapes[node_id.0]
@@ -394,29 +400,29 @@ impl World {
                 .pairs()
                 .filter(|(_, there)| at_broker.contains(&there.0));
             let local = if own == customer {
-                Local::Prefixes(maps.exported.pairs().map(|(_, there)| there.0).collect())
+                LocalAddresses::Prefixes(maps.exported.pairs().map(|(_, there)| there.0).collect())
             } else {
                 let seen = |family: &Family| {
                     self.all_seen_from(0, pod, *family)
                         .into_iter()
                         .chain(self.seen_from(0, pod, *family))
                 };
-                Local::Pods(Arc::new(BOTH.iter().flat_map(seen).collect()))
+                LocalAddresses::Pods(Arc::new(BOTH.iter().flat_map(seen).collect()))
             };
-            let direct = Direct {
+            let direct = DirectPathConfig {
                 number: 1,
                 prefixes: PrefixMap::new(pairs).map_err(io::Error::other)?,
                 local,
             };
-            let key = self.keys[&other].public();
+            let key = self.keys[&other].public_key();
             let (tunnel, endpoint) = self.tunnels.get_mut(&own).ok_or(io::ErrorKind::NotFound)?;
             endpoint.remotes.retain(|remote| remote.public_key != key);
             if is_wanted {
-                endpoint.remotes.push(Remote {
+                endpoint.remotes.push(RemoteConfig {
                     endpoint: Some((node_address(other, Family::V4), TUNNEL_PORT).into()),
                     prefixes: direct.prefixes.pairs().map(|(here, _)| here.0).collect(),
                     direct: Some(direct),
-                    ..Remote::new(key)
+                    ..RemoteConfig::new(key)
                 });
             }
             self.nodes[&own]
@@ -494,9 +500,9 @@ impl World {
         self.set_gateway(node_id, true)?;
         self.apply(node_id)?;
         // Other gateways carried its connections meanwhile.
-        let plan = self.fabrics[node_id.0].plan(&node_id.1.to_string());
+        let plan = self.fabrics[node_id.0].node_plan(&node_id.1.to_string());
         self.on(node_id, async |node| {
-            node.forget(&plan).await;
+            node.forget_carried_connections(&plan).await;
             Ok(())
         })
     }
@@ -508,7 +514,7 @@ impl World {
 
     /// Whether peers send by this gateway.
     pub fn set_used_by_peers(&mut self, node_id: NodeId, is_gateway: bool) -> Result<(), String> {
-        let lost = self.keys[&node_id].public();
+        let lost = self.keys[&node_id].public_key();
         for (_, endpoint) in self.tunnels.values_mut() {
             for remote in endpoint
                 .remotes
@@ -548,17 +554,17 @@ impl World {
     }
 
     /// Brings a node to its planned state and returns the steps.
-    pub fn apply(&self, node_id: NodeId) -> Result<Vec<Step>, String> {
-        let plan = self.fabrics[node_id.0].plan(&node_id.1.to_string());
+    pub fn apply(&self, node_id: NodeId) -> Result<Vec<KernelStep>, String> {
+        let plan = self.fabrics[node_id.0].node_plan(&node_id.1.to_string());
         self.on(node_id, async |node| node.apply(&plan).await)
     }
 
     /// Replaces all tables of a node, although nothing differs.
     pub fn replace_tables(&self, node_id: NodeId) -> Result<(), String> {
-        let plan = self.fabrics[node_id.0].plan(&node_id.1.to_string());
+        let plan = self.fabrics[node_id.0].node_plan(&node_id.1.to_string());
         self.on(node_id, async |node| {
             for table in &plan.tables {
-                node::Firewall::replace(&node.firewall, table).await?;
+                node::Firewall::replace_table(&node.firewall, table).await?;
             }
             Ok(())
         })
@@ -566,11 +572,11 @@ impl World {
 
     /// Replaces all tables of a node, changes them by this script as somebody else would, and
     /// returns the steps that repair them.
-    pub fn meddle(&self, node_id: NodeId, script: &str) -> Result<Vec<Step>, String> {
-        let plan = self.fabrics[node_id.0].plan(&node_id.1.to_string());
+    pub fn meddle(&self, node_id: NodeId, script: &str) -> Result<Vec<KernelStep>, String> {
+        let plan = self.fabrics[node_id.0].node_plan(&node_id.1.to_string());
         self.on(node_id, async |node| {
             for table in &plan.tables {
-                node::Firewall::replace(&node.firewall, table).await?;
+                node::Firewall::replace_table(&node.firewall, table).await?;
             }
             assert_eq!(
                 node.apply(&plan).await?,
@@ -649,17 +655,20 @@ impl World {
         Ok(())
     }
 
-    pub fn clear(&self, node_id: NodeId) -> Result<Vec<Step>, String> {
+    pub fn clear(&self, node_id: NodeId) -> Result<Vec<KernelStep>, String> {
         self.on(node_id, async |node| node.clear().await)
     }
 
     pub fn present(&self, node_id: NodeId) -> Result<KernelState, String> {
-        self.on(node_id, async |node| node.present().await)
+        self.on(node_id, async |node| node.present_state().await)
     }
 
     /// Lets peers of a cluster reach only these addresses.
     pub fn open_only(&mut self, cluster: usize, addresses: &[IpAddr]) -> Result<(), String> {
-        self.set_reachable(cluster, &Reachable::only(addresses.iter().copied()))
+        self.set_reachable(
+            cluster,
+            &ReachableScope::only_addresses(addresses.iter().copied()),
+        )
     }
 
     /// Lets peers of a cluster go on with their connections to these addresses, and reach no
@@ -672,14 +681,14 @@ impl World {
         let established = addresses.iter().copied().collect();
         self.set_reachable(
             cluster,
-            &Reachable::Only {
+            &ReachableScope::Only {
                 all: BTreeSet::new(),
                 established,
             },
         )
     }
 
-    fn set_reachable(&mut self, cluster: usize, reachable: &Reachable) -> Result<(), String> {
+    fn set_reachable(&mut self, cluster: usize, reachable: &ReachableScope) -> Result<(), String> {
         for peer in self.fabrics[cluster].peers.values_mut() {
             peer.reachable = reachable.clone();
         }
@@ -708,7 +717,7 @@ impl World {
             .collect();
         let peers = &mut self.fabrics[0].peers;
         for peer in peers.values_mut() {
-            (peer.transit, peer.reachable) = (false, Reachable::default());
+            (peer.transit, peer.reachable) = (false, ReachableScope::default());
         }
         for (customer, addresses) in seen {
             let customer = id(customer);
@@ -776,7 +785,10 @@ impl World {
     fn on<T: Send>(
         &self,
         node_id: NodeId,
-        work: impl AsyncFnOnce(&Node<NetlinkLinks, NetlinkRoutes, Nft>) -> Result<T, node::Error> + Send,
+        work: impl AsyncFnOnce(
+            &NodeKernel<NetlinkLinks, NetlinkRoutes, Nft>,
+        ) -> Result<T, node::NodeError>
+        + Send,
     ) -> Result<T, String> {
         let inside = || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -784,7 +796,7 @@ impl World {
                 .build()
                 .map_err(|error| error.to_string())?;
             runtime.block_on(async {
-                let node = Node::of_this_namespace().map_err(|error| error.to_string())?;
+                let node = NodeKernel::of_this_namespace().map_err(|error| error.to_string())?;
                 work(&node).await.map_err(|error| error.to_string())
             })
         };
@@ -809,9 +821,9 @@ fn install_programs() -> io::Result<()> {
 }
 
 /// A gateway as all nodes of its cluster know it.
-fn gateway(keys: &BTreeMap<NodeId, PrivateKey>, node_id: NodeId) -> Option<Gateway> {
-    let number = gateway_number(&keys.get(&node_id)?.public().0);
-    Some(Gateway {
+fn gateway(keys: &BTreeMap<NodeId, PrivateKey>, node_id: NodeId) -> Option<FabricGateway> {
+    let number = gateway_number(&keys.get(&node_id)?.public_key().0);
+    Some(FabricGateway {
         slot: small(node_id.1),
         number,
     })
@@ -855,7 +867,8 @@ fn fabrics(
             let theirs = peers_of(own)
                 .map(|peer| (id(peer), exports(&before, peer, own).into_iter().collect()))
                 .collect();
-            allocations[own] = allocate_views(&ranges(own), &theirs, Kept::new(), &before[own]).0;
+            allocations[own] =
+                allocate_views(&ranges(own), &theirs, KeptByPeer::new(), &before[own]).0;
         }
         if before == allocations {
             break;
@@ -865,7 +878,7 @@ fn fabrics(
         let of_peer = allocations[from]
             .iter()
             .filter(|((owner, _), _)| *owner == id(to));
-        Announcement {
+        PrefixAnnouncement {
             exports: exports(&allocations, from, to),
             views: of_peer
                 .map(|((_, prefix), here)| (*prefix, *here))
@@ -874,13 +887,14 @@ fn fabrics(
     };
     let fabric = |(own, &(size, _, families)): (usize, &Shape)| {
         let peer = |peer: usize| {
-            let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
+            let agreement =
+                compute_agreement(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
             (
                 id(peer),
                 PeerNetwork {
                     maps: agreement.maps,
-                    reachable: Reachable::Everything,
+                    reachable: ReachableScope::Everything,
                     transit: hub == Some(own),
                     ..PeerNetwork::default()
                 },
@@ -895,7 +909,7 @@ fn fabrics(
                 .iter()
                 .map(|family| pods_on(node, *family))
                 .collect(),
-            mac: Mac::of([0, 0, 0, small(own), small(node)]),
+            mac: MacAddress::from_hash([0, 0, 0, small(own), small(node)]),
             gateway: gateway(keys, (own, node)),
         };
         Fabric {
@@ -916,9 +930,9 @@ fn fabrics(
 /// masquerades packets that leave the pod range or come from outside of it. IPv4 sources are
 /// checked strictly; Linux does not check IPv6 sources.
 fn build_node(
-    switch: &Namespace,
-    node: &Namespace,
-    pod: &Namespace,
+    switch: &NetworkNamespace,
+    node: &NetworkNamespace,
+    pod: &NetworkNamespace,
     node_id: NodeId,
     (size, _, families): Shape,
 ) -> io::Result<()> {
@@ -955,8 +969,8 @@ fn build_node(
 
 /// Gives a node and its pod their addresses of a family, and the routes between them.
 fn address_node(
-    node: &Namespace,
-    pod: &Namespace,
+    node: &NetworkNamespace,
+    pod: &NetworkNamespace,
     node_id: NodeId,
     size: usize,
     family: Family,
@@ -999,14 +1013,14 @@ fn address_node(
 }
 
 /// Sets a sysctl of a namespace below `net/`.
-fn set(namespace: &Namespace, name: &str, value: &str) -> io::Result<()> {
+fn set(namespace: &NetworkNamespace, name: &str, value: &str) -> io::Result<()> {
     namespace.run(|| std::fs::write(format!("/proc/sys/net/{name}"), value))?
 }
 
 /// How a cluster sees an address of its peer: the inverse of [`PeerMaps::seen_there`].
 fn seen_here(maps: &PeerMaps, address: IpAddr) -> Option<IpAddr> {
     maps.imported
-        .here(There(address))
-        .or_else(|| maps.exported.here(There(address)))
+        .to_here(There(address))
+        .or_else(|| maps.exported.to_here(There(address)))
         .map(|here| here.0)
 }

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use liqo_datapath::tunnel::Tunnel;
-use liqo_datapath_testbed::{End, Pair, traffic::transfer};
+use liqo_datapath_testbed::{Pair, PairEnd, traffic::arrives_unchanged};
 use nix::{
     errno::Errno,
     sys::socket::{setsockopt, sockopt},
@@ -24,10 +24,10 @@ pub fn ping_in_both_families() -> Result<()> {
         for v6 in [false, true] {
             for size in [0, 56, 1372, 8000] {
                 until("an answer", || {
-                    ping(&tunnels.pair.left, End::Right.inside(v6, 0), size)
+                    ping(&tunnels.pair.left, PairEnd::Right.inside(v6, 0), size)
                 })?;
                 until("an answer", || {
-                    ping(&tunnels.pair.right, End::Left.inside(v6, 0), size)
+                    ping(&tunnels.pair.right, PairEnd::Left.inside(v6, 0), size)
                 })?;
             }
         }
@@ -38,11 +38,21 @@ pub fn ping_in_both_families() -> Result<()> {
 fn transfer_all(pair: &Pair, length: usize) -> Result<()> {
     for v6 in [false, true] {
         ensure!(
-            transfer(&pair.left, &pair.right, End::Right.inside(v6, 5001), length)?,
+            arrives_unchanged(
+                &pair.left,
+                &pair.right,
+                PairEnd::Right.inside(v6, 5001),
+                length
+            )?,
             "damaged on the way to the right"
         );
         ensure!(
-            transfer(&pair.right, &pair.left, End::Left.inside(v6, 5002), length)?,
+            arrives_unchanged(
+                &pair.right,
+                &pair.left,
+                PairEnd::Left.inside(v6, 5002),
+                length
+            )?,
             "damaged on the way to the left"
         );
     }
@@ -52,7 +62,7 @@ fn transfer_all(pair: &Pair, length: usize) -> Result<()> {
 pub fn fifty_megabytes_arrive_unchanged_both_ways() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     transfer_all(&tunnels.pair, FIFTY_MEGABYTES)?;
-    for end in [End::Left, End::Right] {
+    for end in [PairEnd::Left, PairEnd::Right] {
         let remote = tunnels.remote(end)?;
         ensure!(
             remote.sent_bytes > 2 * FIFTY_MEGABYTES as u64
@@ -71,7 +81,7 @@ pub fn fifty_megabytes_arrive_unchanged_both_ways() -> Result<()> {
 pub fn everything_travels_over_ipv6_too() -> Result<()> {
     let tunnels = Tunnels::new(true)?;
     transfer_all(&tunnels.pair, 5 << 20)?;
-    ensure!(tunnels.remote(End::Left)?.endpoint == Some(End::Right.outside(true, 51_820)));
+    ensure!(tunnels.remote(PairEnd::Left)?.endpoint == Some(PairEnd::Right.outside(true, 51_820)));
     Ok(())
 }
 
@@ -79,16 +89,16 @@ pub fn everything_travels_over_ipv6_too() -> Result<()> {
 pub fn datagram_sockets(pair: &Pair, v6: bool) -> Result<(UdpSocket, UdpSocket)> {
     let sender = pair
         .left
-        .run(|| UdpSocket::bind(End::Left.inside(v6, 0)))??;
+        .run(|| UdpSocket::bind(PairEnd::Left.inside(v6, 0)))??;
     let receiver = pair
         .right
-        .run(|| UdpSocket::bind(End::Right.inside(v6, 5005)))??;
-    sender.connect(End::Right.inside(v6, 5005))?;
+        .run(|| UdpSocket::bind(PairEnd::Right.inside(v6, 5005)))??;
+    sender.connect(PairEnd::Right.inside(v6, 5005))?;
     receiver.set_read_timeout(Some(Duration::from_secs(5)))?;
     // A datagram is sent once. It may be lost while two ends that call each other at once agree on
     // a session.
     until("a session that carries packets", || {
-        ping(&pair.left, End::Right.inside(v6, 0), 0)
+        ping(&pair.left, PairEnd::Right.inside(v6, 0), 0)
     })?;
     Ok((sender, receiver))
 }
@@ -138,12 +148,16 @@ pub fn a_packet_that_is_too_large_and_must_not_be_fragmented_is_refused_at_once(
 
 pub fn a_smaller_mtu_between_the_gateways_only_costs_fragments() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
-    for end in [End::Left, End::Right] {
+    for end in [PairEnd::Left, PairEnd::Right] {
         tunnels.pair.end(end).ip("link set wire mtu 1300")?;
     }
     transfer_all(&tunnels.pair, 5 << 20)?;
-    ensure!(ping(&tunnels.pair.left, End::Right.inside(false, 0), 1392)?);
-    ensure!(tunnels.remote(End::Left)?.dropped.send_failed == 0);
+    ensure!(ping(
+        &tunnels.pair.left,
+        PairEnd::Right.inside(false, 0),
+        1392
+    )?);
+    ensure!(tunnels.remote(PairEnd::Left)?.dropped.send_failed == 0);
     Ok(())
 }
 
@@ -151,22 +165,25 @@ pub fn applying_the_same_again_changes_nothing_and_loses_nothing() -> Result<()>
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
     until("a session", || {
-        Ok(tunnels.remote(End::Left)?.last_handshake.is_some())
+        Ok(tunnels.remote(PairEnd::Left)?.last_handshake.is_some())
     })?;
     let handshake =
         |end| -> Result<_> { Ok(tunnels.remote(end)?.last_handshake.unwrap_or_default()) };
     let mut buffer = [0; 64];
-    let (before, mut arrived) = (handshake(End::Left)?, 0);
+    let (before, mut arrived) = (handshake(PairEnd::Left)?, 0);
     for number in 0..200u32 {
         sender.send(&number.to_be_bytes())?;
-        tunnels.apply(End::Left, &tunnels.endpoint(End::Left))?;
-        tunnels.apply(End::Right, &tunnels.endpoint(End::Right))?;
+        tunnels.apply(PairEnd::Left, &tunnels.endpoint(PairEnd::Left))?;
+        tunnels.apply(PairEnd::Right, &tunnels.endpoint(PairEnd::Right))?;
         arrived +=
             usize::from(receiver.recv(&mut buffer)? == 4 && buffer[..4] == number.to_be_bytes());
     }
     ensure!(arrived == 200, "{arrived} of 200 arrived");
-    ensure!(handshake(End::Left)? >= before, "there is a new session");
-    ensure!(tunnels.tunnel(End::Left).state().running);
+    ensure!(
+        handshake(PairEnd::Left)? >= before,
+        "there is a new session"
+    );
+    ensure!(tunnels.tunnel(PairEnd::Left).state().running);
     Ok(())
 }
 
@@ -175,13 +192,13 @@ pub fn handshakes_that_start_at_both_ends_at_once_end_in_one_session() -> Result
         let tunnels = Tunnels::prepare(false)?;
         let start = |end| tunnels.apply(end, &tunnels.endpoint(end));
         thread::scope(|scope| {
-            let right = scope.spawn(|| start(End::Right));
-            start(End::Left)?;
+            let right = scope.spawn(|| start(PairEnd::Right));
+            start(PairEnd::Left)?;
             right
                 .join()
                 .map_err(|_| anyhow::anyhow!("a thread ended"))?
         })?;
-        for end in [End::Left, End::Right] {
+        for end in [PairEnd::Left, PairEnd::Right] {
             tunnels.pair.address(end, &tunnels.side(end).device, 1420)?;
         }
         transfer_all(&tunnels.pair, 100_000)?;

@@ -13,7 +13,7 @@ use gotatun::{
     x25519,
 };
 use liqo_datapath::tunnel::{PrivateKey, Tunnel};
-use liqo_datapath_testbed::{End, traffic::transfer};
+use liqo_datapath_testbed::{PairEnd, traffic::arrives_unchanged};
 
 use crate::{
     Tunnels,
@@ -28,19 +28,19 @@ pub fn a_packet_with_a_source_that_the_remote_may_not_use_is_dropped() -> Result
     tunnels.pair.left.ip("address add 10.99.0.77/32 dev tunnel1\naddress add fd99::77/128 dev tunnel1 nodad preferred_lft 0")?;
     for (v6, address) in [(false, "10.99.0.77:0"), (true, "[fd99::77]:0")] {
         until("a session", || {
-            ping(&tunnels.pair.left, End::Right.inside(v6, 0), 0)
+            ping(&tunnels.pair.left, PairEnd::Right.inside(v6, 0), 0)
         })?;
         let (right, receiver) = datagram_sockets(&tunnels.pair, v6)?;
         receiver.set_read_timeout(Some(Duration::from_millis(500)))?;
         let wrong = tunnels.pair.left.run(|| {
             UdpSocket::bind(address.parse::<SocketAddr>()?).map_err(anyhow::Error::from)
         })??;
-        let dropped = tunnels.remote(End::Right)?.dropped.wrong_source;
+        let dropped = tunnels.remote(PairEnd::Right)?.dropped.wrong_source;
         for _ in 0..10 {
-            wrong.send_to(b"wrong", End::Right.inside(v6, 5005))?;
+            wrong.send_to(b"wrong", PairEnd::Right.inside(v6, 5005))?;
         }
         until("drops", || {
-            Ok(tunnels.remote(End::Right)?.dropped.wrong_source == dropped + 10)
+            Ok(tunnels.remote(PairEnd::Right)?.dropped.wrong_source == dropped + 10)
         })?;
         right.send(b"right")?;
         let mut buffer = [0; 64];
@@ -56,13 +56,13 @@ pub fn a_packet_with_a_source_that_the_remote_may_not_use_is_dropped() -> Result
 pub fn garbage_is_counted_and_harms_nobody() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     let stranger = tunnels
         .pair
         .left
-        .run(|| UdpSocket::bind(End::Left.outside(false, 0)))??;
-    let target = End::Right.outside(false, 51_820);
+        .run(|| UdpSocket::bind(PairEnd::Left.outside(false, 0)))??;
+    let target = PairEnd::Right.outside(false, 51_820);
     let mut sent = 0;
     for size in (0..2000).step_by(3) {
         for kind in 0..6 {
@@ -76,17 +76,17 @@ pub fn garbage_is_counted_and_harms_nobody() -> Result<()> {
         }
     }
     until("counts", || {
-        let dropped = tunnels.tunnel(End::Right).state().dropped;
+        let dropped = tunnels.tunnel(PairEnd::Right).state().dropped;
         // Empty datagrams are not counted. Some sizes are handshake messages, nearly all name
         // unknown sessions.
         Ok(dropped.not_wireguard + dropped.unknown_session + dropped.bad_handshake + 6 >= sent)
     })?;
-    ensure!(tunnels.tunnel(End::Right).state().running);
-    ensure!(tunnels.remote(End::Right)?.endpoint == Some(End::Left.outside(false, 51_820)));
-    ensure!(transfer(
+    ensure!(tunnels.tunnel(PairEnd::Right).state().running);
+    ensure!(tunnels.remote(PairEnd::Right)?.endpoint == Some(PairEnd::Left.outside(false, 51_820)));
+    ensure!(arrives_unchanged(
         &tunnels.pair.left,
         &tunnels.pair.right,
-        End::Right.inside(false, 5001),
+        PairEnd::Right.inside(false, 5001),
         5 << 20
     )?);
     Ok(())
@@ -95,7 +95,7 @@ pub fn garbage_is_counted_and_harms_nobody() -> Result<()> {
 pub fn a_replayed_packet_does_not_arrive_again() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
     receiver.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -121,65 +121,69 @@ pub fn a_replayed_packet_does_not_arrive_again() -> Result<()> {
     let stranger = tunnels
         .pair
         .left
-        .run(|| UdpSocket::bind(End::Left.outside(false, 0)))??;
+        .run(|| UdpSocket::bind(PairEnd::Left.outside(false, 0)))??;
     for datagram in &datagrams {
-        stranger.send_to(&datagram[42..], End::Right.outside(false, 51_820))?;
+        stranger.send_to(&datagram[42..], PairEnd::Right.outside(false, 51_820))?;
     }
     let replayed = datagrams.len() as u64;
     until("drops", || {
-        Ok(tunnels.remote(End::Right)?.dropped.replayed == replayed)
+        Ok(tunnels.remote(PairEnd::Right)?.dropped.replayed == replayed)
     })?;
     ensure!(
         receiver.recv(&mut buffer).is_err(),
         "a packet arrived again"
     );
-    let remote = tunnels.remote(End::Right)?;
+    let remote = tunnels.remote(PairEnd::Right)?;
     ensure!(
-        remote.endpoint == Some(End::Left.outside(false, 51_820)),
+        remote.endpoint == Some(PairEnd::Left.outside(false, 51_820)),
         "the tunnel follows the sender of the replay"
     );
     // The same with another counter.
     let mut forged = datagrams[0][42..].to_vec();
     forged[8..16].copy_from_slice(&1_000_000u64.to_le_bytes());
-    stranger.send_to(&forged, End::Right.outside(false, 51_820))?;
+    stranger.send_to(&forged, PairEnd::Right.outside(false, 51_820))?;
     until("the forgery is counted", || {
-        Ok(tunnels.remote(End::Right)?.dropped.forged == 1)
+        Ok(tunnels.remote(PairEnd::Right)?.dropped.forged == 1)
     })
 }
 
 pub fn a_stranger_gets_no_session() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     // The left end gets a key that the right one does not know.
-    let mut endpoint = tunnels.endpoint(End::Left);
+    let mut endpoint = tunnels.endpoint(PairEnd::Left);
     endpoint.private_key = PrivateKey::generate();
-    tunnels.apply(End::Left, &endpoint)?;
+    tunnels.apply(PairEnd::Left, &endpoint)?;
     until("refusals", || {
-        Ok(tunnels.tunnel(End::Right).state().dropped.bad_handshake > 0)
+        Ok(tunnels.tunnel(PairEnd::Right).state().dropped.bad_handshake > 0)
     })?;
-    ensure!(!ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)?);
-    ensure!(tunnels.remote(End::Left)?.last_handshake.is_none());
+    ensure!(!ping(
+        &tunnels.pair.left,
+        PairEnd::Right.inside(false, 0),
+        0
+    )?);
+    ensure!(tunnels.remote(PairEnd::Left)?.last_handshake.is_none());
     Ok(())
 }
 
 pub fn a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     let flooder = tunnels
         .pair
         .left
-        .run(|| UdpSocket::bind(End::Left.outside(false, 0)))??;
+        .run(|| UdpSocket::bind(PairEnd::Left.outside(false, 0)))??;
     flooder.set_read_timeout(Some(Duration::from_millis(100)))?;
     // A stranger who knows the tunnel's public key.
     let own = PrivateKey::generate();
-    let target = x25519::PublicKey::from(tunnels.side(End::Left).remote_key.0);
+    let target = x25519::PublicKey::from(tunnels.side(PairEnd::Left).remote_key.0);
     let secret = x25519::StaticSecret::from(*own.bytes());
     let limiter = Arc::new(RateLimiter::new(
-        &x25519::PublicKey::from(own.public().0),
+        &x25519::PublicKey::from(own.public_key().0),
         100,
     ));
     let mut stranger = Tunn::new(
@@ -198,7 +202,7 @@ pub fn a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on() -> Re
                 .ok_or_else(|| anyhow::anyhow!("no handshake"))?;
             flooder.send_to(
                 &Packet::from(WgKind::from(begin)),
-                End::Right.outside(false, 51_820),
+                PairEnd::Right.outside(false, 51_820),
             )?;
         }
         while let Ok(length) = flooder.recv(&mut answer) {
@@ -210,7 +214,11 @@ pub fn a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on() -> Re
         }
         Ok(cookies > 50)
     })?;
-    ensure!(tunnels.tunnel(End::Right).state().dropped.bad_handshake > 0);
-    ensure!(ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)?);
+    ensure!(tunnels.tunnel(PairEnd::Right).state().dropped.bad_handshake > 0);
+    ensure!(ping(
+        &tunnels.pair.left,
+        PairEnd::Right.inside(false, 0),
+        0
+    )?);
     Ok(())
 }

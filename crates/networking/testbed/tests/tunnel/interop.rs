@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Mutex};
 use anyhow::{Result, ensure};
 use liqo_datapath::tunnel::{Tunnel, UserspaceTunnel};
 use liqo_datapath_testbed::{
-    End, Pair, process::Side, traffic::transfer, wireguard_go::WireguardGo,
+    Pair, PairEnd, process::TunnelSide, traffic::arrives_unchanged, wireguard_go::WireguardGo,
 };
 
 use crate::{until, wire::ping};
@@ -23,7 +23,7 @@ fn program() -> Result<PathBuf> {
 struct Mixed {
     pair: Pair,
     ours: UserspaceTunnel,
-    sides: [Side; 2],
+    sides: [TunnelSide; 2],
     name: &'static str,
 }
 
@@ -31,9 +31,9 @@ struct Mixed {
 fn mixed(name: &'static str, v6: bool) -> Result<(Mixed, WireguardGo)> {
     let pair = Pair::new()?;
     // The name must be unique on this machine.
-    let sides = Side::both(&format!("{name}{}x", std::process::id() % 1_000_000), v6);
+    let sides = TunnelSide::both(&format!("{name}{}x", std::process::id() % 1_000_000), v6);
     let go = WireguardGo::start(&program()?, &pair.right, &sides[1])?;
-    pair.address(End::Right, &sides[1].device, 1420)?;
+    pair.address(PairEnd::Right, &sides[1].device, 1420)?;
     Ok((
         Mixed {
             pair,
@@ -54,7 +54,9 @@ impl Mixed {
             endpoint.remotes[0].endpoint = None;
         }
         self.pair.left.run(|| self.ours.apply(&endpoint))??;
-        Ok(self.pair.address(End::Left, &self.sides[0].device, 1420)?)
+        Ok(self
+            .pair
+            .address(PairEnd::Left, &self.sides[0].device, 1420)?)
     }
 
     fn transfer(&self, megabytes: usize) -> Result<()> {
@@ -62,12 +64,12 @@ impl Mixed {
             let length = megabytes << 20;
             let (left, right) = (&self.pair.left, &self.pair.right);
             ensure!(
-                transfer(left, right, End::Right.inside(v6, 5001), length)?,
+                arrives_unchanged(left, right, PairEnd::Right.inside(v6, 5001), length)?,
                 "{}: damaged on the way there",
                 self.name
             );
             ensure!(
-                transfer(right, left, End::Left.inside(v6, 5002), length)?,
+                arrives_unchanged(right, left, PairEnd::Left.inside(v6, 5002), length)?,
                 "{}: damaged on the way here",
                 self.name
             );
@@ -92,9 +94,9 @@ pub fn wireguard_go_begins() -> Result<()> {
     mixed.start(false)?;
     ensure!(mixed.ours.state().remotes[0].endpoint.is_none());
     until("an answer", || {
-        ping(&mixed.pair.right, End::Left.inside(false, 0), 56)
+        ping(&mixed.pair.right, PairEnd::Left.inside(false, 0), 56)
     })?;
-    ensure!(mixed.ours.state().remotes[0].endpoint == Some(End::Right.outside(false, 51_820)));
+    ensure!(mixed.ours.state().remotes[0].endpoint == Some(PairEnd::Right.outside(false, 51_820)));
     mixed.transfer(10)
 }
 

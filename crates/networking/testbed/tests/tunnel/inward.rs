@@ -3,11 +3,11 @@
 use std::{sync::Arc, thread};
 
 use anyhow::{Result, ensure};
-use liqo_datapath::tunnel::{Inward, PrivateKey, Remote, Tunnel as _};
-use liqo_datapath_testbed::End;
+use liqo_datapath::tunnel::{InwardChannel, PrivateKey, RemoteConfig, Tunnel as _};
+use liqo_datapath_testbed::PairEnd;
 use liqo_tunnel_client::{
-    AUTH_PORT, ListenPolicy, PacketLink, Role, Stack,
-    session::{DialConfig, Gateway, dial},
+    AUTH_PORT, ListenPolicy, PacketLink, Stack, StackRole,
+    session::{DialConfig, DialedGateway, dial},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -21,19 +21,19 @@ pub fn a_tunnel_client_is_answered_in_the_process() -> Result<()> {
     let tunnels = Tunnels::prepare(false)?;
     let caller = PrivateKey::generate();
     let (inside, mut outside) = PacketLink::pair();
-    let mut right = tunnels.side(End::Right).endpoint();
-    right.remotes.push(Remote {
-        public_key: caller.public(),
+    let mut right = tunnels.side(PairEnd::Right).endpoint();
+    right.remotes.push(RemoteConfig {
+        public_key: caller.public_key(),
         endpoint: None,
         keepalive: None,
         prefixes: Vec::new(),
-        inward: Some(Inward(outside.outgoing.clone())),
+        inward: Some(InwardChannel(outside.outgoing.clone())),
         ..right.remotes[0].clone()
     });
-    tunnels.apply(End::Right, &right)?;
-    let endpoints = vec![End::Right.outside(false, 51_820).to_string()];
-    let gateway = Gateway {
-        public_key: right.private_key.public().0,
+    tunnels.apply(PairEnd::Right, &right)?;
+    let endpoints = vec![PairEnd::Right.outside(false, 51_820).to_string()];
+    let gateway = DialedGateway {
+        public_key: right.private_key.public_key().0,
         endpoints,
     };
     let config = DialConfig {
@@ -49,7 +49,7 @@ pub fn a_tunnel_client_is_answered_in_the_process() -> Result<()> {
             permits: Arc::new(Semaphore::new(8)),
         })
         .1;
-        let (_, mut accepted) = Stack::start(Role::Server(policy), inside);
+        let (_, mut accepted) = Stack::start(StackRole::Server(policy), inside);
         let echo = async {
             while let Some(accepted) = accepted.recv().await {
                 let (mut read, mut write) = tokio::io::split(accepted.stream);
@@ -60,7 +60,9 @@ pub fn a_tunnel_client_is_answered_in_the_process() -> Result<()> {
         };
         let carry = async {
             while let Some(packet) = outside.incoming.recv().await {
-                tunnels.tunnel(End::Right).send(caller.public(), &packet);
+                tunnels
+                    .tunnel(PairEnd::Right)
+                    .send(caller.public_key(), &packet);
             }
         };
         tokio::select! {

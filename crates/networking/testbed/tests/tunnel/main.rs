@@ -16,10 +16,10 @@ use std::{process::ExitCode, thread, time::Duration, time::Instant};
 
 use anyhow::{Result, ensure};
 use libtest_mimic::{Arguments, Trial};
-use liqo_datapath::tunnel::{Endpoint, RemoteState, Tunnel, UserspaceTunnel};
+use liqo_datapath::tunnel::{EndpointConfig, Tunnel, TunnelRemoteState, UserspaceTunnel};
 use liqo_datapath_testbed::{
-    End, Pair,
-    process::{self, Side},
+    Pair, PairEnd,
+    process::{self, TunnelSide},
 };
 
 /// Number of tests that run at a time unless the command line says otherwise: they mostly wait.
@@ -36,7 +36,7 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    match process::serve()
+    match process::serve_if_child()
         .map_err(anyhow::Error::from)
         .and_then(|served| Ok(served || remotes::serve_dead_remotes()?))
     {
@@ -110,14 +110,14 @@ fn main() -> ExitCode {
 /// Two ends with our tunnel in both.
 struct Tunnels {
     pair: Pair,
-    sides: [Side; 2],
+    sides: [TunnelSide; 2],
     ends: [UserspaceTunnel; 2],
 }
 
 impl Tunnels {
     fn new(v6: bool) -> Result<Self> {
         let tunnels = Self::prepare(v6)?;
-        for end in [End::Left, End::Right] {
+        for end in [PairEnd::Left, PairEnd::Right] {
             tunnels.apply(end, &tunnels.side(end).endpoint())?;
             tunnels.pair.address(end, &tunnels.side(end).device, 1420)?;
         }
@@ -129,32 +129,32 @@ impl Tunnels {
         let ends = [UserspaceTunnel::new(), UserspaceTunnel::new()];
         Ok(Self {
             pair: Pair::new()?,
-            sides: Side::both("tunnel", v6),
+            sides: TunnelSide::both("tunnel", v6),
             ends,
         })
     }
 
-    fn side(&self, end: End) -> &Side {
+    fn side(&self, end: PairEnd) -> &TunnelSide {
         &self.sides[usize::from(end.number()) - 1]
     }
 
-    fn tunnel(&self, end: End) -> &UserspaceTunnel {
+    fn tunnel(&self, end: PairEnd) -> &UserspaceTunnel {
         &self.ends[usize::from(end.number()) - 1]
     }
 
-    fn apply(&self, end: End, endpoint: &Endpoint) -> Result<()> {
+    fn apply(&self, end: PairEnd, endpoint: &EndpointConfig) -> Result<()> {
         Ok(self
             .pair
             .end(end)
             .run(|| self.tunnel(end).apply(endpoint))??)
     }
 
-    fn endpoint(&self, end: End) -> Endpoint {
+    fn endpoint(&self, end: PairEnd) -> EndpointConfig {
         self.side(end).endpoint()
     }
 
     /// The first remote of an end.
-    fn remote(&self, end: End) -> Result<RemoteState> {
+    fn remote(&self, end: PairEnd) -> Result<TunnelRemoteState> {
         self.tunnel(end)
             .state()
             .remotes

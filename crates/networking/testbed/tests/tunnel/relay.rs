@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use liqo_datapath::{
-    relay::{Client, LIMITS, Server, connector},
+    relay::{LIMITS, RelayClient, RelayServer, connector},
     tunnel::Tunnel,
 };
-use liqo_datapath_testbed::{End, traffic::transfer};
+use liqo_datapath_testbed::{PairEnd, traffic::arrives_unchanged};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::Runtime,
@@ -33,14 +33,14 @@ const PORT: u16 = 443;
 struct Relays {
     tunnels: Tunnels,
     runtimes: [Runtime; 2],
-    server: Server,
+    server: RelayServer,
 }
 
 impl Relays {
     fn new(v6: bool) -> Result<Self> {
         let tunnels = Tunnels::new(v6)?;
         until("a session", || {
-            ping(&tunnels.pair.left, End::Right.inside(v6, 0), 0)
+            ping(&tunnels.pair.left, PairEnd::Right.inside(v6, 0), 0)
         })?;
         let runtime = || {
             tokio::runtime::Builder::new_multi_thread()
@@ -53,8 +53,13 @@ impl Relays {
             tunnels.pair.left.run(runtime)??,
             tunnels.pair.right.run(runtime)??,
         ];
-        let start =
-            async move { Server::start(&[End::Right.outside(v6, PORT)], loopback_for(v6), LIMITS) };
+        let start = async move {
+            RelayServer::start(
+                &[PairEnd::Right.outside(v6, PORT)],
+                loopback_for(v6),
+                LIMITS,
+            )
+        };
         let server = runtimes[1].block_on(runtimes[1].spawn(start))??;
         Ok(Self {
             tunnels,
@@ -63,9 +68,9 @@ impl Relays {
         })
     }
 
-    fn connect(&self, v6: bool) -> Result<Client> {
-        let start = Client::start(
-            vec![End::Right.outside(v6, PORT)],
+    fn connect(&self, v6: bool) -> Result<RelayClient> {
+        let start = RelayClient::start(
+            vec![PairEnd::Right.outside(v6, PORT)],
             loopback_for(v6),
             Arc::default(),
             || {},
@@ -77,20 +82,20 @@ impl Relays {
 
     /// Sets the relay of the left tunnel.
     fn use_relay(&self, relay: Option<SocketAddr>) -> Result<()> {
-        let mut endpoint = self.tunnels.endpoint(End::Left);
+        let mut endpoint = self.tunnels.endpoint(PairEnd::Left);
         endpoint.remotes[0].relay = relay;
-        self.tunnels.apply(End::Left, &endpoint)
+        self.tunnels.apply(PairEnd::Left, &endpoint)
     }
 
     fn is_relayed(&self) -> Result<[bool; 2]> {
         Ok([
-            self.tunnels.remote(End::Left)?.is_relayed(),
-            self.tunnels.remote(End::Right)?.is_relayed(),
+            self.tunnels.remote(PairEnd::Left)?.is_relayed(),
+            self.tunnels.remote(PairEnd::Right)?.is_relayed(),
         ])
     }
 
     fn ping(&self, v6: bool) -> Result<bool> {
-        ping(&self.tunnels.pair.left, End::Right.inside(v6, 0), 0)
+        ping(&self.tunnels.pair.left, PairEnd::Right.inside(v6, 0), 0)
     }
 }
 
@@ -102,7 +107,7 @@ pub fn block_udp(tunnels: &Tunnels, is_blocked: bool) -> Result<()> {
     } else {
         "delete table inet block"
     };
-    for end in [End::Left, End::Right] {
+    for end in [PairEnd::Left, PairEnd::Right] {
         tunnels.pair.end(end).command("nft", &["-f", "-"], rules)?;
     }
     Ok(())
@@ -134,32 +139,32 @@ pub fn tls_carries_everything_while_udp_is_blocked_and_the_return_to_udp_loses_n
     })?;
     let speaks_from = relays
         .tunnels
-        .remote(End::Right)?
+        .remote(PairEnd::Right)?
         .endpoint
         .context("an endpoint")?;
     ensure!(
         relays
             .server
-            .peer(speaks_from)
+            .client_address(speaks_from)
             .context("its connection")?
             .ip()
-            == End::Left.outside(false, 0).ip()
+            == PairEnd::Left.outside(false, 0).ip()
     );
     ensure!(relays.server.counts().proven == 1);
     ensure!(
-        transfer(
+        arrives_unchanged(
             &pair.left,
             &pair.right,
-            End::Right.inside(false, 5001),
+            PairEnd::Right.inside(false, 5001),
             20 << 20
         )?,
         "left to right"
     );
     ensure!(
-        transfer(
+        arrives_unchanged(
             &pair.right,
             &pair.left,
-            End::Left.inside(false, 5002),
+            PairEnd::Left.inside(false, 5002),
             20 << 20
         )?,
         "right to left"
@@ -200,10 +205,10 @@ pub fn a_relay_whose_connection_breaks_reconnects_and_the_tunnel_goes_on() -> Re
     let client = relays.connect(false)?;
     relays.use_relay(Some(client.address()))?;
     until("a ping over TLS", || relays.ping(false))?;
-    let listen = relays.server.listen().to_vec();
-    let start = async move { Server::start(&listen, TUNNEL, LIMITS) };
+    let listen = relays.server.listen_addresses().to_vec();
+    let start = async move { RelayServer::start(&listen, TUNNEL, LIMITS) };
     // Stop the former one first.
-    let free = async { Server::start(&[], TUNNEL, LIMITS) };
+    let free = async { RelayServer::start(&[], TUNNEL, LIMITS) };
     relays.server = relays.runtimes[1].block_on(relays.runtimes[1].spawn(free))??;
     until("the end of the connection", || {
         Ok(client.server().is_none())
@@ -221,7 +226,7 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
     relays.use_relay(Some(client.address()))?;
     until("a ping over TLS", || relays.ping(false))?;
     let pair = &relays.tunnels.pair;
-    let server = End::Right.outside(false, PORT);
+    let server = PairEnd::Right.outside(false, PORT);
 
     // A thousand connections that say nothing, or something that is not TLS.
     let mut silent = Vec::new();
@@ -290,17 +295,17 @@ pub fn an_attack_on_a_relay_harms_nobody() -> Result<()> {
     ensure!(
         relays
             .tunnels
-            .tunnel(End::Right)
+            .tunnel(PairEnd::Right)
             .state()
             .dropped
             .bad_handshake
             > 0
     );
 
-    ensure!(transfer(
+    ensure!(arrives_unchanged(
         &pair.left,
         &pair.right,
-        End::Right.inside(false, 5001),
+        PairEnd::Right.inside(false, 5001),
         5 << 20
     )?);
     ensure!(relays.server.counts().proven == 1);

@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Result, ensure};
 use ipnet::IpNet;
 use liqo_datapath::tunnel::{
-    Endpoint, Measured, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel,
+    EndpointConfig, PathMeasurement, PrivateKey, PublicKey, RemoteConfig, Tunnel, UserspaceTunnel,
 };
 use liqo_datapath_testbed::{
-    End, Pair,
-    process::{self, Running, Side},
+    Pair, PairEnd,
+    process::{self, ChildProcess, TunnelSide},
 };
 
 use crate::{
@@ -26,8 +26,8 @@ use crate::{
 };
 
 /// The measured path quality of the left end's first remote.
-fn measured(tunnels: &Tunnels) -> Result<Option<Measured>> {
-    Ok(tunnels.remote(End::Left)?.measured)
+fn measured(tunnels: &Tunnels) -> Result<Option<PathMeasurement>> {
+    Ok(tunnels.remote(PairEnd::Left)?.measured)
 }
 
 pub fn the_path_to_a_remote_is_measured_while_the_remote_is_enabled() -> Result<()> {
@@ -43,7 +43,7 @@ pub fn the_path_to_a_remote_is_measured_while_the_remote_is_enabled() -> Result<
         Ok(found.is_some())
     })?;
     ensure!(
-        tunnels.remote(End::Right)?.dropped.not_ip == 0,
+        tunnels.remote(PairEnd::Right)?.dropped.not_ip == 0,
         "a question went to the device"
     );
     block_udp(&tunnels, true)?;
@@ -51,9 +51,9 @@ pub fn the_path_to_a_remote_is_measured_while_the_remote_is_enabled() -> Result<
         Ok(measured(&tunnels)?.is_some_and(|now| now.lost_per_thousand > lost))
     })?;
     block_udp(&tunnels, false)?;
-    let mut endpoint = tunnels.endpoint(End::Left);
+    let mut endpoint = tunnels.endpoint(PairEnd::Left);
     endpoint.remotes[0].enabled = false;
-    tunnels.apply(End::Left, &endpoint)?;
+    tunnels.apply(PairEnd::Left, &endpoint)?;
     until("that it is not measured", || {
         Ok(measured(&tunnels)?.is_none())
     })
@@ -61,19 +61,19 @@ pub fn the_path_to_a_remote_is_measured_while_the_remote_is_enabled() -> Result<
 
 pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
     let pair = Pair::new()?;
-    let sides = Side::both("tunnel", false);
-    let mut left = Running::start("tunnel", &pair.left, &sides[0])?;
-    let _right = Running::start("tunnel", &pair.right, &sides[1])?;
-    for end in [End::Left, End::Right] {
+    let sides = TunnelSide::both("tunnel", false);
+    let mut left = ChildProcess::start("tunnel", &pair.left, &sides[0])?;
+    let _right = ChildProcess::start("tunnel", &pair.right, &sides[1])?;
+    for end in [PairEnd::Left, PairEnd::Right] {
         pair.address(end, &format!("tunnel{}", end.number()), 1420)?;
     }
     pair.left.ip("route add 198.51.100.0/24 dev tunnel1")?;
     let listener = pair
         .right
-        .run(|| TcpListener::bind(End::Right.inside(false, 5001)))??;
+        .run(|| TcpListener::bind(PairEnd::Right.inside(false, 5001)))??;
     let mut client = pair
         .left
-        .run(|| TcpStream::connect(End::Right.inside(false, 5001)))??;
+        .run(|| TcpStream::connect(PairEnd::Right.inside(false, 5001)))??;
     let (mut server, _) = listener.accept()?;
     for stream in [&client, &server] {
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
@@ -94,10 +94,10 @@ pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
     round_trips(0, 100)?;
     drop(left);
     ensure!(
-        !ping(&pair.left, End::Right.inside(false, 0), 0)?,
+        !ping(&pair.left, PairEnd::Right.inside(false, 0), 0)?,
         "the process lives"
     );
-    left = Running::start("tunnel", &pair.left, &sides[0])?;
+    left = ChildProcess::start("tunnel", &pair.left, &sides[0])?;
     round_trips(100, 200)?;
     let routes = pair
         .left
@@ -115,9 +115,9 @@ pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
 const SOURCES: &str = "10.99.1.0/27";
 
 /// Another gateway in the namespace of the right end, for the same prefixes.
-fn second_gateway(tunnels: &Tunnels) -> Result<(UserspaceTunnel, Remote)> {
+fn second_gateway(tunnels: &Tunnels) -> Result<(UserspaceTunnel, RemoteConfig)> {
     let key = PrivateKey::generate();
-    let mut endpoint = tunnels.endpoint(End::Right);
+    let mut endpoint = tunnels.endpoint(PairEnd::Right);
     endpoint.device = "second".into();
     endpoint.listen[0].set_port(51_821);
     endpoint.private_key = key.clone();
@@ -133,16 +133,16 @@ fn second_gateway(tunnels: &Tunnels) -> Result<(UserspaceTunnel, Remote)> {
         ],
         "",
     )?;
-    let remote = Remote {
-        public_key: key.public(),
-        endpoint: Some(End::Right.outside(false, 51_821)),
-        ..tunnels.endpoint(End::Left).remotes[0].clone()
+    let remote = RemoteConfig {
+        public_key: key.public_key(),
+        endpoint: Some(PairEnd::Right.outside(false, 51_821)),
+        ..tunnels.endpoint(PairEnd::Left).remotes[0].clone()
     };
     Ok((gateway, remote))
 }
 
 fn has_session(tunnels: &Tunnels, key: PublicKey) -> bool {
-    let remotes = tunnels.tunnel(End::Left).state().remotes;
+    let remotes = tunnels.tunnel(PairEnd::Left).state().remotes;
     remotes
         .iter()
         .any(|remote| remote.public_key == key && remote.last_handshake.is_some())
@@ -152,26 +152,26 @@ pub fn a_remote_is_replaced_under_load_without_a_loss() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     let (gateway, second) = second_gateway(&tunnels)?;
     let (sent, arrived) = under_load(&sender, &receiver, || {
         // First in addition to the former one, without traffic, then instead of it.
-        let mut endpoint = tunnels.endpoint(End::Left);
-        endpoint.remotes.push(Remote {
+        let mut endpoint = tunnels.endpoint(PairEnd::Left);
+        endpoint.remotes.push(RemoteConfig {
             enabled: false,
             ..second.clone()
         });
-        tunnels.apply(End::Left, &endpoint)?;
+        tunnels.apply(PairEnd::Left, &endpoint)?;
         until("a session", || Ok(has_session(&tunnels, second.public_key)))?;
         endpoint.remotes[0].enabled = false;
         endpoint.remotes[1].enabled = true;
-        tunnels.apply(End::Left, &endpoint)?;
+        tunnels.apply(PairEnd::Left, &endpoint)?;
         until("packets through the second", || {
             Ok(gateway.state().remotes[0].received_bytes > 10_000)
         })?;
         endpoint.remotes.remove(0);
-        tunnels.apply(End::Left, &endpoint)
+        tunnels.apply(PairEnd::Left, &endpoint)
     })?;
     ensure!(sent > 100 && sent == arrived, "{arrived} of {sent} arrived");
     Ok(())
@@ -181,58 +181,58 @@ pub fn our_key_changes_under_load_without_a_loss() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     let key = PrivateKey::generate();
     let (sent, arrived) = under_load(&sender, &receiver, || {
         // Our key changes; the peer does not know yet.
-        let mut left = tunnels.endpoint(End::Left);
+        let mut left = tunnels.endpoint(PairEnd::Left);
         left.previous_key = Some(std::mem::replace(&mut left.private_key, key.clone()));
-        tunnels.apply(End::Left, &left)?;
-        let carried = || tunnels.tunnel(End::Right).state().remotes[0].received_bytes;
+        tunnels.apply(PairEnd::Left, &left)?;
+        let carried = || tunnels.tunnel(PairEnd::Right).state().remotes[0].received_bytes;
         let before = carried();
         until("datagrams that the former key carries", || {
             Ok(carried() > before + 10_000)
         })?;
         // The peer learns the new key, in addition to the former one.
-        let mut right = tunnels.endpoint(End::Right);
+        let mut right = tunnels.endpoint(PairEnd::Right);
         let former = right.remotes[0].clone();
         let first_key = Some(former.public_key);
-        right.remotes.push(Remote {
-            public_key: key.public(),
+        right.remotes.push(RemoteConfig {
+            public_key: key.public_key(),
             first_key,
             enabled: false,
             ..former
         });
-        tunnels.apply(End::Right, &right)?;
-        let fresh = || tunnels.tunnel(End::Right).state().remotes[1].clone();
+        tunnels.apply(PairEnd::Right, &right)?;
+        let fresh = || tunnels.tunnel(PairEnd::Right).state().remotes[1].clone();
         until("a session of the new key", || {
             Ok(fresh().last_handshake.is_some())
         })?;
         // The initiator uses the new session at once. For the peer both keys are one gateway; it
         // sends with the last one.
         right.remotes[1].enabled = true;
-        tunnels.apply(End::Right, &right)?;
+        tunnels.apply(PairEnd::Right, &right)?;
         until("packets under the new key", || {
             Ok(fresh().received_bytes > 10_000)
         })?;
-        let before = tunnels.remote(End::Right)?.sent_bytes;
+        let before = tunnels.remote(PairEnd::Right)?.sent_bytes;
         ensure!(
-            ping(&tunnels.pair.right, End::Left.inside(false, 0), 1000)?,
+            ping(&tunnels.pair.right, PairEnd::Left.inside(false, 0), 1000)?,
             "with the new key"
         );
         ensure!(
-            tunnels.remote(End::Right)?.sent_bytes < before + 1000,
+            tunnels.remote(PairEnd::Right)?.sent_bytes < before + 1000,
             "it was sent with the former key"
         );
         right.remotes.remove(0);
-        tunnels.apply(End::Right, &right)?;
+        tunnels.apply(PairEnd::Right, &right)?;
         left.previous_key = None;
-        tunnels.apply(End::Left, &left)
+        tunnels.apply(PairEnd::Left, &left)
     })?;
     ensure!(sent > 100 && sent == arrived, "{arrived} of {sent} arrived");
     ensure!(
-        ping(&tunnels.pair.right, End::Left.inside(false, 0), 0)?,
+        ping(&tunnels.pair.right, PairEnd::Left.inside(false, 0), 0)?,
         "the way back"
     );
     Ok(())
@@ -242,21 +242,27 @@ pub fn a_gateway_that_moves_is_followed() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (sender, receiver) = datagram_sockets(&tunnels.pair, false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
-    let before = tunnels.remote(End::Left)?.last_handshake;
-    let (sent, arrived) = under_load(&sender, &receiver, || {
-        let mut endpoint = tunnels.endpoint(End::Left);
-        endpoint.listen = vec![with_port(endpoint.listen[0], 4444)];
-        tunnels.apply(End::Left, &endpoint)?;
-        until("the new address", || {
-            Ok(tunnels.remote(End::Right)?.endpoint == Some(End::Left.outside(false, 4444)))
-        })
-    })?;
+    let before = tunnels.remote(PairEnd::Left)?.last_handshake;
+    let (sent, arrived) =
+        under_load(&sender, &receiver, || {
+            let mut endpoint = tunnels.endpoint(PairEnd::Left);
+            endpoint.listen = vec![with_port(endpoint.listen[0], 4444)];
+            tunnels.apply(PairEnd::Left, &endpoint)?;
+            until("the new address", || {
+                Ok(tunnels.remote(PairEnd::Right)?.endpoint
+                    == Some(PairEnd::Left.outside(false, 4444)))
+            })
+        })?;
     ensure!(sent == arrived, "{arrived} of {sent} arrived");
-    ensure!(ping(&tunnels.pair.right, End::Left.inside(false, 0), 0)?);
+    ensure!(ping(
+        &tunnels.pair.right,
+        PairEnd::Left.inside(false, 0),
+        0
+    )?);
     ensure!(
-        tunnels.remote(End::Left)?.last_handshake >= before,
+        tunnels.remote(PairEnd::Left)?.last_handshake >= before,
         "it needed a new session"
     );
     Ok(())
@@ -265,9 +271,9 @@ pub fn a_gateway_that_moves_is_followed() -> Result<()> {
 pub fn flows_are_spread_over_the_gateways_of_a_cluster() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     let (gateway, second) = second_gateway(&tunnels)?;
-    let mut endpoint = tunnels.endpoint(End::Left);
+    let mut endpoint = tunnels.endpoint(PairEnd::Left);
     endpoint.remotes.push(second.clone());
-    tunnels.apply(End::Left, &endpoint)?;
+    tunnels.apply(PairEnd::Left, &endpoint)?;
     until("both sessions", || {
         Ok(has_session(&tunnels, second.public_key)
             && has_session(&tunnels, endpoint.remotes[0].public_key))
@@ -275,11 +281,11 @@ pub fn flows_are_spread_over_the_gateways_of_a_cluster() -> Result<()> {
     let receiver = tunnels
         .pair
         .right
-        .run(|| UdpSocket::bind(End::Right.inside(false, 5005)))??;
+        .run(|| UdpSocket::bind(PairEnd::Right.inside(false, 5005)))??;
     receiver.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let mut right = tunnels.endpoint(End::Right);
+    let mut right = tunnels.endpoint(PairEnd::Right);
     right.remotes[0].prefixes.push(SOURCES.parse()?);
-    tunnels.apply(End::Right, &right)?;
+    tunnels.apply(PairEnd::Right, &right)?;
     tunnels
         .pair
         .left
@@ -289,13 +295,13 @@ pub fn flows_are_spread_over_the_gateways_of_a_cluster() -> Result<()> {
             .pair
             .left
             .run(|| UdpSocket::bind((Ipv4Addr::new(10, 99, 1, place), 0)))??;
-        sender.send_to(&[0; 500], End::Right.inside(false, 5005))?;
+        sender.send_to(&[0; 500], PairEnd::Right.inside(false, 5005))?;
         ensure!(receiver.recv(&mut [0; 600])? == 500);
         Ok(())
     };
     let shares = || {
         (
-            tunnels.tunnel(End::Right).state().remotes[0].received_bytes,
+            tunnels.tunnel(PairEnd::Right).state().remotes[0].received_bytes,
             gateway.state().remotes[0].received_bytes,
         )
     };
@@ -309,7 +315,7 @@ pub fn flows_are_spread_over_the_gateways_of_a_cluster() -> Result<()> {
     );
     // When one is disabled, the other carries everything.
     endpoint.remotes[0].enabled = false;
-    tunnels.apply(End::Left, &endpoint)?;
+    tunnels.apply(PairEnd::Left, &endpoint)?;
     (0..16).try_for_each(flow)?;
     ensure!(shares().0 - after.0 < 500 && shares().1 - after.1 >= 16 * 500);
     Ok(())
@@ -330,13 +336,13 @@ pub fn serve_dead_remotes() -> Result<bool> {
     if std::env::var(process::ROLE).as_deref() != Ok(DEAD_REMOTES) {
         return Ok(false);
     }
-    let side: Side = std::env::var(process::SIDE)?.parse()?;
+    let side: TunnelSide = std::env::var(process::SIDE)?.parse()?;
     let remote = |number: u16| {
         let prefix: IpNet = format!("{}.0/24", behind(number)).parse()?;
         let endpoint: SocketAddr = format!("192.0.2.{}:51820", 3 + number % 200).parse()?;
-        let public_key = PrivateKey::generate().public();
+        let public_key = PrivateKey::generate().public_key();
         let model = side.endpoint().remotes.remove(0);
-        anyhow::Ok(Remote {
+        anyhow::Ok(RemoteConfig {
             public_key,
             endpoint: Some(endpoint),
             prefixes: vec![prefix],
@@ -345,7 +351,7 @@ pub fn serve_dead_remotes() -> Result<bool> {
     };
     let remotes = (0..REMOTES).map(remote).collect::<Result<Vec<_>>>()?;
     let tunnel = UserspaceTunnel::new();
-    tunnel.apply(&Endpoint {
+    tunnel.apply(&EndpointConfig {
         remotes,
         ..side.endpoint()
     })?;
@@ -356,8 +362,12 @@ pub fn serve_dead_remotes() -> Result<bool> {
 pub fn hundreds_of_dead_remotes_take_little_memory() -> Result<()> {
     const EACH: usize = 300;
     let pair = Pair::new()?;
-    let tunnel = Running::start(DEAD_REMOTES, &pair.left, &Side::both("tunnel", false)[0])?;
-    pair.address(End::Left, "tunnel1", 1420)?;
+    let tunnel = ChildProcess::start(
+        DEAD_REMOTES,
+        &pair.left,
+        &TunnelSide::both("tunnel", false)[0],
+    )?;
+    pair.address(PairEnd::Left, "tunnel1", 1420)?;
     pair.left.ip("route add 10.100.0.0/14 dev tunnel1")?;
     let sender = pair.left.run(|| UdpSocket::bind("0.0.0.0:0"))??;
     let taken = || -> Result<usize> {
@@ -400,37 +410,37 @@ pub fn the_device_outlives_the_tunnel_until_it_is_removed() -> Result<()> {
             .left
             .command("ip", &["link", "show", "tunnel1"], "")
     };
-    tunnels.tunnel(End::Left).stop();
-    ensure!(!tunnels.tunnel(End::Left).state().running);
+    tunnels.tunnel(PairEnd::Left).stop();
+    ensure!(!tunnels.tunnel(PairEnd::Left).state().running);
     ensure!(device()?.contains("mtu 1420"));
     tunnels
         .pair
         .left
-        .run(|| tunnels.tunnel(End::Left).remove_device("tunnel1"))??;
+        .run(|| tunnels.tunnel(PairEnd::Left).remove_device("tunnel1"))??;
     ensure!(device().is_err(), "the device is still there");
     // Removing it twice is no error.
     tunnels
         .pair
         .left
-        .run(|| tunnels.tunnel(End::Left).remove_device("tunnel1"))??;
+        .run(|| tunnels.tunnel(PairEnd::Left).remove_device("tunnel1"))??;
     Ok(())
 }
 
 pub fn a_device_that_somebody_removed_comes_back() -> Result<()> {
     let tunnels = Tunnels::new(false)?;
     until("a session", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     tunnels.pair.left.ip("link delete tunnel1")?;
     until("the loss is noticed", || {
-        Ok(!tunnels.tunnel(End::Left).state().running)
+        Ok(!tunnels.tunnel(PairEnd::Left).state().running)
     })?;
-    tunnels.apply(End::Left, &tunnels.endpoint(End::Left))?;
-    tunnels.pair.address(End::Left, "tunnel1", 1420)?;
-    ensure!(tunnels.tunnel(End::Left).state().running);
+    tunnels.apply(PairEnd::Left, &tunnels.endpoint(PairEnd::Left))?;
+    tunnels.pair.address(PairEnd::Left, "tunnel1", 1420)?;
+    ensure!(tunnels.tunnel(PairEnd::Left).state().running);
     let start = Instant::now();
     until("an answer", || {
-        ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)
+        ping(&tunnels.pair.left, PairEnd::Right.inside(false, 0), 0)
     })?;
     ensure!(
         start.elapsed() < Duration::from_secs(3),

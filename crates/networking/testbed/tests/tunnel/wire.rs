@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use liqo_datapath_testbed::{End, namespace::Namespace, traffic};
+use liqo_datapath_testbed::{PairEnd, namespace::NetworkNamespace, traffic};
 use nix::{
     net::if_::if_nametoindex,
     sys::{
@@ -30,7 +30,7 @@ fn with_timeout(socket: OwnedFd) -> Result<OwnedFd> {
 
 /// Sends one ICMP echo request with `size` bytes of payload. Returns whether it is answered within
 /// a second.
-pub fn ping(from: &Namespace, to: SocketAddr, size: usize) -> Result<bool> {
+pub fn ping(from: &NetworkNamespace, to: SocketAddr, size: usize) -> Result<bool> {
     let socket = from.run(|| {
         let (family, protocol) = if to.is_ipv4() {
             (AddressFamily::Inet, SockProtocol::Icmp)
@@ -75,7 +75,7 @@ pub fn ping(from: &Namespace, to: SocketAddr, size: usize) -> Result<bool> {
 
 /// Captures the frames on the link during some work.
 pub fn eavesdrop(
-    namespace: &Namespace,
+    namespace: &NetworkNamespace,
     during: impl FnOnce() -> Result<()> + Send,
 ) -> Result<Vec<Vec<u8>>> {
     let tap = namespace.run(|| {
@@ -128,10 +128,10 @@ pub fn an_eavesdropper_sees_no_plain_text() -> Result<()> {
     let (left, right) = (&tunnels.pair.left, &tunnels.pair.right);
     let mut sent = 0;
     let encrypted = eavesdrop(left, || {
-        sent = traffic::tcp(
+        sent = traffic::send_tcp(
             left,
             right,
-            End::Right.inside(false, 5001),
+            PairEnd::Right.inside(false, 5001),
             1,
             Duration::from_millis(500),
         )?
@@ -150,10 +150,10 @@ pub fn an_eavesdropper_sees_no_plain_text() -> Result<()> {
     ensure!(plain_text(&encrypted) == 0, "plain text on the wire");
     // The control: without the tunnel, it is seen.
     let open = || {
-        traffic::tcp(
+        traffic::send_tcp(
             left,
             right,
-            End::Right.outside(false, 5001),
+            PairEnd::Right.outside(false, 5001),
             1,
             Duration::from_millis(200),
         )

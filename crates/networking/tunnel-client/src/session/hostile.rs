@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::{
-    keys::public,
+    keys::public_key,
     stack::tests::{hostile_packets, to_client},
 };
 
@@ -25,7 +25,7 @@ const THEIRS: [u8; 32] = [2; 32];
 /// A session that calls one gateway, and the gateway's end, whose messages the test carries.
 struct Call {
     runtime: Runtime,
-    session: RefCell<Session>,
+    session: RefCell<DialedSession>,
     gateway: RefCell<Tunn>,
     address: SocketAddr,
     /// Receives what the session sends by itself.
@@ -52,12 +52,13 @@ impl Call {
             .unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let gateways = vec![Gateway {
-            public_key: public(THEIRS),
+        let gateways = vec![DialedGateway {
+            public_key: public_key(THEIRS),
             endpoints: vec![address.to_string()],
         }];
         let session = runtime.block_on(async {
-            let mut session = Session::new(OURS, watch::channel(gateways).1, |_| true).unwrap();
+            let mut session =
+                DialedSession::new(OURS, watch::channel(gateways).1, |_| true).unwrap();
             session.update_candidates();
             session
         });
@@ -65,7 +66,7 @@ impl Call {
         let limiter = Arc::new(RateLimiter::new(&x25519::PublicKey::from(&secret), 100));
         let gateway = Tunn::new(
             secret,
-            public(OURS).into(),
+            public_key(OURS).into(),
             None,
             None,
             IndexTable::from_os_rng(),
@@ -119,7 +120,7 @@ impl Call {
             .format_handshake_initiation(true)
             .unwrap();
         let initiation = Packet::from(WgKind::from(initiation)).to_vec();
-        let public_key = x25519::PublicKey::from(public(THEIRS));
+        let public_key = x25519::PublicKey::from(public_key(THEIRS));
         let cookie = RateLimiter::new(&public_key, 0)
             .verify_packet(self.address, Packet::copy_from(&initiation[..]));
         let Err(TunnResult::WriteToNetwork(cookie)) = cookie else {
@@ -162,7 +163,7 @@ fn hostile_packets_of_a_gateway_end_neither_the_session_nor_its_stack() {
     let (inside, link) = PacketLink::pair();
     let (stack, _) = call
         .runtime
-        .block_on(async { Stack::start(Role::Client, inside) });
+        .block_on(async { Stack::start(StackRole::Client, inside) });
     let PacketLink { outgoing, incoming } = link;
     let incoming = RefCell::new(incoming);
     run(&hostile_packets(), |packets| {

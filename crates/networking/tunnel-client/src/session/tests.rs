@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::{
-    keys::public,
+    keys::public_key,
     stack::{IncomingStream, ListenPolicy},
 };
 
@@ -37,7 +37,7 @@ async fn gateway_with(secrets: &[[u8; 32]], known: [u8; 32], address: &str) -> S
         max_connections: 8,
         permits,
     };
-    let (_, accepted) = Stack::start(Role::Server(watch::channel(policy).1), inside);
+    let (_, accepted) = Stack::start(StackRole::Server(watch::channel(policy).1), inside);
     let stop = CancellationToken::new();
     let run = async move {
         let (mut buffer, mut caller) = (vec![0; MAX_DATAGRAM_LEN], None);
@@ -73,7 +73,7 @@ async fn gateway_with(secrets: &[[u8; 32]], known: [u8; 32], address: &str) -> S
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(run));
     Server {
-        public_keys: secrets.iter().copied().map(public).collect(),
+        public_keys: secrets.iter().copied().map(public_key).collect(),
         address,
         accepted,
         _until: stop.drop_guard(),
@@ -82,7 +82,7 @@ async fn gateway_with(secrets: &[[u8; 32]], known: [u8; 32], address: &str) -> S
 
 fn config(private_key: [u8; 32], gateways: &[&Server]) -> DialConfig {
     let one = |&server: &&Server| {
-        let by = |&public_key: &[u8; 32]| Gateway {
+        let by = |&public_key: &[u8; 32]| DialedGateway {
             public_key,
             endpoints: vec![server.address.to_string()],
         };
@@ -96,7 +96,7 @@ fn config(private_key: [u8; 32], gateways: &[&Server]) -> DialConfig {
 
 /// Like [`super::dial`], but gateways may be on this machine.
 fn dial(config: DialConfig) -> io::Result<TunnelConnection> {
-    start(config, |_| true)
+    start_session(config, |_| true)
 }
 
 /// Sends something to the gateway, which must receive it.
@@ -112,7 +112,7 @@ async fn echo(connection: &TunnelConnection, server: &mut Server) {
 
 #[tokio::test]
 async fn a_stream_goes_through_a_session() {
-    let mut server = gateway([2; 32], public([1; 32]), "127.0.0.1:0").await;
+    let mut server = gateway([2; 32], public_key([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&server])).unwrap();
     echo(&connection, &mut server).await;
     assert_eq!(connection.gateway(), Some(server.address));
@@ -121,7 +121,7 @@ async fn a_stream_goes_through_a_session() {
 #[tokio::test]
 async fn a_gateway_with_two_keys_is_reached_by_the_one_that_it_sends_with() {
     // The former key is announced, and called, first.
-    let mut server = gateway_with(&[[3; 32], [2; 32]], public([1; 32]), "127.0.0.1:0").await;
+    let mut server = gateway_with(&[[3; 32], [2; 32]], public_key([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&server])).unwrap();
     echo(&connection, &mut server).await;
 }
@@ -138,7 +138,7 @@ fn candidates_that_share_a_key_or_an_address_are_one_gateway() {
 fn gateways_that_do_not_answer_are_called_less_and_less_often() {
     let start = Instant::now();
     let at = |seconds: u64| start + Duration::from_secs(seconds);
-    let mut calls = Calls::at_once(start);
+    let mut calls = CallSchedule::at_once(start);
     let called: Vec<u64> = (0..60).filter(|&second| calls.is_due(at(second))).collect();
     assert_eq!(called, [0, 1, 3, 7, 15, 25, 35, 45, 55]);
     calls.call_soon(at(60));
@@ -153,13 +153,13 @@ async fn a_gateways_state_survives_a_change_of_the_list_and_names_are_not_looked
             .iter()
             .map(|&endpoint| endpoint.to_owned())
             .collect();
-        vec![Gateway {
-            public_key: public([2; 32]),
+        vec![DialedGateway {
+            public_key: public_key([2; 32]),
             endpoints,
         }]
     };
     let (gateways, receiver) = watch::channel(known(&["203.0.113.5:51840", "milan.example:51840"]));
-    let mut session = Session::new([1; 32], receiver, is_allowed_address).unwrap();
+    let mut session = DialedSession::new([1; 32], receiver, is_allowed_address).unwrap();
     session.update_candidates();
     assert_eq!(session.names_to_look_up(None), ["milan.example:51840"]);
     session.names.insert(
@@ -205,8 +205,8 @@ async fn a_gateways_state_survives_a_change_of_the_list_and_names_are_not_looked
 
 #[tokio::test]
 async fn the_session_uses_the_gateway_that_answers() {
-    let silent = gateway([2; 32], public([9; 32]), "127.0.0.1:0").await;
-    let mut server = gateway([3; 32], public([1; 32]), "127.0.0.1:0").await;
+    let silent = gateway([2; 32], public_key([9; 32]), "127.0.0.1:0").await;
+    let mut server = gateway([3; 32], public_key([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&silent, &server])).unwrap();
     echo(&connection, &mut server).await;
     assert_eq!(connection.gateway(), Some(server.address));
@@ -214,8 +214,8 @@ async fn the_session_uses_the_gateway_that_answers() {
 
 #[tokio::test]
 async fn the_session_uses_one_gateway_when_several_answer() {
-    let mut one = gateway([2; 32], public([1; 32]), "127.0.0.1:0").await;
-    let mut other = gateway([3; 32], public([1; 32]), "127.0.0.1:0").await;
+    let mut one = gateway([2; 32], public_key([1; 32]), "127.0.0.1:0").await;
+    let mut other = gateway([3; 32], public_key([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&one, &other])).unwrap();
     drop(
         timeout(
@@ -242,8 +242,8 @@ async fn the_session_uses_one_gateway_when_several_answer() {
 
 #[tokio::test]
 async fn a_gateway_that_is_added_later_is_called_when_the_first_is_gone() {
-    let first = gateway([2; 32], public([1; 32]), "127.0.0.1:0").await;
-    let mut second = gateway([3; 32], public([1; 32]), "127.0.0.1:0").await;
+    let first = gateway([2; 32], public_key([1; 32]), "127.0.0.1:0").await;
+    let mut second = gateway([3; 32], public_key([1; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&first])).unwrap();
     let mut heard_at = connection.heard_at.clone();
     drop(
@@ -286,7 +286,7 @@ fn addresses_that_are_no_other_machine_are_not_called() {
 
 #[tokio::test]
 async fn a_client_that_the_gateway_does_not_know_gets_no_session() {
-    let server = gateway([2; 32], public([9; 32]), "127.0.0.1:0").await;
+    let server = gateway([2; 32], public_key([9; 32]), "127.0.0.1:0").await;
     let connection = dial(config([1; 32], &[&server])).unwrap();
     assert_eq!(
         connection

@@ -14,7 +14,7 @@ pub(super) const MAX_PACKETS: usize = 128;
 pub const MTU: usize = 1280;
 
 #[derive(Default)]
-pub(super) struct Packets {
+pub(super) struct PacketQueues {
     pub(super) incoming: VecDeque<Vec<u8>>,
     pub(super) outgoing: VecDeque<Vec<u8>>,
     pub(super) sent_up_to: SentUpTo,
@@ -83,7 +83,7 @@ fn set_sequence_of_pure_acknowledgement(packet: &mut [u8], sent_up_to: &mut Sent
     }
 }
 
-impl phy::Device for Packets {
+impl phy::Device for PacketQueues {
     type RxToken<'a> = ReceivedPacket;
     type TxToken<'a> = TransmitSlot<'a>;
 
@@ -128,7 +128,7 @@ pub(super) mod tests {
         wire::{Ipv6Repr, TcpControl, TcpRepr},
     };
 
-    use super::{super::Role, *};
+    use super::{super::StackRole, *};
 
     /// A packet of the client with this segment.
     pub fn packet(begin: i32, control: TcpControl, payload: &[u8]) -> Vec<u8> {
@@ -147,8 +147,8 @@ pub(super) mod tests {
             payload,
         };
         let around = Ipv6Repr {
-            src_addr: Role::CLIENT,
-            dst_addr: Role::SERVER,
+            src_addr: StackRole::CLIENT,
+            dst_addr: StackRole::SERVER,
             next_header: IpProtocol::Tcp,
             payload_len: segment.buffer_len(),
             hop_limit: 64,
@@ -157,7 +157,7 @@ pub(super) mod tests {
         let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
         around.emit(&mut packet);
         let checksums = ChecksumCapabilities::default();
-        let (from, to) = (Role::CLIENT.into(), Role::SERVER.into());
+        let (from, to) = (StackRole::CLIENT.into(), StackRole::SERVER.into());
         segment.emit(
             &mut TcpPacket::new_unchecked(packet.payload_mut()),
             &from,
@@ -175,7 +175,7 @@ pub(super) mod tests {
             set_sequence_of_pure_acknowledgement(&mut bytes, &mut sent_up_to);
             let packet = Ipv6Packet::new_checked(&bytes[..]).unwrap();
             let segment = TcpPacket::new_checked(packet.payload()).unwrap();
-            assert!(segment.verify_checksum(&Role::CLIENT.into(), &Role::SERVER.into()));
+            assert!(segment.verify_checksum(&StackRole::CLIENT.into(), &StackRole::SERVER.into()));
             segment.seq_number().0
         };
         segments.iter().map(number).collect()

@@ -13,8 +13,8 @@ use super::{packets::tests::packet, *};
 
 const PORT: u16 = 443;
 
-fn server(ports: &[u16]) -> Role {
-    Role::Server(watch::channel(policy(ports, &Arc::new(Semaphore::new(MAX_STREAMS)))).1)
+fn server(ports: &[u16]) -> StackRole {
+    StackRole::Server(watch::channel(policy(ports, &Arc::new(Semaphore::new(MAX_STREAMS)))).1)
 }
 
 fn policy(ports: &[u16], permits: &Arc<Semaphore>) -> ListenPolicy {
@@ -28,7 +28,7 @@ fn policy(ports: &[u16], permits: &Arc<Semaphore>) -> ListenPolicy {
 fn pair() -> (Stack, mpsc::Receiver<IncomingStream>) {
     let (near, far) = PacketLink::pair();
     let (_, accepted) = Stack::start(server(&[PORT]), far);
-    (Stack::start(Role::Client, near).0, accepted)
+    (Stack::start(StackRole::Client, near).0, accepted)
 }
 
 /// Sends everything back.
@@ -123,8 +123,8 @@ async fn many_streams_may_begin_at_the_same_moment() {
 async fn a_closed_port_refuses_and_a_port_that_opens_accepts() {
     let (near, far) = PacketLink::pair();
     let policy = watch::Sender::new(policy(&[PORT], &Arc::new(Semaphore::new(MAX_STREAMS))));
-    let (_, mut accepted) = Stack::start(Role::Server(policy.subscribe()), far);
-    let (near, _) = Stack::start(Role::Client, near);
+    let (_, mut accepted) = Stack::start(StackRole::Server(policy.subscribe()), far);
+    let (near, _) = Stack::start(StackRole::Client, near);
     assert!(near.connect(PORT + 1).await.is_err());
     policy.send_modify(|policy| policy.ports = vec![PORT + 1]);
     assert_eq!(
@@ -147,7 +147,7 @@ async fn another_port_is_refused_at_once() {
 #[tokio::test]
 async fn connecting_fails_when_nobody_answers_and_when_the_link_ends() {
     let (near, mut far) = PacketLink::pair();
-    let (stack, _) = Stack::start(Role::Client, near);
+    let (stack, _) = Stack::start(StackRole::Client, near);
     let (outcome, ()) = tokio::join!(stack.connect(PORT), async {
         while far.incoming.try_recv().is_ok() {}
     });
@@ -175,7 +175,7 @@ async fn a_link_that_loses_packets_loses_no_bytes() {
             }
         }
     });
-    call(&Stack::start(Role::Client, near).0, 200_000).await;
+    call(&Stack::start(StackRole::Client, near).0, 200_000).await;
 }
 
 #[tokio::test]
@@ -203,14 +203,14 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 async fn a_client_that_connects_and_resets_leaves_nothing_behind() {
     let ((_wanted, requests), (accepted, _streams)) = (mpsc::channel(BACKLOG), mpsc::channel(1));
     let (mut near, far) = PacketLink::pair();
-    let mut driver = Driver::new(server(&[PORT]), far, requests, accepted);
+    let mut driver = StackDriver::new(server(&[PORT]), far, requests, accepted);
     for port in 0..200_u16 {
         for control in [TcpControl::Syn, TcpControl::Rst] {
             let mut bytes = packet(100 + i32::from(control == TcpControl::Rst), control, &[]);
             let mut around = Ipv6Packet::new_unchecked(&mut bytes[..]);
             let mut segment = TcpPacket::new_unchecked(around.payload_mut());
             segment.set_src_port(50_000 + port);
-            segment.fill_checksum(&Role::CLIENT.into(), &Role::SERVER.into());
+            segment.fill_checksum(&StackRole::CLIENT.into(), &StackRole::SERVER.into());
             driver.packets.incoming.push_back(bytes);
             std::future::poll_fn(|context| {
                 assert!(Pin::new(&mut driver).poll(context).is_pending());
@@ -233,10 +233,10 @@ async fn a_connection_that_ended_holds_no_permit() {
     let (near, far) = PacketLink::pair();
     let permits = Arc::new(Semaphore::new(2));
     let (_, mut accepted) = Stack::start(
-        Role::Server(watch::channel(policy(&[PORT], &permits)).1),
+        StackRole::Server(watch::channel(policy(&[PORT], &permits)).1),
         far,
     );
-    let near = Stack::start(Role::Client, near).0;
+    let near = Stack::start(StackRole::Client, near).0;
     for _ in 0..20 {
         let (ours, theirs) = tokio::join!(near.connect(PORT), accepted.recv());
         let (mut ours, mut theirs) = (ours.unwrap(), theirs.unwrap());
@@ -258,10 +258,10 @@ async fn a_stream_that_waits_to_be_accepted_holds_a_permit() {
     let (near, far) = PacketLink::pair();
     let permits = Arc::new(Semaphore::new(3));
     let (_, mut accepted) = Stack::start(
-        Role::Server(watch::channel(policy(&[PORT], &permits)).1),
+        StackRole::Server(watch::channel(policy(&[PORT], &permits)).1),
         far,
     );
-    let near = Stack::start(Role::Client, near).0;
+    let near = Stack::start(StackRole::Client, near).0;
     let mut streams = Vec::new();
     for _ in 0..3 {
         streams.push(near.connect(PORT).await.unwrap());
@@ -284,11 +284,11 @@ async fn a_stream_that_waits_to_be_accepted_holds_a_permit() {
 #[tokio::test]
 async fn no_two_connections_share_a_source_port() {
     let ((_, requests), (near, _far)) = (mpsc::channel(BACKLOG), PacketLink::pair());
-    let mut driver = Driver::new(Role::Client, near, requests, mpsc::channel(1).0);
+    let mut driver = StackDriver::new(StackRole::Client, near, requests, mpsc::channel(1).0);
     let mut answers = Vec::new();
     for _ in 0..3 {
         let (connected, answer) = oneshot::channel();
-        driver.connect(Connect {
+        driver.connect(ConnectRequest {
             port: PORT,
             connected,
         });
@@ -307,7 +307,7 @@ async fn no_two_connections_share_a_source_port() {
 }
 
 /// The address and checksum of a packet to the other side, so that it gets beyond the first check.
-fn repaired(mut bytes: Vec<u8>, from: &Role, to: &Role) -> Vec<u8> {
+fn repaired(mut bytes: Vec<u8>, from: &StackRole, to: &StackRole) -> Vec<u8> {
     let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
     if packet.check_len().is_ok() {
         packet.set_src_addr(from.address());
@@ -329,7 +329,7 @@ fn repaired(mut bytes: Vec<u8>, from: &Role, to: &Role) -> Vec<u8> {
 
 /// The same for a packet from the server to the client.
 pub fn to_client(bytes: Vec<u8>) -> Vec<u8> {
-    repaired(bytes, &server(&[]), &Role::Client)
+    repaired(bytes, &server(&[]), &StackRole::Client)
 }
 
 /// An echo request of the client.
@@ -341,8 +341,8 @@ fn echo_request(length: usize) -> Vec<u8> {
         data: &data,
     };
     let around = Ipv6Repr {
-        src_addr: Role::CLIENT,
-        dst_addr: Role::SERVER,
+        src_addr: StackRole::CLIENT,
+        dst_addr: StackRole::SERVER,
         next_header: IpProtocol::Icmpv6,
         payload_len: message.buffer_len(),
         hop_limit: 255,
@@ -352,8 +352,8 @@ fn echo_request(length: usize) -> Vec<u8> {
     around.emit(&mut packet);
     let mut inside = Icmpv6Packet::new_unchecked(packet.payload_mut());
     message.emit(
-        &Role::CLIENT,
-        &Role::SERVER,
+        &StackRole::CLIENT,
+        &StackRole::SERVER,
         &mut inside,
         &ChecksumCapabilities::default(),
     );
@@ -404,16 +404,16 @@ proptest! {
             let (_near, far) = PacketLink::pair();
             let permits = Arc::new(Semaphore::new(3));
             let policy = ListenPolicy { max_connections: 3, ..policy(&[PORT], &permits) };
-            let role = if to_server { Role::Server(watch::channel(policy).1) } else { Role::Client };
-            let mut driver = Driver::new(role, far, requests, accepted);
+            let role = if to_server { StackRole::Server(watch::channel(policy).1) } else { StackRole::Client };
+            let mut driver = StackDriver::new(role, far, requests, accepted);
             if !to_server {
                 // As if the client had opened a connection from the port to which the packets go.
                 driver.next_port = PORT - 1;
                 let (connected, _answer) = oneshot::channel();
-                wanted.try_send(Connect { port: 50_000, connected }).unwrap();
+                wanted.try_send(ConnectRequest { port: 50_000, connected }).unwrap();
             }
             for (bytes, is_repaired) in packets {
-                let (from, to) = if to_server { (Role::Client, server(&[])) } else { (server(&[]), Role::Client) };
+                let (from, to) = if to_server { (StackRole::Client, server(&[])) } else { (server(&[]), StackRole::Client) };
                 driver.packets.incoming.push_back(if is_repaired { repaired(bytes, &from, &to) } else { bytes });
                 std::future::poll_fn(|context| {
                     assert!(Pin::new(&mut driver).poll(context).is_pending());

@@ -11,15 +11,15 @@ use liqo_api::{Key, ResourceList, selectors::label_selector};
 use liqo_controller_runtime::{
     Cache,
     departures::{self, Departure},
-    eviction::Outcome,
-    writes::{Step as _, StepError},
+    eviction::EvictionOutcome,
+    writes::{StepContext as _, StepError},
 };
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::running_pod::{RunningPod, amounts};
+use liqo_offloading_rules::pod::running_pod::{RunningPod, charged_amounts};
 use liqo_offloading_rules::pod::saving::takes_new_pods;
 
-use super::state::{Consumer, recorded_node};
+use super::state::{ConsumerState, recorded_node};
 
 /// A virtual node with its pods.
 pub struct NodePods {
@@ -31,7 +31,7 @@ pub struct NodePods {
 }
 
 /// The virtual nodes whose pods are all known.
-pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
+pub fn known_nodes(consumer: &ConsumerState) -> Vec<NodePods> {
     let tasks = consumer.node_tasks.lock();
     let known = consumer
         .virtual_nodes
@@ -49,7 +49,7 @@ pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
                 && node.metadata.deletion_timestamp.is_none();
             let pods = pods.all().into_iter().map(|(_, pod)| pod).collect();
             Some(NodePods {
-                node: PricedNode::of_json(&name, &live),
+                node: PricedNode::from_json(&name, &live),
                 pods,
                 open,
                 free: node.spec.resources.clone(),
@@ -61,7 +61,7 @@ pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
         let used = one
             .pods
             .iter()
-            .filter_map(|pod| amounts(pod))
+            .filter_map(|pod| charged_amounts(pod))
             .fold(ResourceList::new(), |sum, amounts| sum + &amounts);
         one.free = one.free.saturating_sub(&used);
     }
@@ -69,7 +69,7 @@ pub fn known_nodes(consumer: &Consumer) -> Vec<NodePods> {
 }
 
 /// UIDs of the controllers with a pod that has no node.
-pub fn waiting_controllers(consumer: &Consumer, namespace: &str) -> Vec<String> {
+pub fn waiting_controllers(consumer: &ConsumerState, namespace: &str) -> Vec<String> {
     let unscheduled = consumer
         .followed
         .lock()
@@ -85,7 +85,7 @@ pub fn waiting_controllers(consumer: &Consumer, namespace: &str) -> Vec<String> 
 /// Notes on each pod which disruption budgets select it. Returns how many evictions each allows
 /// now.
 pub async fn allowed_by_budgets(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     namespace: &str,
     pods: &mut [RunningPod],
 ) -> Result<BTreeMap<Key, u32>, StepError> {
@@ -118,17 +118,17 @@ pub async fn allowed_by_budgets(
 }
 
 /// Whether the pod was evicted. The API server checks the budgets again.
-pub async fn evict(
-    consumer: &Consumer,
+pub async fn evict_pod(
+    consumer: &ConsumerState,
     key: &Key,
     uid: &str,
     cause: DepartureCause,
     message: String,
 ) -> Result<bool, StepError> {
-    Ok(departures::leave(
+    Ok(departures::request_departure(
         &consumer.context,
-        Departure::new(cause, key, uid).telling(message),
+        Departure::new(cause, key, uid).with_message(message),
     )
     .await?
-        == Outcome::Accepted)
+        == EvictionOutcome::Accepted)
 }

@@ -6,26 +6,26 @@ use liqo_api::{Key, ShadowPodPhase, labels};
 use liqo_offloading_rules::pod::ephemeral;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
-use super::state::{Consumer, PeerState};
-use crate::kubelet::{Index, LocalPodRef, RemotePod};
+use super::state::{ConsumerState, RemoteProvider};
+use crate::kubelet::{LocalPodRef, RemotePodIndex, RemotePodTarget};
 
 /// The pods on our virtual nodes.
-pub struct LocalPods {
-    consumer: Weak<Consumer>,
+pub struct ConsumerPodIndex {
+    consumer: Weak<ConsumerState>,
 }
 
-impl LocalPods {
-    pub fn new(consumer: Weak<Consumer>) -> Self {
+impl ConsumerPodIndex {
+    pub fn new(consumer: Weak<ConsumerState>) -> Self {
         Self { consumer }
     }
 
     /// A local pod on this node, with its provider.
-    fn local(
+    fn local_pod(
         &self,
         node: &str,
         namespace: &str,
         pod: &str,
-    ) -> Option<(Arc<PeerState>, Arc<LocalPod>)> {
+    ) -> Option<(Arc<RemoteProvider>, Arc<LocalPod>)> {
         let consumer = self.consumer.upgrade()?;
         let key = Key::new(namespace, pod);
         consumer.peers.all().into_iter().find_map(|peer| {
@@ -39,23 +39,23 @@ impl LocalPods {
     }
 }
 
-impl Index for LocalPods {
-    fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
-        let (peer, local) = self.local(node, namespace, pod)?;
+impl RemotePodIndex for ConsumerPodIndex {
+    fn find_remote_pod(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePodTarget> {
+        let (peer, local) = self.local_pod(node, namespace, pod)?;
         remote_pod(&peer, &local)
     }
 
-    fn refusal(
+    fn container_refusal(
         &self,
         node: &str,
         (namespace, pod): (&str, &str),
         container: &str,
     ) -> Option<String> {
-        let (_, local) = self.local(node, namespace, pod)?;
-        ephemeral::refusal(&local.json(), container)
+        let (_, local) = self.local_pod(node, namespace, pod)?;
+        ephemeral::container_refusal(&local.to_json(), container)
     }
 
-    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
+    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePodTarget)> {
         let Some(consumer) = self.consumer.upgrade() else {
             return Vec::new();
         };
@@ -82,22 +82,22 @@ impl Index for LocalPods {
 }
 
 /// Whether this is the node of a `VirtualNode`.
-fn is_node(consumer: &Consumer, virtual_node: &Key, node: &str) -> bool {
+fn is_node(consumer: &ConsumerState, virtual_node: &Key, node: &str) -> bool {
     let virtual_node = consumer.virtual_nodes.get(virtual_node);
     virtual_node
         .and_then(|one| Some(one.status.as_ref()?.node_name.as_deref()? == node))
         .unwrap_or(false)
 }
 
-fn remote_pod(peer: &PeerState, local: &LocalPod) -> Option<RemotePod> {
+fn remote_pod(peer: &RemoteProvider, local: &LocalPod) -> Option<RemotePodTarget> {
     let remote = peer.remote()?;
     // Until then, a pod of this name at the provider is somebody else's.
-    if !has_remote_pod(*remote.shadow(&local.uid)?.phase.unverified()) {
+    if !has_remote_pod(*remote.shadow_pod(&local.uid)?.phase.unverified()) {
         return None;
     }
-    let namespace = remote.mapped(&local.key.namespace)?;
+    let namespace = remote.mapped_namespace(&local.key.namespace)?;
     let is_customers = local.labels.contains_key(labels::CONSUMER_ID);
-    Some(RemotePod {
+    Some(RemotePodTarget {
         client: remote.connection.client.clone(),
         namespace,
         name: local.key.name.clone(),

@@ -36,7 +36,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use controllers::{
     budgets, connections, namespaces, notices, pods, savings, unscheduled_pods, virtual_nodes,
 };
-use state::{Consumer, NewPeer};
+use state::{ConsumerState, NewRemoteProvider};
 
 use crate::provider::RemotePods;
 
@@ -45,21 +45,21 @@ pub const FIELD_MANAGER: &str = liqo_api::conditions::owners::OFFLOADING.field_m
 
 /// Runs the consumer's controllers until the context stops.
 /// `remote_pods` are those of our own consumers.
-pub async fn run(context: Context, voucher_key: VoucherKey, remote_pods: RemotePods) {
-    let (consumer, new_peers) = watches::start(context, voucher_key, remote_pods);
+pub async fn run_consumer(context: Context, voucher_key: VoucherKey, remote_pods: RemotePods) {
+    let (consumer, new_peers) = watches::start_consumer(context, voucher_key, remote_pods);
     let mut tasks = JoinSet::new();
-    tasks.spawn(virtual_nodes::run(consumer.clone()));
-    tasks.spawn(namespaces::run(consumer.clone()));
-    tasks.spawn(unscheduled_pods::run(consumer.clone()));
-    tasks.spawn(savings::run(consumer.clone()));
-    tasks.spawn(notices::run(consumer.clone()));
-    tasks.spawn(budgets::run(consumer.clone()));
+    tasks.spawn(virtual_nodes::run_controller(consumer.clone()));
+    tasks.spawn(namespaces::run_controller(consumer.clone()));
+    tasks.spawn(unscheduled_pods::run_controller(consumer.clone()));
+    tasks.spawn(savings::run_controller(consumer.clone()));
+    tasks.spawn(notices::run_controller(consumer.clone()));
+    tasks.spawn(budgets::run_controller(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
     tasks.spawn(
         consumer
             .recorder
             .clone()
-            .run(Arc::new(metered_pods::ConsumerSide(consumer.clone()))),
+            .run(Arc::new(metered_pods::ConsumerMetering(consumer.clone()))),
     );
     let kubelet = consumer.kubelet.clone();
     tasks.spawn(async move {
@@ -69,17 +69,20 @@ pub async fn run(context: Context, voucher_key: VoucherKey, remote_pods: RemoteP
         );
         peers
             .for_each(stop, move |connection| {
-                connections::run(consumer.clone(), connection)
+                connections::follow_connection(consumer.clone(), connection)
             })
             .await;
     });
     // Each of them ends with the context only.
     tasks.join_all().await;
-    kubelet.closed().await;
+    kubelet.wait_until_closed().await;
 }
 
 /// Runs the controllers of each provider that is added.
-async fn run_peers(consumer: Arc<Consumer>, mut new_peers: mpsc::UnboundedReceiver<NewPeer>) {
+async fn run_peers(
+    consumer: Arc<ConsumerState>,
+    mut new_peers: mpsc::UnboundedReceiver<NewRemoteProvider>,
+) {
     loop {
         let new = tokio::select! {
             biased;
@@ -87,13 +90,17 @@ async fn run_peers(consumer: Arc<Consumer>, mut new_peers: mpsc::UnboundedReceiv
             new = new_peers.recv() => new,
         };
         let Some((peer, stop)) = new else { return };
-        tokio::spawn(pods::run(consumer.clone(), peer.clone(), stop.clone()));
-        tokio::spawn(controllers::records::run(
+        tokio::spawn(pods::run_controller(
             consumer.clone(),
             peer.clone(),
             stop.clone(),
         ));
-        tokio::spawn(controllers::remote_events::run(
+        tokio::spawn(controllers::records::run_controller(
+            consumer.clone(),
+            peer.clone(),
+            stop.clone(),
+        ));
+        tokio::spawn(controllers::remote_events::run_controller(
             consumer.clone(),
             peer,
             stop,

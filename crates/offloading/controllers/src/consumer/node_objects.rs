@@ -14,13 +14,13 @@ use kube::{
 use liqo_api::{ClusterId, Key, labels, rfc3339};
 use liqo_controller_runtime::Context;
 use liqo_controller_runtime::writes::{
-    Step as _, StepError, delete_if_present, only, unless_changed, unless_gone,
+    StepContext as _, StepError, delete_if_present, only_with_uid, unless_changed, unless_gone,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use liqo_offloading_rules::json::text;
-use liqo_offloading_rules::node::difference::is_ours;
+use liqo_offloading_rules::json::text_at;
+use liqo_offloading_rules::node::difference::is_node_of_pool;
 use liqo_offloading_rules::node::difference::metadata_patch;
 use liqo_offloading_rules::node::difference::new_node;
 use liqo_offloading_rules::node::difference::status_patch;
@@ -38,7 +38,7 @@ const LEASE_SECONDS: i32 = 40;
 const RENEWAL_RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NodeObjectError {
     #[error(transparent)]
     Step(#[from] StepError),
     /// The Node of that name belongs to somebody else.
@@ -58,13 +58,13 @@ pub fn as_json(mut node: DynamicObject) -> Option<Value> {
     serde_json::to_value(node).ok()
 }
 
-fn nodes(client: &Client) -> Api<DynamicObject> {
+fn node_api(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()))
 }
 
 /// Reads a Node.
-pub async fn live(client: &Client, name: &str) -> Result<Option<Value>, Error> {
-    Ok(nodes(client)
+pub async fn read_node(client: &Client, name: &str) -> Result<Option<Value>, NodeObjectError> {
+    Ok(node_api(client)
         .get_opt(name)
         .await
         .step("read", "Node", node_key(name))?
@@ -73,21 +73,21 @@ pub async fn live(client: &Client, name: &str) -> Result<Option<Value>, Error> {
 
 /// Creates the Node, or changes what differs from `spec`. `known` is the Node as the watch shows
 /// it.
-pub async fn ensure(
+pub async fn ensure_node(
     context: &Context,
     cluster: &ClusterId,
     spec: &NodeSpec<'_>,
     known: Option<&Value>,
-) -> Result<(), Error> {
+) -> Result<(), NodeObjectError> {
     let (now, key) = (rfc3339(context.now()), node_key(spec.name));
     let client = &context.client;
-    let api = nodes(client);
+    let api = node_api(client);
     let live = match known {
         Some(known) => Some(known.clone()),
-        None => live(client, spec.name).await?,
+        None => read_node(client, spec.name).await?,
     };
     let Some(live) = live else {
-        let malformed = |source| Error::Malformed {
+        let malformed = |source| NodeObjectError::Malformed {
             node: spec.name.to_owned(),
             source,
         };
@@ -98,8 +98,8 @@ pub async fn ensure(
         tracing::info!(node = spec.name, cluster = %cluster, pool = spec.pool, "virtual node created");
         return Ok(());
     };
-    if !is_ours(&live, cluster, spec.pool) {
-        return Err(Error::NameTaken {
+    if !is_node_of_pool(&live, cluster, spec.pool) {
+        return Err(NodeObjectError::NameTaken {
             node: spec.name.to_owned(),
         });
     }
@@ -126,7 +126,11 @@ pub async fn ensure(
 }
 
 /// Keeps the scheduler off the Node.
-pub async fn cordon(client: &Client, name: &str, known: &Value) -> Result<(), Error> {
+pub async fn cordon_node(
+    client: &Client,
+    name: &str,
+    known: &Value,
+) -> Result<(), NodeObjectError> {
     if known.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
         return Ok(());
     }
@@ -145,8 +149,8 @@ pub async fn patch(
     verb: &'static str,
     name: &str,
     patch: &Value,
-) -> Result<(), Error> {
-    let answer = nodes(client)
+) -> Result<(), NodeObjectError> {
+    let answer = node_api(client)
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
         .await;
     unless_gone(answer).step(verb, "Node", node_key(name))?;
@@ -159,17 +163,17 @@ pub async fn remove(
     name: &str,
     cluster: &ClusterId,
     pool: &str,
-) -> Result<(), Error> {
-    let live = live(client, name).await?;
+) -> Result<(), NodeObjectError> {
+    let live = read_node(client, name).await?;
     if live
         .as_ref()
-        .is_some_and(|live| !is_ours(live, cluster, pool))
+        .is_some_and(|live| !is_node_of_pool(live, cluster, pool))
     {
         return Ok(());
     }
     if let Some(live) = live {
-        let uid = text(&live, "/metadata/uid").unwrap_or_default();
-        delete_if_present(&nodes(client), name, &only(uid))
+        let uid = text_at(&live, "/metadata/uid").unwrap_or_default();
+        delete_if_present(&node_api(client), name, &only_with_uid(uid))
             .await
             .step("delete", "Node", node_key(name))?;
         tracing::info!(node = name, cluster = %cluster, pool, "virtual node deleted");
@@ -186,7 +190,7 @@ pub async fn remove(
 /// Renews the lease of a Node until `stop`. Kubernetes takes it as the heartbeat of a kubelet.
 pub async fn renew_lease(context: Context, name: String, stop: CancellationToken) {
     loop {
-        let wait = match renew(&context, &name).await {
+        let wait = match renew_lease_once(&context, &name).await {
             Ok(true) => RENEWAL_INTERVAL,
             Ok(false) => RENEWAL_RETRY,
             Err(error) => {
@@ -203,7 +207,7 @@ pub async fn renew_lease(context: Context, name: String, stop: CancellationToken
 }
 
 /// Returns false if there is no Node yet.
-async fn renew(context: &Context, name: &str) -> Result<bool, Error> {
+async fn renew_lease_once(context: &Context, name: &str) -> Result<bool, NodeObjectError> {
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), LEASES);
     let (now, key) = (MicroTime(context.now()), Key::new(LEASES, name));
     let patch = json!({ "spec": { "renewTime": now } });
@@ -213,7 +217,7 @@ async fn renew(context: &Context, name: &str) -> Result<bool, Error> {
     if unless_gone(answer).step("renew", "Lease", &key)?.is_some() {
         return Ok(true);
     }
-    let Some(node) = live(&context.client, name).await? else {
+    let Some(node) = read_node(&context.client, name).await? else {
         return Ok(false);
     };
     let lease = Lease {
@@ -224,7 +228,9 @@ async fn renew(context: &Context, name: &str) -> Result<bool, Error> {
                 api_version: "v1".to_owned(),
                 kind: "Node".to_owned(),
                 name: name.to_owned(),
-                uid: text(&node, "/metadata/uid").unwrap_or_default().to_owned(),
+                uid: text_at(&node, "/metadata/uid")
+                    .unwrap_or_default()
+                    .to_owned(),
                 ..OwnerReference::default()
             }]),
             ..ObjectMeta::default()

@@ -9,19 +9,19 @@ use liqo_controller_runtime::Key;
 
 use super::node_objects;
 use super::serving_certificate;
-use super::state::{Consumer, DelayedEvictions, NodeTasks};
+use super::state::{ConsumerState, DelayedEvictions, NodeTasks};
 use super::triggers;
 use super::watches;
 use liqo_offloading_rules::node::object::Outage;
 
 /// Starts the tasks of a virtual node, unless they run already.
-pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str, port: u16) {
+pub fn start(consumer: &Arc<ConsumerState>, key: &Key, node: &VirtualNode, name: &str, port: u16) {
     let mut tasks = consumer.node_tasks.lock();
     if tasks.contains_key(key) {
         return;
     }
     let stop = consumer.context.stop.child_token();
-    let peer = consumer.peer(&node.spec.cluster_id);
+    let peer = consumer.remote_provider(&node.spec.cluster_id);
     // An earlier watch may have reported pods while it was being stopped. Those that still exist
     // are reported again.
     peer.forget_pods_on(key);
@@ -31,7 +31,7 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
         name.to_owned(),
         stop.clone(),
     ));
-    tokio::spawn(serving_certificate::serve(
+    tokio::spawn(serving_certificate::serve_kubelet_api(
         consumer.clone(),
         key.clone(),
         name.to_owned(),
@@ -52,10 +52,10 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
     tasks.insert(key.clone(), started);
     let consumer = consumer.clone();
     tokio::spawn(async move {
-        if listed.synced().await {
-            triggers::enqueue(&consumer, &peer, triggers::pods_listed());
+        if listed.wait_until_synced().await {
+            triggers::enqueue_triggers(&consumer, &peer, triggers::pods_listed());
             // Those that were forgotten above and not listed again are gone.
-            peer.left_pods()
+            peer.gone_pods()
                 .into_iter()
                 .for_each(|uid| peer.pod_queue.add(uid));
         }
@@ -63,7 +63,7 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
 }
 
 /// Stops the tasks of a virtual node, and forgets its pods.
-pub fn stop(consumer: &Consumer, key: &Key) {
+pub fn stop(consumer: &ConsumerState, key: &Key) {
     let Some(tasks) = consumer.node_tasks.lock().remove(key) else {
         return;
     };
@@ -77,9 +77,13 @@ pub fn stop(consumer: &Consumer, key: &Key) {
                 .is_some_and(|known| known.virtual_node == *key)
             {
                 peer.pod_changed(Some(&pod), None);
-                triggers::enqueue(consumer, &peer, triggers::local_pod(Some(&pod), None));
-                let budgets = triggers::budgets_of_pod(Some(&pod), None, |namespace| {
-                    consumer.budgets(namespace)
+                triggers::enqueue_triggers(
+                    consumer,
+                    &peer,
+                    triggers::local_pod_changed(Some(&pod), None),
+                );
+                let budgets = triggers::budget_pod_changed(Some(&pod), None, |namespace| {
+                    consumer.disruption_budgets(namespace)
                 });
                 triggers::enqueue_everywhere(consumer, &budgets);
             }

@@ -5,41 +5,47 @@ use std::{sync::Arc, time::Duration};
 use liqo_controller_runtime::{Context, Key, network::Listener, queue::error_chain};
 use tokio_util::sync::CancellationToken;
 
-use super::state::Consumer;
+use super::state::ConsumerState;
 use super::triggers;
 use crate::{
-    kubelet::serving::{Identity, Serving, keep_signed, self_signed},
-    server::Tls,
+    kubelet::serving::{CertificateState, NodeIdentity, keep_signed, self_signed},
+    server::ListenerTls,
 };
 
 /// Delay before a port that is taken is tried again.
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
 
 /// Serves the kubelet API of the Node of this `VirtualNode` until `stop`.
-pub async fn serve(
-    consumer: Arc<Consumer>,
+pub async fn serve_kubelet_api(
+    consumer: Arc<ConsumerState>,
     key: Key,
     node: String,
     port: u16,
     stop: CancellationToken,
 ) {
     let address = consumer.context.pod_ip;
-    let identity = Identity {
+    let identity = NodeIdentity {
         node: node.clone(),
         address,
     };
     let certificate = match self_signed(&identity) {
         Ok(certificate) => Arc::new(certificate),
-        Err(error) => return report(&consumer, &key, Serving::SelfSigned(error_chain(&error))),
+        Err(error) => {
+            return record_serving_state(
+                &consumer,
+                &key,
+                CertificateState::SelfSigned(error_chain(&error)),
+            );
+        }
     };
-    let Some(listener) = listen(&consumer.context, &node, port, &stop).await else {
+    let Some(listener) = listen_for_node(&consumer.context, &node, port, &stop).await else {
         return;
     };
-    let tls = Tls {
+    let tls = ListenerTls {
         certificate: certificate.clone(),
         clients: consumer.client_authority.clone(),
     };
-    let report = |serving| report(&consumer, &key, serving);
+    let report = |serving| record_serving_state(&consumer, &key, serving);
     let signing = keep_signed(
         consumer.context.clone(),
         identity,
@@ -48,14 +54,17 @@ pub async fn serve(
         stop.clone(),
     );
     tokio::join!(
-        consumer.kubelet.clone().serve(&node, listener, tls, stop),
+        consumer
+            .kubelet
+            .clone()
+            .serve_node(&node, listener, tls, stop),
         signing
     );
 }
 
 /// Listens on every address of the family that the Node shows, so that forwarded connections are
 /// answered, too.
-async fn listen(
+async fn listen_for_node(
     context: &Context,
     node: &str,
     port: u16,
@@ -76,9 +85,12 @@ async fn listen(
     }
 }
 
-fn report(consumer: &Consumer, key: &Key, serving: Serving) {
+fn record_serving_state(consumer: &ConsumerState, key: &Key, serving: CertificateState) {
     if let Some(tasks) = consumer.node_tasks.lock().get_mut(key) {
         tasks.serving = Some(serving);
     }
-    consumer.queues.nodes.add(triggers::kubelet_serving(key));
+    consumer
+        .queues
+        .nodes
+        .add(triggers::kubelet_serving_changed(key));
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use liqo_api::reflection::passes;
+use liqo_api::reflection::passes_list;
 use liqo_api::{
     ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PeeringPolicy,
     VirtualNode,
@@ -28,34 +28,37 @@ use tokio::{
 use tokio_util::sync::DropGuard;
 
 use crate::{
-    kubelet::{KubeletApi, serving::Serving},
-    metering::Recorder,
-    networks::Networks,
+    kubelet::{KubeletApi, serving::CertificateState},
+    metering::UsageRecorder,
+    networks::NetworksToPeers,
     provider::RemotePods,
     server::ClientAuthority,
-    webhook::Selected,
+    webhook::SelectedNamespaces,
 };
-use liqo_offloading_rules::budget::Standing;
+use liqo_offloading_rules::budget::BudgetEvaluation;
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement;
-use liqo_offloading_rules::namespace::placement::Candidate;
-use liqo_offloading_rules::namespace::unoffloaded::Unoffloaded;
+use liqo_offloading_rules::namespace::placement::CandidateNode;
+use liqo_offloading_rules::namespace::unoffloaded::UnoffloadedNamespaces;
 use liqo_offloading_rules::node::object::Outage;
-use liqo_offloading_rules::pod::admission::Offer;
+use liqo_offloading_rules::pod::admission::PoolOffer;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::remote_events::Selection;
+use liqo_offloading_rules::pod::remote_events::EventSelection;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
-use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::label_selector::Labels;
-use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::disruption_budget::LocalDisruptionBudget;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::label_selector::LabelMap;
+use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::record::LocalIngress;
 use liqo_offloading_rules::replica::record::LocalService;
 use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::Reference;
 
-pub use peer::{EventKey, EventWatch, NewPeer, PeerState, PeerStates, RemoteState, WatchedEvents};
+pub use peer::{
+    EventKey, EventWatch, NewRemoteProvider, RemoteObjects, RemoteProvider, RemoteProviders,
+    WatchedEvents,
+};
 
 /// A key of the queue of virtual nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,7 +88,7 @@ pub enum NamespaceKey {
 
 /// The queues that exist once, not for each provider.
 #[derive(Clone, Default)]
-pub struct Queues {
+pub struct ConsumerQueues {
     pub nodes: Queue<NodeKey>,
     pub namespaces: Queue<NamespaceKey>,
     /// Pods of offloaded namespaces that have no node.
@@ -96,43 +99,43 @@ pub struct Queues {
 }
 
 /// The state that the consumer's controllers share.
-pub struct Consumer {
+pub struct ConsumerState {
     pub context: Context,
-    pub queues: Queues,
+    pub queues: ConsumerQueues,
     pub virtual_nodes: Cache<VirtualNode>,
     pub offloadings: Cache<NamespaceOffloading>,
     /// Offers, among them those to our consumers, whose pods may run on our virtual nodes.
-    pub offers: Cache<Offer>,
+    pub offers: Cache<PoolOffer>,
     /// The Nodes with our label, as JSON.
     pub nodes: Cache<Value>,
     /// The networks to the providers, with their address translation.
-    pub networks: Networks,
+    pub networks: NetworksToPeers,
     /// The pods of our consumers here, among which may be pods of ours that a provider runs here.
     pub remote_pods: RemotePods,
     pub foreign_clusters: Cache<ForeignCluster>,
     /// The namespaces whose new pods the webhook sees.
-    pub webhook: Cache<Selected>,
+    pub webhook: Cache<SelectedNamespaces>,
     pub node_tasks: Mutex<HashMap<Key, NodeTasks>>,
     /// The caches of each offloaded namespace.
     pub followed: Mutex<BTreeMap<String, FollowedNamespace>>,
     /// Pods and namespaces that policies select; watched from the first policy on.
     pub policy_sources: OnceLock<PolicySources>,
-    pub peers: PeerStates,
+    pub peers: RemoteProviders,
     /// Time of the last replacement of a refused pod, by UID of its owner.
     pub replaced: Mutex<HashMap<String, Instant>>,
     /// First time that this process saw that the strategy of a namespace is Local, and the
     /// generation of its `NamespaceOffloading` then.
     pub local_since: Mutex<HashMap<String, (Option<i64>, Timestamp)>>,
     /// Namespaces whose late pods are deleted.
-    pub unoffloaded: Mutex<Unoffloaded>,
+    pub unoffloaded: Mutex<UnoffloadedNamespaces>,
     /// Names and ports that were chosen for virtual nodes.
     pub chosen: tokio::sync::Mutex<HashMap<Key, ChosenNode>>,
     /// Without their status.
     pub policies: Cache<PeeringPolicy>,
     /// The effects of the budgets; `None` until all of them were judged.
-    pub budgets: RwLock<Option<Arc<Standing>>>,
+    pub budgets: RwLock<Option<Arc<BudgetEvaluation>>>,
     /// Stores what pods used under contracts, as this cluster counts it.
-    pub recorder: Arc<Recorder>,
+    pub recorder: Arc<UsageRecorder>,
     /// Authenticates what this cluster writes into shadow pods, to know its pods again.
     pub voucher_key: VoucherKey,
     /// Answers `kubectl logs` and the like.
@@ -154,7 +157,7 @@ pub struct ChosenNode {
 pub struct NodeTasks {
     pub pods: Cache<LocalPod>,
     /// The certificate of its kubelet API, as far as it is known.
-    pub serving: Option<Serving>,
+    pub serving: Option<CertificateState>,
     /// The outage of the peer at the last reconciliation.
     pub outage: Outage,
     /// The charges for its pods beyond their requests, as its Node shows them, and since when.
@@ -170,18 +173,18 @@ pub struct NodeTasks {
 }
 
 /// Evictions that were not allowed, by the UID of the pod.
-pub type DelayedEvictions = HashMap<String, EvictionDelay>;
+pub type DelayedEvictions = HashMap<String, EvictionBackoff>;
 
 /// Next eviction request, and the last delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EvictionDelay {
+pub struct EvictionBackoff {
     pub until: Instant,
     pub last: Duration,
 }
 
 /// The caches of one offloaded namespace, and the end of their watches.
 pub struct FollowedNamespace {
-    pub objects: LocalObjects,
+    pub objects: TravellingObjects,
     pub unscheduled: Cache<UnscheduledPod>,
     /// Changes of these are noticed; their content is read when it is needed.
     pub _fingerprints: [Cache<u64>; 2],
@@ -190,18 +193,18 @@ pub struct FollowedNamespace {
 
 /// The objects of one offloaded namespace that travel with it.
 #[derive(Clone)]
-pub struct LocalObjects {
+pub struct TravellingObjects {
     pub services: Cache<LocalService>,
     pub slices: Cache<LocalSlice>,
     pub ingresses: Cache<LocalIngress>,
-    pub policies: Cache<NetworkPolicy>,
-    pub budgets: Cache<LocalBudget>,
+    pub policies: Cache<NormalizedPolicy>,
+    pub budgets: Cache<LocalDisruptionBudget>,
 }
 
 /// The pods and namespaces of this whole cluster, which policies select from.
 pub struct PolicySources {
     /// Labels by the name of the namespace.
-    pub namespaces: Cache<Labels>,
+    pub namespaces: Cache<LabelMap>,
     pub pods: Cache<network_policy_translation::Pod>,
 }
 
@@ -211,13 +214,13 @@ impl PolicySources {
     }
 }
 
-impl Consumer {
+impl ConsumerState {
     /// The state of this provider; created when it is asked for first.
-    pub fn peer(&self, id: &ClusterId) -> Arc<PeerState> {
+    pub fn remote_provider(&self, id: &ClusterId) -> Arc<RemoteProvider> {
         self.peers.get_or_create(id, &self.context.stop)
     }
 
-    pub fn nodes_of(&self, id: &ClusterId) -> Vec<(Key, Arc<VirtualNode>)> {
+    pub fn nodes_of_provider(&self, id: &ClusterId) -> Vec<(Key, Arc<VirtualNode>)> {
         self.virtual_nodes
             .all()
             .into_iter()
@@ -250,7 +253,7 @@ impl Consumer {
         let tasks = self.node_tasks.lock();
         self.virtual_nodes.is_synced()
             && self
-                .nodes_of(id)
+                .nodes_of_provider(id)
                 .iter()
                 .filter(|(_, node)| recorded_node(node).is_some())
                 .all(|(key, _)| tasks.get(key).is_some_and(|tasks| tasks.pods.is_synced()))
@@ -269,7 +272,7 @@ impl Consumer {
                 .budgets
                 .read()
                 .as_ref()
-                .is_some_and(|standing| standing.knows(id))
+                .is_some_and(|standing| standing.has_evaluated(id))
                 || !has_budgets())
     }
 
@@ -282,17 +285,17 @@ impl Consumer {
         id: &ClusterId,
     ) -> Result<Option<String>, ()> {
         let standing = self.budgets.read().clone();
-        let is_judged = |standing: &Standing| {
+        let is_judged = |standing: &BudgetEvaluation| {
             let judged = standing
-                .of_namespace(namespace)
+                .state_of_namespace(namespace)
                 .map(|verdict| &verdict.held.budget);
             judged == offloading.spec.budget.as_ref()
-                && (offloading.spec.budget.is_none() || standing.knows(id))
+                && (offloading.spec.budget.is_none() || standing.has_evaluated(id))
         };
         match standing {
             _ if !self.policy_budgets_known(id) => Err(()),
             Some(standing) if is_judged(&standing) => {
-                Ok(standing.closed_for(namespace, id).map(str::to_owned))
+                Ok(standing.closed_reason_for(namespace, id).map(str::to_owned))
             }
             None if offloading.spec.budget.is_none() => Ok(None),
             _ => Err(()),
@@ -308,15 +311,15 @@ impl Consumer {
     }
 
     /// The virtual nodes of a provider; nothing while one of them has no Node yet.
-    pub fn candidates(&self, id: &ClusterId) -> Option<Vec<Candidate>> {
+    pub fn placement_candidates(&self, id: &ClusterId) -> Option<Vec<CandidateNode>> {
         let candidate = |node: &VirtualNode| {
             let labels = self.node_labels(node)?;
-            Some(Candidate {
+            Some(CandidateNode {
                 node: node.status.as_ref()?.node_name.clone()?,
                 labels,
             })
         };
-        self.nodes_of(id)
+        self.nodes_of_provider(id)
             .iter()
             .map(|(_, node)| candidate(node))
             .collect()
@@ -324,7 +327,7 @@ impl Consumer {
 
     /// Whether a namespace goes to this provider, by the objects of this cluster; nothing while
     /// that is not known. The map at the provider is no answer: the provider can write it.
-    pub fn goes_to(&self, peer: &PeerState, namespace: &str) -> Option<bool> {
+    pub fn is_offloaded_to(&self, peer: &RemoteProvider, namespace: &str) -> Option<bool> {
         if !self.placement_known() {
             return None;
         }
@@ -335,7 +338,7 @@ impl Consumer {
             return Some(false);
         };
         let stays = offloading.metadata.deletion_timestamp.is_none();
-        if stays && placement::is_wanted(&offloading, &self.candidates(&peer.id)?) {
+        if stays && placement::is_wanted(&offloading, &self.placement_candidates(&peer.id)?) {
             return Some(true);
         }
         Some(
@@ -357,12 +360,12 @@ impl Consumer {
     pub fn is_lent_on(&self, namespace: &str) -> bool {
         self.offloadings
             .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
-            .is_some_and(|offloading| lent_on::is_lent_on(&offloading))
+            .is_some_and(|offloading| lent_on::is_brokered(&offloading))
     }
 
     /// Selects the events about the remote pods of this namespace that come back.
-    pub fn event_selection(&self, namespace: &str) -> Selection {
-        Selection::of(
+    pub fn event_selection(&self, namespace: &str) -> EventSelection {
+        EventSelection::of_namespace(
             self.offloadings
                 .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
                 .as_deref(),
@@ -381,7 +384,7 @@ impl Consumer {
         let offloading = self
             .offloadings
             .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
-        passes(
+        passes_list(
             offloading
                 .map(|offloading| offloading.spec.reflection)
                 .unwrap_or_default(),
@@ -390,7 +393,7 @@ impl Consumer {
     }
 
     /// The caches of a namespace that is followed.
-    pub fn local_objects(&self, namespace: &str) -> Option<LocalObjects> {
+    pub fn local_objects(&self, namespace: &str) -> Option<TravellingObjects> {
         self.followed
             .lock()
             .get(namespace)
@@ -398,7 +401,7 @@ impl Consumer {
     }
 
     /// The caches of every followed namespace, or of this one.
-    pub fn local_objects_in(&self, namespace: Option<&str>) -> Vec<LocalObjects> {
+    pub fn local_objects_in(&self, namespace: Option<&str>) -> Vec<TravellingObjects> {
         let followed = self.followed.lock();
         let concerned = followed
             .iter()
@@ -418,19 +421,19 @@ impl Consumer {
     }
 
     /// Stops the watches of a namespace.
-    pub fn unfollow(&self, namespace: &str) {
+    pub fn unfollow_namespace(&self, namespace: &str) {
         self.followed.lock().remove(namespace);
     }
 
     /// The policies of a namespace that travel; nothing while not all of them are known.
-    pub fn policies(&self, namespace: &str) -> Option<Cache<NetworkPolicy>> {
+    pub fn network_policies(&self, namespace: &str) -> Option<Cache<NormalizedPolicy>> {
         self.local_objects(namespace)
             .map(|objects| objects.policies)
             .filter(Cache::is_synced)
     }
 
     /// The disruption budgets of a namespace, as far as they are known.
-    pub fn budgets(&self, namespace: &str) -> Vec<(Key, Arc<LocalBudget>)> {
+    pub fn disruption_budgets(&self, namespace: &str) -> Vec<(Key, Arc<LocalDisruptionBudget>)> {
         self.local_objects(namespace)
             .map(|objects| objects.budgets.all())
             .unwrap_or_default()
@@ -439,7 +442,7 @@ impl Consumer {
     /// Whether this is a disruption budget of this cluster.
     pub fn has_budget(&self, reference: &Reference) -> bool {
         let objects = || self.local_objects(&reference.namespace);
-        reference.kind == Kind::PodDisruptionBudget
+        reference.kind == ReplicaKind::PodDisruptionBudget
             && objects().is_some_and(|objects| objects.budgets.get(&reference.key()).is_some())
     }
 
@@ -452,12 +455,12 @@ impl Consumer {
     /// known that decides on it.
     pub fn is_named_by_ingress(
         &self,
-        peer: &PeerState,
-        remote: &RemoteState,
+        peer: &RemoteProvider,
+        remote: &RemoteObjects,
         reference: &Reference,
     ) -> Option<bool> {
         // The Ingresses of our consumers go no further, and so do their keys.
-        if reference.kind != Kind::Secret || self.is_lent_on(&reference.namespace) {
+        if reference.kind != ReplicaKind::Secret || self.is_lent_on(&reference.namespace) {
             return Some(false);
         }
         // A namespace that is not followed is not offloaded.
@@ -470,7 +473,7 @@ impl Consumer {
         // The provider writes both the record and its status, so these alone give it no key.
         let is_accepted = |key: &Key| {
             remote
-                .record(&Reference::new(Kind::Ingress, key))
+                .record(&Reference::new(ReplicaKind::Ingress, key))
                 .is_some_and(|record| record.exposure.is_some())
         };
         let travels =
@@ -479,7 +482,7 @@ impl Consumer {
             ingress.secrets.contains(&reference.name) && travels(ingress) && is_accepted(key)
         });
         if is_named {
-            self.goes_to(peer, &reference.namespace)
+            self.is_offloaded_to(peer, &reference.namespace)
         } else {
             Some(false)
         }

@@ -15,17 +15,19 @@ use liqo_api::{
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
 
-use super::state::{Consumer, EventKey, NamespaceKey, NodeKey, PeerState, Queues, recorded_node};
-use crate::networks::Network;
+use super::state::{
+    ConsumerQueues, ConsumerState, EventKey, NamespaceKey, NodeKey, RemoteProvider, recorded_node,
+};
+use crate::networks::NetworkToPeer;
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::remote_events::Selection;
+use liqo_offloading_rules::pod::remote_events::EventSelection;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
-use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::label_selector::Labels;
-use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::disruption_budget::LocalDisruptionBudget;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::label_selector::LabelMap;
+use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::record::LocalIngress;
 use liqo_offloading_rules::replica::record::LocalService;
@@ -58,24 +60,24 @@ const WEBHOOK_DELAY: Duration = Duration::from_secs(2);
 
 /// Keys of one provider's queues that are due, and after which delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trigger {
-    target: Target,
+pub struct ConsumerTrigger {
+    target: ConsumerTarget,
     delay: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
+enum ConsumerTarget {
     NodesOfProvider,
     Namespace(NamespaceKey),
     Map,
-    Pods(Pods),
-    Records(Records),
-    Events(Events),
+    Pods(DuePods),
+    Records(DueRecords),
+    Events(DueEvents),
 }
 
 /// Events of the provider about remote pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Events {
+enum DueEvents {
     /// About the remote pod of this pod, if there is something to say.
     Of(String),
     /// The watch for this namespace.
@@ -86,7 +88,7 @@ enum Events {
 
 /// Pods on the virtual nodes of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Pods {
+enum DuePods {
     One(String),
     /// Also those that are gone here and have a shadow pod there.
     All,
@@ -96,7 +98,7 @@ enum Pods {
 
 /// Objects that are or should be recorded at a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Records {
+enum DueRecords {
     One(Reference),
     /// The same, if a pod or an Ingress at the provider names it.
     IfNamed(Reference),
@@ -118,27 +120,27 @@ enum Records {
     IngressesNaming(Reference),
 }
 
-fn now(target: Target) -> Trigger {
-    Trigger {
+fn due_now(target: ConsumerTarget) -> ConsumerTrigger {
+    ConsumerTrigger {
         target,
         delay: Duration::ZERO,
     }
 }
 
-fn pods(pods: Pods) -> Trigger {
-    now(Target::Pods(pods))
+fn pods_due(pods: DuePods) -> ConsumerTrigger {
+    due_now(ConsumerTarget::Pods(pods))
 }
 
-fn records(records: Records) -> Trigger {
-    now(Target::Records(records))
+fn records_due(records: DueRecords) -> ConsumerTrigger {
+    due_now(ConsumerTarget::Records(records))
 }
 
-fn events(events: Events) -> Trigger {
-    now(Target::Events(events))
+fn events_due(events: DueEvents) -> ConsumerTrigger {
+    due_now(ConsumerTarget::Events(events))
 }
 
-impl Trigger {
-    fn after(self, delay: Duration) -> Self {
+impl ConsumerTrigger {
+    fn delayed_by(self, delay: Duration) -> Self {
         Self { delay, ..self }
     }
 }
@@ -146,7 +148,7 @@ impl Trigger {
 // What is due when something changes.
 
 /// A `VirtualNode` changed.
-pub fn virtual_node(
+pub fn virtual_node_changed(
     key: &Key,
     old: Option<&VirtualNode>,
     new: Option<&VirtualNode>,
@@ -188,7 +190,7 @@ pub fn node(
         })
     };
     let largest_pods = |node: Option<&Value>| {
-        node.map(|node| PricedNode::of_json("", node).largest_pods)
+        node.map(|node| PricedNode::from_json("", node).largest_pods)
             .unwrap_or_default()
     };
     let has_grown = said(old) != said(new) && largest_pods(new).has_grown(&largest_pods(old));
@@ -197,7 +199,7 @@ pub fn node(
 }
 
 /// A `NamespaceOffloading` changed.
-pub fn offloading(
+pub fn offloading_changed(
     key: &Key,
     old: Option<&NamespaceOffloading>,
     new: Option<&NamespaceOffloading>,
@@ -215,7 +217,7 @@ pub fn offloading(
                 one.spec.clone(),
                 one.metadata.deletion_timestamp.is_some(),
                 budget(one),
-                Selection::of(Some(one)),
+                EventSelection::of_namespace(Some(one)),
             )
         })
     };
@@ -230,7 +232,7 @@ pub fn offloading(
 
 /// The webhook began or ceased to see the new pods of these namespaces, or sees them for another
 /// strategy.
-pub fn webhook(changed: &BTreeSet<String>) -> Vec<NamespaceKey> {
+pub fn webhook_changed(changed: &BTreeSet<String>) -> Vec<NamespaceKey> {
     changed
         .iter()
         .cloned()
@@ -239,63 +241,73 @@ pub fn webhook(changed: &BTreeSet<String>) -> Vec<NamespaceKey> {
 }
 
 /// A `ForeignCluster` changed.
-pub fn foreign_cluster(new: Option<&ForeignCluster>) -> Option<NodeKey> {
+pub fn foreign_cluster_changed(new: Option<&ForeignCluster>) -> Option<NodeKey> {
     new.map(|cluster| NodeKey::Link(cluster.spec.cluster_id.clone()))
 }
 
 /// The kubelet API of a virtual node is served in another way.
-pub fn kubelet_serving(virtual_node: &Key) -> NodeKey {
+pub fn kubelet_serving_changed(virtual_node: &Key) -> NodeKey {
     NodeKey::VirtualNode(virtual_node.clone())
 }
 
 /// The network to this provider came, changed or went. Whatever holds addresses is due; and the
 /// tokens, when our API server is opened or closed.
-pub fn network(old: Option<&Network>, new: Option<&Network>) -> Vec<Trigger> {
-    let is_open = |network: Option<&Network>| network.is_some_and(|network| network.api_server);
-    let tokens = (is_open(old) != is_open(new)).then(|| records(Records::Tokens));
-    [pods(Pods::All), records(Records::Namespaced(None))]
-        .into_iter()
-        .chain(tokens)
-        .collect()
+pub fn network_changed(
+    old: Option<&NetworkToPeer>,
+    new: Option<&NetworkToPeer>,
+) -> Vec<ConsumerTrigger> {
+    let is_open =
+        |network: Option<&NetworkToPeer>| network.is_some_and(|network| network.api_server);
+    let tokens = (is_open(old) != is_open(new)).then(|| records_due(DueRecords::Tokens));
+    [
+        pods_due(DuePods::All),
+        records_due(DueRecords::Namespaced(None)),
+    ]
+    .into_iter()
+    .chain(tokens)
+    .collect()
 }
 
 /// A connection to this provider came, went, fell silent or was listed.
-pub fn connection() -> [Trigger; 7] {
+pub fn connection_changed() -> [ConsumerTrigger; 7] {
     [
-        pods(Pods::All),
-        records(Records::All),
-        records(Records::Namespaced(None)),
-        now(Target::Map),
-        now(Target::Namespace(NamespaceKey::AllNamespaces)),
-        now(Target::NodesOfProvider),
-        events(Events::AllWatches),
+        pods_due(DuePods::All),
+        records_due(DueRecords::All),
+        records_due(DueRecords::Namespaced(None)),
+        due_now(ConsumerTarget::Map),
+        due_now(ConsumerTarget::Namespace(NamespaceKey::AllNamespaces)),
+        due_now(ConsumerTarget::NodesOfProvider),
+        events_due(DueEvents::AllWatches),
     ]
 }
 
 /// The outage of a virtual node's provider became another one.
-pub fn outage() -> [Trigger; 2] {
+pub fn outage_changed() -> [ConsumerTrigger; 2] {
     [
-        pods(Pods::All),
-        now(Target::Namespace(NamespaceKey::AllNamespaces)),
+        pods_due(DuePods::All),
+        due_now(ConsumerTarget::Namespace(NamespaceKey::AllNamespaces)),
     ]
 }
 
 /// A shadow pod at this provider changed. It may show the UID of the remote pod, which events are
 /// compared with.
-pub fn shadow_pod(name: &str) -> [Trigger; 2] {
+pub fn shadow_pod_changed(name: &str) -> [ConsumerTrigger; 2] {
     [
-        pods(Pods::One(name.to_owned())),
-        events(Events::Of(name.to_owned())),
+        pods_due(DuePods::One(name.to_owned())),
+        events_due(DueEvents::Of(name.to_owned())),
     ]
 }
 
 /// A watch showed an event about the remote pod of the pod with this UID.
-pub fn remote_event(uid: &str) -> Trigger {
-    events(Events::Of(uid.to_owned()))
+pub fn remote_event_changed(uid: &str) -> ConsumerTrigger {
+    events_due(DueEvents::Of(uid.to_owned()))
 }
 
 /// The `NamespaceMap` at this provider changed.
-pub fn namespace_map(old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> Vec<Trigger> {
+pub fn namespace_map_changed(
+    old: Option<&NamespaceMap>,
+    new: Option<&NamespaceMap>,
+) -> Vec<ConsumerTrigger> {
     let namespaces = |map: Option<&NamespaceMap>| {
         map.and_then(|map| map.status.clone())
             .unwrap_or_default()
@@ -309,22 +321,25 @@ pub fn namespace_map(old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> 
         .collect();
     let of_namespace = |namespace: &String| {
         [
-            pods(Pods::In(namespace.clone())),
-            records(Records::Namespaced(Some(namespace.clone()))),
-            now(Target::Namespace(NamespaceKey::Namespace(
+            pods_due(DuePods::In(namespace.clone())),
+            records_due(DueRecords::Namespaced(Some(namespace.clone()))),
+            due_now(ConsumerTarget::Namespace(NamespaceKey::Namespace(
                 namespace.clone(),
             ))),
-            events(Events::Watch(namespace.clone())),
+            events_due(DueEvents::Watch(namespace.clone())),
         ]
     };
-    [now(Target::Map)]
+    [due_now(ConsumerTarget::Map)]
         .into_iter()
         .chain(changed.into_iter().flat_map(of_namespace))
         .collect()
 }
 
 /// A record at this provider changed.
-pub fn record(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) -> Vec<Trigger> {
+pub fn record_changed(
+    old: Option<&ReflectionRecord>,
+    new: Option<&ReflectionRecord>,
+) -> Vec<ConsumerTrigger> {
     let mut due = Vec::new();
     if old
         .zip(new)
@@ -334,7 +349,7 @@ pub fn record(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) ->
             [old, new]
                 .into_iter()
                 .flatten()
-                .map(|record| records(Records::One(record.reference.clone()))),
+                .map(|record| records_due(DueRecords::One(record.reference.clone()))),
         );
     }
     let Some(reference) = old.or(new).map(|record| record.reference.clone()) else {
@@ -344,65 +359,70 @@ pub fn record(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) ->
         |record: Option<&ReflectionRecord>| record.and_then(|record| record.exposure.clone());
     if exposure(old) != exposure(new) {
         let namespace = reference.namespace.clone();
-        let ingress = (reference.kind == Kind::Ingress).then(|| {
+        let ingress = (reference.kind == ReplicaKind::Ingress).then(|| {
             let key = Key::new(namespace.clone(), reference.name.clone());
             // Also Secrets that no Ingress names any more, or not for this provider.
             [
-                records(Records::SecretsOf(key)),
-                records(Records::SecretsIn(namespace.clone())),
+                records_due(DueRecords::SecretsOf(key)),
+                records_due(DueRecords::SecretsIn(namespace.clone())),
             ]
         });
-        let namespace = now(Target::Namespace(NamespaceKey::Namespace(namespace)));
+        let namespace = due_now(ConsumerTarget::Namespace(NamespaceKey::Namespace(
+            namespace,
+        )));
         due.extend(
             [namespace]
                 .into_iter()
                 .chain(ingress.into_iter().flatten())
-                .map(|one| one.after(EXPOSURE_DELAY)),
+                .map(|one| one.delayed_by(EXPOSURE_DELAY)),
         );
     }
     let problem =
         |record: Option<&ReflectionRecord>| record.and_then(|record| record.problem.clone());
     if problem(old) != problem(new) {
         if reference.kind.is_of_namespace() {
-            due.push(records(Records::One(reference)).after(PROBLEM_DELAY));
+            due.push(records_due(DueRecords::One(reference)).delayed_by(PROBLEM_DELAY));
         } else {
-            due.push(pods(Pods::Naming(reference.clone())).after(PROBLEM_DELAY));
-            due.push(records(Records::IngressesNaming(reference)).after(EXPOSURE_DELAY));
+            due.push(pods_due(DuePods::Naming(reference.clone())).delayed_by(PROBLEM_DELAY));
+            due.push(
+                records_due(DueRecords::IngressesNaming(reference)).delayed_by(EXPOSURE_DELAY),
+            );
         }
     }
     due
 }
 
 /// A pod on a virtual node of this provider changed.
-pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger> {
+pub fn local_pod_changed(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<ConsumerTrigger> {
     // What a new pod names is recorded before it is sent.
     let gone = old.filter(|old| new.is_none_or(|new| new.uid != old.uid));
     let named = gone
         .into_iter()
-        .flat_map(Reference::all)
-        .map(|one| records(Records::One(one)).after(DELETED_POD_DELAY));
+        .flat_map(Reference::all_of_pod)
+        .map(|one| records_due(DueRecords::One(one)).delayed_by(DELETED_POD_DELAY));
     // An ephemeral container may name more.
     let grown = old
         .zip(new)
         .filter(|(old, new)| old.uid == new.uid && old.refs != new.refs);
     let more = grown.into_iter().flat_map(|(old, new)| {
-        Reference::all(new)
+        Reference::all_of_pod(new)
             .into_iter()
             .filter(|one| !one.is_named_by(old))
     });
-    let more = more.map(|one| records(Records::One(one)));
+    let more = more.map(|one| records_due(DueRecords::One(one)));
     // A pod that is sent needs a token; one that ended, or is annotated so, needs none any more.
     let uses = |pod: &LocalPod| (pod.api_server, pod.finished, pod.sent_to.clone());
     let token = old.zip(new).filter(|(old, new)| uses(old) != uses(new));
-    let token = token.map(|(_, new)| records(Records::One(Reference::of_api_server(new))));
+    let token = token.map(|(_, new)| records_due(DueRecords::One(Reference::of_api_server(new))));
     let both = [old, new]
         .into_iter()
         .flatten()
-        .map(|pod| pods(Pods::One(pod.uid.clone())));
+        .map(|pod| pods_due(DuePods::One(pod.uid.clone())));
     let runs = |pod: Option<&LocalPod>| pod.is_some_and(|pod| !pod.finished);
     let changed = old.or(new).filter(|_| runs(old) != runs(new));
-    let watch = changed
-        .map(|pod| events(Events::Watch(pod.key.namespace.clone())).after(EVENT_WATCH_DELAY));
+    let watch = changed.map(|pod| {
+        events_due(DueEvents::Watch(pod.key.namespace.clone())).delayed_by(EVENT_WATCH_DELAY)
+    });
     named
         .chain(more)
         .chain(token)
@@ -413,7 +433,7 @@ pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger>
 
 /// A pod of an offloaded namespace that has no node changed. One that got a node, or is gone, is
 /// due no more.
-pub fn unscheduled_pod(key: &Key, new: Option<&UnscheduledPod>) -> Option<Key> {
+pub fn unscheduled_pod_changed(key: &Key, new: Option<&UnscheduledPod>) -> Option<Key> {
     new.map(|_| key.clone())
 }
 
@@ -423,39 +443,39 @@ pub fn may_be_at_home(old: Option<&UnscheduledPod>, new: Option<&UnscheduledPod>
 }
 
 /// All pods of a virtual node are listed.
-pub fn pods_listed() -> [Trigger; 3] {
+pub fn pods_listed() -> [ConsumerTrigger; 3] {
     [
-        records(Records::All),
-        records(Records::Budgets(None)),
-        events(Events::AllWatches),
+        records_due(DueRecords::All),
+        records_due(DueRecords::Budgets(None)),
+        events_due(DueEvents::AllWatches),
     ]
 }
 
 /// A pod is gone here, and its shadow pod at the provider too: the last one of a namespace that is
 /// no longer wanted there lets the mapping go.
-pub fn pod_gone() -> Trigger {
-    now(Target::Map).after(DELETED_POD_DELAY)
+pub fn pod_gone() -> ConsumerTrigger {
+    due_now(ConsumerTarget::Map).delayed_by(DELETED_POD_DELAY)
 }
 
 /// A `ConfigMap` or Secret of an offloaded namespace changed.
-pub fn named_object(kind: Kind, key: &Key) -> Trigger {
-    records(Records::IfNamed(Reference::new(kind, key)))
+pub fn named_object_changed(kind: ReplicaKind, key: &Key) -> ConsumerTrigger {
+    records_due(DueRecords::IfNamed(Reference::new(kind, key)))
 }
 
 /// A Service of an offloaded namespace changed; `slices` are all of its namespace.
-pub fn service(
+pub fn service_changed(
     key: &Key,
     old: Option<&LocalService>,
     new: Option<&LocalService>,
     slices: &[(Key, Arc<LocalSlice>)],
-) -> Vec<Trigger> {
+) -> Vec<ConsumerTrigger> {
     let is_allowed = |service: Option<&LocalService>| service.map(|service| service.is_allowed);
     let with_slices = is_allowed(old) != is_allowed(new);
     let slices = slices
         .iter()
         .filter(|(_, slice)| with_slices && slice.service == key.name);
-    let slices = slices.map(|(key, _)| object(Kind::EndpointSlice, key));
-    [object(Kind::Service, key)]
+    let slices = slices.map(|(key, _)| object_changed(ReplicaKind::EndpointSlice, key));
+    [object_changed(ReplicaKind::Service, key)]
         .into_iter()
         .chain(slices)
         .collect()
@@ -463,44 +483,48 @@ pub fn service(
 
 /// An Ingress of an offloaded namespace changed: it is due, and so are the Secrets that it names or
 /// named.
-pub fn ingress(key: &Key, old: Option<&LocalIngress>, new: Option<&LocalIngress>) -> Vec<Trigger> {
+pub fn ingress_changed(
+    key: &Key,
+    old: Option<&LocalIngress>,
+    new: Option<&LocalIngress>,
+) -> Vec<ConsumerTrigger> {
     let secrets = [old, new]
         .into_iter()
         .flatten()
         .flat_map(|ingress| secrets_of(&key.namespace, ingress));
-    [object(Kind::Ingress, key)]
+    [object_changed(ReplicaKind::Ingress, key)]
         .into_iter()
-        .chain(secrets.map(|one| records(Records::One(one))))
+        .chain(secrets.map(|one| records_due(DueRecords::One(one))))
         .collect()
 }
 
 /// An `EndpointSlice`, a `NetworkPolicy` or a disruption budget of an offloaded namespace changed.
-pub fn object(kind: Kind, key: &Key) -> Trigger {
-    records(Records::One(Reference::new(kind, key)))
+pub fn object_changed(kind: ReplicaKind, key: &Key) -> ConsumerTrigger {
+    records_due(DueRecords::One(Reference::new(kind, key)))
 }
 
 /// The Services, slices and Ingresses of a namespace are listed: records of those that are gone
 /// since must go.
-pub fn services_listed(namespace: &str) -> Trigger {
-    records(Records::Namespaced(Some(namespace.to_owned())))
+pub fn services_listed(namespace: &str) -> ConsumerTrigger {
+    records_due(DueRecords::Namespaced(Some(namespace.to_owned())))
 }
 
-pub fn policies_listed(namespace: &str) -> Trigger {
-    records(Records::Policies(Some(namespace.to_owned())))
+pub fn policies_listed(namespace: &str) -> ConsumerTrigger {
+    records_due(DueRecords::Policies(Some(namespace.to_owned())))
 }
 
 /// The disruption budgets of a namespace are listed.
-pub fn budgets_listed(namespace: &str) -> Trigger {
-    records(Records::Budgets(Some(namespace.to_owned())))
+pub fn budgets_listed(namespace: &str) -> ConsumerTrigger {
+    records_due(DueRecords::Budgets(Some(namespace.to_owned())))
 }
 
 /// A pod on a virtual node changed: the budgets are due that select it, at every provider.
 /// `budgets` finds those of a namespace.
-pub fn budgets_of_pod(
+pub fn budget_pod_changed(
     old: Option<&LocalPod>,
     new: Option<&LocalPod>,
-    budgets: impl FnOnce(&str) -> Vec<(Key, Arc<LocalBudget>)>,
-) -> Vec<Trigger> {
+    budgets: impl FnOnce(&str) -> Vec<(Key, Arc<LocalDisruptionBudget>)>,
+) -> Vec<ConsumerTrigger> {
     let Some(pod) = new.or(old) else {
         return Vec::new();
     };
@@ -508,7 +532,7 @@ pub fn budgets_of_pod(
     if budgets.is_empty() {
         return Vec::new();
     }
-    let selects = |budget: &LocalBudget| {
+    let selects = |budget: &LocalDisruptionBudget| {
         [old, new]
             .into_iter()
             .flatten()
@@ -518,12 +542,14 @@ pub fn budgets_of_pod(
     let due = budgets
         .iter()
         .filter(|(_, budget)| is_changed && selects(budget));
-    due.map(|(key, _)| object(Kind::PodDisruptionBudget, key).after(BUDGET_DELAY))
-        .collect()
+    due.map(|(key, _)| {
+        object_changed(ReplicaKind::PodDisruptionBudget, key).delayed_by(BUDGET_DELAY)
+    })
+    .collect()
 }
 
 /// The input of the budgets.
-fn as_counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
+fn as_counted(pod: &LocalPod) -> (bool, bool, bool, &LabelMap) {
     (
         pod.is_ready_there,
         pod.finished,
@@ -534,25 +560,28 @@ fn as_counted(pod: &LocalPod) -> (bool, bool, bool, &Labels) {
 
 /// A provider began or ended to drain a node with pods that a budget selects: the budget is due at
 /// every provider.
-pub fn draining(old: Option<&ReflectionRecord>, new: Option<&ReflectionRecord>) -> Vec<Trigger> {
+pub fn draining_changed(
+    old: Option<&ReflectionRecord>,
+    new: Option<&ReflectionRecord>,
+) -> Vec<ConsumerTrigger> {
     let drains =
         |record: Option<&ReflectionRecord>| record.is_some_and(|record| record.is_draining);
     let changed = new.or(old).filter(|_| drains(old) != drains(new));
     changed
-        .map(|record| records(Records::One(record.reference.clone())))
+        .map(|record| records_due(DueRecords::One(record.reference.clone())))
         .into_iter()
         .collect()
 }
 
 /// A pod anywhere in this cluster changed: those of the policies are due that select it.
-pub fn policy_pod(
+pub fn policy_pod_changed(
     changed: &[&network_policy_translation::Pod],
-    labels_of_namespace: impl Fn(&str) -> Option<Arc<Labels>>,
-    policies: &[(Key, Arc<NetworkPolicy>)],
-) -> Vec<Trigger> {
-    let concerns = |namespace: &str, policy: &NetworkPolicy| {
+    labels_of_namespace: impl Fn(&str) -> Option<Arc<LabelMap>>,
+    policies: &[(Key, Arc<NormalizedPolicy>)],
+) -> Vec<ConsumerTrigger> {
+    let concerns = |namespace: &str, policy: &NormalizedPolicy| {
         changed.iter().any(|pod| {
-            network_policy_translation::concerns(
+            network_policy_translation::depends_on_pod(
                 policy,
                 namespace,
                 pod,
@@ -564,14 +593,14 @@ pub fn policy_pod(
         .iter()
         .filter(|(key, policy)| concerns(&key.namespace, policy));
     concerned
-        .map(|(key, _)| object(Kind::NetworkPolicy, key).after(POLICY_DELAY))
+        .map(|(key, _)| object_changed(ReplicaKind::NetworkPolicy, key).delayed_by(POLICY_DELAY))
         .collect()
 }
 
 /// The labels of a namespace changed, or all pods and namespaces that policies select from are
 /// listed.
-pub fn policy_sources() -> Trigger {
-    records(Records::Policies(None)).after(POLICY_DELAY)
+pub fn policy_sources_changed() -> ConsumerTrigger {
+    records_due(DueRecords::Policies(None)).delayed_by(POLICY_DELAY)
 }
 
 fn secrets_of<'a>(
@@ -580,7 +609,7 @@ fn secrets_of<'a>(
 ) -> impl Iterator<Item = Reference> + use<'a> {
     let named = ingress.secrets.iter();
     named.map(|name| Reference {
-        kind: Kind::Secret,
+        kind: ReplicaKind::Secret,
         namespace: namespace.to_owned(),
         name: name.clone(),
     })
@@ -589,7 +618,10 @@ fn secrets_of<'a>(
 // From triggers to keys.
 
 /// Adds what is due to the queues that exist before the rest of the state does.
-pub fn enqueue_keys(queues: &Queues, (nodes, namespaces): (Vec<NodeKey>, Vec<NamespaceKey>)) {
+pub fn enqueue_keys(
+    queues: &ConsumerQueues,
+    (nodes, namespaces): (Vec<NodeKey>, Vec<NamespaceKey>),
+) {
     for key in nodes {
         queues.nodes.add(key);
     }
@@ -599,25 +631,29 @@ pub fn enqueue_keys(queues: &Queues, (nodes, namespaces): (Vec<NodeKey>, Vec<Nam
 }
 
 /// Adds what is due at one provider.
-pub fn enqueue(consumer: &Consumer, peer: &PeerState, triggers: impl IntoIterator<Item = Trigger>) {
-    for Trigger { target, delay } in triggers {
+pub fn enqueue_triggers(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    triggers: impl IntoIterator<Item = ConsumerTrigger>,
+) {
+    for ConsumerTrigger { target, delay } in triggers {
         match target {
-            Target::NodesOfProvider => {
-                for (key, _) in consumer.nodes_of(&peer.id) {
-                    add(&consumer.queues.nodes, NodeKey::VirtualNode(key), delay);
+            ConsumerTarget::NodesOfProvider => {
+                for (key, _) in consumer.nodes_of_provider(&peer.id) {
+                    add_key(&consumer.queues.nodes, NodeKey::VirtualNode(key), delay);
                 }
             }
-            Target::Namespace(key) => add(&consumer.queues.namespaces, key, delay),
-            Target::Map => add(
+            ConsumerTarget::Namespace(key) => add_key(&consumer.queues.namespaces, key, delay),
+            ConsumerTarget::Map => add_key(
                 &consumer.queues.namespaces,
                 NamespaceKey::Map(peer.id.clone()),
                 delay,
             ),
-            Target::Pods(pods) => enqueue_pods(peer, &pods, delay),
-            Target::Events(events) => enqueue_events(peer, events, delay),
-            Target::Records(records) => {
-                for reference in references(consumer, peer, records) {
-                    add(&peer.record_queue, reference, delay);
+            ConsumerTarget::Pods(pods) => enqueue_pods(peer, &pods, delay),
+            ConsumerTarget::Events(events) => enqueue_events(peer, events, delay),
+            ConsumerTarget::Records(records) => {
+                for reference in references_due(consumer, peer, records) {
+                    add_key(&peer.record_queue, reference, delay);
                 }
             }
         }
@@ -625,14 +661,14 @@ pub fn enqueue(consumer: &Consumer, peer: &PeerState, triggers: impl IntoIterato
 }
 
 /// Adds what is due at every provider.
-pub fn enqueue_everywhere(consumer: &Consumer, triggers: &[Trigger]) {
+pub fn enqueue_everywhere(consumer: &ConsumerState, triggers: &[ConsumerTrigger]) {
     for peer in consumer.peers.all() {
-        enqueue(consumer, &peer, triggers.iter().cloned());
+        enqueue_triggers(consumer, &peer, triggers.iter().cloned());
     }
 }
 
 /// The `VirtualNode`s whose Node has this name.
-pub fn enqueue_named(consumer: &Consumer, node: &str) {
+pub fn enqueue_named(consumer: &ConsumerState, node: &str) {
     for (key, virtual_node) in consumer.virtual_nodes.all() {
         if recorded_node(&virtual_node).is_some_and(|(name, _)| name == node) {
             consumer.queues.nodes.add(NodeKey::VirtualNode(key));
@@ -641,12 +677,12 @@ pub fn enqueue_named(consumer: &Consumer, node: &str) {
 }
 
 /// The maps of all providers, and the status of all namespaces.
-pub fn enqueue_all_maps(consumer: &Consumer) {
-    enqueue_everywhere(consumer, &[now(Target::Map)]);
+pub fn enqueue_all_maps(consumer: &ConsumerState) {
+    enqueue_everywhere(consumer, &[due_now(ConsumerTarget::Map)]);
     consumer.queues.namespaces.add(NamespaceKey::AllNamespaces);
 }
 
-pub fn enqueue_all_namespaces(consumer: &Consumer) {
+pub fn enqueue_all_namespaces(consumer: &ConsumerState) {
     for (key, _) in consumer.offloadings.all() {
         consumer
             .queues
@@ -656,7 +692,7 @@ pub fn enqueue_all_namespaces(consumer: &Consumer) {
 }
 
 /// Looks soon for pods of a namespace that run here although they may run in other clusters only.
-pub fn enqueue_at_home(consumer: &Consumer, namespace: &str) {
+pub fn enqueue_pods_running_here(consumer: &ConsumerState, namespace: &str) {
     let offloading = consumer
         .offloadings
         .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
@@ -672,28 +708,28 @@ pub fn enqueue_at_home(consumer: &Consumer, namespace: &str) {
 
 /// The pods of a namespace at every provider, and all that is or should be recorded for them; those
 /// that have no node; and those here.
-pub fn enqueue_pods_of(consumer: &Consumer, namespace: &str) {
-    enqueue_at_home(consumer, namespace);
+pub fn enqueue_pods_of(consumer: &ConsumerState, namespace: &str) {
+    enqueue_pods_running_here(consumer, namespace);
     let unscheduled = consumer
         .followed
         .lock()
         .get(namespace)
         .map(|followed| followed.unscheduled.clone());
     enqueue_unscheduled(consumer, unscheduled);
-    let namespaced = records(Records::Namespaced(Some(namespace.to_owned())));
-    let watch = events(Events::Watch(namespace.to_owned()));
+    let namespaced = records_due(DueRecords::Namespaced(Some(namespace.to_owned())));
+    let watch = events_due(DueEvents::Watch(namespace.to_owned()));
     enqueue_everywhere(
         consumer,
         &[
-            pods(Pods::In(namespace.to_owned())),
-            records(Records::All),
+            pods_due(DuePods::In(namespace.to_owned())),
+            records_due(DueRecords::All),
             namespaced,
             watch,
         ],
     );
 }
 
-pub fn enqueue_all_unscheduled(consumer: &Consumer) {
+pub fn enqueue_all_unscheduled(consumer: &ConsumerState) {
     let all: Vec<Cache<UnscheduledPod>> = consumer
         .followed
         .lock()
@@ -703,25 +739,28 @@ pub fn enqueue_all_unscheduled(consumer: &Consumer) {
     enqueue_unscheduled(consumer, all);
 }
 
-fn enqueue_unscheduled(consumer: &Consumer, pods: impl IntoIterator<Item = Cache<UnscheduledPod>>) {
+fn enqueue_unscheduled(
+    consumer: &ConsumerState,
+    pods: impl IntoIterator<Item = Cache<UnscheduledPod>>,
+) {
     for (key, _) in pods.into_iter().flat_map(|pods| pods.all()) {
         consumer.queues.unscheduled.add(key);
     }
 }
 
-pub fn enqueue_all_pods(consumer: &Consumer) {
-    enqueue_everywhere(consumer, &[pods(Pods::All)]);
+pub fn enqueue_all_pods(consumer: &ConsumerState) {
+    enqueue_everywhere(consumer, &[pods_due(DuePods::All)]);
 }
 
 /// The map at one provider, from which a namespace is to go.
-pub fn enqueue_map(consumer: &Consumer, provider: &ClusterId) {
+pub fn enqueue_map(consumer: &ConsumerState, provider: &ClusterId) {
     consumer
         .queues
         .namespaces
         .add(NamespaceKey::Map(provider.clone()));
 }
 
-fn add<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'static>(
+fn add_key<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'static>(
     queue: &Queue<K>,
     key: K,
     delay: Duration,
@@ -733,12 +772,12 @@ fn add<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'static>
     }
 }
 
-fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
-    let enqueue = |uid: &str| add(&peer.pod_queue, uid.to_owned(), delay);
+fn enqueue_pods(peer: &RemoteProvider, pods: &DuePods, delay: Duration) {
+    let enqueue = |uid: &str| add_key(&peer.pod_queue, uid.to_owned(), delay);
     match pods {
-        Pods::One(uid) => enqueue(uid),
-        Pods::All => {
-            peer.pods_and_left()
+        DuePods::One(uid) => enqueue(uid),
+        DuePods::All => {
+            peer.pods_and_gone()
                 .iter()
                 .for_each(|pod| enqueue(&pod.uid));
             peer.remote()
@@ -746,12 +785,12 @@ fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
                 .flat_map(|remote| remote.shadows.all())
                 .for_each(|(key, _)| enqueue(&key.name));
         }
-        Pods::In(namespace) => peer
+        DuePods::In(namespace) => peer
             .pods()
             .iter()
             .filter(|pod| pod.key.namespace == *namespace)
             .for_each(|pod| enqueue(&pod.uid)),
-        Pods::Naming(reference) => {
+        DuePods::Naming(reference) => {
             peer.pods()
                 .iter()
                 .filter(|pod| reference.is_named_by(pod))
@@ -760,16 +799,16 @@ fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
     }
 }
 
-fn enqueue_events(peer: &PeerState, events: Events, delay: Duration) {
-    let watch = |namespace: String| add(&peer.event_queue, EventKey::Watch(namespace), delay);
+fn enqueue_events(peer: &RemoteProvider, events: DueEvents, delay: Duration) {
+    let watch = |namespace: String| add_key(&peer.event_queue, EventKey::Watch(namespace), delay);
     match events {
-        Events::Of(uid) => {
-            if peer.journal.lock().has(&uid) {
-                add(&peer.event_queue, EventKey::Pod(uid), delay);
+        DueEvents::Of(uid) => {
+            if peer.journal.lock().has_events(&uid) {
+                add_key(&peer.event_queue, EventKey::Pod(uid), delay);
             }
         }
-        Events::Watch(namespace) => watch(namespace),
-        Events::AllWatches => {
+        DueEvents::Watch(namespace) => watch(namespace),
+        DueEvents::AllWatches => {
             let namespaces: BTreeSet<String> = peer
                 .pods()
                 .iter()
@@ -780,10 +819,14 @@ fn enqueue_events(peer: &PeerState, events: Events, delay: Duration) {
     }
 }
 
-fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Reference> {
+fn references_due(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    records: DueRecords,
+) -> Vec<Reference> {
     match records {
-        Records::One(reference) => vec![reference],
-        Records::IfNamed(reference) => {
+        DueRecords::One(reference) => vec![reference],
+        DueRecords::IfNamed(reference) => {
             let by_ingress = || {
                 peer.remote()
                     .and_then(|remote| consumer.is_named_by_ingress(peer, &remote, &reference))
@@ -792,11 +835,11 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
             let is_named = peer.pods().iter().any(|pod| reference.is_named_by(pod)) || by_ingress();
             is_named.then_some(reference).into_iter().collect()
         }
-        Records::All => {
+        DueRecords::All => {
             let named = peer
                 .pods()
                 .into_iter()
-                .flat_map(|pod| Reference::all(&pod))
+                .flat_map(|pod| Reference::all_of_pod(&pod))
                 .collect::<Vec<_>>();
             named
                 .into_iter()
@@ -804,31 +847,31 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
                 .chain(recorded_secrets(peer))
                 .collect()
         }
-        Records::Tokens => token_references(peer),
-        Records::Namespaced(namespace) => {
+        DueRecords::Tokens => token_references(peer),
+        DueRecords::Namespaced(namespace) => {
             let mut all = policy_references(consumer, peer, None);
             all.extend(budget_references(consumer, peer, namespace.as_deref()));
             all.extend(service_references(consumer, peer, namespace.as_deref()));
             all
         }
-        Records::Policies(namespace) => policy_references(consumer, peer, namespace.as_deref()),
-        Records::Budgets(namespace) => budget_references(consumer, peer, namespace.as_deref()),
-        Records::SecretsOf(key) => {
+        DueRecords::Policies(namespace) => policy_references(consumer, peer, namespace.as_deref()),
+        DueRecords::Budgets(namespace) => budget_references(consumer, peer, namespace.as_deref()),
+        DueRecords::SecretsOf(key) => {
             let ingress = consumer.ingress(&key);
             ingress
                 .iter()
                 .flat_map(|ingress| secrets_of(&key.namespace, ingress))
                 .collect()
         }
-        Records::SecretsIn(namespace) => {
+        DueRecords::SecretsIn(namespace) => {
             let is_concerned =
-                |one: &Reference| one.namespace == namespace && one.is_for_api_server().is_none();
+                |one: &Reference| one.namespace == namespace && one.api_server_pod_uid().is_none();
             recorded_secrets(peer)
                 .into_iter()
                 .filter(is_concerned)
                 .collect()
         }
-        Records::IngressesNaming(secret) => {
+        DueRecords::IngressesNaming(secret) => {
             let ingresses = consumer
                 .local_objects(&secret.namespace)
                 .map(|objects| objects.ingresses.all())
@@ -837,26 +880,30 @@ fn references(consumer: &Consumer, peer: &PeerState, records: Records) -> Vec<Re
                 .iter()
                 .filter(|(_, ingress)| ingress.secrets.contains(&secret.name));
             naming
-                .map(|(key, _)| Reference::new(Kind::Ingress, key))
+                .map(|(key, _)| Reference::new(ReplicaKind::Ingress, key))
                 .collect()
         }
     }
 }
 
-fn recorded_objects(peer: &PeerState) -> Vec<Reference> {
+fn recorded_objects(peer: &RemoteProvider) -> Vec<Reference> {
     let remote = peer.remote();
     let all = remote.iter().flat_map(|remote| remote.objects.all());
     all.map(|(_, record)| record.reference.clone()).collect()
 }
 
-fn recorded_secrets(peer: &PeerState) -> Vec<Reference> {
+fn recorded_secrets(peer: &RemoteProvider) -> Vec<Reference> {
     let remote = peer.remote();
     let all = remote.iter().flat_map(|remote| remote.secrets.all());
     all.map(|(_, record)| record.reference.clone()).collect()
 }
 
 /// The recorded objects of these kinds in a namespace, or in all.
-fn recorded_in(peer: &PeerState, namespace: Option<&str>, kinds: &[Kind]) -> Vec<Reference> {
+fn recorded_in(
+    peer: &RemoteProvider,
+    namespace: Option<&str>,
+    kinds: &[ReplicaKind],
+) -> Vec<Reference> {
     recorded_objects(peer)
         .into_iter()
         .filter(|one| kinds.contains(&one.kind))
@@ -864,14 +911,14 @@ fn recorded_in(peer: &PeerState, namespace: Option<&str>, kinds: &[Kind]) -> Vec
         .collect()
 }
 
-fn token_references(peer: &PeerState) -> Vec<Reference> {
+fn token_references(peer: &RemoteProvider) -> Vec<Reference> {
     let pods = peer.pods();
     let wanted = pods
         .iter()
         .filter(|pod| matches!(pod.api_server, ApiServerChoice::Home { .. }));
     let recorded = recorded_secrets(peer)
         .into_iter()
-        .filter(|reference| reference.is_for_api_server().is_some());
+        .filter(|reference| reference.api_server_pod_uid().is_some());
     wanted
         .map(|pod| Reference::of_api_server(pod))
         .chain(recorded)
@@ -880,8 +927,8 @@ fn token_references(peer: &PeerState) -> Vec<Reference> {
 
 /// The Services, slices and Ingresses of a namespace, or of all.
 fn service_references(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     namespace: Option<&str>,
 ) -> Vec<Reference> {
     let mut all = Vec::new();
@@ -891,52 +938,52 @@ fn service_references(
                 .services
                 .all()
                 .iter()
-                .map(|(key, _)| Reference::new(Kind::Service, key)),
+                .map(|(key, _)| Reference::new(ReplicaKind::Service, key)),
         );
         all.extend(
             objects
                 .slices
                 .all()
                 .iter()
-                .map(|(key, _)| Reference::new(Kind::EndpointSlice, key)),
+                .map(|(key, _)| Reference::new(ReplicaKind::EndpointSlice, key)),
         );
         all.extend(
             objects
                 .ingresses
                 .all()
                 .iter()
-                .map(|(key, _)| Reference::new(Kind::Ingress, key)),
+                .map(|(key, _)| Reference::new(ReplicaKind::Ingress, key)),
         );
     }
-    all.extend(recorded_in(peer, namespace, &Kind::SERVICES));
+    all.extend(recorded_in(peer, namespace, &ReplicaKind::SERVICES));
     all
 }
 
 fn policy_references(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     namespace: Option<&str>,
 ) -> Vec<Reference> {
     let local = consumer
         .local_objects_in(namespace)
         .into_iter()
         .flat_map(|objects| objects.policies.all());
-    let local = local.map(|(key, _)| Reference::new(Kind::NetworkPolicy, &key));
-    let recorded = recorded_in(peer, namespace, &[Kind::NetworkPolicy]);
+    let local = local.map(|(key, _)| Reference::new(ReplicaKind::NetworkPolicy, &key));
+    let recorded = recorded_in(peer, namespace, &[ReplicaKind::NetworkPolicy]);
     local.chain(recorded).collect()
 }
 
 fn budget_references(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     namespace: Option<&str>,
 ) -> Vec<Reference> {
     let local = consumer
         .local_objects_in(namespace)
         .into_iter()
         .flat_map(|objects| objects.budgets.all());
-    let local = local.map(|(key, _)| Reference::new(Kind::PodDisruptionBudget, &key));
-    let recorded = recorded_in(peer, namespace, &[Kind::PodDisruptionBudget]);
+    let local = local.map(|(key, _)| Reference::new(ReplicaKind::PodDisruptionBudget, &key));
+    let recorded = recorded_in(peer, namespace, &[ReplicaKind::PodDisruptionBudget]);
     local.chain(recorded).collect()
 }
 

@@ -28,9 +28,9 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
-    cache::{parsed_len, whole},
+    cache::{parsed_len, without_managed_fields},
     events::object_ref,
-    follow::{Followed, follow},
+    follow::{FollowedObject, follow_objects},
     provider_limits::LimitExceeded,
 };
 use liqo_metering::VoucherKey;
@@ -46,36 +46,37 @@ use super::events::BEHIND;
 use super::kubelet_index;
 use super::node_objects;
 use super::state::{
-    Consumer, EventWatch, FollowedNamespace, LocalObjects, NewPeer, NodeKey, PeerState, PeerStates,
-    PolicySources, Queues, RemoteState, WatchedEvents,
+    ConsumerQueues, ConsumerState, EventWatch, FollowedNamespace, NewRemoteProvider, NodeKey,
+    PolicySources, RemoteObjects, RemoteProvider, RemoteProviders, TravellingObjects,
+    WatchedEvents,
 };
 use super::triggers;
-use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
+use super::triggers::{ConsumerTrigger, enqueue_everywhere, enqueue_keys, enqueue_triggers};
 use crate::{
     kubelet::{KubeletApi, client_ca},
-    metering::Recorder,
-    networks::Networks,
+    metering::UsageRecorder,
+    networks::NetworksToPeers,
     provider::RemotePods,
     webhook,
 };
-use liqo_offloading_rules::json::fingerprint;
-use liqo_offloading_rules::pod::admission::Offer;
+use liqo_offloading_rules::json::json_fingerprint;
+use liqo_offloading_rules::pod::admission::PoolOffer;
+use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
-use liqo_offloading_rules::replica::disruption_budget::LocalBudget;
+use liqo_offloading_rules::replica::disruption_budget::LocalDisruptionBudget;
 use liqo_offloading_rules::replica::isolation::may_travel;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::record::LocalIngress;
 use liqo_offloading_rules::replica::record::LocalService;
 use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
+use liqo_offloading_rules::replica::record::config_map_object;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
-use liqo_offloading_rules::replica::record::object_of;
 
 /// Minimum time between two events about skipped events of a namespace: how long API servers keep
 /// events.
@@ -86,35 +87,38 @@ const WATCH_SECONDS: u32 = 120;
 
 /// Starts the watches of this cluster. Providers that are added to the state are sent to the
 /// receiver.
-pub fn start(
+pub fn start_consumer(
     context: Context,
     voucher_key: VoucherKey,
     remote_pods: RemotePods,
-) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
+) -> (
+    Arc<ConsumerState>,
+    mpsc::UnboundedReceiver<NewRemoteProvider>,
+) {
     let (client, stop) = (context.client.clone(), context.stop.clone());
-    let (queues, (peers, new_peers)) = (Queues::default(), PeerStates::new());
+    let (queues, (peers, new_peers)) = (ConsumerQueues::default(), RemoteProviders::new());
     let queue = queues.namespaces.clone();
-    let webhook = webhook::follow(&context, move |old, new| {
-        for key in triggers::webhook(&new.changed_since(old)) {
+    let webhook = webhook::follow_configuration(&context, move |old, new| {
+        for key in triggers::webhook_changed(&new.changed_since(old)) {
             queue.add(key);
         }
     });
-    let client_authority = client_ca::follow(client.clone(), stop);
-    let consumer = Arc::new_cyclic(|consumer: &Weak<Consumer>| Consumer {
-        virtual_nodes: virtual_nodes(&context, &queues),
-        nodes: nodes(&context, &queues),
-        offloadings: offloadings(&context, &queues),
-        offers: offers(&context),
-        foreign_clusters: foreign_clusters(&context, &queues),
-        policies: peering_policies(&context),
+    let client_authority = client_ca::follow_client_ca(client.clone(), stop);
+    let consumer = Arc::new_cyclic(|consumer: &Weak<ConsumerState>| ConsumerState {
+        virtual_nodes: watch_virtual_nodes(&context, &queues),
+        nodes: watch_nodes(&context, &queues),
+        offloadings: watch_offloadings(&context, &queues),
+        offers: watch_offers(&context),
+        foreign_clusters: watch_foreign_clusters(&context, &queues),
+        policies: watch_peering_policies(&context),
         budgets: RwLock::default(),
-        networks: networks(&context, consumer.clone()),
+        networks: watch_networks(&context, consumer.clone()),
         remote_pods,
-        recorder: Recorder::start(&context, labels::PROVIDER_ID, "consumer"),
+        recorder: UsageRecorder::start(&context, labels::PROVIDER_ID, "consumer"),
         voucher_key,
         kubelet: KubeletApi::new(
             client,
-            Arc::new(kubelet_index::LocalPods::new(consumer.clone())),
+            Arc::new(kubelet_index::ConsumerPodIndex::new(consumer.clone())),
             context.clock,
         ),
         context,
@@ -134,35 +138,35 @@ pub fn start(
     (consumer, new_peers)
 }
 
-fn offers(context: &Context) -> Cache<Offer> {
+fn watch_offers(context: &Context) -> Cache<PoolOffer> {
     let api = Api::<ResourceOffer>::all(context.client.clone());
     // Who needs one asks again and again.
     Cache::watch(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        Offer::reduce,
+        PoolOffer::from_resource_offer,
         |_, _, _| (),
     )
 }
 
-fn virtual_nodes(context: &Context, queues: &Queues) -> Cache<VirtualNode> {
+fn watch_virtual_nodes(context: &Context, queues: &ConsumerQueues) -> Cache<VirtualNode> {
     let (api, queues) = (Api::all(context.client.clone()), queues.clone());
     Cache::watch(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        whole,
+        without_managed_fields,
         move |key, old, new| {
             enqueue_keys(
                 &queues,
-                triggers::virtual_node(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
+                triggers::virtual_node_changed(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
             );
         },
     )
 }
 
-fn nodes(context: &Context, queues: &Queues) -> Cache<Value> {
+fn watch_nodes(context: &Context, queues: &ConsumerQueues) -> Cache<Value> {
     let only_ours = watcher::Config::default().labels(&format!(
         "{}={}",
         labels::TYPE,
@@ -185,37 +189,41 @@ fn nodes(context: &Context, queues: &Queues) -> Cache<Value> {
     )
 }
 
-fn offloadings(context: &Context, queues: &Queues) -> Cache<NamespaceOffloading> {
+fn watch_offloadings(context: &Context, queues: &ConsumerQueues) -> Cache<NamespaceOffloading> {
     let (api, queues) = (Api::all(context.client.clone()), queues.clone());
     Cache::watch(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        whole,
+        without_managed_fields,
         move |key, old, new| {
             enqueue_keys(
                 &queues,
                 (
                     Vec::new(),
-                    triggers::offloading(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
+                    triggers::offloading_changed(
+                        key,
+                        old.map(AsRef::as_ref),
+                        new.map(AsRef::as_ref),
+                    ),
                 ),
             );
         },
     )
 }
 
-fn foreign_clusters(context: &Context, queues: &Queues) -> Cache<ForeignCluster> {
+fn watch_foreign_clusters(context: &Context, queues: &ConsumerQueues) -> Cache<ForeignCluster> {
     let (api, queues) = (Api::all(context.client.clone()), queues.clone());
     Cache::watch(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        whole,
+        without_managed_fields,
         move |_, _, new| {
             enqueue_keys(
                 &queues,
                 (
-                    triggers::foreign_cluster(new.map(AsRef::as_ref))
+                    triggers::foreign_cluster_changed(new.map(AsRef::as_ref))
                         .into_iter()
                         .collect(),
                     Vec::new(),
@@ -225,7 +233,7 @@ fn foreign_clusters(context: &Context, queues: &Queues) -> Cache<ForeignCluster>
     )
 }
 
-fn peering_policies(context: &Context) -> Cache<PeeringPolicy> {
+fn watch_peering_policies(context: &Context) -> Cache<PeeringPolicy> {
     Cache::watch(
         Api::all(context.client.clone()),
         watcher::Config::default(),
@@ -236,18 +244,18 @@ fn peering_policies(context: &Context) -> Cache<PeeringPolicy> {
 }
 
 /// While the state is being created there are no providers yet, so no change is lost.
-fn networks(context: &Context, consumer: Weak<Consumer>) -> Networks {
-    Networks::follow(context, move |id, old, new| {
+fn watch_networks(context: &Context, consumer: Weak<ConsumerState>) -> NetworksToPeers {
+    NetworksToPeers::follow(context, move |id, old, new| {
         if let Some(consumer) = consumer.upgrade()
             && let Some(peer) = consumer.peers.get(&id)
         {
-            enqueue(&consumer, &peer, triggers::network(old, new));
+            enqueue_triggers(&consumer, &peer, triggers::network_changed(old, new));
         }
     })
 }
 
 /// Adds triggers at every provider, as long as the state exists.
-fn everywhere(consumer: &Weak<Consumer>, triggers: &[Trigger]) {
+fn enqueue_if_alive(consumer: &Weak<ConsumerState>, triggers: &[ConsumerTrigger]) {
     if let Some(consumer) = consumer.upgrade() {
         enqueue_everywhere(&consumer, triggers);
     }
@@ -255,9 +263,9 @@ fn everywhere(consumer: &Weak<Consumer>, triggers: &[Trigger]) {
 
 /// Watches the pods on the Node of a virtual node.
 pub fn pods(
-    consumer: &Arc<Consumer>,
+    consumer: &Arc<ConsumerState>,
     virtual_node: &Key,
-    peer: Arc<PeerState>,
+    peer: Arc<RemoteProvider>,
     node: &str,
     stop: CancellationToken,
 ) -> Cache<LocalPod> {
@@ -273,7 +281,7 @@ pub fn pods(
         ),
         watcher::Config::default().fields(&format!("spec.nodeName={node}")),
         stop,
-        move |pod| LocalPod::of(pod, &virtual_node),
+        move |pod| LocalPod::from_pod(pod, &virtual_node),
         move |_, old, new| {
             peer.pod_changed(old, new);
             if let Some(consumer) = state.upgrade() {
@@ -285,10 +293,12 @@ pub fn pods(
                         .add(NodeKey::VirtualNode(node_key.clone()));
                 }
                 let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-                enqueue(&consumer, &peer, triggers::local_pod(old, new));
+                enqueue_triggers(&consumer, &peer, triggers::local_pod_changed(old, new));
                 enqueue_everywhere(
                     &consumer,
-                    &triggers::budgets_of_pod(old, new, |namespace| consumer.budgets(namespace)),
+                    &triggers::budget_pod_changed(old, new, |namespace| {
+                        consumer.disruption_budgets(namespace)
+                    }),
                 );
             }
         },
@@ -297,17 +307,17 @@ pub fn pods(
 
 /// Watches the objects in our tenant namespace at a provider.
 pub fn remote(
-    consumer: &Arc<Consumer>,
-    peer: &Arc<PeerState>,
+    consumer: &Arc<ConsumerState>,
+    peer: &Arc<RemoteProvider>,
     connection: Arc<PeerConnection>,
     stop: &CancellationToken,
-) -> RemoteState {
+) -> RemoteObjects {
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
     let at_peer = || {
         let (state, peer) = (Arc::downgrade(consumer), peer.clone());
-        move |triggers: Vec<Trigger>| {
+        move |triggers: Vec<ConsumerTrigger>| {
             if let Some(consumer) = state.upgrade() {
-                enqueue(&consumer, &peer, triggers);
+                enqueue_triggers(&consumer, &peer, triggers);
             }
         }
     };
@@ -316,11 +326,11 @@ pub fn remote(
         &connection,
         config.clone(),
         stop.clone(),
-        Shadow::stored_len,
-        Shadow::of,
+        ConsumerShadowPod::stored_len,
+        ConsumerShadowPod::from_claimed,
         move |key, old, new| {
-            seen.shadow_seen(&key.name, old.filter(|_| new.is_none()));
-            enqueue(triggers::shadow_pod(&key.name).into());
+            seen.observe_shadow(&key.name, old.filter(|_| new.is_none()));
+            enqueue(triggers::shadow_pod_changed(&key.name).into());
         },
     );
     let enqueue = at_peer();
@@ -329,9 +339,9 @@ pub fn remote(
         config.clone(),
         stop.clone(),
         parsed_len::<NamespaceMap>,
-        |map: Claimed<NamespaceMap>| whole(map.into_unverified()),
+        |map: Claimed<NamespaceMap>| without_managed_fields(map.into_unverified()),
         move |_, old, new| {
-            enqueue(triggers::namespace_map(
+            enqueue(triggers::namespace_map_changed(
                 old.map(AsRef::as_ref),
                 new.map(AsRef::as_ref),
             ));
@@ -343,10 +353,10 @@ pub fn remote(
             [old, new]
                 .into_iter()
                 .flatten()
-                .for_each(|record| seen.record_seen(&record.own_reference()));
+                .for_each(|record| seen.observe_record(&record.own_reference()));
             let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            enqueue(triggers::record(old, new));
-            everywhere(&state, &triggers::draining(old, new));
+            enqueue(triggers::record_changed(old, new));
+            enqueue_if_alive(&state, &triggers::draining_changed(old, new));
         }
     };
     let objects = Cache::watch_provider(
@@ -354,7 +364,7 @@ pub fn remote(
         config.clone(),
         stop.clone(),
         ReflectionRecord::stored_len,
-        |object: Claimed<_>| ReflectionRecord::of_object(object.into_unverified()),
+        |object: Claimed<_>| ReflectionRecord::from_object(object.into_unverified()),
         changed(),
     );
     let reflected = config.labels(&format!("{}=true", labels::REFLECTED));
@@ -363,10 +373,10 @@ pub fn remote(
         reflected,
         stop.clone(),
         ReflectionRecord::stored_len,
-        |secret: Claimed<_>| ReflectionRecord::of_secret(secret.into_unverified()),
+        |secret: Claimed<_>| ReflectionRecord::from_secret(secret.into_unverified()),
         changed(),
     );
-    RemoteState {
+    RemoteObjects {
         connection,
         shadows,
         maps,
@@ -379,10 +389,10 @@ pub fn remote(
 
 /// Watches events about pods in the provider's namespace `mapped`, which is ours by the name of
 /// `namespace`.
-pub fn remote_events(
-    consumer: &Arc<Consumer>,
-    peer: &Arc<PeerState>,
-    remote: &RemoteState,
+pub fn watch_remote_events(
+    consumer: &Arc<ConsumerState>,
+    peer: &Arc<RemoteProvider>,
+    remote: &RemoteObjects,
     namespace: &str,
     wanted: WatchedEvents,
 ) -> EventWatch {
@@ -395,7 +405,7 @@ pub fn remote_events(
         remote.connection.limits.clone(),
     );
     let clock = consumer.context.clock;
-    let mut seen = follow(Api::<Event>::namespaced(client, mapped), config, limits);
+    let mut seen = follow_objects(Api::<Event>::namespaced(client, mapped), config, limits);
     let mut told: Option<Instant> = None;
     let (stop, consumer, peer) = (
         remote.stop.child_token(),
@@ -411,13 +421,13 @@ pub fn remote_events(
     tokio::spawn(ended.run_until_cancelled_owned(async move {
         while let Some(followed) = seen.next().await {
             let event = match followed {
-                Followed::Object(event) => event,
-                Followed::Skipped(limit) => {
+                FollowedObject::Object(event) => event,
+                FollowedObject::Skipped(limit) => {
                     let Some(consumer) = consumer.upgrade() else {
                         return;
                     };
                     if told.is_none_or(|told| told.elapsed() >= SKIPPED_INTERVAL)
-                        && tell_skipped(&consumer, &peer, &namespace, limit).await
+                        && report_skipped_events(&consumer, &peer, &namespace, limit).await
                     {
                         told = Some(Instant::now());
                     }
@@ -425,7 +435,7 @@ pub fn remote_events(
                 }
             };
             // Reduced first: a whole event takes more memory.
-            let event = RemoteEvent::of(event, &here, selection, clock.now());
+            let event = RemoteEvent::from_event(event, &here, selection, clock.now());
             // What the provider sends faster waits there.
             tokio::time::sleep(peer.event_delay(Instant::now())).await;
             let Some(consumer) = consumer.upgrade() else {
@@ -442,9 +452,9 @@ pub fn remote_events(
 
 /// Tells the owner of a namespace that some events of remote pods are not shown. Returns whether
 /// there was something to write that on.
-async fn tell_skipped(
-    consumer: &Consumer,
-    peer: &PeerState,
+async fn report_skipped_events(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     namespace: &str,
     limit: LimitExceeded,
 ) -> bool {
@@ -468,7 +478,7 @@ async fn tell_skipped(
     consumer
         .context
         .events
-        .warning(&object, "EventsSkipped", note)
+        .record_warning(&object, "EventsSkipped", note)
         .await;
     true
 }
@@ -476,8 +486,8 @@ async fn tell_skipped(
 /// Takes over an event, if it is about a pod of this namespace that is on a virtual node of this
 /// provider.
 fn remote_event(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     namespace: &str,
     event: Option<RemoteEvent>,
 ) {
@@ -490,20 +500,20 @@ fn remote_event(
     let Some((pod, event)) = pod else { return };
     let remote_uid = peer
         .remote()
-        .and_then(|remote| remote.shadow(&pod.uid)?.remote_uid.clone());
-    if peer.journal.lock().arrived(
+        .and_then(|remote| remote.shadow_pod(&pod.uid)?.remote_uid.clone());
+    if peer.journal.lock().event_arrived(
         &pod.uid,
         remote_uid.as_deref(),
         event,
         Instant::now().into_std(),
     ) {
-        enqueue(consumer, peer, [triggers::remote_event(&pod.uid)]);
+        enqueue_triggers(consumer, peer, [triggers::remote_event_changed(&pod.uid)]);
     }
 }
 
 /// Watches the objects of a namespace, from when the manager may read them until the namespace is
 /// no longer offloaded.
-pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
+pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
     let mut followed = consumer.followed.lock();
     if followed.contains_key(namespace) {
         return;
@@ -520,8 +530,13 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         Api::<ConfigMap>::namespaced(client.clone(), namespace),
         config(),
         stop.clone(),
-        |map| Some(fingerprint(&object_of(&map))),
-        move |key, _, _| everywhere(&weak, &[triggers::named_object(Kind::ConfigMap, key)]),
+        |map| Some(json_fingerprint(&config_map_object(&map))),
+        move |key, _, _| {
+            enqueue_if_alive(
+                &weak,
+                &[triggers::named_object_changed(ReplicaKind::ConfigMap, key)],
+            )
+        },
     );
     let weak = state();
     let secrets = Cache::watch(
@@ -529,26 +544,36 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         config(),
         stop.clone(),
         |secret| Some(fingerprint_of_secret(&secret)),
-        move |key, _, _| everywhere(&weak, &[triggers::named_object(Kind::Secret, key)]),
+        move |key, _, _| {
+            enqueue_if_alive(
+                &weak,
+                &[triggers::named_object_changed(ReplicaKind::Secret, key)],
+            )
+        },
     );
     let weak = state();
     let slices = Cache::watch(
         Api::<EndpointSlice>::namespaced(client.clone(), namespace),
         config(),
         stop.clone(),
-        LocalSlice::of,
-        move |key, _, _| everywhere(&weak, &[triggers::object(Kind::EndpointSlice, key)]),
+        LocalSlice::from_endpoint_slice,
+        move |key, _, _| {
+            enqueue_if_alive(
+                &weak,
+                &[triggers::object_changed(ReplicaKind::EndpointSlice, key)],
+            )
+        },
     );
     let weak = state();
     let ingresses = Cache::watch(
         Api::<Ingress>::namespaced(client.clone(), namespace),
         config(),
         stop.clone(),
-        LocalIngress::of,
+        LocalIngress::from_ingress,
         move |key, old, new| {
-            everywhere(
+            enqueue_if_alive(
                 &weak,
-                &triggers::ingress(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
+                &triggers::ingress_changed(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
             );
         },
     );
@@ -557,16 +582,19 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         Api::<Service>::namespaced(client, namespace),
         config(),
         stop.clone(),
-        LocalService::of,
+        LocalService::from_service,
         move |key, old, new| {
             let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            everywhere(&weak, &triggers::service(key, old, new, &all_slices.all()));
+            enqueue_if_alive(
+                &weak,
+                &triggers::service_changed(key, old, new, &all_slices.all()),
+            );
         },
     );
-    let policies = policies(consumer, namespace, stop.clone());
-    let budgets = budgets(consumer, namespace, stop.clone());
-    let unscheduled = unscheduled_pods(consumer, namespace, stop.clone());
-    let objects = LocalObjects {
+    let policies = watch_policies(consumer, namespace, stop.clone());
+    let budgets = watch_budgets(consumer, namespace, stop.clone());
+    let unscheduled = watch_unscheduled_pods(consumer, namespace, stop.clone());
+    let objects = TravellingObjects {
         services,
         slices,
         ingresses,
@@ -587,8 +615,8 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
 }
 
 /// Watches the pods of a namespace that have no node. One that gets a node leaves the watch.
-fn unscheduled_pods(
-    consumer: &Arc<Consumer>,
+fn watch_unscheduled_pods(
+    consumer: &Arc<ConsumerState>,
     namespace: &str,
     stop: CancellationToken,
 ) -> Cache<UnscheduledPod> {
@@ -603,26 +631,26 @@ fn unscheduled_pods(
         api,
         watcher::Config::default().fields("spec.nodeName="),
         stop,
-        UnscheduledPod::of,
+        UnscheduledPod::from_pod,
         move |key, old, new| {
             let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            if let Some(due) = triggers::unscheduled_pod(key, new) {
+            if let Some(due) = triggers::unscheduled_pod_changed(key, new) {
                 queue.add(due);
             }
             if triggers::may_be_at_home(old, new)
                 && let Some(consumer) = weak.upgrade()
             {
-                triggers::enqueue_at_home(&consumer, &key.namespace);
+                triggers::enqueue_pods_running_here(&consumer, &key.namespace);
             }
         },
     )
 }
 
-fn policies(
-    consumer: &Arc<Consumer>,
+fn watch_policies(
+    consumer: &Arc<ConsumerState>,
     namespace: &str,
     stop: CancellationToken,
-) -> Cache<NetworkPolicy> {
+) -> Cache<NormalizedPolicy> {
     // As JSON: a field that this version does not know must not vanish unseen.
     let resource = ApiResource::erase::<v1::NetworkPolicy>(&());
     let api: Api<DynamicObject> =
@@ -630,7 +658,7 @@ fn policies(
     let cluster = consumer.context.cluster_id.clone();
     let travels = move |object: &DynamicObject| !is_denied(object) && may_travel(object, &cluster);
     let reduce = move |object: DynamicObject| {
-        travels(&object).then(|| NetworkPolicy::of(&object.data["spec"]))
+        travels(&object).then(|| NormalizedPolicy::from_spec(&object.data["spec"]))
     };
     let weak = Arc::downgrade(consumer);
     Cache::watch(
@@ -639,31 +667,40 @@ fn policies(
         stop,
         reduce,
         move |key, _, _| {
-            everywhere(&weak, &[triggers::object(Kind::NetworkPolicy, key)]);
+            enqueue_if_alive(
+                &weak,
+                &[triggers::object_changed(ReplicaKind::NetworkPolicy, key)],
+            );
         },
     )
 }
 
-fn budgets(
-    consumer: &Arc<Consumer>,
+fn watch_budgets(
+    consumer: &Arc<ConsumerState>,
     namespace: &str,
     stop: CancellationToken,
-) -> Cache<LocalBudget> {
+) -> Cache<LocalDisruptionBudget> {
     let api = Api::<PodDisruptionBudget>::namespaced(consumer.context.client.clone(), namespace);
     let weak = Arc::downgrade(consumer);
     Cache::watch(
         api,
         watcher::Config::default(),
         stop,
-        LocalBudget::of,
+        LocalDisruptionBudget::from_budget,
         move |key, _, _| {
-            everywhere(&weak, &[triggers::object(Kind::PodDisruptionBudget, key)]);
+            enqueue_if_alive(
+                &weak,
+                &[triggers::object_changed(
+                    ReplicaKind::PodDisruptionBudget,
+                    key,
+                )],
+            );
         },
     )
 }
 
-fn enqueue_when_listed(consumer: &Arc<Consumer>, namespace: &str, objects: LocalObjects) {
-    let LocalObjects {
+fn enqueue_when_listed(consumer: &Arc<ConsumerState>, namespace: &str, objects: TravellingObjects) {
+    let TravellingObjects {
         services,
         slices,
         ingresses,
@@ -672,26 +709,29 @@ fn enqueue_when_listed(consumer: &Arc<Consumer>, namespace: &str, objects: Local
     } = objects;
     let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
     tokio::spawn(async move {
-        if services.synced().await && slices.synced().await && ingresses.synced().await {
-            everywhere(&weak, &[triggers::services_listed(&name)]);
+        if services.wait_until_synced().await
+            && slices.wait_until_synced().await
+            && ingresses.wait_until_synced().await
+        {
+            enqueue_if_alive(&weak, &[triggers::services_listed(&name)]);
         }
     });
     let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
     tokio::spawn(async move {
-        if policies.synced().await {
-            everywhere(&weak, &[triggers::policies_listed(&name)]);
+        if policies.wait_until_synced().await {
+            enqueue_if_alive(&weak, &[triggers::policies_listed(&name)]);
         }
     });
     let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
     tokio::spawn(async move {
-        if budgets.synced().await {
-            everywhere(&weak, &[triggers::budgets_listed(&name)]);
+        if budgets.wait_until_synced().await {
+            enqueue_if_alive(&weak, &[triggers::budgets_listed(&name)]);
         }
     });
 }
 
 /// Watches the pods and namespaces that policies select from.
-pub fn policy_sources(consumer: &Arc<Consumer>) -> PolicySources {
+pub fn watch_policy_sources(consumer: &Arc<ConsumerState>) -> PolicySources {
     let (client, stop) = (
         consumer.context.client.clone(),
         consumer.context.stop.clone(),
@@ -702,7 +742,7 @@ pub fn policy_sources(consumer: &Arc<Consumer>) -> PolicySources {
         watcher::Config::default(),
         stop.clone(),
         |namespace| Some(namespace.metadata.labels.unwrap_or_default()),
-        move |_, _, _| everywhere(&weak, &[triggers::policy_sources()]),
+        move |_, _, _| enqueue_if_alive(&weak, &[triggers::policy_sources_changed()]),
     );
     let (weak, known) = (Arc::downgrade(consumer), namespaces.clone());
     let pods = Cache::watch(
@@ -727,14 +767,14 @@ pub fn policy_sources(consumer: &Arc<Consumer>) -> PolicySources {
                 .collect();
             enqueue_everywhere(
                 &consumer,
-                &triggers::policy_pod(&changed, labels, &policies),
+                &triggers::policy_pod_changed(&changed, labels, &policies),
             );
         },
     );
     let (weak, all) = (Arc::downgrade(consumer), (namespaces.clone(), pods.clone()));
     tokio::spawn(async move {
-        if all.0.synced().await && all.1.synced().await {
-            everywhere(&weak, &[triggers::policy_sources()]);
+        if all.0.wait_until_synced().await && all.1.wait_until_synced().await {
+            enqueue_if_alive(&weak, &[triggers::policy_sources_changed()]);
         }
     });
     PolicySources { namespaces, pods }

@@ -27,12 +27,12 @@ const MAX_TOKEN_LEN: usize = 16 * 1024;
 
 /// The access that a call needs: a verb on a subresource of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Access {
+pub(super) struct NodeAccess {
     verb: &'static str,
     part: &'static str,
 }
 
-impl Access {
+impl NodeAccess {
     /// To run commands, or to open a connection to a pod.
     pub(super) const CONNECT: Self = Self {
         verb: "create",
@@ -40,27 +40,27 @@ impl Access {
     };
 
     /// To read one subresource of a node.
-    pub(super) const fn read(part: &'static str) -> Self {
+    pub(super) const fn to_read(part: &'static str) -> Self {
         Self { verb: "get", part }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Denied {
+pub(super) enum AccessDenied {
     #[error("no client certificate or bearer token that this cluster accepts")]
     Unauthenticated,
     #[error("{user} may not {} nodes/{} of node {node}", access.verb, access.part)]
     Forbidden {
         user: String,
         node: String,
-        access: Access,
+        access: NodeAccess,
     },
     #[error("asking the API server about the caller: {0}")]
     Review(#[source] kube::Error),
 }
 
-impl Denied {
-    pub(super) fn status(&self) -> StatusCode {
+impl AccessDenied {
+    pub(super) fn status_code(&self) -> StatusCode {
         match self {
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -79,57 +79,60 @@ struct Caller {
 }
 
 /// Asks the API server, and caches its answers.
-pub(super) struct Gate {
+pub(super) struct AccessReviewer {
     client: Client,
-    tokens: Cache<String, Caller>,
-    grants: Cache<(Caller, String, Access), bool>,
+    tokens: AnswerCache<String, Caller>,
+    grants: AnswerCache<(Caller, String, NodeAccess), bool>,
 }
 
-impl Gate {
+impl AccessReviewer {
     pub(super) fn new(client: Client) -> Self {
         Self {
             client,
-            tokens: Cache::default(),
-            grants: Cache::default(),
+            tokens: AnswerCache::default(),
+            grants: AnswerCache::default(),
         }
     }
 
     /// Succeeds if the caller has access.
-    pub(super) async fn admit(
+    pub(super) async fn check_access(
         &self,
         client: &ClientCertificate,
         headers: &HeaderMap,
         node: &str,
-        access: Access,
-    ) -> Result<(), Denied> {
-        let caller = match client.0.as_ref().and_then(named_in) {
+        access: NodeAccess,
+    ) -> Result<(), AccessDenied> {
+        let caller = match client.0.as_ref().and_then(caller_of_certificate) {
             Some(caller) => caller,
-            None => self.bearer(headers).await?,
+            None => self.authenticate_token(headers).await?,
         };
         // Access to the whole node (`proxy`) includes each part, as in clusters that don't know the
         // parts yet.
         for part in [access.part, "proxy"] {
-            if self.may(&caller, node, Access { part, ..access }).await? {
+            if self
+                .is_authorized(&caller, node, NodeAccess { part, ..access })
+                .await?
+            {
                 return Ok(());
             }
             if access.part == "proxy" {
                 break;
             }
         }
-        Err(Denied::Forbidden {
+        Err(AccessDenied::Forbidden {
             user: caller.user,
             node: node.to_owned(),
             access,
         })
     }
 
-    async fn bearer(&self, headers: &HeaderMap) -> Result<Caller, Denied> {
+    async fn authenticate_token(&self, headers: &HeaderMap) -> Result<Caller, AccessDenied> {
         let token = headers
             .get(AUTHORIZATION)
             .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let token = token
             .filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN_LEN)
-            .ok_or(Denied::Unauthenticated)?;
+            .ok_or(AccessDenied::Unauthenticated)?;
         if let Some(caller) = self.tokens.get(&token.to_owned(), Instant::now()) {
             return Ok(caller);
         }
@@ -144,17 +147,17 @@ impl Gate {
         let review = Api::all(self.client.clone())
             .create(&PostParams::default(), &review)
             .await
-            .map_err(Denied::Review)?;
+            .map_err(AccessDenied::Review)?;
         let status = review
             .status
             .filter(|status| status.authenticated == Some(true))
-            .ok_or(Denied::Unauthenticated)?;
+            .ok_or(AccessDenied::Unauthenticated)?;
         let user = status.user.unwrap_or_default();
         let caller = Caller {
             user: user
                 .username
                 .filter(|name| !name.is_empty())
-                .ok_or(Denied::Unauthenticated)?,
+                .ok_or(AccessDenied::Unauthenticated)?,
             groups: user.groups.unwrap_or_default(),
             uid: user.uid,
             extra: user.extra.unwrap_or_default(),
@@ -164,7 +167,12 @@ impl Gate {
         Ok(caller)
     }
 
-    async fn may(&self, caller: &Caller, node: &str, access: Access) -> Result<bool, Denied> {
+    async fn is_authorized(
+        &self,
+        caller: &Caller,
+        node: &str,
+        access: NodeAccess,
+    ) -> Result<bool, AccessDenied> {
         let key = (caller.clone(), node.to_owned(), access);
         if let Some(granted) = self.grants.get(&key, Instant::now()) {
             return Ok(granted);
@@ -190,7 +198,7 @@ impl Gate {
         let review = Api::all(self.client.clone())
             .create(&PostParams::default(), &review)
             .await
-            .map_err(Denied::Review)?;
+            .map_err(AccessDenied::Review)?;
         let granted = review
             .status
             .is_some_and(|status| status.allowed && status.denied != Some(true));
@@ -200,7 +208,7 @@ impl Gate {
 }
 
 /// The user (CN) and groups (O) of a client certificate, which the TLS handshake verified.
-fn named_in(certificate: &CertificateDer<'static>) -> Option<Caller> {
+fn caller_of_certificate(certificate: &CertificateDer<'static>) -> Option<Caller> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let subject = certificate.subject();
     let user = subject
@@ -224,15 +232,15 @@ fn named_in(certificate: &CertificateDer<'static>) -> Option<Caller> {
 }
 
 /// Cached answers.
-struct Cache<K, V>(Mutex<HashMap<K, (V, Instant)>>);
+struct AnswerCache<K, V>(Mutex<HashMap<K, (V, Instant)>>);
 
-impl<K, V> Default for Cache<K, V> {
+impl<K, V> Default for AnswerCache<K, V> {
     fn default() -> Self {
         Self(Mutex::new(HashMap::new()))
     }
 }
 
-impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+impl<K: Hash + Eq, V: Clone> AnswerCache<K, V> {
     fn get(&self, key: &K, now: Instant) -> Option<V> {
         let known = self.0.lock();
         known
@@ -258,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_cached_for_ten_seconds() {
-        let (cache, start) = (Cache::default(), Instant::now());
+        let (cache, start) = (AnswerCache::default(), Instant::now());
         cache.put("k", true, start);
         assert_eq!(cache.get(&"k", start + Duration::from_secs(9)), Some(true));
         assert_eq!(cache.get(&"k", start + Duration::from_secs(10)), None);
@@ -266,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_cache_does_not_grow_without_end_and_drops_old_answers() {
-        let (cache, start) = (Cache::default(), Instant::now());
+        let (cache, start) = (AnswerCache::default(), Instant::now());
         for key in 0..2 * MAX_CACHED {
             cache.put(key, true, start);
         }

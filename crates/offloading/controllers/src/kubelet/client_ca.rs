@@ -5,7 +5,7 @@ use kube::{Api, Client, runtime::watcher};
 use liqo_controller_runtime::{Cache, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::{ClientAuthority, TlsError};
+use crate::server::{ClientAuthority, ServingTlsError};
 
 /// The API server publishes its client CA here.
 const NAMESPACE: &str = "kube-system";
@@ -14,7 +14,10 @@ const KEY: &str = "client-ca-file";
 
 /// The cluster's client CA. Until it is known, and in clusters that publish none, callers need a
 /// token. An invalid PEM text changes nothing.
-pub fn follow(client: Client, stop: CancellationToken) -> watch::Receiver<ClientAuthority> {
+pub fn follow_client_ca(
+    client: Client,
+    stop: CancellationToken,
+) -> watch::Receiver<ClientAuthority> {
     let (sender, authority) = watch::channel(ClientAuthority::default());
     let published = Api::<ConfigMap>::namespaced(client, NAMESPACE);
     let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
@@ -37,6 +40,6 @@ pub fn follow(client: Client, stop: CancellationToken) -> watch::Receiver<Client
 
 /// A client CA from a file, for clusters whose API server calls kubelets with certificates of
 /// another CA than the published one.
-pub fn fixed(pem: &str) -> Result<watch::Receiver<ClientAuthority>, TlsError> {
+pub fn client_ca_from_pem(pem: &str) -> Result<watch::Receiver<ClientAuthority>, ServingTlsError> {
     Ok(watch::channel(ClientAuthority::from_pem(pem)?).1)
 }

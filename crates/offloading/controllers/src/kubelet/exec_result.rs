@@ -23,14 +23,14 @@ const SPDY_RESULTS: u32 = 1;
 const WEBSOCKET_RESULTS: u8 = 3;
 
 #[derive(Debug, Clone, Copy)]
-enum Framing {
+enum StreamFraming {
     Spdy,
     WebSocket,
 }
 
 /// The meaning of a frame for the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meaning {
+enum FrameMeaning {
     Result,
     /// Callers read nothing after it.
     End,
@@ -40,7 +40,7 @@ enum Meaning {
 /// Follows the frames to the caller.
 #[derive(Debug)]
 pub(super) struct ResultWatch {
-    framing: Framing,
+    framing: StreamFraming,
     /// The beginning of a frame. It passes when it is complete.
     held: Vec<u8>,
     /// Missing bytes of a frame that is too long to be held.
@@ -51,7 +51,7 @@ pub(super) struct ResultWatch {
 impl ResultWatch {
     /// For the headers of the answer that agrees to the upgrade; `None` if its protocol does not
     /// tell each result.
-    pub(super) fn of(answer: &HeaderMap) -> Option<Self> {
+    pub(super) fn for_answer(answer: &HeaderMap) -> Option<Self> {
         let value = |name: &str| {
             answer
                 .get(name)
@@ -60,11 +60,14 @@ impl ResultWatch {
         };
         let upgrade = value(UPGRADE.as_str());
         let (framing, version) = if upgrade.eq_ignore_ascii_case("SPDY/3.1") {
-            (Framing::Spdy, value("x-stream-protocol-version"))
+            (StreamFraming::Spdy, value("x-stream-protocol-version"))
         } else if upgrade.eq_ignore_ascii_case("websocket")
             && !answer.contains_key(SEC_WEBSOCKET_EXTENSIONS)
         {
-            (Framing::WebSocket, value(SEC_WEBSOCKET_PROTOCOL.as_str()))
+            (
+                StreamFraming::WebSocket,
+                value(SEC_WEBSOCKET_PROTOCOL.as_str()),
+            )
         } else {
             return None;
         };
@@ -77,7 +80,7 @@ impl ResultWatch {
     }
 
     /// Takes what the peer sent, and returns what the caller gets now.
-    pub(super) fn pass(&mut self, mut arrived: &[u8]) -> Vec<u8> {
+    pub(super) fn pass_through(&mut self, mut arrived: &[u8]) -> Vec<u8> {
         let mut passed = Vec::new();
         if let Some((rest, others)) = arrived.split_at_checked(self.passing) {
             passed.extend_from_slice(rest);
@@ -88,15 +91,15 @@ impl ResultWatch {
         }
         self.held.extend_from_slice(arrived);
         let mut start = 0;
-        while let Some((len, meaning)) = self.framing.parse(&self.held[start..]) {
+        while let Some((len, meaning)) = self.framing.parse_frame(&self.held[start..]) {
             let here = len.min(self.held.len() - start);
             if here < len && len <= MAX_HELD_LEN {
                 break;
             }
-            if meaning == Meaning::End {
-                passed.extend(self.failure(NO_RESULT));
+            if meaning == FrameMeaning::End {
+                passed.extend(self.failure_frames(NO_RESULT));
             }
-            self.told |= meaning != Meaning::Other;
+            self.told |= meaning != FrameMeaning::Other;
             passed.extend_from_slice(&self.held[start..start + here]);
             (start, self.passing) = (start + here, len - here);
         }
@@ -111,7 +114,7 @@ impl ResultWatch {
 
     /// Returns the last bytes for the caller: a failure with this message. Empty if it has a
     /// result, or is in the middle of a frame.
-    pub(super) fn failure(&mut self, message: &str) -> Vec<u8> {
+    pub(super) fn failure_frames(&mut self, message: &str) -> Vec<u8> {
         if self.told || self.passing > 0 {
             return Vec::new();
         }
@@ -120,7 +123,7 @@ impl ResultWatch {
             "kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Failure", "reason": "InternalError", "code": 500, "message": message,
         });
-        self.framing.result(status.to_string().as_bytes())
+        self.framing.result_frame(status.to_string().as_bytes())
     }
 }
 
@@ -128,9 +131,9 @@ impl ResultWatch {
 pub(super) const NO_RESULT: &str =
     "the other cluster ended the connection without a result: the command may still run";
 
-impl Framing {
+impl StreamFraming {
     /// Length and meaning of the first frame. `None` until its header is there.
-    fn parse(self, bytes: &[u8]) -> Option<(usize, Meaning)> {
+    fn parse_frame(self, bytes: &[u8]) -> Option<(usize, FrameMeaning)> {
         match self {
             Self::Spdy => spdy_frame(bytes),
             Self::WebSocket => websocket_frame(bytes),
@@ -138,7 +141,7 @@ impl Framing {
     }
 
     /// A frame with a result, and the end.
-    fn result(self, status: &[u8]) -> Vec<u8> {
+    fn result_frame(self, status: &[u8]) -> Vec<u8> {
         match self {
             Self::Spdy => {
                 let mut frame = SPDY_RESULTS.to_be_bytes().to_vec();
@@ -165,7 +168,7 @@ impl Framing {
 }
 
 /// Source: SPDY protocol, draft 3.1, section 2.2. Data frames are not compressed.
-fn spdy_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
+fn spdy_frame(bytes: &[u8]) -> Option<(usize, FrameMeaning)> {
     let &[first, second, third, fourth, _, high, middle, low, ..] = bytes else {
         return None;
     };
@@ -173,23 +176,23 @@ fn spdy_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
     let meaning = if first & 0x80 == 0 {
         let stream = u32::from_be_bytes([first, second, third, fourth]);
         if stream == SPDY_RESULTS && len > 0 {
-            Meaning::Result
+            FrameMeaning::Result
         } else {
-            Meaning::Other
+            FrameMeaning::Other
         }
     } else {
         const GO_AWAY: u16 = 7;
         if u16::from_be_bytes([third, fourth]) == GO_AWAY {
-            Meaning::End
+            FrameMeaning::End
         } else {
-            Meaning::Other
+            FrameMeaning::Other
         }
     };
     Some((8 + usize::try_from(len).ok()?, meaning))
 }
 
 /// Source: RFC 6455, section 5.2. The first byte of a message is its channel.
-fn websocket_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
+fn websocket_frame(bytes: &[u8]) -> Option<(usize, FrameMeaning)> {
     let &[first, second, ..] = bytes else {
         return None;
     };
@@ -207,9 +210,9 @@ fn websocket_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
     };
     let header = 2 + extended + if second & 0x80 == 0 { 0 } else { 4 };
     let meaning = match first & 0x0f {
-        8 => Meaning::End,
-        1 | 2 if payload > 1 && *bytes.get(header)? == WEBSOCKET_RESULTS => Meaning::Result,
-        _ => Meaning::Other,
+        8 => FrameMeaning::End,
+        1 | 2 if payload > 1 && *bytes.get(header)? == WEBSOCKET_RESULTS => FrameMeaning::Result,
+        _ => FrameMeaning::Other,
     };
     // A length that no machine has lasts until the end of the connection.
     Some((
@@ -233,7 +236,7 @@ mod tests {
         for name in ["x-stream-protocol-version", "sec-websocket-protocol"] {
             answer.insert(name, version.parse().unwrap());
         }
-        ResultWatch::of(&answer)
+        ResultWatch::for_answer(&answer)
     }
 
     fn spdy() -> ResultWatch {
@@ -287,11 +290,11 @@ mod tests {
             let mut watch = spdy();
             let passed: Vec<u8> = sent
                 .chunks(size)
-                .flat_map(|piece| watch.pass(piece))
+                .flat_map(|piece| watch.pass_through(piece))
                 .collect();
             assert_eq!(passed, sent, "{size}");
             assert!(watch.is_complete());
-            assert!(watch.failure("cut").is_empty());
+            assert!(watch.failure_frames("cut").is_empty());
         }
     }
 
@@ -299,20 +302,20 @@ mod tests {
     fn a_command_without_a_result_is_told_to_have_failed_after_its_last_whole_frame() {
         let mut watch = spdy();
         let cut = [data(5, b"hello"), data(5, b"world")[..9].to_vec()].concat();
-        assert_eq!(watch.pass(&cut), data(5, b"hello"));
+        assert_eq!(watch.pass_through(&cut), data(5, b"hello"));
         assert!(!watch.is_complete());
-        let told = watch.failure("cut");
+        let told = watch.failure_frames("cut");
         assert_eq!(
             (&told[..5], usize::from(told[7])),
             (&[0, 0, 0, 1, 1][..], told.len() - 8)
         );
         assert_eq!(message(&told), "cut");
-        assert!(watch.failure("again").is_empty());
+        assert!(watch.failure_frames("again").is_empty());
     }
 
     #[test]
     fn the_failure_comes_before_an_end_in_order() {
-        let passed = spdy().pass(&GO_AWAY);
+        let passed = spdy().pass_through(&GO_AWAY);
         assert!(passed.ends_with(&GO_AWAY) && passed.starts_with(&[0, 0, 0, 1, 1]));
         assert_eq!(message(&passed[..passed.len() - GO_AWAY.len()]), NO_RESULT);
         // Closed normally: a client would take it for a success.
@@ -320,7 +323,7 @@ mod tests {
         assert!(
             watch("websocket", "v5.channel.k8s.io")
                 .unwrap()
-                .pass(&close)
+                .pass_through(&close)
                 .len()
                 > close.len()
         );
@@ -330,18 +333,21 @@ mod tests {
     fn a_long_frame_is_not_held_and_nothing_is_told_within() {
         let mut watch = spdy();
         let begin = [0, 0, 0, 5, 0, 0xff, 0, 0, 42];
-        assert_eq!(watch.pass(&begin), begin);
-        assert!(watch.failure("cut").is_empty());
-        assert_eq!(watch.pass(&vec![0; 0x00ff_0000 - 1]).len(), 0x00ff_0000 - 1);
+        assert_eq!(watch.pass_through(&begin), begin);
+        assert!(watch.failure_frames("cut").is_empty());
+        assert_eq!(
+            watch.pass_through(&vec![0; 0x00ff_0000 - 1]).len(),
+            0x00ff_0000 - 1
+        );
         assert_eq!(watch.passing, 0);
-        assert_eq!(message(&watch.failure("cut")), "cut");
+        assert_eq!(message(&watch.failure_frames("cut")), "cut");
     }
 
     #[test]
     fn results_over_websocket_are_known_and_made() {
         let mut result = watch("websocket", "v4.channel.k8s.io").unwrap();
         let frame = [&[0x82, 3][..], &[3], b"{}"].concat();
-        assert_eq!(result.pass(&frame), frame);
+        assert_eq!(result.pass_through(&frame), frame);
         assert!(result.is_complete());
 
         let mut output = watch("websocket", "v4.channel.k8s.io").unwrap();
@@ -350,9 +356,9 @@ mod tests {
             vec![0x82, 1, 3],
             [&[0x82, 126, 1, 0][..], &[1; 256]].concat(),
         ] {
-            assert_eq!(output.pass(&frame), frame);
+            assert_eq!(output.pass_through(&frame), frame);
         }
-        let told = output.failure("cut");
+        let told = output.failure_frames("cut");
         assert_eq!((told[0], told[1], told[4]), (0x82, 126, 3));
         assert_eq!(
             usize::from(told[2]) * 256 + usize::from(told[3]),
@@ -397,10 +403,10 @@ mod tests {
             let mut watch = if is_spdy { spdy() } else { watch("websocket", "v4.channel.k8s.io").unwrap() };
             let mut passed = Vec::new();
             for part in bytes.chunks(cut) {
-                passed.extend(watch.pass(part));
+                passed.extend(watch.pass_through(part));
                 prop_assert!(watch.held.len() <= MAX_HELD_LEN);
             }
-            let told = watch.failure("cut");
+            let told = watch.failure_frames("cut");
             prop_assert!(told.len() < 1000);
             // Only a result may be added, once, before the end.
             let added = (passed.len() + watch.held.len()).checked_sub(bytes.len()).unwrap();

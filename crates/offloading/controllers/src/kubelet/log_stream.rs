@@ -12,7 +12,7 @@ const LINGER: Duration = Duration::from_millis(200);
 
 /// The reason why a log ended early.
 #[derive(Debug, thiserror::Error)]
-enum Cut {
+enum LogCut {
     #[error(
         "the kubelet API of the virtual node stopped (Liqo's manager restarts, or the node goes)"
     )]
@@ -22,12 +22,12 @@ enum Cut {
 }
 
 /// The rest of a log.
-enum Rest {
+enum LogRest {
     Lines {
         body: kube::client::Body,
         ends_line: bool,
     },
-    Failed(Cut),
+    Failed(LogCut),
     Nothing,
 }
 
@@ -38,7 +38,7 @@ enum Rest {
 pub(super) fn log_body(body: kube::client::Body, stop: CancellationToken) -> Body {
     let lines = stream::unfold(
         (
-            Rest::Lines {
+            LogRest::Lines {
                 body,
                 ends_line: true,
             },
@@ -46,30 +46,30 @@ pub(super) fn log_body(body: kube::client::Body, stop: CancellationToken) -> Bod
         ),
         |(rest, stop)| async move {
             let (mut body, ends_line) = match rest {
-                Rest::Lines { body, ends_line } => (body, ends_line),
-                Rest::Failed(cut) => {
+                LogRest::Lines { body, ends_line } => (body, ends_line),
+                LogRest::Failed(cut) => {
                     tokio::time::sleep(LINGER).await;
-                    return Some((Err(cut), (Rest::Nothing, stop)));
+                    return Some((Err(cut), (LogRest::Nothing, stop)));
                 }
-                Rest::Nothing => return None,
+                LogRest::Nothing => return None,
             };
             let next = tokio::select! {
                 biased;
-                () = stop.cancelled() => Err(Cut::Stopped),
-                next = data(&mut body) => next,
+                () = stop.cancelled() => Err(LogCut::Stopped),
+                next = next_data(&mut body) => next,
             };
             match next {
                 Ok(None) => None,
                 Ok(Some(data)) => {
                     let ends_line = data.last().map_or(ends_line, |&last| last == b'\n');
-                    Some((Ok(data), (Rest::Lines { body, ends_line }, stop)))
+                    Some((Ok(data), (LogRest::Lines { body, ends_line }, stop)))
                 }
                 Err(cut) => {
                     let line = format!(
                         "{}liqo: the log ends here: {cut}\n",
                         if ends_line { "" } else { "\n" }
                     );
-                    Some((Ok(line.into()), (Rest::Failed(cut), stop)))
+                    Some((Ok(line.into()), (LogRest::Failed(cut), stop)))
                 }
             }
         },
@@ -77,9 +77,9 @@ pub(super) fn log_body(body: kube::client::Body, stop: CancellationToken) -> Bod
     Body::from_stream(lines)
 }
 
-async fn data(body: &mut kube::client::Body) -> Result<Option<Bytes>, Cut> {
+async fn next_data(body: &mut kube::client::Body) -> Result<Option<Bytes>, LogCut> {
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(Cut::Broke)?.into_data() {
+        if let Ok(data) = frame.map_err(LogCut::Broke)?.into_data() {
             return Ok(Some(data));
         }
     }

@@ -44,12 +44,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::server::{self, ClientCertificate, Tls};
-use access::{Access, Gate};
-use request::Action;
-use splice::Limits;
+use crate::server::{self, ClientCertificate, ListenerTls};
+use access::{AccessReviewer, NodeAccess};
+use request::PodAction;
+use splice::SpliceLimits;
 pub use usage::LocalPodRef;
-use usage::{NodeUsage, PodMetrics, PodMetricsList};
+use usage::{KubeletNodeUsage, PodMetrics, PodMetricsList};
 use waiting_line::WaitingLine;
 
 /// An idle spliced connection is closed after this time, as by a kubelet.
@@ -69,7 +69,7 @@ const MAX_USAGE_LEN: usize = 4 * 1024 * 1024;
 
 /// The remote pod of a local pod.
 #[derive(Clone)]
-pub struct RemotePod {
+pub struct RemotePodTarget {
     pub client: Client,
     pub namespace: String,
     pub name: String,
@@ -79,24 +79,24 @@ pub struct RemotePod {
 }
 
 /// Finds the remote pod of a local pod.
-pub trait Index: Send + Sync + 'static {
+pub trait RemotePodIndex: Send + Sync + 'static {
     /// The remote pod of a local pod on this node. `None` for all others, whatever access the
     /// caller has.
-    fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod>;
+    fn find_remote_pod(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePodTarget>;
 
     /// Why the provider refused an ephemeral container of a local pod (namespace and name) on this
     /// node; `None` if it did not.
-    fn refusal(&self, node: &str, pod: (&str, &str), container: &str) -> Option<String>;
+    fn container_refusal(&self, node: &str, pod: (&str, &str), container: &str) -> Option<String>;
 
     /// The local pods on this node, with their remote pods.
-    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)>;
+    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePodTarget)>;
 }
 
 /// The kubelet API of all virtual nodes.
 pub struct KubeletApi {
     home: Client,
-    index: Arc<dyn Index>,
-    gate: Gate,
+    index: Arc<dyn RemotePodIndex>,
+    gate: AccessReviewer,
     clock: Clock,
     idle: Duration,
     /// The listeners and the spliced connections.
@@ -105,9 +105,9 @@ pub struct KubeletApi {
 
 impl KubeletApi {
     /// `home` is a client for this cluster, to check callers and list pods.
-    pub fn new(home: Client, index: Arc<dyn Index>, clock: Clock) -> Arc<Self> {
+    pub fn new(home: Client, index: Arc<dyn RemotePodIndex>, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
-            gate: Gate::new(home.clone()),
+            gate: AccessReviewer::new(home.clone()),
             home,
             index,
             clock,
@@ -117,27 +117,27 @@ impl KubeletApi {
     }
 
     /// Serves one node on its listener until `stop`.
-    pub async fn serve(
+    pub async fn serve_node(
         self: Arc<Self>,
         node: &str,
         listener: Box<dyn Listener>,
-        tls: Tls,
+        tls: ListenerTls,
         stop: CancellationToken,
     ) {
         let _open = self.open.token();
-        let served = Arc::new(Served {
+        let served = Arc::new(ServedNode {
             api: self.clone(),
             node: node.to_owned(),
             measured: Mutex::default(),
             line: WaitingLine::default(),
             stop: stop.clone(),
         });
-        server::serve(listener, tls, routes(served), stop).await;
+        server::serve_routes(listener, tls, kubelet_routes(served), stop).await;
     }
 
     /// Waits until every caller was told that its stream was cut, after all nodes were stopped. A
     /// process that ends earlier makes commands look as if they had succeeded.
-    pub async fn closed(&self) {
+    pub async fn wait_until_closed(&self) {
         self.open.close();
         if tokio::time::timeout(CLOSE_TIMEOUT, self.open.wait())
             .await
@@ -152,25 +152,25 @@ impl KubeletApi {
 }
 
 /// The state of one node's routes.
-struct Served {
+struct ServedNode {
     api: Arc<KubeletApi>,
     node: String,
-    measured: Mutex<Measured>,
+    measured: Mutex<MeasuredUsage>,
     line: WaitingLine,
     stop: CancellationToken,
 }
 
 /// What the pods of the node use, and when the provider was asked.
 #[derive(Default)]
-struct Measured {
+struct MeasuredUsage {
     asked: Option<Instant>,
-    usage: NodeUsage,
+    usage: KubeletNodeUsage,
     failure: Option<String>,
 }
 
-type Node = State<Arc<Served>>;
+type NodeRouteState = State<Arc<ServedNode>>;
 
-fn routes(served: Arc<Served>) -> Router {
+fn kubelet_routes(served: Arc<ServedNode>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(logs))
@@ -189,11 +189,11 @@ fn routes(served: Arc<Served>) -> Router {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CallFailure {
     #[error(transparent)]
-    Denied(#[from] access::Denied),
+    Denied(#[from] access::AccessDenied),
     #[error(transparent)]
-    Malformed(#[from] request::Malformed),
+    Malformed(#[from] request::MalformedCall),
     // A consumer of ours reads it, too, and knows no names of nodes here.
     #[error("pod {namespace}/{pod} is not on this node, or does not run in the other cluster yet")]
     NoSuchPod { namespace: String, pod: String },
@@ -219,10 +219,10 @@ enum Failure {
     UsageUnknown(String),
 }
 
-impl Failure {
-    fn status(&self) -> StatusCode {
+impl CallFailure {
+    fn status_code(&self) -> StatusCode {
         match self {
-            Self::Denied(denied) => denied.status(),
+            Self::Denied(denied) => denied.status_code(),
             Self::Malformed(_) | Self::NoUpgrade | Self::ContainerRefused { .. } => {
                 StatusCode::BAD_REQUEST
             }
@@ -241,7 +241,7 @@ impl Failure {
     /// fall back to the text only if it cannot be one: a text with a colon is YAML, and would
     /// become a `Status` without a message.
     fn to_upgrade(&self) -> Response {
-        let status = self.status();
+        let status = self.status_code();
         let body = serde_json::json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Failure", "code": status.as_u16(), "message": self.to_string(),
@@ -256,29 +256,29 @@ fn is_about_pod(status: StatusCode) -> bool {
     [400, 404, 409, 422, 429, 500].contains(&status.as_u16())
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for CallFailure {
     fn into_response(self) -> Response {
-        (self.status(), format!("{self}\n")).into_response()
+        (self.status_code(), format!("{self}\n")).into_response()
     }
 }
 
-impl Served {
+impl ServedNode {
     async fn admit(
         &self,
         client: &ClientCertificate,
         headers: &HeaderMap,
-        access: Access,
-    ) -> Result<(), Failure> {
+        access: NodeAccess,
+    ) -> Result<(), CallFailure> {
         Ok(self
             .api
             .gate
-            .admit(client, headers, &self.node, access)
+            .check_access(client, headers, &self.node, access)
             .await?)
     }
 
-    fn remote(&self, namespace: &str, pod: &str) -> Result<RemotePod, Failure> {
-        let found = self.api.index.lookup(&self.node, namespace, pod);
-        found.ok_or_else(|| Failure::NoSuchPod {
+    fn remote_pod(&self, namespace: &str, pod: &str) -> Result<RemotePodTarget, CallFailure> {
+        let found = self.api.index.find_remote_pod(&self.node, namespace, pod);
+        found.ok_or_else(|| CallFailure::NoSuchPod {
             namespace: namespace.into(),
             pod: pod.into(),
         })
@@ -286,65 +286,71 @@ impl Served {
 
     /// The failure of a call about a container. The provider does not know one that it refused, so
     /// its answer names no cause.
-    fn explained(&self, failure: Failure, pod: (&str, &str), container: &str) -> Failure {
-        let Failure::PeerRefused { status, .. } = &failure else {
+    fn explain_failure(
+        &self,
+        failure: CallFailure,
+        pod: (&str, &str),
+        container: &str,
+    ) -> CallFailure {
+        let CallFailure::PeerRefused { status, .. } = &failure else {
             return failure;
         };
         let refusal = self
             .api
             .index
-            .refusal(&self.node, pod, container)
+            .container_refusal(&self.node, pod, container)
             .filter(|_| is_about_pod(*status));
-        refusal.map_or(failure, |why| Failure::ContainerRefused {
+        refusal.map_or(failure, |why| CallFailure::ContainerRefused {
             container: container.to_owned(),
             why,
         })
     }
 
     /// Splices the caller with the remote pod.
-    async fn stream(
+    async fn stream_pod(
         &self,
-        action: Action<'_>,
+        action: PodAction<'_>,
         client: &ClientCertificate,
         pod: (&str, &str),
         request: Request,
     ) -> Response {
         let container = match action {
-            Action::Log { container }
-            | Action::Exec { container }
-            | Action::Attach { container } => Some(container),
-            Action::PortForward => None,
+            PodAction::Log { container }
+            | PodAction::Exec { container }
+            | PodAction::Attach { container } => Some(container),
+            PodAction::PortForward => None,
         };
-        let answer = self.splice(action, client, pod, request).await;
+        let answer = self.splice_remote(action, client, pod, request).await;
         answer.unwrap_or_else(|failure| match container {
-            Some(container) => self.explained(failure, pod, container).to_upgrade(),
+            Some(container) => self.explain_failure(failure, pod, container).to_upgrade(),
             None => failure.to_upgrade(),
         })
     }
 
-    async fn splice(
+    async fn splice_remote(
         &self,
-        action: Action<'_>,
+        action: PodAction<'_>,
         client: &ClientCertificate,
         pod: (&str, &str),
         request: Request,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, CallFailure> {
         // Also for GET, which WebSockets use: running a command needs more than read access.
-        self.admit(client, request.headers(), Access::CONNECT)
+        self.admit(client, request.headers(), NodeAccess::CONNECT)
             .await?;
-        let remote = self.remote(pod.0, pod.1)?;
-        let uri = request::uri(&remote, action, request.uri().query().unwrap_or_default())?;
-        let limits = Limits {
+        let remote = self.remote_pod(pod.0, pod.1)?;
+        let uri =
+            request::provider_uri(&remote, action, request.uri().query().unwrap_or_default())?;
+        let limits = SpliceLimits {
             idle: self.api.idle,
             stop: self.stop.clone(),
             open: self.api.open.clone(),
         };
         let line = (!remote.is_customers).then_some(&self.line);
-        splice::splice(&remote.client, &uri, request, line, limits).await
+        splice::splice_connection(&remote.client, &uri, request, line, limits).await
     }
 
     /// What the pods of the node use, as the provider said at most [`USAGE_INTERVAL`] ago.
-    async fn usage(&self) -> Result<NodeUsage, Failure> {
+    async fn current_usage(&self) -> Result<KubeletNodeUsage, CallFailure> {
         let mut measured = self.measured.lock().await;
         if measured
             .asked
@@ -352,7 +358,7 @@ impl Served {
         {
             match self.reported_usage().await {
                 Ok(reported) => {
-                    measured.usage = measured.usage.next(&reported, self.api.clock.now());
+                    measured.usage = measured.usage.updated_with(&reported, self.api.clock.now());
                     measured.failure = None;
                 }
                 Err(failure) => measured.failure = Some(failure.to_string()),
@@ -361,12 +367,12 @@ impl Served {
         }
         measured.failure.clone().map_or_else(
             || Ok(measured.usage.clone()),
-            |failure| Err(Failure::UsageUnknown(failure)),
+            |failure| Err(CallFailure::UsageUnknown(failure)),
         )
     }
 
     /// Asks the provider about the pods of the node, and about no others that it has.
-    async fn reported_usage(&self) -> Result<Vec<(LocalPodRef, PodMetrics)>, Failure> {
+    async fn reported_usage(&self) -> Result<Vec<(LocalPodRef, PodMetrics)>, CallFailure> {
         let mut namespaces: BTreeMap<String, (Client, HashMap<String, LocalPodRef>)> =
             BTreeMap::new();
         for (local, remote) in self.api.index.pods(&self.node) {
@@ -395,7 +401,7 @@ impl Served {
         failure.filter(|_| !has_answered).map_or(Ok(reported), Err)
     }
 
-    async fn list(&self, fields: &str) -> Result<Response, Failure> {
+    async fn list_pods(&self, fields: &str) -> Result<Response, CallFailure> {
         Ok((
             [(CONTENT_TYPE, "application/json")],
             self.pods_text(fields).await?,
@@ -404,53 +410,58 @@ impl Served {
     }
 
     /// The list of the node's pods, as the API server has it.
-    async fn pods_text(&self, fields: &str) -> Result<String, Failure> {
+    async fn pods_text(&self, fields: &str) -> Result<String, CallFailure> {
         let uri = format!(
             "/api/v1/pods?fieldSelector=spec.nodeName%3D{}{fields}",
             self.node
         );
         let request = http::Request::get(uri)
             .body(Vec::new())
-            .map_err(|error| Failure::Home(kube::Error::HttpError(error)))?;
+            .map_err(|error| CallFailure::Home(kube::Error::HttpError(error)))?;
         self.api
             .home
             .request_text(request)
             .await
-            .map_err(Failure::Home)
+            .map_err(CallFailure::Home)
     }
 }
 
 async fn healthz(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("healthz"))
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("healthz"))
         .await?;
     Ok("ok".into_response())
 }
 
 async fn logs(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod, container)): Path<(String, String, String)>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("proxy")).await?;
-    let remote = node.remote(&namespace, &pod)?;
-    let uri = request::uri(
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("proxy"))
+        .await?;
+    let remote = node.remote_pod(&namespace, &pod)?;
+    let uri = request::provider_uri(
         &remote,
-        Action::Log {
+        PodAction::Log {
             container: &container,
         },
         query.as_deref().unwrap_or_default(),
     )?;
     let request = http::Request::get(uri).body(kube::client::Body::empty());
-    let request = request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?;
-    let response = ask(&remote.client, request).await?;
+    let request = request.map_err(|error| CallFailure::Peer(kube::Error::HttpError(error)))?;
+    let response = ask_peer(&remote.client, request).await?;
     if response.status() != StatusCode::OK {
-        return Err(node.explained(refusal(response).await, (&namespace, &pod), &container));
+        return Err(node.explain_failure(
+            failure_of_answer(response).await,
+            (&namespace, &pod),
+            &container,
+        ));
     }
     Ok((
         [(CONTENT_TYPE, "text/plain")],
@@ -460,13 +471,13 @@ async fn logs(
 }
 
 async fn exec(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
-    node.stream(
-        Action::Exec {
+    node.stream_pod(
+        PodAction::Exec {
             container: &container,
         },
         &client,
@@ -477,13 +488,13 @@ async fn exec(
 }
 
 async fn attach(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
-    node.stream(
-        Action::Attach {
+    node.stream_pod(
+        PodAction::Attach {
             container: &container,
         },
         &client,
@@ -494,97 +505,102 @@ async fn attach(
 }
 
 async fn port_forward(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod)): Path<(String, String)>,
     request: Request,
 ) -> Response {
-    node.stream(Action::PortForward, &client, (&namespace, &pod), request)
+    node.stream_pod(PodAction::PortForward, &client, (&namespace, &pod), request)
         .await
 }
 
 async fn pods(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("pods")).await?;
-    node.list("").await
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("pods"))
+        .await?;
+    node.list_pods("").await
 }
 
 async fn running_pods(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("pods")).await?;
-    node.list("%2Cstatus.phase%3DRunning").await
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("pods"))
+        .await?;
+    node.list_pods("%2Cstatus.phase%3DRunning").await
 }
 
 async fn summary(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("stats")).await?;
-    Ok(axum::Json(node.usage().await?.summary(&node.node)).into_response())
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("stats"))
+        .await?;
+    Ok(axum::Json(node.current_usage().await?.summary(&node.node)).into_response())
 }
 
 async fn metrics(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics"))
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("metrics"))
         .await?;
-    Ok(exposition(node.usage().await?.metrics()))
+    Ok(prometheus_response(
+        node.current_usage().await?.resource_metrics(),
+    ))
 }
 
 /// Serves CPU time and memory of containers as cAdvisor does in a kubelet, with the images by which
 /// dashboards select them.
 async fn container_metrics(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics"))
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("metrics"))
         .await?;
-    let usage = node.usage().await?;
+    let usage = node.current_usage().await?;
     let pods = serde_json::from_str(&node.pods_text("").await?)
-        .map_err(|error| Failure::Home(kube::Error::SerdeError(error)))?;
-    Ok(exposition(usage.container_metrics(&pods)))
+        .map_err(|error| CallFailure::Home(kube::Error::SerdeError(error)))?;
+    Ok(prometheus_response(usage.container_metrics(&pods)))
 }
 
 /// Serves the few metrics of a kubelet about itself that are true here.
 async fn own_metrics(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics"))
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("metrics"))
         .await?;
     let running = node.api.index.pods(&node.node).len();
-    Ok(exposition(usage::own_metrics(&node.node, running)))
+    Ok(prometheus_response(usage::own_metrics(&node.node, running)))
 }
 
 /// Probes run at the provider, which tells nothing about them but their outcome.
 async fn no_metrics(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("metrics"))
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("metrics"))
         .await?;
-    Ok(exposition(String::new()))
+    Ok(prometheus_response(String::new()))
 }
 
 /// Serves the part of the configuration of a kubelet that is true here: who may call.
 async fn configuration(
-    State(node): Node,
+    State(node): NodeRouteState,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    node.admit(&client, &headers, Access::read("configz"))
+) -> Result<Response, CallFailure> {
+    node.admit(&client, &headers, NodeAccess::to_read("configz"))
         .await?;
     let configuration = serde_json::json!({
         "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -595,7 +611,7 @@ async fn configuration(
 }
 
 /// Metrics in the text format of Prometheus.
-fn exposition(text: String) -> Response {
+fn prometheus_response(text: String) -> Response {
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -607,40 +623,40 @@ type PeerResponse = http::Response<kube::client::Body>;
 
 /// Sends a request to the peer. The answer must begin within [`CALL_TIMEOUT`], and may then go on
 /// without limit.
-async fn ask(
+async fn ask_peer(
     client: &Client,
     request: http::Request<kube::client::Body>,
-) -> Result<PeerResponse, Failure> {
+) -> Result<PeerResponse, CallFailure> {
     let answer = tokio::time::timeout(CALL_TIMEOUT, client.send(request)).await;
     answer
-        .map_err(|_| Failure::PeerSilent)?
-        .map_err(Failure::Peer)
+        .map_err(|_| CallFailure::PeerSilent)?
+        .map_err(CallFailure::Peer)
 }
 
 /// What the pods of a namespace use, as the provider's metrics API says.
-async fn metrics_of(client: &Client, namespace: &str) -> Result<PodMetricsList, Failure> {
+async fn metrics_of(client: &Client, namespace: &str) -> Result<PodMetricsList, CallFailure> {
     let request =
         http::Request::get(request::usage_uri(namespace)?).body(kube::client::Body::empty());
-    let response = ask(
+    let response = ask_peer(
         client,
-        request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?,
+        request.map_err(|error| CallFailure::Peer(kube::Error::HttpError(error)))?,
     )
     .await?;
     match response.status() {
         StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return Err(Failure::NoMetrics),
-        _ => return Err(refusal(response).await),
+        StatusCode::NOT_FOUND => return Err(CallFailure::NoMetrics),
+        _ => return Err(failure_of_answer(response).await),
     }
     let body = Limited::new(response.into_body(), MAX_USAGE_LEN).collect();
     let body = tokio::time::timeout(CALL_TIMEOUT, body)
         .await
-        .map_err(|_| Failure::PeerSilent)?;
-    let body = body.map_err(Failure::MetricsUnreadable)?.to_bytes();
-    serde_json::from_slice(&body).map_err(|error| Failure::MetricsUnreadable(error.into()))
+        .map_err(|_| CallFailure::PeerSilent)?;
+    let body = body.map_err(CallFailure::MetricsUnreadable)?.to_bytes();
+    serde_json::from_slice(&body).map_err(|error| CallFailure::MetricsUnreadable(error.into()))
 }
 
 /// The error text of an answer.
-async fn refusal(response: PeerResponse) -> Failure {
+async fn failure_of_answer(response: PeerResponse) -> CallFailure {
     let status = response.status();
     let body = tokio::time::timeout(
         CALL_TIMEOUT,
@@ -667,5 +683,5 @@ async fn refusal(response: PeerResponse) -> Failure {
         .strip_prefix("the other cluster")
         .map(|rest| format!("a further cluster{rest}"))
         .unwrap_or(message);
-    Failure::PeerRefused { status, message }
+    CallFailure::PeerRefused { status, message }
 }

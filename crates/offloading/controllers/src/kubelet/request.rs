@@ -5,11 +5,11 @@
 
 use jiff::Timestamp;
 
-use super::RemotePod;
+use super::RemotePodTarget;
 
 /// The action on a container or pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action<'a> {
+pub(super) enum PodAction<'a> {
     Log { container: &'a str },
     Exec { container: &'a str },
     Attach { container: &'a str },
@@ -18,7 +18,7 @@ pub(super) enum Action<'a> {
 
 /// The call cannot be forwarded.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum Malformed {
+pub(super) enum MalformedCall {
     #[error("{0:?} is not a name that Kubernetes gives")]
     Name(String),
     #[error("query parameter {key}: {value:?} is not {expected}")]
@@ -30,12 +30,16 @@ pub(super) enum Malformed {
 }
 
 /// Path and query at the provider's API server.
-pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String, Malformed> {
+pub(super) fn provider_uri(
+    pod: &RemotePodTarget,
+    action: PodAction,
+    query: &str,
+) -> Result<String, MalformedCall> {
     let (subresource, container) = match action {
-        Action::Log { container } => ("log", Some(container)),
-        Action::Exec { container } => ("exec", Some(container)),
-        Action::Attach { container } => ("attach", Some(container)),
-        Action::PortForward => ("portforward", None),
+        PodAction::Log { container } => ("log", Some(container)),
+        PodAction::Exec { container } => ("exec", Some(container)),
+        PodAction::Attach { container } => ("attach", Some(container)),
+        PodAction::PortForward => ("portforward", None),
     };
     for name in [&pod.namespace, &pod.name]
         .into_iter()
@@ -43,7 +47,7 @@ pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String
         .chain(container)
     {
         if !is_name(name) {
-            return Err(Malformed::Name(name.chars().take(64).collect()));
+            return Err(MalformedCall::Name(name.chars().take(64).collect()));
         }
     }
     let mut passed = form_urlencoded::Serializer::new(String::new());
@@ -52,14 +56,14 @@ pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String
     }
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         let kind = match action {
-            Action::Log { .. } => log_parameter(&key),
-            Action::Exec { .. } | Action::Attach { .. } => {
-                stream_parameter(&key, matches!(action, Action::Exec { .. }))
+            PodAction::Log { .. } => log_parameter(&key),
+            PodAction::Exec { .. } | PodAction::Attach { .. } => {
+                stream_parameter(&key, matches!(action, PodAction::Exec { .. }))
             }
-            Action::PortForward => (key == "port").then_some(("ports", Kind::Number)),
+            PodAction::PortForward => (key == "port").then_some(("ports", ParameterKind::Number)),
         };
         if let Some((name, kind)) = kind {
-            passed.append_pair(name, &kind.checked(&key, &value)?);
+            passed.append_pair(name, &kind.checked_value(&key, &value)?);
         }
     }
     Ok(format!(
@@ -71,19 +75,19 @@ pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String
 }
 
 /// Path at the provider's API server of what the pods of a namespace use.
-pub(super) fn usage_uri(namespace: &str) -> Result<String, Malformed> {
+pub(super) fn usage_uri(namespace: &str) -> Result<String, MalformedCall> {
     if is_name(namespace) {
         Ok(format!(
             "/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
         ))
     } else {
-        Err(Malformed::Name(namespace.chars().take(64).collect()))
+        Err(MalformedCall::Name(namespace.chars().take(64).collect()))
     }
 }
 
 /// The type of a value.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ParameterKind {
     Switch,
     Number,
     Time,
@@ -92,34 +96,34 @@ enum Kind {
 }
 
 /// Parameters with the same name on both sides.
-fn log_parameter(key: &str) -> Option<(&'static str, Kind)> {
+fn log_parameter(key: &str) -> Option<(&'static str, ParameterKind)> {
     Some(match key {
-        "follow" => ("follow", Kind::Switch),
-        "previous" => ("previous", Kind::Switch),
-        "timestamps" => ("timestamps", Kind::Switch),
-        "tailLines" => ("tailLines", Kind::Number),
-        "sinceSeconds" => ("sinceSeconds", Kind::Number),
-        "limitBytes" => ("limitBytes", Kind::Number),
-        "sinceTime" => ("sinceTime", Kind::Time),
-        "stream" => ("stream", Kind::Stream),
+        "follow" => ("follow", ParameterKind::Switch),
+        "previous" => ("previous", ParameterKind::Switch),
+        "timestamps" => ("timestamps", ParameterKind::Switch),
+        "tailLines" => ("tailLines", ParameterKind::Number),
+        "sinceSeconds" => ("sinceSeconds", ParameterKind::Number),
+        "limitBytes" => ("limitBytes", ParameterKind::Number),
+        "sinceTime" => ("sinceTime", ParameterKind::Time),
+        "stream" => ("stream", ParameterKind::Stream),
         _ => return None,
     })
 }
 
 /// Parameters with another name in the API server's API.
-fn stream_parameter(key: &str, commands: bool) -> Option<(&'static str, Kind)> {
+fn stream_parameter(key: &str, commands: bool) -> Option<(&'static str, ParameterKind)> {
     Some(match key {
-        "input" => ("stdin", Kind::Switch),
-        "output" => ("stdout", Kind::Switch),
-        "error" => ("stderr", Kind::Switch),
-        "tty" => ("tty", Kind::Switch),
-        "command" if commands => ("command", Kind::Text),
+        "input" => ("stdin", ParameterKind::Switch),
+        "output" => ("stdout", ParameterKind::Switch),
+        "error" => ("stderr", ParameterKind::Switch),
+        "tty" => ("tty", ParameterKind::Switch),
+        "command" if commands => ("command", ParameterKind::Text),
         _ => return None,
     })
 }
 
-impl Kind {
-    fn checked(self, key: &str, value: &str) -> Result<String, Malformed> {
+impl ParameterKind {
+    fn checked_value(self, key: &str, value: &str) -> Result<String, MalformedCall> {
         let (holds, expected) = match self {
             Self::Switch => return Ok(matches!(value, "1" | "true").to_string()),
             Self::Text => return Ok(value.to_owned()),
@@ -137,7 +141,7 @@ impl Kind {
         if holds {
             Ok(value.to_owned())
         } else {
-            Err(Malformed::Value {
+            Err(MalformedCall::Value {
                 key: key.into(),
                 value: value.chars().take(64).collect(),
                 expected,
@@ -167,11 +171,11 @@ mod tests {
     use super::*;
 
     /// A client that is never used.
-    fn pod(namespace: &str, name: &str) -> RemotePod {
+    fn pod(namespace: &str, name: &str) -> RemotePodTarget {
         let nobody = tower::service_fn(|_| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
-        RemotePod {
+        RemotePodTarget {
             client: kube::Client::new(nobody, "default"),
             namespace: namespace.into(),
             name: name.into(),
@@ -179,15 +183,15 @@ mod tests {
         }
     }
 
-    fn path(action: Action, query: &str) -> Result<String, Malformed> {
-        uri(&pod("demo-rome", "web-0"), action, query)
+    fn path(action: PodAction, query: &str) -> Result<String, MalformedCall> {
+        provider_uri(&pod("demo-rome", "web-0"), action, query)
     }
 
     #[tokio::test]
     async fn every_parameter_of_logs_passes() {
         let query = "follow=true&previous=true&timestamps=true&tailLines=5&sinceSeconds=60&limitBytes=10&sinceTime=2026-01-01T00%3A00%3A00Z&stream=Stderr";
         assert_eq!(
-            path(Action::Log { container: "c" }, query).unwrap(),
+            path(PodAction::Log { container: "c" }, query).unwrap(),
             format!("/api/v1/namespaces/demo-rome/pods/web-0/log?container=c&{query}")
         );
     }
@@ -197,7 +201,7 @@ mod tests {
         let query =
             "command=sh&command=-c&command=echo+%26%3D%3F%23%0A&input=1&output=1&error=1&tty=1";
         assert_eq!(
-            path(Action::Exec { container: "c" }, query).unwrap(),
+            path(PodAction::Exec { container: "c" }, query).unwrap(),
             "/api/v1/namespaces/demo-rome/pods/web-0/exec?container=c&command=sh&command=-c&command=echo+%26%3D%3F%23%0A&stdin=true&stdout=true&stderr=true&tty=true"
         );
     }
@@ -205,11 +209,11 @@ mod tests {
     #[tokio::test]
     async fn attach_takes_no_command_and_port_forward_only_ports() {
         assert_eq!(
-            path(Action::Attach { container: "c" }, "command=sh&output=1").unwrap(),
+            path(PodAction::Attach { container: "c" }, "command=sh&output=1").unwrap(),
             "/api/v1/namespaces/demo-rome/pods/web-0/attach?container=c&stdout=true"
         );
         assert_eq!(
-            path(Action::PortForward, "port=80&tty=1").unwrap(),
+            path(PodAction::PortForward, "port=80&tty=1").unwrap(),
             "/api/v1/namespaces/demo-rome/pods/web-0/portforward?ports=80"
         );
     }
@@ -218,7 +222,7 @@ mod tests {
     async fn unknown_parameters_do_not_pass() {
         let query = "container=other&namespace=kube-system&dryRun=All&watch=1&follow=true";
         assert_eq!(
-            path(Action::Log { container: "c" }, query).unwrap(),
+            path(PodAction::Log { container: "c" }, query).unwrap(),
             "/api/v1/namespaces/demo-rome/pods/web-0/log?container=c&follow=true"
         );
     }
@@ -232,7 +236,7 @@ mod tests {
             "stream=Both",
         ] {
             assert!(
-                path(Action::Log { container: "c" }, query).is_err(),
+                path(PodAction::Log { container: "c" }, query).is_err(),
                 "{query}"
             );
         }
@@ -252,16 +256,16 @@ mod tests {
             "a\n",
         ] {
             assert!(
-                uri(&pod(hostile, "web-0"), Action::PortForward, "").is_err(),
+                provider_uri(&pod(hostile, "web-0"), PodAction::PortForward, "").is_err(),
                 "namespace {hostile:?}"
             );
             assert!(usage_uri(hostile).is_err(), "namespace {hostile:?}");
             assert!(
-                uri(&pod("demo", hostile), Action::PortForward, "").is_err(),
+                provider_uri(&pod("demo", hostile), PodAction::PortForward, "").is_err(),
                 "pod {hostile:?}"
             );
             assert!(
-                path(Action::Log { container: hostile }, "").is_err(),
+                path(PodAction::Log { container: hostile }, "").is_err(),
                 "container {hostile:?}"
             );
         }
@@ -288,8 +292,8 @@ mod tests {
             let _entered = runtime.enter();
             let pod = pod(&namespace, &name);
             let container = container.as_str();
-            for action in [Action::Log { container }, Action::Exec { container }, Action::Attach { container }, Action::PortForward] {
-                let Ok(uri) = uri(&pod, action, &query) else { continue };
+            for action in [PodAction::Log { container }, PodAction::Exec { container }, PodAction::Attach { container }, PodAction::PortForward] {
+                let Ok(uri) = provider_uri(&pod, action, &query) else { continue };
                 // A longer one is refused when the request is made.
                 let Ok(parsed) = uri.parse::<http::Uri>() else { prop_assert!(uri.len() > 60_000); continue };
                 let segments: Vec<&str> = parsed.path().split('/').collect();

@@ -30,7 +30,7 @@ use x509_parser::prelude::{
     FromDer as _, GeneralName, ParsedExtension, X509Certificate, X509CertificationRequest,
 };
 
-use crate::server::{Certificate, TlsError};
+use crate::server::{Certificate, ServingTlsError};
 
 /// The signer for serving certificates of kubelets.
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
@@ -44,7 +44,7 @@ const RETRY_DELAY: Duration = Duration::from_mins(10);
 
 /// The owner of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct NodeIdentity {
     pub node: String,
     /// The Node's address, at which the API server calls.
     pub address: IpAddr,
@@ -52,7 +52,7 @@ pub struct Identity {
 
 /// The state of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Serving {
+pub enum CertificateState {
     Signed,
     /// Self-signed, for this reason.
     SelfSigned(String),
@@ -64,7 +64,7 @@ pub enum ServingError {
     Make { node: String, source: rcgen::Error },
     /// The certificate cannot be used for TLS.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] ServingTlsError),
     #[error("{step} for node {node}: {source}")]
     Api {
         step: &'static str,
@@ -72,7 +72,7 @@ pub enum ServingError {
         source: kube::Error,
     },
     #[error("the certificate request of node {node} is not the one that this process sent ({0}); it is not approved", node = .1)]
-    NotOurs(Difference, String),
+    NotOurs(RequestDifference, String),
     #[error("signer {SIGNER} did not sign for node {node} in {} s: is kube-controller-manager running with a signing CA?", SIGNER_TIMEOUT.as_secs())]
     NotSigned { node: String },
     #[error("signer {SIGNER} refused to sign for node {node}: {message}")]
@@ -80,16 +80,18 @@ pub enum ServingError {
 }
 
 /// A self-signed certificate for the start.
-pub fn self_signed(identity: &Identity) -> Result<Certificate, ServingError> {
+pub fn self_signed(identity: &NodeIdentity) -> Result<Certificate, ServingError> {
     let make = |source| ServingError::Make {
         node: identity.node.clone(),
         source,
     };
     let key = KeyPair::generate().map_err(make)?;
-    let certificate = params(identity).self_signed(&key).map_err(make)?;
+    let certificate = certificate_params(identity)
+        .self_signed(&key)
+        .map_err(make)?;
     Ok(Certificate::new(
         vec![certificate.der().clone()],
-        private(&key),
+        private_key(&key),
     )?)
 }
 
@@ -97,9 +99,9 @@ pub fn self_signed(identity: &Identity) -> Result<Certificate, ServingError> {
 /// and requests it again if nobody signed. Calls `report` with each change of the state.
 pub async fn keep_signed(
     context: Context,
-    identity: Identity,
+    identity: NodeIdentity,
     certificate: Arc<Certificate>,
-    report: impl Fn(Serving),
+    report: impl Fn(CertificateState),
     stop: CancellationToken,
 ) {
     let mut last = None;
@@ -108,18 +110,18 @@ pub async fn keep_signed(
         let signed = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            signed = signed(&context, &identity, &certificate) => signed,
+            signed = replace_with_signed(&context, &identity, &certificate) => signed,
         };
         let (state, next) = match signed {
             Ok(life) => {
                 lasts_until = Instant::now() + life;
-                (Serving::Signed, life / 3 * 2)
+                (CertificateState::Signed, life / 3 * 2)
             }
             Err(error) if Instant::now() < lasts_until => {
                 tracing::warn!(node = identity.node, %error, "certificate of the kubelet API not renewed yet");
-                (Serving::Signed, RETRY_DELAY)
+                (CertificateState::Signed, RETRY_DELAY)
             }
-            Err(error) => (Serving::SelfSigned(error.to_string()), RETRY_DELAY),
+            Err(error) => (CertificateState::SelfSigned(error.to_string()), RETRY_DELAY),
         };
         if last.as_ref() != Some(&state) {
             tracing::info!(
@@ -139,9 +141,9 @@ pub async fn keep_signed(
 }
 
 /// Gets a certificate signed and uses it. Returns its remaining lifetime.
-async fn signed(
+async fn replace_with_signed(
     context: &Context,
-    identity: &Identity,
+    identity: &NodeIdentity,
     certificate: &Certificate,
 ) -> Result<Duration, ServingError> {
     let node = || identity.node.clone();
@@ -170,7 +172,7 @@ async fn signed(
         .and_then(|status| status.user_info?.username)
         .unwrap_or_default();
     let key = KeyPair::generate().map_err(make)?;
-    let request = request(identity, &key).map_err(make)?;
+    let request = certificate_request(identity, &key).map_err(make)?;
     let created = requests
         .create(&PostParams::default(), &request)
         .await
@@ -180,14 +182,17 @@ async fn signed(
         is_exactly_ours(&created, identity, &user, &key.subject_public_key_info())
             .map_err(|difference| ServingError::NotOurs(difference, node()))?;
         let name = created.name_any();
-        let approved = approve(created.clone());
+        let approved = with_approval(created.clone());
         requests
             .replace_subresource("approval", &name, &PostParams::default(), &approved)
             .await
             .map_err(api("approving the certificate request"))?;
-        tokio::time::timeout(SIGNER_TIMEOUT, issued(&requests, &name, identity))
-            .await
-            .map_err(|_| ServingError::NotSigned { node: node() })?
+        tokio::time::timeout(
+            SIGNER_TIMEOUT,
+            await_certificate(&requests, &name, identity),
+        )
+        .await
+        .map_err(|_| ServingError::NotSigned { node: node() })?
     }
     .await;
     // The request is no longer needed, and would distract users who look for other requests.
@@ -200,16 +205,16 @@ async fn signed(
     let chain = outcome?;
     let life = chain
         .first()
-        .and_then(|first| remaining(first, context.now()))
+        .and_then(|first| remaining_lifetime(first, context.now()))
         .unwrap_or(LIFETIME);
-    certificate.replace(chain, private(&key))?;
+    certificate.replace(chain, private_key(&key))?;
     Ok(life)
 }
 
-async fn issued(
+async fn await_certificate(
     requests: &Api<CertificateSigningRequest>,
     name: &str,
-    identity: &Identity,
+    identity: &NodeIdentity,
 ) -> Result<Vec<CertificateDer<'static>>, ServingError> {
     let refused = |message: String| ServingError::Refused {
         node: identity.node.clone(),
@@ -246,13 +251,13 @@ async fn issued(
 }
 
 /// The remaining lifetime of a certificate.
-fn remaining(certificate: &CertificateDer<'static>, now: Timestamp) -> Option<Duration> {
+fn remaining_lifetime(certificate: &CertificateDer<'static>, now: Timestamp) -> Option<Duration> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let seconds = certificate.validity().not_after.timestamp() - now.as_second();
     u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
-fn params(identity: &Identity) -> CertificateParams {
+fn certificate_params(identity: &NodeIdentity) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
@@ -265,8 +270,11 @@ fn params(identity: &Identity) -> CertificateParams {
     params
 }
 
-fn request(identity: &Identity, key: &KeyPair) -> Result<CertificateSigningRequest, rcgen::Error> {
-    let pem = params(identity).serialize_request(key)?.pem()?;
+fn certificate_request(
+    identity: &NodeIdentity,
+    key: &KeyPair,
+) -> Result<CertificateSigningRequest, rcgen::Error> {
+    let pem = certificate_params(identity).serialize_request(key)?.pem()?;
     Ok(CertificateSigningRequest {
         metadata: ObjectMeta {
             generate_name: Some(format!("liqo-{}-", identity.node)),
@@ -284,7 +292,7 @@ fn request(identity: &Identity, key: &KeyPair) -> Result<CertificateSigningReque
     })
 }
 
-fn approve(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
+fn with_approval(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
     let conditions = &mut request.status.get_or_insert_default().conditions;
     conditions
         .get_or_insert_default()
@@ -303,7 +311,7 @@ fn approve(mut request: CertificateSigningRequest) -> CertificateSigningRequest 
 
 /// The difference between a certificate request and ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Difference {
+pub enum RequestDifference {
     #[error("another signer")]
     Signer,
     #[error("another requester")]
@@ -328,28 +336,28 @@ pub enum Difference {
 /// subject, address, usages and signer, and nothing more.
 pub fn is_exactly_ours(
     request: &CertificateSigningRequest,
-    identity: &Identity,
+    identity: &NodeIdentity,
     user: &str,
     public_key: &[u8],
-) -> Result<(), Difference> {
+) -> Result<(), RequestDifference> {
     let demand = |holds: bool, difference| if holds { Ok(()) } else { Err(difference) };
     let spec = &request.spec;
-    demand(spec.signer_name == SIGNER, Difference::Signer)?;
+    demand(spec.signer_name == SIGNER, RequestDifference::Signer)?;
     demand(
         !user.is_empty() && spec.username.as_deref() == Some(user),
-        Difference::User,
+        RequestDifference::User,
     )?;
     let mut usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     usages.sort_unstable();
-    demand(usages == USAGES, Difference::Usages)?;
+    demand(usages == USAGES, RequestDifference::Usages)?;
 
-    let (_, pem) =
-        x509_parser::pem::parse_x509_pem(&spec.request.0).map_err(|_| Difference::Unreadable)?;
-    let (rest, parsed) =
-        X509CertificationRequest::from_der(&pem.contents).map_err(|_| Difference::Unreadable)?;
-    demand(rest.is_empty(), Difference::Unreadable)?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0)
+        .map_err(|_| RequestDifference::Unreadable)?;
+    let (rest, parsed) = X509CertificationRequest::from_der(&pem.contents)
+        .map_err(|_| RequestDifference::Unreadable)?;
+    demand(rest.is_empty(), RequestDifference::Unreadable)?;
     let info = &parsed.certification_request_info;
-    demand(info.subject_pki.raw == public_key, Difference::Key)?;
+    demand(info.subject_pki.raw == public_key, RequestDifference::Key)?;
 
     let subject = &info.subject;
     let organisations: Vec<_> = subject
@@ -363,7 +371,7 @@ pub fn is_exactly_ours(
     let exact = subject.iter_attributes().count() == 2
         && organisations == ["system:nodes"]
         && names == [format!("system:node:{}", identity.node)];
-    demand(exact, Difference::Subject)?;
+    demand(exact, RequestDifference::Subject)?;
 
     let extensions: Vec<&ParsedExtension> = parsed
         .requested_extensions()
@@ -372,9 +380,9 @@ pub fn is_exactly_ours(
         .collect();
     let [ParsedExtension::SubjectAlternativeName(alternative)] = extensions[..] else {
         return Err(if extensions.len() > 1 {
-            Difference::Extensions
+            RequestDifference::Extensions
         } else {
-            Difference::AlternativeNames
+            RequestDifference::AlternativeNames
         });
     };
     let address = match identity.address {
@@ -383,11 +391,11 @@ pub fn is_exactly_ours(
     };
     demand(
         alternative.general_names == [GeneralName::IPAddress(&address)],
-        Difference::AlternativeNames,
+        RequestDifference::AlternativeNames,
     )
 }
 
-fn private(key: &KeyPair) -> PrivateKeyDer<'static> {
+fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
     PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()))
 }
 
@@ -397,8 +405,8 @@ mod tests {
 
     const USER: &str = "system:serviceaccount:liqo:liqo-controller-manager";
 
-    fn identity() -> Identity {
-        Identity {
+    fn identity() -> NodeIdentity {
+        NodeIdentity {
             node: "milan".into(),
             address: "10.0.0.5".parse().unwrap(),
         }
@@ -409,10 +417,10 @@ mod tests {
     fn checked(
         params_changed: impl Fn(&mut CertificateParams),
         object_changed: impl Fn(&mut CertificateSigningRequest),
-    ) -> Result<(), Difference> {
+    ) -> Result<(), RequestDifference> {
         let key = KeyPair::generate().unwrap();
-        let mut made = request(&identity(), &key).unwrap();
-        let mut params = params(&identity());
+        let mut made = certificate_request(&identity(), &key).unwrap();
+        let mut params = certificate_params(&identity());
         params_changed(&mut params);
         made.spec.request = ByteString(
             params
@@ -439,11 +447,11 @@ mod tests {
                 |_| (),
                 |made| made.spec.username = Some("system:admin".into())
             ),
-            Err(Difference::User)
+            Err(RequestDifference::User)
         );
         assert_eq!(
             checked(|_| (), |made| made.spec.username = None),
-            Err(Difference::User)
+            Err(RequestDifference::User)
         );
     }
 
@@ -456,7 +464,7 @@ mod tests {
                     .push(DnType::CommonName, "system:node:n1"),
                 |_| ()
             ),
-            Err(Difference::Subject)
+            Err(RequestDifference::Subject)
         );
         assert_eq!(
             checked(
@@ -465,14 +473,14 @@ mod tests {
                     .push(DnType::OrganizationName, "system:masters"),
                 |_| ()
             ),
-            Err(Difference::Subject)
+            Err(RequestDifference::Subject)
         );
         assert_eq!(
             checked(
                 |params| params.distinguished_name.push(DnType::CountryName, "IT"),
                 |_| ()
             ),
-            Err(Difference::Subject)
+            Err(RequestDifference::Subject)
         );
     }
 
@@ -482,21 +490,21 @@ mod tests {
             checked(|params| params.subject_alt_names.clone_from(&names), |_| ())
         };
         let ours = SanType::IpAddress("10.0.0.5".parse().unwrap());
-        assert_eq!(with(vec![]), Err(Difference::AlternativeNames));
+        assert_eq!(with(vec![]), Err(RequestDifference::AlternativeNames));
         assert_eq!(
             with(vec![SanType::IpAddress("10.0.0.6".parse().unwrap())]),
-            Err(Difference::AlternativeNames)
+            Err(RequestDifference::AlternativeNames)
         );
         assert_eq!(
             with(vec![
                 ours.clone(),
                 SanType::DnsName("kubernetes.default.svc".try_into().unwrap())
             ]),
-            Err(Difference::AlternativeNames)
+            Err(RequestDifference::AlternativeNames)
         );
         assert_eq!(
             with(vec![ours.clone(), ours]),
-            Err(Difference::AlternativeNames)
+            Err(RequestDifference::AlternativeNames)
         );
     }
 
@@ -511,14 +519,14 @@ mod tests {
                     .get_or_insert_default()
                     .push("client auth".into())
             ),
-            Err(Difference::Usages)
+            Err(RequestDifference::Usages)
         );
         assert_eq!(
             checked(
                 |_| (),
                 |made| made.spec.signer_name = "kubernetes.io/kube-apiserver-client".into()
             ),
-            Err(Difference::Signer)
+            Err(RequestDifference::Signer)
         );
     }
 
@@ -529,19 +537,19 @@ mod tests {
                 |params| params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign],
                 |_| ()
             ),
-            Err(Difference::Extensions)
+            Err(RequestDifference::Extensions)
         );
     }
 
     #[test]
     fn a_request_for_another_key_is_not() {
-        let other = request(&identity(), &KeyPair::generate().unwrap()).unwrap();
+        let other = certificate_request(&identity(), &KeyPair::generate().unwrap()).unwrap();
         assert_eq!(
             checked(
                 |_| (),
                 |made| made.spec.request = other.spec.request.clone()
             ),
-            Err(Difference::Key)
+            Err(RequestDifference::Key)
         );
     }
 
@@ -552,13 +560,13 @@ mod tests {
                 |_| (),
                 |made| made.spec.request = ByteString(b"nonsense".to_vec())
             ),
-            Err(Difference::Unreadable)
+            Err(RequestDifference::Unreadable)
         );
     }
 
     #[test]
     fn the_request_says_what_the_signer_wants() {
-        let made = request(&identity(), &KeyPair::generate().unwrap()).unwrap();
+        let made = certificate_request(&identity(), &KeyPair::generate().unwrap()).unwrap();
         assert_eq!(made.spec.signer_name, "kubernetes.io/kubelet-serving");
         assert_eq!(
             made.spec.usages.unwrap(),

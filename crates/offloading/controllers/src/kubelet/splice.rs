@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use super::exec_result::{NO_RESULT, ResultWatch};
 use super::waiting_line::WaitingLine;
-use super::{Failure, PeerResponse, ask, refusal};
+use super::{CallFailure, PeerResponse, ask_peer, failure_of_answer};
 
 /// Limit for the last bytes of a connection that is cut.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ const UPGRADE_HEADERS: [&str; 8] = [
 ];
 
 /// The limits that end a spliced connection, if neither side ends it.
-pub(super) struct Limits {
+pub(super) struct SpliceLimits {
     pub idle: Duration,
     pub stop: CancellationToken,
     /// Contains the open connections.
@@ -54,7 +54,7 @@ pub(super) struct Limits {
 
 /// The reason why a connection did not end in order.
 #[derive(Debug, thiserror::Error)]
-enum Cut {
+enum SpliceCut {
     #[error(
         "the kubelet API of the virtual node stopped (Liqo's manager restarts, or the node goes), and the command may still run"
     )]
@@ -69,23 +69,26 @@ enum Cut {
 
 /// Repeats the caller's upgrade towards the peer, and joins the two connections if the peer agrees.
 /// Waits in the line, if there is one.
-pub(super) async fn splice(
+pub(super) async fn splice_connection(
     client: &Client,
     uri: &str,
     mut request: Request,
     line: Option<&WaitingLine>,
-    limits: Limits,
-) -> Result<Response, Failure> {
+    limits: SpliceLimits,
+) -> Result<Response, CallFailure> {
     if !request.headers().contains_key(UPGRADE) {
-        return Err(Failure::NoUpgrade);
+        return Err(CallFailure::NoUpgrade);
     }
     let caller = hyper::upgrade::on(&mut request);
     let (method, headers) = (request.method(), request.headers());
     let mut answer = match line {
-        Some(line) => line.ask(|| upgrade(client, uri, method, headers)).await?,
-        None => upgrade(client, uri, method, headers).await?,
+        Some(line) => {
+            line.ask_in_turn(|| request_upgrade(client, uri, method, headers))
+                .await?
+        }
+        None => request_upgrade(client, uri, method, headers).await?,
     };
-    let watch = ResultWatch::of(answer.headers());
+    let watch = ResultWatch::for_answer(answer.headers());
     let peer = hyper::upgrade::on(&mut answer);
     limits.open.clone().spawn(async move {
         // The caller's connection is upgraded once our answer was sent.
@@ -93,7 +96,9 @@ pub(super) async fn splice(
             Ok(upgraded) => upgraded,
             Err(error) => return tracing::debug!(%error, "connection not upgraded"),
         };
-        if let Err(cut) = join(TokioIo::new(caller), TokioIo::new(peer), watch, &limits).await {
+        if let Err(cut) =
+            copy_both_ways(TokioIo::new(caller), TokioIo::new(peer), watch, &limits).await
+        {
             tracing::debug!(error = %cut, "spliced connection cut");
         }
     });
@@ -104,23 +109,24 @@ pub(super) async fn splice(
 }
 
 /// Asks the peer for the upgrade that the caller asked for.
-async fn upgrade(
+async fn request_upgrade(
     client: &Client,
     uri: &str,
     method: &Method,
     headers: &HeaderMap,
-) -> Result<PeerResponse, Failure> {
+) -> Result<PeerResponse, CallFailure> {
     let repeated = http::Request::builder()
         .method(method)
         .uri(uri)
         .body(kube::client::Body::empty());
-    let mut repeated = repeated.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?;
+    let mut repeated =
+        repeated.map_err(|error| CallFailure::Peer(kube::Error::HttpError(error)))?;
     copy_headers(headers, repeated.headers_mut());
-    let answer = ask(client, repeated).await?;
+    let answer = ask_peer(client, repeated).await?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         Ok(answer)
     } else {
-        Err(refusal(answer).await)
+        Err(failure_of_answer(answer).await)
     }
 }
 
@@ -139,22 +145,22 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
 /// Copies in both directions until both sides have ended, one fails, or a limit is reached. A
 /// connection that is cut ends without TLS's farewell (`close_notify`), and tells the result of a
 /// command first if there was none.
-async fn join(
+async fn copy_both_ways(
     caller: impl AsyncRead + AsyncWrite + Unpin,
     peer: impl AsyncRead + AsyncWrite + Unpin,
     watch: Option<ResultWatch>,
-    limits: &Limits,
-) -> Result<(), Cut> {
+    limits: &SpliceLimits,
+) -> Result<(), SpliceCut> {
     let last = Arc::new(Mutex::new(Instant::now()));
-    let (mut from_caller, to_caller) = tokio::io::split(Heard {
+    let (mut from_caller, to_caller) = tokio::io::split(ReadTracker {
         inner: caller,
         last: last.clone(),
     });
-    let (mut from_peer, mut to_peer) = tokio::io::split(Heard {
+    let (mut from_peer, mut to_peer) = tokio::io::split(ReadTracker {
         inner: peer,
         last: last.clone(),
     });
-    let mut to_caller = ToCaller {
+    let mut to_caller = CallerWriter {
         stream: to_caller,
         watch,
         unsent: Bytes::new(),
@@ -177,79 +183,79 @@ async fn join(
             // A peer that takes nothing more may have ended in order: its last words are still on
             // the way.
             tokio::time::sleep(FAREWELL_TIMEOUT).await;
-            return Err(Cut::Broke(error));
+            return Err(SpliceCut::Broke(error));
         }
         Ok(())
     };
     let ended = tokio::select! {
         // What ended in order counts, even if the process ends at that moment.
         biased;
-        ended = async { tokio::try_join!(upwards, to_caller.forward(&mut from_peer)) } => ended.map(|_| ()),
-        () = limits.stop.cancelled() => Err(Cut::Stopped),
-        () = silence => Err(Cut::Idle(limits.idle)),
+        ended = async { tokio::try_join!(upwards, to_caller.forward_from(&mut from_peer)) } => ended.map(|_| ()),
+        () = limits.stop.cancelled() => Err(SpliceCut::Stopped),
+        () = silence => Err(SpliceCut::Idle(limits.idle)),
     };
     if let Err(cut) = &ended {
-        _ = tokio::time::timeout(FAREWELL_TIMEOUT, to_caller.tell(cut)).await;
+        _ = tokio::time::timeout(FAREWELL_TIMEOUT, to_caller.tell_reason(cut)).await;
     }
     ended
 }
 
 /// The way to the caller.
-struct ToCaller<S> {
+struct CallerWriter<S> {
     stream: WriteHalf<S>,
     watch: Option<ResultWatch>,
     /// The rest of the last frames, if sending them was interrupted.
     unsent: Bytes,
 }
 
-impl<S: AsyncWrite> ToCaller<S> {
+impl<S: AsyncWrite> CallerWriter<S> {
     /// Copies until the peer's end.
-    async fn forward(&mut self, peer: &mut (impl AsyncRead + Unpin)) -> Result<(), Cut> {
+    async fn forward_from(&mut self, peer: &mut (impl AsyncRead + Unpin)) -> Result<(), SpliceCut> {
         let mut buffer = vec![0; BUFFER_LEN];
         loop {
-            let read = peer.read(&mut buffer).await.map_err(Cut::Broke)?;
+            let read = peer.read(&mut buffer).await.map_err(SpliceCut::Broke)?;
             if read == 0 {
                 break;
             }
             self.unsent = match &mut self.watch {
-                Some(watch) => watch.pass(&buffer[..read]).into(),
+                Some(watch) => watch.pass_through(&buffer[..read]).into(),
                 None => Bytes::copy_from_slice(&buffer[..read]),
             };
-            self.send().await.map_err(Cut::Broke)?;
+            self.send_pending().await.map_err(SpliceCut::Broke)?;
         }
         if self
             .watch
             .as_ref()
             .is_some_and(|watch| !watch.is_complete())
         {
-            return Err(Cut::NoResult);
+            return Err(SpliceCut::NoResult);
         }
-        self.stream.shutdown().await.map_err(Cut::Broke)
+        self.stream.shutdown().await.map_err(SpliceCut::Broke)
     }
 
     /// Tells a caller that still waits for a result why there is none.
-    async fn tell(&mut self, cut: &Cut) -> io::Result<()> {
-        self.send().await?;
+    async fn tell_reason(&mut self, cut: &SpliceCut) -> io::Result<()> {
+        self.send_pending().await?;
         if let Some(watch) = &mut self.watch {
-            self.unsent = watch.failure(&cut.to_string()).into();
+            self.unsent = watch.failure_frames(&cut.to_string()).into();
         }
-        self.send().await
+        self.send_pending().await
     }
 
     /// Continues where it was interrupted.
-    async fn send(&mut self) -> io::Result<()> {
+    async fn send_pending(&mut self) -> io::Result<()> {
         self.stream.write_all_buf(&mut self.unsent).await?;
         self.stream.flush().await
     }
 }
 
 /// A stream that records when it was last read.
-struct Heard<S> {
+struct ReadTracker<S> {
     inner: S,
     last: Arc<Mutex<Instant>>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadTracker<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -263,7 +269,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTracker<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -287,8 +293,8 @@ mod tests {
 
     use super::*;
 
-    fn limits(idle: Duration) -> Limits {
-        Limits {
+    fn limits(idle: Duration) -> SpliceLimits {
+        SpliceLimits {
             idle,
             stop: CancellationToken::new(),
             open: TaskTracker::new(),
@@ -299,20 +305,19 @@ mod tests {
     async fn a_silent_connection_is_closed() {
         let (_caller, here) = duplex(64);
         let (there, _peer) = duplex(64);
-        let cut = join(here, there, None, &limits(Duration::from_millis(10)))
+        let cut = copy_both_ways(here, there, None, &limits(Duration::from_millis(10)))
             .await
             .unwrap_err();
-        assert!(matches!(cut, Cut::Idle(_)), "{cut}");
+        assert!(matches!(cut, SpliceCut::Idle(_)), "{cut}");
     }
 
     #[tokio::test]
     async fn a_connection_on_which_one_side_talks_stays_open() {
         let (mut caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined =
-            tokio::spawn(
-                async move { join(here, there, None, &limits(Duration::from_secs(1))).await },
-            );
+        let joined = tokio::spawn(async move {
+            copy_both_ways(here, there, None, &limits(Duration::from_secs(1))).await
+        });
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(1500) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -327,10 +332,9 @@ mod tests {
     async fn the_end_of_one_side_is_told_to_the_other() {
         let (caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined =
-            tokio::spawn(
-                async move { join(here, there, None, &limits(Duration::from_mins(1))).await },
-            );
+        let joined = tokio::spawn(async move {
+            copy_both_ways(here, there, None, &limits(Duration::from_mins(1))).await
+        });
         drop(caller);
         assert_eq!(peer.read(&mut [0; 8]).await.unwrap(), 0);
         drop(peer);

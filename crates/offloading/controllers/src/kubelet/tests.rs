@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use super::serving::{Identity, self_signed};
+use super::serving::{NodeIdentity, self_signed};
 use super::*;
 use liqo_controller_runtime::watch;
 
@@ -27,11 +27,11 @@ use crate::server::{Certificate, ClientAuthority};
 /// Only the pods demo/web and demo/customers on node milan run at the provider.
 struct OnePod(Client);
 
-impl Index for OnePod {
-    fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
+impl RemotePodIndex for OnePod {
+    fn find_remote_pod(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePodTarget> {
         let here = (node, namespace) == ("milan", "demo") && ["web", "customers"].contains(&pod);
         let is_customers = pod == "customers";
-        here.then(|| RemotePod {
+        here.then(|| RemotePodTarget {
             client: self.0.clone(),
             namespace: "demo-rome".into(),
             name: pod.into(),
@@ -39,18 +39,18 @@ impl Index for OnePod {
         })
     }
 
-    fn refusal(&self, _: &str, pod: (&str, &str), container: &str) -> Option<String> {
+    fn container_refusal(&self, _: &str, pod: (&str, &str), container: &str) -> Option<String> {
         (pod == ("demo", "web") && container == "privileged")
             .then(|| "violates PodSecurity".to_owned())
     }
 
-    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
+    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePodTarget)> {
         let local = LocalPodRef {
             namespace: "demo".into(),
             name: "web".into(),
             uid: "u".into(),
         };
-        self.lookup(node, "demo", "web")
+        self.find_remote_pod(node, "demo", "web")
             .map(|remote| (local, remote))
             .into_iter()
             .collect()
@@ -279,7 +279,7 @@ async fn setting() -> Setting {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let certificate = Arc::new(
-        self_signed(&Identity {
+        self_signed(&NodeIdentity {
             node: "milan".into(),
             address: address.ip(),
         })
@@ -287,14 +287,14 @@ async fn setting() -> Setting {
     );
     let (authority, clients) = watch::channel(ClientAuthority::default());
     let api = KubeletApi::new(home(), Arc::new(OnePod(remote)), Clock::system());
-    let tls = Tls {
+    let tls = ListenerTls {
         certificate: certificate.clone(),
         clients,
     };
     let (served, stopped) = (api.clone(), stop.clone());
     tokio::spawn(async move {
         served
-            .serve("milan", Box::new(listener), tls, stopped)
+            .serve_node("milan", Box::new(listener), tls, stopped)
             .await;
     });
     Setting {
@@ -832,7 +832,7 @@ async fn an_exec_that_ends_with_the_node_fails() {
         failure.contains("the kubelet API of the virtual node stopped"),
         "{failure}"
     );
-    tokio::time::timeout(Duration::from_secs(5), setting.api.closed())
+    tokio::time::timeout(Duration::from_secs(5), setting.api.wait_until_closed())
         .await
         .expect("nothing is open");
 }

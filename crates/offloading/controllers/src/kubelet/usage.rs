@@ -36,13 +36,13 @@ pub(super) struct PodMetricsList {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct PodMetrics {
-    metadata: Metadata,
+    metadata: PodMetricsMetadata,
     containers: Vec<ContainerMetrics>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Metadata {
+struct PodMetricsMetadata {
     name: String,
 }
 
@@ -50,12 +50,12 @@ struct Metadata {
 #[serde(default)]
 struct ContainerMetrics {
     name: String,
-    usage: Usage,
+    usage: ContainerUsage,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Usage {
+struct ContainerUsage {
     cpu: String,
     memory: String,
 }
@@ -69,33 +69,33 @@ impl PodMetrics {
 /// The pods of a node, as far as their containers are named by it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct LocalPods {
-    items: Vec<LocalPod>,
+pub(super) struct KubeletPodList {
+    items: Vec<KubeletPod>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct LocalPod {
-    metadata: LocalMetadata,
-    status: LocalStatus,
+struct KubeletPod {
+    metadata: KubeletPodMetadata,
+    status: KubeletPodStatus,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct LocalMetadata {
+struct KubeletPodMetadata {
     uid: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct LocalStatus {
-    container_statuses: Vec<LocalContainer>,
-    init_container_statuses: Vec<LocalContainer>,
+struct KubeletPodStatus {
+    container_statuses: Vec<KubeletContainerStatus>,
+    init_container_statuses: Vec<KubeletContainerStatus>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct LocalContainer {
+struct KubeletContainerStatus {
     name: String,
     image: String,
     #[serde(rename = "containerID")]
@@ -112,21 +112,21 @@ pub struct LocalPodRef {
 
 /// The CPU time that was added up since a start.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Counter {
+struct CpuCounter {
     /// In nanoseconds.
     cpu_time: u64,
     since: Timestamp,
 }
 
-impl Counter {
-    fn starting(now: Timestamp) -> Self {
+impl CpuCounter {
+    fn starting_at(now: Timestamp) -> Self {
         Self {
             cpu_time: FIRST_CPU_TIME,
             since: now,
         }
     }
 
-    fn plus(self, cpu_time: u64) -> Self {
+    fn plus_cpu_time(self, cpu_time: u64) -> Self {
         Self {
             cpu_time: self.cpu_time.saturating_add(cpu_time),
             ..self
@@ -136,46 +136,50 @@ impl Counter {
 
 /// The usage of one container.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Container {
+struct ContainerSample {
     nano_cores: u64,
     /// In bytes.
     memory: u64,
-    cpu: Counter,
+    cpu: CpuCounter,
 }
 
 /// The usage of all containers of a node, at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct NodeUsage {
+pub(super) struct KubeletNodeUsage {
     at: Timestamp,
     /// `None` until the provider reported for the first time.
-    cpu: Option<Counter>,
-    pods: BTreeMap<LocalPodRef, Counter>,
-    containers: BTreeMap<(LocalPodRef, String), Container>,
+    cpu: Option<CpuCounter>,
+    pods: BTreeMap<LocalPodRef, CpuCounter>,
+    containers: BTreeMap<(LocalPodRef, String), ContainerSample>,
 }
 
-impl NodeUsage {
+impl KubeletNodeUsage {
     /// The usage now, after this one. Pods and containers that the provider does not report any
     /// more are forgotten; the counters of their node and pod keep what they used.
-    pub(super) fn next(&self, reported: &[(LocalPodRef, PodMetrics)], now: Timestamp) -> Self {
+    pub(super) fn updated_with(
+        &self,
+        reported: &[(LocalPodRef, PodMetrics)],
+        now: Timestamp,
+    ) -> Self {
         let elapsed = Duration::try_from(now.duration_since(self.at)).unwrap_or_default();
         let mut next = Self {
             at: now,
             ..Self::default()
         };
-        let mut node = self.cpu.unwrap_or(Counter::starting(now));
+        let mut node = self.cpu.unwrap_or(CpuCounter::starting_at(now));
         for (pod, metrics) in reported {
             let mut total = self
                 .pods
                 .get(pod)
                 .copied()
-                .unwrap_or(Counter::starting(now));
+                .unwrap_or(CpuCounter::starting_at(now));
             for container in metrics
                 .containers
                 .iter()
                 .take(MAX_CONTAINERS)
                 .filter(|container| is_name(&container.name))
             {
-                let Some((nano_cores, memory)) = container.usage.amounts() else {
+                let Some((nano_cores, memory)) = container.usage.cpu_and_memory() else {
                     continue;
                 };
                 let key = (pod.clone(), container.name.clone());
@@ -184,11 +188,13 @@ impl NodeUsage {
                 }
                 let before = self.containers.get(&key).map(|before| before.cpu);
                 let used = before.map_or(0, |_| cpu_time(nano_cores, elapsed));
-                (node, total) = (node.plus(used), total.plus(used));
-                let cpu = before.unwrap_or(Counter::starting(now)).plus(used);
+                (node, total) = (node.plus_cpu_time(used), total.plus_cpu_time(used));
+                let cpu = before
+                    .unwrap_or(CpuCounter::starting_at(now))
+                    .plus_cpu_time(used);
                 next.containers.insert(
                     key,
-                    Container {
+                    ContainerSample {
                         nano_cores,
                         memory,
                         cpu,
@@ -202,7 +208,7 @@ impl NodeUsage {
     }
 
     /// The form of `/metrics/resource`.
-    pub(super) fn metrics(&self) -> String {
+    pub(super) fn resource_metrics(&self) -> String {
         let mut text = String::new();
         let at = self.at.as_millisecond();
         let mut metric =
@@ -213,24 +219,25 @@ impl NodeUsage {
                     _ = writeln!(text, "{name}{labels} {value} {at}");
                 }
             };
-        let total = self.of_node();
+        let total = self.node_total();
         let of_container = |(pod, container): &(LocalPodRef, String)| {
             format!(
                 "{{container=\"{container}\",namespace=\"{}\",pod=\"{}\"}}",
                 pod.namespace, pod.name
             )
         };
-        let each = |value: &dyn Fn(&Container) -> String| -> Vec<(String, String)> {
+        let each = |value: &dyn Fn(&ContainerSample) -> String| -> Vec<(String, String)> {
             self.containers
                 .iter()
                 .map(|(key, container)| (of_container(key), value(container)))
                 .collect()
         };
-        let started = |container: &Container| format!("{}.0", container.cpu.since.as_second());
+        let started =
+            |container: &ContainerSample| format!("{}.0", container.cpu.since.as_second());
         metric(
             "node_cpu_usage_seconds_total",
             "counter",
-            &mut [(String::new(), seconds(total.cpu.cpu_time))].into_iter(),
+            &mut [(String::new(), seconds_text(total.cpu.cpu_time))].into_iter(),
         );
         metric(
             "node_memory_working_set_bytes",
@@ -240,7 +247,7 @@ impl NodeUsage {
         metric(
             "container_cpu_usage_seconds_total",
             "counter",
-            &mut each(&|container| seconds(container.cpu.cpu_time)).into_iter(),
+            &mut each(&|container| seconds_text(container.cpu.cpu_time)).into_iter(),
         );
         metric(
             "container_memory_working_set_bytes",
@@ -258,7 +265,7 @@ impl NodeUsage {
     /// The form of `/metrics/cadvisor`. Labels have what cAdvisor gives them: `id` and `name` of
     /// the container at the provider, its image, and all processors as one. A container without a
     /// status is left out: whoever asks for images would not see it.
-    pub(super) fn container_metrics(&self, pods: &LocalPods) -> String {
+    pub(super) fn container_metrics(&self, pods: &KubeletPodList) -> String {
         let statuses = |pod: &LocalPodRef| {
             let found = pods
                 .items
@@ -278,30 +285,31 @@ impl NodeUsage {
             let labels = format!(
                 "container=\"{name}\",id=\"/kubepods/pod{}/{}\",image=\"{}\",name=\"{}\",namespace=\"{}\",pod=\"{}\"",
                 pod.uid,
-                escaped(id),
-                escaped(&status.image),
-                escaped(id),
+                escaped_label(id),
+                escaped_label(&status.image),
+                escaped_label(id),
                 pod.namespace,
                 pod.name
             );
             Some((labels, container))
         });
-        let labelled: Vec<(String, &Container)> = labelled.collect();
+        let labelled: Vec<(String, &ContainerSample)> = labelled.collect();
         let (mut text, at) = (String::new(), self.at.as_millisecond());
-        let mut metric = |name: &str, kind: &str, value: &dyn Fn(&str, &Container) -> String| {
-            // Writing to a text never fails.
-            _ = writeln!(text, "# TYPE {name} {kind}");
-            for (labels, container) in &labelled {
-                _ = writeln!(text, "{name}{} {at}", value(labels, container));
-            }
-        };
+        let mut metric =
+            |name: &str, kind: &str, value: &dyn Fn(&str, &ContainerSample) -> String| {
+                // Writing to a text never fails.
+                _ = writeln!(text, "# TYPE {name} {kind}");
+                for (labels, container) in &labelled {
+                    _ = writeln!(text, "{name}{} {at}", value(labels, container));
+                }
+            };
         metric(
             "container_cpu_usage_seconds_total",
             "counter",
             &|labels, container| {
                 format!(
                     "{{{labels},cpu=\"total\"}} {}",
-                    seconds(container.cpu.cpu_time)
+                    seconds_text(container.cpu.cpu_time)
                 )
             },
         );
@@ -320,7 +328,7 @@ impl NodeUsage {
 
     /// The form of `/stats/summary`.
     pub(super) fn summary(&self, node: &str) -> Value {
-        let stats = |container: &Container| {
+        let stats = |container: &ContainerSample| {
             json!({
                 "startTime": rfc3339(container.cpu.since),
                 "cpu": {
@@ -346,7 +354,7 @@ impl NodeUsage {
         let pods: Vec<Value> = pods
             .into_iter()
             .map(|(pod, containers)| {
-                let total = stats(&self.of_pod(pod));
+                let total = stats(&self.pod_total(pod));
                 let reference =
                     json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid });
                 named(
@@ -356,28 +364,32 @@ impl NodeUsage {
                 )
             })
             .collect();
-        json!({ "node": named(stats(&self.of_node()), "nodeName", node.into()), "pods": pods })
+        json!({ "node": named(stats(&self.node_total()), "nodeName", node.into()), "pods": pods })
     }
 
-    fn of_node(&self) -> Container {
-        self.sum(self.cpu, |_| true)
+    fn node_total(&self) -> ContainerSample {
+        self.sum_containers(self.cpu, |_| true)
     }
 
-    fn of_pod(&self, pod: &LocalPodRef) -> Container {
-        self.sum(self.pods.get(pod).copied(), |one| one == pod)
+    fn pod_total(&self, pod: &LocalPodRef) -> ContainerSample {
+        self.sum_containers(self.pods.get(pod).copied(), |one| one == pod)
     }
 
     /// Sums the usage of the containers of some pods now, with the counter of their CPU time.
-    fn sum(&self, cpu: Option<Counter>, counts: impl Fn(&LocalPodRef) -> bool) -> Container {
-        let none = Container {
+    fn sum_containers(
+        &self,
+        cpu: Option<CpuCounter>,
+        counts: impl Fn(&LocalPodRef) -> bool,
+    ) -> ContainerSample {
+        let none = ContainerSample {
             nano_cores: 0,
             memory: 0,
-            cpu: cpu.unwrap_or(Counter::starting(self.at)),
+            cpu: cpu.unwrap_or(CpuCounter::starting_at(self.at)),
         };
         self.containers
             .iter()
             .filter(|((pod, _), _)| counts(pod))
-            .fold(none, |sum, (_, one)| Container {
+            .fold(none, |sum, (_, one)| ContainerSample {
                 nano_cores: sum.nano_cores.saturating_add(one.nano_cores),
                 memory: sum.memory.saturating_add(one.memory),
                 ..sum
@@ -385,9 +397,9 @@ impl NodeUsage {
     }
 }
 
-impl Usage {
+impl ContainerUsage {
     /// Nanocores and bytes; `None` if they cannot be.
-    fn amounts(&self) -> Option<(u64, u64)> {
+    fn cpu_and_memory(&self) -> Option<(u64, u64)> {
         let cpu = self.cpu.parse::<Quantity>().ok()?.nanos();
         let memory = self.memory.parse::<Quantity>().ok()?.value();
         let believed = (0..=MAX_NANO_CORES).contains(&cpu) && (0..=MAX_BYTES).contains(&memory);
@@ -399,19 +411,19 @@ impl Usage {
 pub(super) fn own_metrics(node: &str, running_pods: usize) -> String {
     format!(
         "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n# TYPE kubelet_running_pods gauge\nkubelet_running_pods {running_pods}\n",
-        escaped(node)
+        escaped_label(node)
     )
 }
 
 /// The value of a label.
-fn escaped(value: &str) -> String {
+fn escaped_label(value: &str) -> String {
     value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
 }
 
-fn seconds(nanoseconds: u64) -> String {
+fn seconds_text(nanoseconds: u64) -> String {
     format!(
         "{}.{:09}",
         nanoseconds / 1_000_000_000,
@@ -454,9 +466,10 @@ mod tests {
 
     #[test]
     fn rates_are_added_up_to_cpu_time() {
-        let first = NodeUsage::default().next(&reported(&[("c", "250m", "64Mi")]), at(0));
-        let second = first.next(&reported(&[("c", "250m", "64Mi")]), at(20));
-        let text = second.metrics();
+        let first =
+            KubeletNodeUsage::default().updated_with(&reported(&[("c", "250m", "64Mi")]), at(0));
+        let second = first.updated_with(&reported(&[("c", "250m", "64Mi")]), at(20));
+        let text = second.resource_metrics();
         for line in [
             "node_cpu_usage_seconds_total 5.000001000 1000020000",
             "node_memory_working_set_bytes 67108864 1000020000",
@@ -470,7 +483,7 @@ mod tests {
 
     #[test]
     fn containers_have_the_labels_by_which_dashboards_find_them() {
-        let usage = NodeUsage::default().next(
+        let usage = KubeletNodeUsage::default().updated_with(
             &reported(&[("c", "250m", "64Mi"), ("unknown", "1", "1Mi")]),
             at(0),
         );
@@ -494,7 +507,7 @@ mod tests {
     }
 
     /// The value of the node's counter, and of the container's if there is one, in nanoseconds.
-    fn counters(usage: &NodeUsage) -> (u64, Option<u64>) {
+    fn counters(usage: &KubeletNodeUsage) -> (u64, Option<u64>) {
         let summary = usage.summary("milan");
         let cpu_time = |of: &Value| of["cpu"]["usageCoreNanoSeconds"].as_u64();
         (
@@ -506,23 +519,23 @@ mod tests {
     #[test]
     fn a_new_pod_adds_no_cpu_time_and_an_ended_one_takes_none_away() {
         let pod = reported(&[("c", "250m", "64Mi")]);
-        let empty = NodeUsage::default().next(&[], at(0));
+        let empty = KubeletNodeUsage::default().updated_with(&[], at(0));
         assert_eq!(counters(&empty), (FIRST_CPU_TIME, None));
-        let new = empty.next(&pod, at(20));
+        let new = empty.updated_with(&pod, at(20));
         assert_eq!(counters(&new), (FIRST_CPU_TIME, Some(FIRST_CPU_TIME)));
         let used = FIRST_CPU_TIME + 5_000_000_000;
-        let runs = new.next(&pod, at(40));
+        let runs = new.updated_with(&pod, at(40));
         assert_eq!(counters(&runs), (used, Some(used)));
-        let ended = runs.next(&[], at(60));
+        let ended = runs.updated_with(&[], at(60));
         assert_eq!(counters(&ended), (used, None));
         assert!(
             ended
-                .metrics()
+                .resource_metrics()
                 .contains("node_cpu_usage_seconds_total 5.000001000 "),
             "{}",
-            ended.metrics()
+            ended.resource_metrics()
         );
-        let again = ended.next(&pod, at(80));
+        let again = ended.updated_with(&pod, at(80));
         assert_eq!(
             counters(&again),
             (used, Some(FIRST_CPU_TIME)),
@@ -541,10 +554,10 @@ mod tests {
     #[test]
     fn the_counter_of_a_pod_keeps_what_its_ended_containers_used() {
         let both = reported(&[("init", "1", "1Mi"), ("main", "1", "1Mi")]);
-        let usage = NodeUsage::default()
-            .next(&both, at(0))
-            .next(&both, at(10))
-            .next(&reported(&[("main", "0", "1Mi")]), at(20));
+        let usage = KubeletNodeUsage::default()
+            .updated_with(&both, at(0))
+            .updated_with(&both, at(10))
+            .updated_with(&reported(&[("main", "0", "1Mi")]), at(20));
         assert_eq!(
             usage.summary("milan")["pods"][0]["cpu"]["usageCoreNanoSeconds"],
             FIRST_CPU_TIME + 20_000_000_000
@@ -554,9 +567,9 @@ mod tests {
     #[test]
     fn a_container_that_is_reported_twice_counts_once() {
         let twice = reported(&[("c", "1", "1Mi"), ("c", "1", "1Mi")]);
-        let usage = NodeUsage::default()
-            .next(&twice, at(0))
-            .next(&twice, at(10));
+        let usage = KubeletNodeUsage::default()
+            .updated_with(&twice, at(0))
+            .updated_with(&twice, at(10));
         assert_eq!(
             counters(&usage),
             (
@@ -568,8 +581,8 @@ mod tests {
 
     #[test]
     fn the_summary_has_the_sums_of_pods_and_node() {
-        let usage =
-            NodeUsage::default().next(&reported(&[("a", "1", "1Ki"), ("b", "500m", "1Ki")]), at(0));
+        let usage = KubeletNodeUsage::default()
+            .updated_with(&reported(&[("a", "1", "1Ki"), ("b", "500m", "1Ki")]), at(0));
         let summary = usage.summary("milan");
         assert_eq!(summary["node"]["nodeName"], "milan");
         assert_eq!(summary["node"]["cpu"]["usageNanoCores"], 1_500_000_000_u64);
@@ -591,15 +604,16 @@ mod tests {
             ("", "1", "1Mi"),
         ];
         assert_eq!(
-            NodeUsage::default()
-                .next(&reported(&strange), at(0))
+            KubeletNodeUsage::default()
+                .updated_with(&reported(&strange), at(0))
                 .containers
                 .len(),
             0
         );
-        let usage = NodeUsage::default().next(&reported(&[("c", "1", "1Mi")]), at(0));
+        let usage =
+            KubeletNodeUsage::default().updated_with(&reported(&[("c", "1", "1Mi")]), at(0));
         assert_eq!(
-            usage.next(&[], at(10)).containers.len(),
+            usage.updated_with(&[], at(10)).containers.len(),
             0,
             "what is gone is forgotten"
         );
@@ -617,10 +631,10 @@ mod tests {
         fn a_mutated_list_adds_no_lines_but_those_of_its_containers(text in mutated_text(Just(valid()))) {
             let Ok(list) = serde_json::from_str::<PodMetricsList>(&text) else { return Ok(()) };
             let reported: Vec<_> = list.items.into_iter().map(|metrics| (web(), metrics)).collect();
-            let first = NodeUsage::default().next(&reported, at(0));
-            let usage = first.next(&reported, at(20));
-            let lines = usage.metrics().lines().count();
-            prop_assert!(lines == 5 + 2 + 3 * usage.containers.len(), "{}", usage.metrics());
+            let first = KubeletNodeUsage::default().updated_with(&reported, at(0));
+            let usage = first.updated_with(&reported, at(20));
+            let lines = usage.resource_metrics().lines().count();
+            prop_assert!(lines == 5 + 2 + 3 * usage.containers.len(), "{}", usage.resource_metrics());
             prop_assert!(usage.containers.values().all(|one| i128::from(one.nano_cores) <= MAX_NANO_CORES));
             let _ = usage.summary("milan");
         }

@@ -9,7 +9,7 @@ use http::StatusCode;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
-use super::Failure;
+use super::CallFailure;
 
 /// Maximum time that a command waits before it fails. kubectl and API servers would wait longer for
 /// an answer.
@@ -39,10 +39,10 @@ impl Default for WaitingLine {
 impl WaitingLine {
     /// Asks the provider to begin a command, and again while it refuses for the moment and somebody
     /// waits for the answer. A command for which there is no place is tried only once.
-    pub async fn ask<A, F: Future<Output = Result<A, Failure>>>(
+    pub async fn ask_in_turn<A, F: Future<Output = Result<A, CallFailure>>>(
         &self,
         mut ask: impl FnMut() -> F,
-    ) -> Result<A, Failure> {
+    ) -> Result<A, CallFailure> {
         let asked = Instant::now();
         let mut refusal = None;
         // Nobody overtakes those who wait.
@@ -78,10 +78,10 @@ fn next_try(asked: Instant, now: Instant) -> Option<Instant> {
     (next <= asked + MAX_WAIT).then_some(next)
 }
 
-fn is_paced<A>(answer: &Result<A, Failure>) -> bool {
+fn is_paced<A>(answer: &Result<A, CallFailure>) -> bool {
     matches!(
         answer,
-        Err(Failure::PeerRefused {
+        Err(CallFailure::PeerRefused {
             status: StatusCode::TOO_MANY_REQUESTS,
             ..
         })
@@ -97,8 +97,8 @@ mod tests {
 
     use super::*;
 
-    fn refusal(status: StatusCode) -> Failure {
-        Failure::PeerRefused {
+    fn refusal(status: StatusCode) -> CallFailure {
+        CallFailure::PeerRefused {
             status,
             message: "no".into(),
         }
@@ -120,7 +120,7 @@ mod tests {
             }
         }
 
-        fn begin(&self) -> Ready<Result<(), Failure>> {
+        fn begin(&self) -> Ready<Result<(), CallFailure>> {
             self.asked.set(self.asked.get() + 1);
             if self.last.get().elapsed() < self.interval {
                 return ready(Err(refusal(StatusCode::TOO_MANY_REQUESTS)));
@@ -141,7 +141,7 @@ mod tests {
             let (line, provider, order) = (&line, &provider, &order);
             async move {
                 tokio::time::sleep(Duration::from_millis(number * 10)).await;
-                line.ask(|| provider.begin()).await.unwrap();
+                line.ask_in_turn(|| provider.begin()).await.unwrap();
                 order.borrow_mut().push(number);
             }
         });
@@ -161,7 +161,7 @@ mod tests {
             Provider::new(Duration::MAX),
             Instant::now(),
         );
-        let answers = join_all([(); 3].map(|()| line.ask(|| provider.begin()))).await;
+        let answers = join_all([(); 3].map(|()| line.ask_in_turn(|| provider.begin()))).await;
         assert!(answers.iter().all(is_paced));
         assert_eq!(begin.elapsed(), MAX_WAIT);
     }
@@ -178,7 +178,7 @@ mod tests {
                 asked.set(asked.get() + 1);
                 ready(Err::<(), _>(refusal(status)))
             };
-            assert!(WaitingLine::default().ask(ask).await.is_err());
+            assert!(WaitingLine::default().ask_in_turn(ask).await.is_err());
             assert_eq!(asked.get(), 1, "{status}");
         }
     }
@@ -191,17 +191,17 @@ mod tests {
             Instant::now(),
         );
         let mut waiting: Vec<_> = (0..MAX_WAITING)
-            .map(|_| Box::pin(line.ask(|| provider.begin())))
+            .map(|_| Box::pin(line.ask_in_turn(|| provider.begin())))
             .collect();
         for command in &mut waiting {
             assert!(futures::poll!(command).is_pending());
         }
-        assert!(is_paced(&line.ask(|| provider.begin()).await));
+        assert!(is_paced(&line.ask_in_turn(|| provider.begin()).await));
         assert_eq!(begin.elapsed(), Duration::ZERO, "there is no place left");
         drop(waiting);
         provider.last.set(begin);
         let quick = Provider::new(Duration::from_secs(1));
-        line.ask(|| quick.begin()).await.unwrap();
+        line.ask_in_turn(|| quick.begin()).await.unwrap();
         assert_eq!(begin.elapsed(), Duration::from_secs(1));
     }
 }

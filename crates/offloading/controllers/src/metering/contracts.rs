@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::{Charge, Contract};
 use liqo_controller_runtime::{Cache, Context};
-use liqo_metering::receipt::Contract as Priced;
-use liqo_metering::spending::{Account, Settled};
-use liqo_metering::{Entry, Period, Seconds};
+use liqo_metering::receipt::ReceiptContract as Priced;
+use liqo_metering::spending::{ContractAccount, SettledCosts};
+use liqo_metering::{Period, Seconds, UsageEntry};
 use parking_lot::RwLock;
 
 /// Seconds for which a contract is still metered after the end of its last period.
@@ -30,18 +30,18 @@ pub struct MeteredContract {
     pub limit_percentage: u32,
     /// For budgets: its prices, and the costs of its periods so far.
     priced: Priced,
-    settled: Settled,
+    settled: SettledCosts,
 }
 
 impl MeteredContract {
     /// Reduces a contract; `None` if it was never in force.
     fn reduce(contract: Contract) -> Option<Self> {
         let (settled, spec) = (
-            Settled::of(contract.metadata.annotations.as_ref()),
+            SettledCosts::from_annotations(contract.metadata.annotations.as_ref()),
             contract.spec,
         );
         let uid = contract.metadata.uid.unwrap_or_default();
-        let priced = Priced::of(&spec)?;
+        let priced = Priced::of_spec(&spec)?;
         let start = spec.first_in_force()?.0.as_second();
         let end = spec.ended.as_ref().map(|end| end.at.0.as_second());
         let terms = spec.terms;
@@ -71,13 +71,13 @@ impl MeteredContract {
     }
 
     /// Whether the contract is not over before a period begins.
-    pub fn reaches(&self, period: Period) -> bool {
+    pub fn reaches_into(&self, period: Period) -> bool {
         self.end.is_none_or(|end| period.start < end)
     }
 
     /// An account without records.
-    pub fn account(&self) -> Account {
-        Account::new(
+    pub fn account(&self) -> ContractAccount {
+        ContractAccount::new(
             self.priced.clone(),
             self.period_seconds,
             self.settled.clone(),
@@ -85,7 +85,7 @@ impl MeteredContract {
     }
 
     /// The part of an entry that the contract is about.
-    pub fn part_of(&self, entry: &Entry) -> Option<Entry> {
+    pub fn part_of(&self, entry: &UsageEntry) -> Option<UsageEntry> {
         let mut part = entry.clone();
         part.from.at = part.from.at.max(self.start);
         part.until.at = part.until.at.min(self.end.unwrap_or(Seconds::MAX));
@@ -93,22 +93,22 @@ impl MeteredContract {
     }
 }
 
-type ByNamespace = BTreeMap<String, BTreeMap<String, Arc<MeteredContract>>>;
+type ContractsByNamespace = BTreeMap<String, BTreeMap<String, Arc<MeteredContract>>>;
 
 /// The contracts of all namespaces.
-pub struct Contracts {
+pub struct MeteredContracts {
     cache: Cache<MeteredContract>,
-    by_namespace: Arc<RwLock<ByNamespace>>,
+    by_namespace: Arc<RwLock<ContractsByNamespace>>,
 }
 
-impl Contracts {
+impl MeteredContracts {
     /// Watches contracts; `changed` gets the namespace of each that changed.
     pub fn follow(
         context: &Context,
         config: Config,
         changed: impl Fn(&str) + Send + 'static,
     ) -> Self {
-        let by_namespace: Arc<RwLock<ByNamespace>> = Arc::default();
+        let by_namespace: Arc<RwLock<ContractsByNamespace>> = Arc::default();
         let known = by_namespace.clone();
         let api = Api::<Contract>::all(context.client.clone());
         let cache = Cache::watch(
@@ -138,12 +138,12 @@ impl Contracts {
 
     /// Waits for the initial list.
     pub async fn synced(&self) -> bool {
-        self.cache.synced().await
+        self.cache.wait_until_synced().await
     }
 
     /// All contracts of a namespace, also those that ended long ago. One whose costs another one
     /// has taken over is about to go.
-    pub fn all_of(&self, namespace: &str) -> Vec<Arc<MeteredContract>> {
+    pub fn all_in_namespace(&self, namespace: &str) -> Vec<Arc<MeteredContract>> {
         let known = self.by_namespace.read();
         let all = || known.get(namespace).into_iter().flat_map(BTreeMap::values);
         all()
@@ -159,7 +159,7 @@ impl Contracts {
 
     /// The contracts of a namespace under which pods are charged now, or were until lately, in
     /// their order of time.
-    pub fn of(&self, namespace: &str, now: Timestamp) -> Vec<Arc<MeteredContract>> {
+    pub fn charging_contracts(&self, namespace: &str, now: Timestamp) -> Vec<Arc<MeteredContract>> {
         let known = self.by_namespace.read();
         let all = known.get(namespace).into_iter().flat_map(BTreeMap::values);
         let mut metered: Vec<_> = all
@@ -188,7 +188,7 @@ mod tests {
                 versions: Vec::new(),
                 end: Some(200),
             },
-            settled: Settled::default(),
+            settled: SettledCosts::default(),
             period_seconds: 60,
             start: 100,
             end: Some(200),

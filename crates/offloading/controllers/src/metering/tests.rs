@@ -8,7 +8,7 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{ClusterId, provider_namespace, tenant_namespace};
-use liqo_metering::Usage;
+use liqo_metering::UsageEntries;
 use serde_json::{Value, json};
 
 use super::*;
@@ -102,12 +102,12 @@ impl Server {
     }
 
     /// The entries of all records.
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> UsageEntries {
         let texts = self
             .records
             .values()
             .map(|record| record["spec"]["entries"].as_str().unwrap().to_owned());
-        Usage::read(&texts.collect::<String>()).unwrap()
+        UsageEntries::parse(&texts.collect::<String>()).unwrap()
     }
 }
 
@@ -145,25 +145,25 @@ struct Pods {
     stored: Mutex<HashSet<String>>,
     /// Whether the other side is away, so that nobody knows which pods run.
     is_away: std::sync::atomic::AtomicBool,
-    open: Vec<Entry>,
+    open: Vec<UsageEntry>,
     /// After how many seconds a period is completed.
     grace: Seconds,
 }
 
-impl Side for Pods {
-    fn open(&self, _: &str, _: Seconds) -> Option<Vec<Entry>> {
+impl MeteringSide for Pods {
+    fn open_entries(&self, _: &str, _: Seconds) -> Option<Vec<UsageEntry>> {
         (!self.is_away.load(std::sync::atomic::Ordering::Relaxed)).then(|| self.open.clone())
     }
 
-    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
+    fn entry_parts(&self, entry: &UsageEntry, period_seconds: u32) -> Vec<(Period, UsageEntry)> {
         Period::parts(entry, period_seconds)
     }
 
-    fn stored(&self, _: &str, pods: Vec<String>) {
+    fn entries_stored(&self, _: &str, pods: Vec<String>) {
         self.stored.lock().extend(pods);
     }
 
-    fn grace(&self) -> Seconds {
+    fn completion_grace(&self) -> Seconds {
         self.grace
     }
 }
@@ -174,8 +174,8 @@ fn context(server: &Arc<Mutex<Server>>) -> Context {
 }
 
 /// Runs a recorder.
-async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<Recorder> {
-    let recorder = Recorder::start(&context(server), labels::CONSUMER_ID, "provider");
+async fn recorder(server: &Arc<Mutex<Server>>, side: &Arc<Pods>) -> Arc<UsageRecorder> {
+    let recorder = UsageRecorder::start(&context(server), labels::CONSUMER_ID, "provider");
     tokio::spawn(recorder.clone().run(side.clone()));
     assert!(recorder.synced().await);
     recorder
@@ -185,15 +185,15 @@ fn now() -> Seconds {
     testing::clock().now().as_second()
 }
 
-fn entry(pod: &str, from: Seconds, until: Seconds) -> Entry {
+fn entry(pod: &str, from: Seconds, until: Seconds) -> UsageEntry {
     format!("{pod} p {from} {until} cpu=1").parse().unwrap()
 }
 
 /// Stores what these pods used, and waits until all of it is stored.
-async fn store(recorder: &Recorder, side: &Pods, pods: std::ops::Range<usize>) {
+async fn store(recorder: &UsageRecorder, side: &Pods, pods: std::ops::Range<usize>) {
     let (until, namespace) = (now(), tenant_namespace(&consumer()));
     for pod in pods.clone() {
-        recorder.store(
+        recorder.store_entries(
             &namespace,
             &format!("u{pod}"),
             vec![entry(&format!("u{pod}"), until - 10, until)],
@@ -245,11 +245,11 @@ async fn nothing_is_lost_or_replaced_when_writes_fail_or_a_name_is_taken() {
         // Another process wrote the first chunks a moment ago, and the watch does not show them.
         let first = recorder(&server, &side).await;
         let period = Period::at(now(), 3600);
-        let taken = json!({ "metadata": { "name": name_of(CONTRACT, period, 0) }, "spec": { "entries": "other p 1 9 cpu=1\n" } });
+        let taken = json!({ "metadata": { "name": record_name(CONTRACT, period, 0) }, "spec": { "entries": "other p 1 9 cpu=1\n" } });
         server
             .lock()
             .records
-            .insert(name_of(CONTRACT, period, 0), taken);
+            .insert(record_name(CONTRACT, period, 0), taken);
         store(&first, &side, 0..20).await;
     }
     let usage = server.lock().usage();
@@ -273,7 +273,11 @@ async fn pods_that_still_run_are_added_when_a_period_is_over() {
     );
     let recorder = recorder(&server, &side).await;
     tokio::time::timeout(Duration::from_secs(20), async {
-        while recorder.settled(&tenant_namespace(&consumer())).as_second() < before.end() {
+        while recorder
+            .settled_until(&tenant_namespace(&consumer()))
+            .as_second()
+            < before.end()
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -281,7 +285,7 @@ async fn pods_that_still_run_are_added_when_a_period_is_over() {
     .unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     let server = server.lock();
-    let record = &server.records[&name_of(CONTRACT, before, 0)];
+    let record = &server.records[&record_name(CONTRACT, before, 0)];
     assert_eq!(record["spec"]["chunks"], 1);
     assert_eq!(
         record["spec"]["entries"],
@@ -294,7 +298,7 @@ async fn pods_that_still_run_are_added_when_a_period_is_over() {
     assert!(
         !server
             .records
-            .contains_key(&name_of(CONTRACT, before.next(), 0)),
+            .contains_key(&record_name(CONTRACT, before.next(), 0)),
         "the present period is not over"
     );
 }
@@ -314,7 +318,7 @@ async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
         ..Server::default()
     }));
     let run = || async {
-        let recorder = Recorder::start(&context(&server), labels::PROVIDER_ID, "consumer");
+        let recorder = UsageRecorder::start(&context(&server), labels::PROVIDER_ID, "consumer");
         tokio::spawn(recorder.clone().run(side.clone()));
         assert!(recorder.synced().await);
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -329,7 +333,7 @@ async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
         .store(false, std::sync::atomic::Ordering::Relaxed);
     let recorder = run().await;
     tokio::time::timeout(Duration::from_secs(20), async {
-        while recorder.settled(&namespace).as_second() < before.end() {
+        while recorder.settled_until(&namespace).as_second() < before.end() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -340,7 +344,7 @@ async fn a_consumer_says_when_it_counted_and_only_after_the_provider_is_back() {
     let names: Vec<&String> = server.records.keys().collect();
     assert_eq!(
         names,
-        [&name_of(CONTRACT, before, 0)],
+        [&record_name(CONTRACT, before, 0)],
         "one empty record, however long it was away"
     );
     let spec = &server.records[names[0]]["spec"];
@@ -369,7 +373,7 @@ async fn the_end_of_a_pod_that_a_complete_period_has_may_lie_in_it() {
     );
     let recorder = recorder(&server, &side).await;
     let namespace = tenant_namespace(&consumer());
-    let settled = |pod: &str| recorder.settled_as_running(&namespace, pod).as_second();
+    let settled = |pod: &str| recorder.settled_until_running(&namespace, pod).as_second();
     tokio::time::timeout(Duration::from_secs(20), async {
         while settled("running") < before.end() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -386,22 +390,22 @@ async fn without_a_contract_nothing_waits_and_nothing_is_written() {
     let recorder = recorder(&server, &side).await;
     let stranger = tenant_namespace(&ClusterId::of_public_key(&[9; 32]));
     assert!(
-        recorder.store(&stranger, "u", vec![entry("u", now() - 10, now())])
-            && recorder.contract(&stranger).is_none()
+        recorder.store_entries(&stranger, "u", vec![entry("u", now() - 10, now())])
+            && recorder.latest_contract(&stranger).is_none()
     );
 }
 
 #[test]
 fn records_are_named_after_contract_period_and_chunk() {
-    let name = name_of("0123456789abcdef", Period::at(1_767_225_600, 3600), 3);
+    let name = record_name("0123456789abcdef", Period::at(1_767_225_600, 3600), 3);
     assert_eq!(name, "usage-01234567-202601010000-3");
 }
 
 #[test]
 fn the_peer_is_derived_from_the_namespace() {
     let id = ClusterId::of_public_key(&[1; 32]);
-    assert_eq!(peer_of(&tenant_namespace(&id)), Some(id.clone()));
-    assert_eq!(peer_of(&provider_namespace(&id)), Some(id));
+    assert_eq!(peer_of_namespace(&tenant_namespace(&id)), Some(id.clone()));
+    assert_eq!(peer_of_namespace(&provider_namespace(&id)), Some(id));
 }
 
 #[test]

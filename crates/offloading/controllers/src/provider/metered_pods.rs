@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use liqo_api::Key;
-use liqo_metering::{Entry, Period, Seconds};
-use liqo_offloading_rules::pod::metering::{Metering, entries, orphan_entries};
+use liqo_metering::{Period, Seconds, UsageEntry};
+use liqo_offloading_rules::pod::metering::{Metering, orphan_usage_entries, usage_entries};
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
-use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 
-use crate::metering::{GRACE, Side, name_of_key};
-use crate::provider::state::Provider;
+use crate::metering::{GRACE, MeteringSide, name_of_key};
+use crate::provider::state::ProviderState;
 use crate::provider::triggers;
 
 /// The provider's side of metering.
-pub struct ProviderSide(pub Arc<Provider>);
+pub struct ProviderMetering(pub Arc<ProviderState>);
 
 /// The key under which what the pods of one shadow pod used is stored. A later one of the same name
 /// has entries of its own.
-pub fn life(name: &str, uid: &str) -> String {
+pub fn life_key(name: &str, uid: &str) -> String {
     format!("{name}/{uid}")
 }
 
-impl Provider {
+impl ProviderState {
     /// Returns the [`Metering`] of the pod of this shadow pod; `None` if its tenancy has no
     /// contract. `uid`: that of the shadow pod. `recorded`: UID of the pod in its status.
     pub fn metering(&self, shadow: &Key, uid: &str, recorded: Option<&str>) -> Option<Metering> {
@@ -32,15 +32,15 @@ impl Provider {
         let unwatched_since = self.context.unwatched_since.filter(|_| is_unseen);
         Some(Metering {
             unwatched_since,
-            ..self.metering_of(shadow, &life(&shadow.name, uid))?
+            ..self.metering_of(shadow, &life_key(&shadow.name, uid))?
         })
     }
 
     fn metering_of(&self, shadow: &Key, life: &str) -> Option<Metering> {
-        let charge = self.recorder.contract(&shadow.namespace)?.charge;
+        let charge = self.recorder.latest_contract(&shadow.namespace)?.charge;
         let settled = self
             .recorder
-            .settled_as_running(&shadow.namespace, &shadow.name);
+            .settled_until_running(&shadow.namespace, &shadow.name);
         let since = self
             .recorder
             .stored_before(&shadow.namespace, &shadow.name, life);
@@ -57,20 +57,20 @@ impl Provider {
     /// Stores what the pods used of shadow pods of this name that are gone. Returns whether all of
     /// it is stored. `pods`: those of this name that still exist.
     pub fn store_left(&self, key: &Key, pods: &[Arc<RemotePod>]) -> bool {
-        let (left, now) = (self.shadow_index.lock().left(key), self.context.now());
-        let store = |shadow: &Shadow| {
+        let (left, now) = (self.shadow_index.lock().gone_pods(key), self.context.now());
+        let store = |shadow: &ProviderShadowPod| {
             let metering = self.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref());
             let Some(metering) = metering.filter(|metering| !metering.is_stored) else {
                 return true;
             };
-            let entries = entries(&key.name, shadow, pods, &metering, now);
+            let entries = usage_entries(&key.name, shadow, pods, &metering, now);
             self.recorder
-                .store(&key.namespace, &life(&key.name, &shadow.uid), entries)
+                .store_entries(&key.namespace, &life_key(&key.name, &shadow.uid), entries)
         };
         left.iter().fold(true, |all, shadow| {
             let is_stored = store(shadow);
             if is_stored {
-                self.shadow_index.lock().stored(key, &shadow.uid);
+                self.shadow_index.lock().forget_stored(key, &shadow.uid);
             }
             all && is_stored
         })
@@ -78,10 +78,10 @@ impl Provider {
 
     /// Whether something is not stored of a shadow pod of this name that is gone.
     pub fn has_left(&self, key: &Key) -> bool {
-        let left = self.shadow_index.lock().left(key);
-        let is_stored = |shadow: &Arc<Shadow>| {
+        let left = self.shadow_index.lock().gone_pods(key);
+        let is_stored = |shadow: &Arc<ProviderShadowPod>| {
             self.recorder
-                .is_stored(&key.namespace, &life(&key.name, &shadow.uid))
+                .is_stored(&key.namespace, &life_key(&key.name, &shadow.uid))
         };
         left.iter()
             .any(|shadow| shadow.reported.charges.is_some() && !is_stored(shadow))
@@ -95,14 +95,15 @@ impl Provider {
             let Some((life, metering)) = self.metering_of_orphan(key, pod) else {
                 return all;
             };
-            let entries = orphan_entries(&key.name, pod, &metering, now);
-            (metering.is_stored || self.recorder.store(&key.namespace, &life, entries)) && all
+            let entries = orphan_usage_entries(&key.name, pod, &metering, now);
+            (metering.is_stored || self.recorder.store_entries(&key.namespace, &life, entries))
+                && all
         })
     }
 
     /// Returns the [`Metering`] of a pod without shadow pod, and its key.
     fn metering_of_orphan(&self, key: &Key, pod: &RemotePod) -> Option<(String, Metering)> {
-        let life = life(&key.name, &format!("/{}", pod.uid));
+        let life = life_key(&key.name, &format!("/{}", pod.uid));
         let mut metering = self.metering_of(key, &life)?;
         // The entry of its shadow pod has it until this cluster deleted it.
         metering.is_stored |= metering.since > pod.created && pod.deletion_grace.is_some();
@@ -110,14 +111,14 @@ impl Provider {
     }
 }
 
-impl Side for ProviderSide {
-    fn open(&self, namespace: &str, now: Seconds) -> Option<Vec<Entry>> {
+impl MeteringSide for ProviderMetering {
+    fn open_entries(&self, namespace: &str, now: Seconds) -> Option<Vec<UsageEntry>> {
         let provider = &self.0;
         let time = Timestamp::from_second(now).ok()?;
         let mut open = Vec::new();
         let shadows = provider.shadow_index.lock().in_namespace(namespace);
         let pods_of = |key: &Key| {
-            let mut pods = provider.index.lock().of(key);
+            let mut pods = provider.index.lock().pods_of_shadow(key);
             pods.retain(|pod| provider.is_mapped_for(&pod.key.namespace, namespace));
             pods
         };
@@ -125,7 +126,13 @@ impl Side for ProviderSide {
             let metering =
                 provider.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref())?;
             if !metering.is_stored {
-                open.extend(entries(&key.name, shadow, &pods_of(key), &metering, time));
+                open.extend(usage_entries(
+                    &key.name,
+                    shadow,
+                    &pods_of(key),
+                    &metering,
+                    time,
+                ));
             }
         }
         // Pods whose shadow pod is gone, and that are not stored yet.
@@ -135,23 +142,23 @@ impl Side for ProviderSide {
             for pod in pods_of(key) {
                 let (_, metering) = provider.metering_of_orphan(key, &pod)?;
                 if !metering.is_stored {
-                    open.extend(orphan_entries(&key.name, &pod, &metering, time));
+                    open.extend(orphan_usage_entries(&key.name, &pod, &metering, time));
                 }
             }
         }
         Some(open)
     }
 
-    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
+    fn entry_parts(&self, entry: &UsageEntry, period_seconds: u32) -> Vec<(Period, UsageEntry)> {
         Period::parts(entry, period_seconds)
     }
 
-    fn stored(&self, namespace: &str, pods: Vec<String>) {
+    fn entries_stored(&self, namespace: &str, pods: Vec<String>) {
         let keys = pods.iter().map(|pod| Key::new(namespace, name_of_key(pod)));
-        self.0.queues.add(triggers::shadow_pods(keys));
+        self.0.queues.add(triggers::shadow_pods_due(keys));
     }
 
-    fn grace(&self) -> Seconds {
+    fn completion_grace(&self) -> Seconds {
         GRACE
     }
 }
@@ -166,7 +173,7 @@ mod tests {
     use liqo_api::{ClusterId, labels, tenant_namespace};
     use liqo_controller_runtime::Context;
     use liqo_metering::Charges;
-    use liqo_offloading_rules::pod::metering::with_pod;
+    use liqo_offloading_rules::pod::metering::charges_with_pod;
     use liqo_offloading_rules::pod::reported_status::ReportedStatus;
     use serde_json::{Value, json};
 
@@ -253,9 +260,9 @@ mod tests {
     }
 
     /// A provider with these objects, whose former manager was alive until this time.
-    async fn provider(objects: Value, unwatched_since: Timestamp) -> Arc<Provider> {
+    async fn provider(objects: Value, unwatched_since: Timestamp) -> Arc<ProviderState> {
         let context = testing::context("milan", api_server(objects));
-        let provider = Arc::new(Provider::start(Context {
+        let provider = Arc::new(ProviderState::start(Context {
             unwatched_since: Some(unwatched_since),
             ..context
         }));
@@ -279,9 +286,9 @@ mod tests {
         let pods = json!([pod("runs"), pod("deleted")]);
         let objects = json!({ "contracts": [contract()], "shadowpods": shadows, "pods": pods, "namespaces": namespaces() });
         // The manager was down from second 600 until after the end of the period.
-        let side = ProviderSide(provider(objects, second(600)).await);
+        let side = ProviderMetering(provider(objects, second(600)).await);
         let mut open: Vec<String> = side
-            .open(&tenant_namespace(&rome()), second(4000).as_second())
+            .open_entries(&tenant_namespace(&rome()), second(4000).as_second())
             .unwrap()
             .iter()
             .map(|entry| {
@@ -311,15 +318,15 @@ mod tests {
     }
 
     /// The shadow pod of the first life as the provider keeps it, and the pod that it left behind.
-    fn first_life(since: Seconds) -> (Key, Arc<Shadow>, Arc<RemotePod>) {
+    fn first_life(since: Seconds) -> (Key, Arc<ProviderShadowPod>, Arc<RemotePod>) {
         let first = serde_json::from_value(shadow("web", since, None)).unwrap();
         let mut left_pod = pod("web");
         left_pod["metadata"]["creationTimestamp"] =
             Timestamp::from_second(since).unwrap().to_string().into();
-        let left_pod = RemotePod::reduce(serde_json::from_value(left_pod).unwrap()).unwrap();
+        let left_pod = RemotePod::from_pod(serde_json::from_value(left_pod).unwrap()).unwrap();
         (
             Key::new(tenant_namespace(&rome()), "web"),
-            Arc::new(Shadow::reduce(first)),
+            Arc::new(ProviderShadowPod::from_shadow_pod(first)),
             Arc::new(left_pod),
         )
     }
@@ -332,17 +339,23 @@ mod tests {
             provider
                 .recorder
                 .clone()
-                .run(Arc::new(ProviderSide(provider.clone()))),
+                .run(Arc::new(ProviderMetering(provider.clone()))),
         );
         let (key, first, left_pod) = first_life(now() - 100);
-        let second = Arc::new(Shadow {
+        let second = Arc::new(ProviderShadowPod {
             uid: "second".into(),
             reported: ReportedStatus::default(),
-            ..Shadow::clone(&first)
+            ..ProviderShadowPod::clone(&first)
         });
         // Without its finalizer, one object replaces the other, and its pod goes on for its grace.
-        provider.shadow_index.lock().changed(&key, Some(&first));
-        provider.shadow_index.lock().changed(&key, Some(&second));
+        provider
+            .shadow_index
+            .lock()
+            .apply_change(&key, Some(&first));
+        provider
+            .shadow_index
+            .lock()
+            .apply_change(&key, Some(&second));
         let pods = [left_pod.clone()];
         assert!(
             !provider.store_left(&key, &pods),
@@ -357,18 +370,18 @@ mod tests {
         .unwrap();
         assert!(
             provider.recorder.is_stored(&key.namespace, "web/web")
-                && provider.shadow_index.lock().left(&key).is_empty()
+                && provider.shadow_index.lock().gone_pods(&key).is_empty()
         );
         let metering = provider.metering(&key, "second", None).unwrap();
         assert!(!metering.is_stored, "its pods are metered, too");
-        let charges = with_pod(
+        let charges = charges_with_pod(
             &Charges::default(),
             &left_pod,
             &metering,
             Timestamp::from_second(now() + 500).unwrap(),
         );
         assert!(
-            charges.from().unwrap() >= now() - 50,
+            charges.charged_from().unwrap() >= now() - 50,
             "the first has the seconds before: {charges}"
         );
         provider.context.stop.cancel();
@@ -383,17 +396,17 @@ mod tests {
             .into();
         let objects =
             json!({ "contracts": [contract()], "namespaces": namespaces(), "pods": [alone] });
-        let side = ProviderSide(provider(objects, testing::clock().now()).await);
+        let side = ProviderMetering(provider(objects, testing::clock().now()).await);
         let (key, first, left_pod) = first_life(now() - 100);
         let open = || {
-            let open = side.open(&key.namespace, now()).unwrap();
+            let open = side.open_entries(&key.namespace, now()).unwrap();
             let mut pods: Vec<String> = open.into_iter().map(|entry| entry.uid).collect();
             pods.sort();
             pods
         };
         assert_eq!(open(), ["orphan"], "its shadow pod was never seen");
-        side.0.shadow_index.lock().changed(&key, Some(&first));
-        side.0.shadow_index.lock().changed(&key, None);
+        side.0.shadow_index.lock().apply_change(&key, Some(&first));
+        side.0.shadow_index.lock().apply_change(&key, None);
         assert_eq!(
             open(),
             ["orphan", "web"],

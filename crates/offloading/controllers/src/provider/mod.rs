@@ -26,23 +26,23 @@ mod triggers;
 use std::sync::Arc;
 
 use controllers::{fan_out, namespaces, offers, replicas, shadow_pods};
-pub use state::{Provider, RemotePods};
+pub use state::{ProviderState, RemotePods};
 
 /// Runs the provider's side until the context's `stop`.
-pub async fn run(provider: Provider) {
+pub async fn run_provider(provider: ProviderState) {
     let (stop, provider) = (provider.context.stop.clone(), Arc::new(provider));
     if stop.run_until_cancelled(provider.synced()).await != Some(true) {
         return;
     }
     // Which pods must end is known before the first of them is reconciled.
-    let offers = offers::Controller::new(provider.clone());
-    let side = Arc::new(metered_pods::ProviderSide(provider.clone()));
+    let offers = offers::OfferAccountController::new(provider.clone());
+    let side = Arc::new(metered_pods::ProviderMetering(provider.clone()));
     tokio::join!(
         provider.recorder.clone().run(side),
         offers.run(),
-        namespaces::run(provider.clone()),
-        shadow_pods::run(provider.clone()),
-        replicas::run(provider.clone()),
-        fan_out::run(provider.clone()),
+        namespaces::run_controller(provider.clone()),
+        shadow_pods::run_controller(provider.clone()),
+        replicas::run_controller(provider.clone()),
+        fan_out::run_controller(provider.clone()),
     );
 }

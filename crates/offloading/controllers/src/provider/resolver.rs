@@ -6,7 +6,7 @@ use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::RESOLVER;
 use liqo_controller_runtime::{Cache, Context, Key};
-use liqo_offloading_rules::pod::carry::home_names::Resolver;
+use liqo_offloading_rules::pod::carry::home_names::ClusterResolver;
 
 /// The Service of the resolver, and whether it answers.
 pub struct ResolverService {
@@ -33,7 +33,7 @@ impl ResolverService {
                 services,
                 only,
                 stop.clone(),
-                |service| Some(addresses(service)),
+                |service| Some(service_addresses(service)),
                 move |_, old, new| {
                     if old != new {
                         changed();
@@ -53,7 +53,7 @@ impl ResolverService {
 
     /// Waits for the initial lists. `false` if a watch ended before.
     pub async fn synced(&self) -> bool {
-        self.services.synced().await && self.slices.synced().await
+        self.services.wait_until_synced().await && self.slices.wait_until_synced().await
     }
 
     /// The domain of this cluster, if it is known.
@@ -64,32 +64,32 @@ impl ResolverService {
     /// The resolver, for pods of a cluster with this domain, or with ours if it announces none.
     /// `None` if there is none. Pods ask it even if no pod of it is ready now, because they keep
     /// their name servers for life.
-    pub fn for_pods_of(&self, home_domain: Option<&str>) -> Option<Resolver> {
+    pub fn resolver_for_pods(&self, home_domain: Option<&str>) -> Option<ClusterResolver> {
         let addresses = self
             .services
             .get(&Key::new(self.namespace.clone(), RESOLVER))?
             .to_vec();
         let is_ready = self.slices.all().iter().any(|(_, is_ready)| **is_ready);
-        resolver(addresses, is_ready, self.domain.as_deref(), home_domain)
+        resolver_at(addresses, is_ready, self.domain.as_deref(), home_domain)
     }
 }
 
 /// Without a domain of this cluster, the resolver translates nothing.
-fn resolver(
+fn resolver_at(
     addresses: Vec<IpAddr>,
     is_ready: bool,
     domain: Option<&str>,
     home_domain: Option<&str>,
-) -> Option<Resolver> {
+) -> Option<ClusterResolver> {
     let domain = domain.filter(|_| !addresses.is_empty())?;
-    Some(Resolver {
+    Some(ClusterResolver {
         addresses,
         domain: home_domain.unwrap_or(domain).to_owned(),
         is_ready,
     })
 }
 
-fn addresses(service: Service) -> Vec<IpAddr> {
+fn service_addresses(service: Service) -> Vec<IpAddr> {
     let addresses = service
         .spec
         .and_then(|spec| spec.cluster_ips)
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_service_has_an_address_of_each_family_unless_it_has_none() {
         let found = |addresses_of: serde_json::Value| {
-            addresses(
+            service_addresses(
                 serde_json::from_value(json!({ "spec": { "clusterIPs": addresses_of } })).unwrap(),
             )
         };
@@ -128,10 +128,10 @@ mod tests {
     #[test]
     fn pods_ask_a_resolver_that_is_not_ready_yet_in_the_domain_of_their_home() {
         let found = |is_ready, domain, home_domain| {
-            resolver(vec![[10, 96, 5, 5].into()], is_ready, domain, home_domain)
+            resolver_at(vec![[10, 96, 5, 5].into()], is_ready, domain, home_domain)
         };
         let of = |domain: &str, is_ready| {
-            Some(Resolver {
+            Some(ClusterResolver {
                 addresses: vec![[10, 96, 5, 5].into()],
                 domain: domain.to_owned(),
                 is_ready,
@@ -147,7 +147,7 @@ mod tests {
         );
         assert_eq!(found(true, None, Some("corp.local")), None);
         assert_eq!(
-            resolver(Vec::new(), true, Some("cluster.local"), None),
+            resolver_at(Vec::new(), true, Some("cluster.local"), None),
             None,
             "the Service has no address"
         );

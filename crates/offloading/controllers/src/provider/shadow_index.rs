@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use liqo_api::Key;
-use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 
 #[derive(Default)]
 pub struct ShadowIndex {
-    present: BTreeMap<Key, Arc<Shadow>>,
-    left: BTreeMap<Key, Vec<Arc<Shadow>>>,
+    present: BTreeMap<Key, Arc<ProviderShadowPod>>,
+    left: BTreeMap<Key, Vec<Arc<ProviderShadowPod>>>,
 }
 
 impl ShadowIndex {
     /// Takes over a change that the watch reported.
-    pub fn changed(&mut self, key: &Key, new: Option<&Arc<Shadow>>) {
+    pub fn apply_change(&mut self, key: &Key, new: Option<&Arc<ProviderShadowPod>>) {
         let old = match new {
             Some(new) => self.present.insert(key.clone(), new.clone()),
             None => self.present.remove(key),
@@ -31,12 +31,12 @@ impl ShadowIndex {
     }
 
     /// The shadow pods of this name that are gone.
-    pub fn left(&self, key: &Key) -> Vec<Arc<Shadow>> {
+    pub fn gone_pods(&self, key: &Key) -> Vec<Arc<ProviderShadowPod>> {
         self.left.get(key).cloned().unwrap_or_default()
     }
 
     /// Forgets the gone shadow pod with this UID: its usage is stored.
-    pub fn stored(&mut self, key: &Key, uid: &str) {
+    pub fn forget_stored(&mut self, key: &Key, uid: &str) {
         if let Some(left) = self.left.get_mut(key) {
             left.retain(|shadow| shadow.uid != uid);
             if left.is_empty() {
@@ -46,7 +46,7 @@ impl ShadowIndex {
     }
 
     /// All shadow pods of a namespace, also those that are gone.
-    pub fn in_namespace(&self, namespace: &str) -> Vec<(Key, Arc<Shadow>)> {
+    pub fn in_namespace(&self, namespace: &str) -> Vec<(Key, Arc<ProviderShadowPod>)> {
         let first = Key::new(namespace, "");
         let present = self
             .present
@@ -70,23 +70,25 @@ mod tests {
 
     use super::*;
 
-    fn shadow(uid: &str, phase: &str) -> Arc<Shadow> {
+    fn shadow(uid: &str, phase: &str) -> Arc<ProviderShadowPod> {
         let object = json!({ "metadata": { "name": "web", "uid": uid }, "spec": { "namespace": "demo", "pool": "p", "pod": "{}" },
             "status": { "phase": phase } });
-        Arc::new(Shadow::reduce(serde_json::from_value(object).unwrap()))
+        Arc::new(ProviderShadowPod::from_shadow_pod(
+            serde_json::from_value(object).unwrap(),
+        ))
     }
 
     #[test]
     fn a_shadow_pod_stays_until_what_its_pods_used_is_stored_also_if_another_one_has_its_name() {
         let (mut index, key) = (ShadowIndex::default(), Key::new("tenant", "web"));
-        index.changed(&key, Some(&shadow("a", "Pending")));
-        index.changed(&key, Some(&shadow("a", "Created")));
-        assert!(index.left(&key).is_empty(), "it changed");
-        index.changed(&key, Some(&shadow("b", "Created")));
-        index.changed(&key, None);
-        index.changed(&key, None);
+        index.apply_change(&key, Some(&shadow("a", "Pending")));
+        index.apply_change(&key, Some(&shadow("a", "Created")));
+        assert!(index.gone_pods(&key).is_empty(), "it changed");
+        index.apply_change(&key, Some(&shadow("b", "Created")));
+        index.apply_change(&key, None);
+        index.apply_change(&key, None);
         let left: Vec<String> = index
-            .left(&key)
+            .gone_pods(&key)
             .iter()
             .map(|shadow| shadow.uid.clone())
             .collect();
@@ -98,8 +100,8 @@ mod tests {
             ),
             (2, 0)
         );
-        index.stored(&key, "a");
-        index.stored(&key, "b");
+        index.forget_stored(&key, "a");
+        index.forget_stored(&key, "b");
         assert!(index.left.is_empty() && index.in_namespace("tenant").is_empty());
     }
 }

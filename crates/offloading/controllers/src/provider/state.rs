@@ -27,20 +27,22 @@ use liqo_api::{
     labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
-use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
+use liqo_controller_runtime::{
+    Cache, Context, Key, Queue, cache::without_managed_fields, foreign_clusters,
+};
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::mapped::{
     self, ConsumerNamespace, Destination, DestinationState, NamespaceKind,
 };
-use liqo_offloading_rules::pod::admission::Offer;
-use liqo_offloading_rules::pod::carry::home_names::{Resolver, announced_domain};
+use liqo_offloading_rules::pod::admission::PoolOffer;
+use liqo_offloading_rules::pod::carry::home_names::{ClusterResolver, announced_domain};
 use liqo_offloading_rules::pod::ledger::Ledger;
-use liqo_offloading_rules::pod::reclaim::TakenBack;
-use liqo_offloading_rules::pod::remote_pod::{PodIndex, RemotePod, WatchedPod};
-use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::reclaim::PodReclaim;
+use liqo_offloading_rules::pod::remote_pod::{ProviderPodIndex, RemotePod, WatchedPod};
+use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use liqo_offloading_rules::replica::isolation::{self, IsolationPolicy};
-use liqo_offloading_rules::replica::source::Source;
+use liqo_offloading_rules::replica::source::ReplicaSource;
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -48,16 +50,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::resolver::ResolverService;
 use super::shadow_index::ShadowIndex;
-use super::triggers::{self, ReplicaGroup, Target, TenantPods, Trigger};
-use crate::metering::Recorder;
-use crate::networks::Networks;
+use super::triggers::{self, ProviderTarget, ProviderTrigger, ReplicaGroup, TenantPods};
+use crate::metering::UsageRecorder;
+use crate::networks::NetworksToPeers;
 
 /// Page size for remote pods: each may be as large as a record.
 const PODS_PAGE: u32 = 50;
 
 /// A step of a controller failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ProviderError {
     /// A request to the API server.
     #[error(transparent)]
     Request(#[from] StepError),
@@ -70,41 +72,41 @@ pub enum Error {
 }
 
 /// The caches, indexes and queues.
-pub struct Provider {
+pub struct ProviderState {
     pub context: Context,
-    pub queues: Queues,
+    pub queues: ProviderQueues,
     pub namespaces: Cache<ConsumerNamespace>,
     maps: Cache<NamespaceMap>,
-    pub offers: Cache<Offer>,
+    pub offers: Cache<PoolOffer>,
     /// The `NamespaceOffloading`s that Liqo created, in mapped namespaces whose pods are lent on.
     pub lent_on: Cache<NamespaceOffloading>,
-    pub shadows: Cache<Shadow>,
+    pub shadows: Cache<ProviderShadowPod>,
     pub pods: Cache<RemotePod>,
     /// Everything reflected but Secrets.
-    pub records: Cache<Source>,
+    pub records: Cache<ReplicaSource>,
     policies: Cache<PeeringPolicy>,
     /// The providers to which each namespace of this cluster is offloaded, and the namespace's
     /// names there.
     remote_namespaces: Cache<BTreeSet<(ClusterId, String)>>,
     /// The networks to the consumers.
-    pub networks: Networks,
+    pub networks: NetworksToPeers,
     /// Without their status, which does not tell which policy selects them.
     foreign_clusters: Cache<ForeignCluster>,
     /// The overhead of each `RuntimeClass`.
     runtime_classes: Cache<ResourceList>,
-    pub nodes: Cache<LocalNode>,
+    pub nodes: Cache<ProviderNode>,
     resolver: ResolverService,
-    pub index: Arc<Mutex<PodIndex>>,
+    pub index: Arc<Mutex<ProviderPodIndex>>,
     pub shadow_index: Arc<Mutex<ShadowIndex>>,
     pub ledger: Arc<Mutex<Ledger>>,
     /// Stores what pods used under contracts.
-    pub recorder: Arc<Recorder>,
+    pub recorder: Arc<UsageRecorder>,
     /// The Secrets of each tenant namespace.
     secrets: Mutex<HashMap<String, TenantSecrets>>,
     /// Held while the pod in a record is parsed and converted.
     pub parsing: Mutex<()>,
     /// Shadow pods whose pods end because their room or their node is taken back, by offer.
-    pub taken_back: Mutex<HashMap<Key, BTreeMap<Key, TakenBack>>>,
+    pub taken_back: Mutex<HashMap<Key, BTreeMap<Key, PodReclaim>>>,
 }
 
 /// The remote pods here and their records, for the consumer's side: a provider of ours may run our
@@ -112,17 +114,17 @@ pub struct Provider {
 #[derive(Clone)]
 pub struct RemotePods {
     pods: Cache<RemotePod>,
-    shadows: Cache<Shadow>,
+    shadows: Cache<ProviderShadowPod>,
 }
 
 impl RemotePods {
     /// Waits for the initial list. `false` if the context ended before.
     pub async fn synced(&self) -> bool {
-        self.pods.synced().await && self.shadows.synced().await
+        self.pods.wait_until_synced().await && self.shadows.wait_until_synced().await
     }
 
     /// Whether a pod of this consumer has this address.
-    pub fn have(&self, consumer: &ClusterId, address: IpAddr) -> bool {
+    pub fn has_address(&self, consumer: &ClusterId, address: IpAddr) -> bool {
         self.pods
             .all()
             .iter()
@@ -144,12 +146,12 @@ impl RemotePods {
             .shadows
             .in_namespace(&tenant_namespace(consumer))
             .into_iter();
-        let is_meant = |record: &Shadow| {
+        let is_meant = |record: &ProviderShadowPod| {
             record.pod_name == name
-                && (namespaces.contains(&record.namespace.as_str()) || record.had(address))
+                && (namespaces.contains(&record.namespace.as_str()) || record.had_address(address))
         };
         let mut of_pod = records.filter(|(_, record)| is_meant(record)).peekable();
-        let reason = of_pod.peek()?.1.taken_back()?.to_owned();
+        let reason = of_pod.peek()?.1.reclaim_reason()?.to_owned();
         let is_there = |key: &Key| {
             self.pods
                 .all()
@@ -157,14 +159,14 @@ impl RemotePods {
                 .any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == key.name)
         };
         of_pod
-            .all(|(key, record)| record.taken_back().is_some() && !is_there(&key))
+            .all(|(key, record)| record.reclaim_reason().is_some() && !is_there(&key))
             .then_some(reason)
     }
 }
 
 /// A node of this cluster, real or virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LocalNode {
+pub struct ProviderNode {
     pub labels: BTreeMap<String, String>,
     /// The networks of a real node that are not private.
     networks: BTreeSet<IpNet>,
@@ -177,13 +179,13 @@ pub struct LocalNode {
 struct TenantSecrets {
     /// UID of the tenant namespace.
     uid: String,
-    secrets: Cache<Source>,
+    secrets: Cache<ReplicaSource>,
     stop: CancellationToken,
 }
 
 /// One queue for each kind of [`Target`]. Tenants take turns where one of them can have many keys.
 #[derive(Clone)]
-pub struct Queues {
+pub struct ProviderQueues {
     pub namespaces: Queue<String>,
     pub tenant_secrets: Queue<String>,
     pub tenant_pods: Queue<TenantPods>,
@@ -194,7 +196,7 @@ pub struct Queues {
     pub isolation: Queue<()>,
 }
 
-impl Default for Queues {
+impl Default for ProviderQueues {
     fn default() -> Self {
         Self {
             namespaces: Queue::new(),
@@ -209,24 +211,26 @@ impl Default for Queues {
     }
 }
 
-impl Queues {
-    pub fn add(&self, triggers: impl IntoIterator<Item = Trigger>) {
-        for Trigger { target, delay } in triggers {
+impl ProviderQueues {
+    pub fn add(&self, triggers: impl IntoIterator<Item = ProviderTrigger>) {
+        for ProviderTrigger { target, delay } in triggers {
             match target {
-                Target::Namespaces(tenant) => add(&self.namespaces, tenant, delay),
-                Target::TenantSecrets(tenant) => add(&self.tenant_secrets, tenant, delay),
-                Target::TenantPods(pods) => add(&self.tenant_pods, pods, delay),
-                Target::ShadowPod(key) => add(&self.shadow_pods, key, delay),
-                Target::Replicas(group) => add(&self.replicas, group, delay),
-                Target::Account(offer) => add(&self.accounts, offer, delay),
-                Target::Usage => add(&self.usage, (), delay),
-                Target::Isolation => add(&self.isolation, (), delay),
+                ProviderTarget::Namespaces(tenant) => add_key(&self.namespaces, tenant, delay),
+                ProviderTarget::TenantSecrets(tenant) => {
+                    add_key(&self.tenant_secrets, tenant, delay)
+                }
+                ProviderTarget::TenantPods(pods) => add_key(&self.tenant_pods, pods, delay),
+                ProviderTarget::ShadowPod(key) => add_key(&self.shadow_pods, key, delay),
+                ProviderTarget::Replicas(group) => add_key(&self.replicas, group, delay),
+                ProviderTarget::Account(offer) => add_key(&self.accounts, offer, delay),
+                ProviderTarget::Usage => add_key(&self.usage, (), delay),
+                ProviderTarget::Isolation => add_key(&self.isolation, (), delay),
             }
         }
     }
 }
 
-fn add<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(
+fn add_key<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(
     queue: &Queue<K>,
     key: K,
     delay: Duration,
@@ -239,21 +243,21 @@ fn add<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(
 }
 
 /// The inputs and outputs of the watches.
-struct Watches<'a> {
+struct WatchBuilder<'a> {
     context: &'a Context,
-    queues: Queues,
-    index: Arc<Mutex<PodIndex>>,
+    queues: ProviderQueues,
+    index: Arc<Mutex<ProviderPodIndex>>,
     shadow_index: Arc<Mutex<ShadowIndex>>,
     ledger: Arc<Mutex<Ledger>>,
 }
 
-impl Watches<'_> {
+impl WatchBuilder<'_> {
     /// Watches all objects of a kind. `triggers` names what to enqueue after a change.
-    fn all<K, R>(
+    fn watch_kind<K, R>(
         &self,
         config: Config,
         reduce: impl Fn(K) -> Option<R> + Send + 'static,
-        triggers: impl FnMut(&Key, Option<&R>, Option<&R>) -> Vec<Trigger> + Send + 'static,
+        triggers: impl FnMut(&Key, Option<&R>, Option<&R>) -> Vec<ProviderTrigger> + Send + 'static,
     ) -> Cache<R>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -284,23 +288,23 @@ impl Watches<'_> {
             mapped::MAPPED
         );
         let ledger = self.ledger.clone();
-        self.all(
+        self.watch_kind(
             Config::default().labels(&ours),
-            ConsumerNamespace::reduce,
+            ConsumerNamespace::from_namespace,
             move |_, old, new| {
-                ledger.lock().recount();
+                ledger.lock().discard_sums();
                 triggers::namespace_changed(old, new)
             },
         )
     }
 
     fn maps(&self) -> Cache<NamespaceMap> {
-        self.all(Config::default(), reduce_map, |key, old, new| {
+        self.watch_kind(Config::default(), reduce_map, |key, old, new| {
             triggers::map_changed(&key.namespace, old, new)
         })
     }
 
-    fn shadows(&self) -> Cache<Shadow> {
+    fn shadows(&self) -> Cache<ProviderShadowPod> {
         let (api, stop) = (
             Api::<ShadowPod>::all(self.context.client.clone()),
             self.context.stop.clone(),
@@ -314,9 +318,9 @@ impl Watches<'_> {
             api,
             Config::default(),
             stop,
-            |shadow| Some(Shadow::reduce(shadow)),
+            |shadow| Some(ProviderShadowPod::from_shadow_pod(shadow)),
             move |key, old, new| {
-                index.lock().changed(key, new);
+                index.lock().apply_change(key, new);
                 let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
                 let triggers = triggers::shadow_pod_changed(key, old, new);
                 // A pod that does not wait for room leaves the ledger again when it is reconciled.
@@ -324,7 +328,7 @@ impl Watches<'_> {
                     .filter(|_| !triggers.is_empty())
                     .and_then(|new| new.admission_request(key))
                 {
-                    ledger.lock().arrived(request);
+                    ledger.lock().add_waiting_pod(request);
                 }
                 queues.add(triggers);
             },
@@ -344,9 +348,11 @@ impl Watches<'_> {
             api,
             config,
             self.context.stop.clone(),
-            RemotePod::reduce,
+            RemotePod::from_pod,
             move |_, old, new| {
-                queues.add(triggers::shadow_pods(index.lock().changed(old, new)));
+                queues.add(triggers::shadow_pods_due(
+                    index.lock().pod_changed(old, new),
+                ));
                 let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
                 queues.add(triggers::room_freed(ledger.lock().pod_changed(old, new)));
                 queues.add(triggers::remote_pod_changed(
@@ -361,11 +367,11 @@ impl Watches<'_> {
         )
     }
 
-    fn records(&self, maps: &Cache<NamespaceMap>) -> Cache<Source> {
+    fn records(&self, maps: &Cache<NamespaceMap>) -> Cache<ReplicaSource> {
         let maps = maps.clone();
-        self.all(
+        self.watch_kind(
             Config::default(),
-            |object: ReflectedObject| Some(Source::of_object(object)),
+            |object: ReflectedObject| Some(ReplicaSource::from_object(object)),
             move |key, old, new| {
                 triggers::record_changed(&key.namespace, old, new, || {
                     maps.get(&Key::new(&key.namespace, NAMESPACE_MAP))
@@ -378,7 +384,7 @@ impl Watches<'_> {
         let ours = Config::default().labels(&format!("{}=true", labels::MANAGED));
         let namespaces = namespaces.clone();
         let without_status = |mut offloading: NamespaceOffloading| {
-            if !lent_on::is_lent_on(&offloading) {
+            if !lent_on::is_brokered(&offloading) {
                 return None;
             }
             offloading.status = None;
@@ -386,7 +392,7 @@ impl Watches<'_> {
             offloading.metadata.resource_version = None;
             Some(offloading)
         };
-        self.all(ours, without_status, move |key, _, _| {
+        self.watch_kind(ours, without_status, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
             namespace
                 .map(|namespace| triggers::lent_on_changed(&namespace))
@@ -394,21 +400,26 @@ impl Watches<'_> {
         })
     }
 
-    fn nodes(&self, records: &Cache<Source>) -> Cache<LocalNode> {
+    fn nodes(&self, records: &Cache<ReplicaSource>) -> Cache<ProviderNode> {
         let records = records.clone();
-        self.all(Config::default(), LocalNode::reduce, move |_, old, new| {
-            let mut triggers = Vec::new();
-            if old.map(|node| &node.networks) != new.map(|node| &node.networks) {
-                triggers.extend(triggers::node_changed());
-            }
-            if old.and_then(|node| node.cordoned_since) != new.and_then(|node| node.cordoned_since)
-            {
-                triggers.extend(triggers::cordoned_changed(
-                    records.all().iter().map(|(_, source)| source.as_ref()),
-                ));
-            }
-            triggers
-        })
+        self.watch_kind(
+            Config::default(),
+            ProviderNode::reduce,
+            move |_, old, new| {
+                let mut triggers = Vec::new();
+                if old.map(|node| &node.networks) != new.map(|node| &node.networks) {
+                    triggers.extend(triggers::node_changed());
+                }
+                if old.and_then(|node| node.cordoned_since)
+                    != new.and_then(|node| node.cordoned_since)
+                {
+                    triggers.extend(triggers::cordoned_changed(
+                        records.all().iter().map(|(_, source)| source.as_ref()),
+                    ));
+                }
+                triggers
+            },
+        )
     }
 
     fn resolver(&self) -> ResolverService {
@@ -418,48 +429,48 @@ impl Watches<'_> {
         })
     }
 
-    fn networks(&self, namespaces: &Cache<ConsumerNamespace>) -> Networks {
+    fn networks(&self, namespaces: &Cache<ConsumerNamespace>) -> NetworksToPeers {
         let (queues, namespaces) = (self.queues.clone(), namespaces.clone());
-        Networks::follow(self.context, move |peer, old, new| {
+        NetworksToPeers::follow(self.context, move |peer, old, new| {
             queues.add(triggers::network_changed(
                 &peer,
                 old,
                 new,
-                &by_name(&namespaces),
+                &namespaces_by_name(&namespaces),
             ));
         })
     }
 }
 
-impl Provider {
+impl ProviderState {
     /// Starts all watches.
     pub fn start(context: Context) -> Self {
         let (index, shadow_index, ledger) = Default::default();
-        let watches = Watches {
+        let watches = WatchBuilder {
             context: &context,
-            queues: Queues::default(),
+            queues: ProviderQueues::default(),
             index,
             shadow_index,
             ledger,
         };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
-        let offers = watches.all(
+        let offers = watches.watch_kind(
             Config::default(),
-            |offer: ResourceOffer| Offer::reduce(offer),
+            |offer: ResourceOffer| PoolOffer::from_resource_offer(offer),
             triggers::offer_changed,
         );
-        let policies = watches.all(Config::default(), without_status, |_, _, _| {
+        let policies = watches.watch_kind(Config::default(), without_status, |_, _, _| {
             triggers::policy_changed()
         });
-        let foreign_clusters = watches.all(
+        let foreign_clusters = watches.watch_kind(
             Config::default(),
             |cluster| Some(without_volatile(cluster)),
             |_, _, _| triggers::policy_changed(),
         );
-        let runtime_classes = watches.all(
+        let runtime_classes = watches.watch_kind(
             Config::default(),
-            |class| Some(overhead(class)),
+            |class| Some(overhead_of_class(class)),
             |_, _, _| triggers::policy_changed(),
         );
         let records = watches.records(&maps);
@@ -469,12 +480,14 @@ impl Provider {
             nodes: watches.nodes(&records),
             records,
             lent_on: watches.lent_on(&namespaces),
-            remote_namespaces: watches.all(Config::default(), remote_namespaces, |_, _, _| {
-                triggers::remote_namespaces_changed()
-            }),
+            remote_namespaces: watches.watch_kind(
+                Config::default(),
+                remote_namespaces,
+                |_, _, _| triggers::remote_namespaces_changed(),
+            ),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
-            recorder: Recorder::start(&context, labels::CONSUMER_ID, "provider"),
+            recorder: UsageRecorder::start(&context, labels::CONSUMER_ID, "provider"),
             queues: watches.queues,
             index: watches.index,
             shadow_index: watches.shadow_index,
@@ -495,19 +508,19 @@ impl Provider {
     /// Waits for all initial lists: until then, absence proves nothing. `false` if a watch ended
     /// before.
     pub async fn synced(&self) -> bool {
-        self.namespaces.synced().await
-            && self.maps.synced().await
-            && self.offers.synced().await
-            && self.lent_on.synced().await
-            && self.shadows.synced().await
-            && self.pods.synced().await
-            && self.records.synced().await
-            && self.policies.synced().await
-            && self.foreign_clusters.synced().await
-            && self.runtime_classes.synced().await
+        self.namespaces.wait_until_synced().await
+            && self.maps.wait_until_synced().await
+            && self.offers.wait_until_synced().await
+            && self.lent_on.wait_until_synced().await
+            && self.shadows.wait_until_synced().await
+            && self.pods.wait_until_synced().await
+            && self.records.wait_until_synced().await
+            && self.policies.wait_until_synced().await
+            && self.foreign_clusters.wait_until_synced().await
+            && self.runtime_classes.wait_until_synced().await
             && self.networks.synced().await
-            && self.nodes.synced().await
-            && self.remote_namespaces.synced().await
+            && self.nodes.wait_until_synced().await
+            && self.remote_namespaces.wait_until_synced().await
             && self.resolver.synced().await
             && self.recorder.synced().await
     }
@@ -532,7 +545,7 @@ impl Provider {
 
     /// Every tenant and mapped namespace, by name.
     pub fn all_namespaces(&self) -> BTreeMap<String, Arc<ConsumerNamespace>> {
-        by_name(&self.namespaces)
+        namespaces_by_name(&self.namespaces)
     }
 
     pub fn map(&self, tenant: &str) -> Option<Arc<NamespaceMap>> {
@@ -541,7 +554,7 @@ impl Provider {
 
     /// Returns the destination of objects of a consumer's namespace.
     pub fn destination(&self, tenant: &str, home: &str) -> Destination {
-        mapped::destination(
+        mapped::find_destination(
             self.tenant(tenant).as_deref(),
             self.map(tenant).as_deref(),
             home,
@@ -570,11 +583,11 @@ impl Provider {
                 .is_some_and(|offer| offer.borrowed)
         };
         if destination.state == DestinationState::Ready
-            && !self.sends_on(&destination.namespace)
+            && !self.takes_lent_on_pods(&destination.namespace)
             && is_borrowed()
         {
             destination.state =
-                DestinationState::NotReady(mapped::not_lent_on(&destination.namespace));
+                DestinationState::NotReady(mapped::not_brokered_message(&destination.namespace));
         }
         destination
     }
@@ -596,7 +609,7 @@ impl Provider {
     }
 
     /// Whether new pods of this mapped namespace may be created for other clusters.
-    pub fn sends_on(&self, namespace: &str) -> bool {
+    pub fn takes_lent_on_pods(&self, namespace: &str) -> bool {
         lent_on::takes_new_pods(
             self.lent_on
                 .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
@@ -623,9 +636,9 @@ impl Provider {
     }
 
     /// The resolver that new pods of this tenant ask. `None` if there is none.
-    pub fn resolver_for(&self, tenant: &str) -> Option<Resolver> {
+    pub fn resolver_for(&self, tenant: &str) -> Option<ClusterResolver> {
         self.resolver
-            .for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))
+            .resolver_for_pods(self.map(tenant).as_deref().and_then(announced_domain))
     }
 
     /// Returns the policy for this consumer now. `None` if no policy selects it.
@@ -637,11 +650,11 @@ impl Provider {
             .map(|(_, policy)| policy)
             .collect();
         let cluster = foreign_clusters::of_peer(&self.foreign_clusters, consumer);
-        usage::of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
+        usage::policy_of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
     }
 
     /// Whether this tenant's pods are charged by requests or by limits.
-    pub fn charge(&self, tenant: &str) -> Charge {
+    pub fn charge_basis(&self, tenant: &str) -> Charge {
         let policy = self
             .tenant(tenant)
             .and_then(|tenant| self.policy_of(&tenant.consumer));
@@ -658,7 +671,7 @@ impl Provider {
     }
 
     /// Returns the withdrawal that affects the pod of this shadow pod.
-    pub fn taken_back_of(&self, shadow: &Key, pool: &str) -> Option<TakenBack> {
+    pub fn resources_taken_back(&self, shadow: &Key, pool: &str) -> Option<PodReclaim> {
         let offer = Key::new(shadow.namespace.clone(), pool);
         self.taken_back.lock().get(&offer)?.get(shadow).cloned()
     }
@@ -695,7 +708,7 @@ impl Provider {
         let config = self.context.config();
         let prefixes = self
             .networks
-            .of(consumer)
+            .network_of_peer(consumer)
             .iter()
             .flat_map(|network| network.prefixes().collect::<Vec<_>>())
             .collect();
@@ -719,7 +732,7 @@ impl Provider {
             .filter_map(|one| isolation::allowed_ingress_source(one))
             .collect();
         let internal = self.internal_networks();
-        let cluster_dns = self.resolver.for_pods_of(None).is_none();
+        let cluster_dns = self.resolver.resolver_for_pods(None).is_none();
         let consumer = consumer.clone();
         IsolationPolicy {
             consumer,
@@ -733,7 +746,7 @@ impl Provider {
     }
 
     /// The sources in the Secrets of a tenant namespace. `None` while not all of them are known.
-    pub fn secrets_of(&self, tenant: &str) -> Option<Vec<Arc<Source>>> {
+    pub fn secrets_of_tenant(&self, tenant: &str) -> Option<Vec<Arc<ReplicaSource>>> {
         let secrets = self.secrets.lock();
         let known = secrets
             .get(tenant)
@@ -767,7 +780,7 @@ impl Provider {
             api,
             only_reflected,
             stop.clone(),
-            Source::of_secret,
+            ReplicaSource::from_secret,
             move |_, old, new| {
                 queues.add(triggers::secret_changed(
                     old.map(AsRef::as_ref),
@@ -778,7 +791,7 @@ impl Provider {
         let (queues, listed) = (self.queues.clone(), secrets.clone());
         let all = triggers::secrets_listed(&tenant, self.map(&tenant).as_deref());
         tokio::spawn(async move {
-            if listed.synced().await {
+            if listed.wait_until_synced().await {
                 queues.add(all);
             }
         });
@@ -786,7 +799,9 @@ impl Provider {
     }
 }
 
-fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<ConsumerNamespace>> {
+fn namespaces_by_name(
+    namespaces: &Cache<ConsumerNamespace>,
+) -> BTreeMap<String, Arc<ConsumerNamespace>> {
     namespaces
         .all()
         .into_iter()
@@ -813,7 +828,7 @@ fn reduce_map(mut map: NamespaceMap) -> Option<NamespaceMap> {
     map.metadata.labels = None;
     map.metadata.annotations = domain.map(|domain| [domain].into());
     if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) {
-        whole(map)
+        without_managed_fields(map)
     } else {
         None
     }
@@ -830,7 +845,7 @@ fn without_volatile(mut cluster: ForeignCluster) -> ForeignCluster {
 /// The taint that Kubernetes gives a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-impl LocalNode {
+impl ProviderNode {
     #[allow(clippy::unnecessary_wraps, reason = "the cache keeps every node")]
     fn reduce(node: Node) -> Option<Self> {
         let (mut networks, cordoned_since) =
@@ -863,11 +878,11 @@ fn cordoned_since(node: &Node) -> Option<Timestamp> {
 }
 
 /// The amounts that a `RuntimeClass` adds to the requests of each pod.
-fn overhead(class: RuntimeClass) -> ResourceList {
+fn overhead_of_class(class: RuntimeClass) -> ResourceList {
     class
         .overhead
         .and_then(|overhead| overhead.pod_fixed)
-        .map(|fixed| requests::list(&fixed))
+        .map(|fixed| requests::parse_amounts(&fixed))
         .unwrap_or_default()
 }
 
@@ -891,7 +906,7 @@ mod tests {
     }
 
     fn overhead_of(class: RuntimeClass) -> String {
-        overhead(class)
+        overhead_of_class(class)
             .iter()
             .map(|(name, quantity)| format!("{name}={quantity}"))
             .collect::<Vec<_>>()

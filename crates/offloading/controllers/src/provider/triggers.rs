@@ -28,14 +28,14 @@ use liqo_api::{
     ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, pods, tenant_namespace,
 };
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
-use liqo_offloading_rules::pod::admission::Offer;
+use liqo_offloading_rules::pod::admission::PoolOffer;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
-use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 use liqo_offloading_rules::replica::isolation;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::source::Source;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::source::ReplicaSource;
 
-use crate::networks::Network;
+use crate::networks::NetworkToPeer;
 
 /// Time for the consumer to take back an endpoint whose pod is gone here, before it is removed
 /// here.
@@ -49,7 +49,7 @@ const ISOLATION_DELAY: Duration = Duration::from_millis(300);
 /// The sources of a namespace that are reconciled together. Endpoints change much more often than
 /// what pods reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Group {
+pub enum SourceGroup {
     /// The objects that pods reference: `ConfigMap`s and Secrets. Objects of unknown kinds, which
     /// are refused, are among them.
     Named,
@@ -69,11 +69,11 @@ pub struct ReplicaGroup {
     pub tenant: String,
     /// The namespace in the consumer's cluster.
     pub home: String,
-    pub group: Group,
+    pub group: SourceGroup,
 }
 
 impl ReplicaGroup {
-    fn new(tenant: &str, home: &str, group: Group) -> Self {
+    fn new(tenant: &str, home: &str, group: SourceGroup) -> Self {
         Self {
             tenant: tenant.to_owned(),
             home: home.to_owned(),
@@ -82,13 +82,13 @@ impl ReplicaGroup {
     }
 
     /// The group that this source belongs to.
-    pub fn of(source: &Source) -> Self {
+    pub fn of_source(source: &ReplicaSource) -> Self {
         let group = match source.kind {
-            None | Some(Kind::ConfigMap | Kind::Secret) => Group::Named,
-            Some(Kind::Service | Kind::EndpointSlice) => Group::Services,
-            Some(Kind::Ingress) => Group::Ingresses,
-            Some(Kind::NetworkPolicy) => Group::Policies,
-            Some(Kind::PodDisruptionBudget) => Group::Budgets,
+            None | Some(ReplicaKind::ConfigMap | ReplicaKind::Secret) => SourceGroup::Named,
+            Some(ReplicaKind::Service | ReplicaKind::EndpointSlice) => SourceGroup::Services,
+            Some(ReplicaKind::Ingress) => SourceGroup::Ingresses,
+            Some(ReplicaKind::NetworkPolicy) => SourceGroup::Policies,
+            Some(ReplicaKind::PodDisruptionBudget) => SourceGroup::Budgets,
         };
         Self::new(&source.key.namespace, &source.home, group)
     }
@@ -107,7 +107,7 @@ pub struct TenantPods {
 
 /// A key, and its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
+pub enum ProviderTarget {
     /// The mapped namespaces of a tenant namespace.
     Namespaces(String),
     /// The watch of a tenant namespace's Secrets.
@@ -125,77 +125,83 @@ pub enum Target {
 
 /// A target, and how long to wait before it is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Trigger {
-    pub target: Target,
+pub struct ProviderTrigger {
+    pub target: ProviderTarget,
     pub delay: Duration,
 }
 
-impl Target {
-    fn now(self) -> Trigger {
-        self.after(Duration::ZERO)
+impl ProviderTarget {
+    fn due_now(self) -> ProviderTrigger {
+        self.due_after(Duration::ZERO)
     }
 
-    fn after(self, delay: Duration) -> Trigger {
-        Trigger {
+    fn due_after(self, delay: Duration) -> ProviderTrigger {
+        ProviderTrigger {
             target: self,
             delay,
         }
     }
 }
 
-fn namespaces(tenant: &str) -> Trigger {
-    Target::Namespaces(tenant.to_owned()).now()
+fn namespaces_due(tenant: &str) -> ProviderTrigger {
+    ProviderTarget::Namespaces(tenant.to_owned()).due_now()
 }
 
-fn pods_of(tenant: &str, all: bool) -> Trigger {
-    Target::TenantPods(TenantPods {
+fn tenant_pods_due(tenant: &str, all: bool) -> ProviderTrigger {
+    ProviderTarget::TenantPods(TenantPods {
         tenant: tenant.to_owned(),
         home: None,
         all,
     })
-    .now()
+    .due_now()
 }
 
-fn pods_in(tenant: &str, home: &str) -> Trigger {
-    Target::TenantPods(TenantPods {
+fn namespace_pods_due(tenant: &str, home: &str) -> ProviderTrigger {
+    ProviderTarget::TenantPods(TenantPods {
         tenant: tenant.to_owned(),
         home: Some(home.to_owned()),
         all: true,
     })
-    .now()
+    .due_now()
 }
 
-fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
-    Target::Replicas(ReplicaGroup::new(tenant, home, group)).now()
+fn replicas_due(tenant: &str, home: &str, group: SourceGroup) -> ProviderTrigger {
+    ProviderTarget::Replicas(ReplicaGroup::new(tenant, home, group)).due_now()
 }
 
-fn all_replicas(tenant: &str, home: &str) -> [Trigger; 5] {
+fn all_replicas_due(tenant: &str, home: &str) -> [ProviderTrigger; 5] {
     [
-        Group::Named,
-        Group::Services,
-        Group::Ingresses,
-        Group::Policies,
-        Group::Budgets,
+        SourceGroup::Named,
+        SourceGroup::Services,
+        SourceGroup::Ingresses,
+        SourceGroup::Policies,
+        SourceGroup::Budgets,
     ]
-    .map(|group| replicas(tenant, home, group))
+    .map(|group| replicas_due(tenant, home, group))
 }
 
 /// A tenant or mapped namespace changed.
 pub fn namespace_changed(
     old: Option<&ConsumerNamespace>,
     new: Option<&ConsumerNamespace>,
-) -> Vec<Trigger> {
+) -> Vec<ProviderTrigger> {
     let of = |namespace: &ConsumerNamespace| {
         let tenant = tenant_namespace(&namespace.consumer);
-        let mut triggers = vec![namespaces(&tenant)];
+        let mut triggers = vec![namespaces_due(&tenant)];
         match &namespace.kind {
             NamespaceKind::Tenant { .. } => {
-                triggers.extend([pods_of(&tenant, true), Target::TenantSecrets(tenant).now()]);
+                triggers.extend([
+                    tenant_pods_due(&tenant, true),
+                    ProviderTarget::TenantSecrets(tenant).due_now(),
+                ]);
             }
             NamespaceKind::Mapped { home } => {
                 // What runs in a namespace that is no longer the consumer's takes no room.
-                triggers.extend([pods_in(&tenant, home), pods_of(&tenant, false)]);
-                triggers.extend(all_replicas(&tenant, home));
+                triggers.extend([
+                    namespace_pods_due(&tenant, home),
+                    tenant_pods_due(&tenant, false),
+                ]);
+                triggers.extend(all_replicas_due(&tenant, home));
             }
         }
         triggers
@@ -209,7 +215,7 @@ pub fn map_changed(
     tenant: &str,
     old: Option<&NamespaceMap>,
     new: Option<&NamespaceMap>,
-) -> Vec<Trigger> {
+) -> Vec<ProviderTrigger> {
     let named = |map: &NamespaceMap| {
         let reported = map
             .status
@@ -225,18 +231,21 @@ pub fn map_changed(
     let homes: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(named).collect();
     let changed = homes
         .iter()
-        .filter(|home| said_of(home, old) != said_of(home, new));
+        .filter(|home| map_entries(home, old) != map_entries(home, new));
     let content = changed.flat_map(|home| {
-        [pods_in(tenant, home)]
+        [namespace_pods_due(tenant, home)]
             .into_iter()
-            .chain(all_replicas(tenant, home))
+            .chain(all_replicas_due(tenant, home))
     });
-    [namespaces(tenant)].into_iter().chain(content).collect()
+    [namespaces_due(tenant)]
+        .into_iter()
+        .chain(content)
+        .collect()
 }
 
 /// Returns the entries of a map for a namespace: the wish of the consumer, and the report of this
 /// cluster.
-fn said_of<'a>(
+fn map_entries<'a>(
     home: &str,
     map: Option<&'a NamespaceMap>,
 ) -> (Option<&'a WantedNamespace>, Option<&'a MappedNamespace>) {
@@ -247,20 +256,24 @@ fn said_of<'a>(
 }
 
 /// A `ResourceOffer` changed. The mapped namespaces of borrowed pools are offloaded to their nodes.
-pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> Vec<Trigger> {
-    let nodes = |offer: Option<&Offer>| {
+pub fn offer_changed(
+    offer: &Key,
+    old: Option<&PoolOffer>,
+    new: Option<&PoolOffer>,
+) -> Vec<ProviderTrigger> {
+    let nodes = |offer: Option<&PoolOffer>| {
         offer
             .filter(|offer| offer.borrowed)
             .map(|offer| offer.nodes.clone())
     };
-    let lent_on = (nodes(old) != nodes(new)).then(|| namespaces(&offer.namespace));
+    let lent_on = (nodes(old) != nodes(new)).then(|| namespaces_due(&offer.namespace));
     // Pods that wait for the nodes that it had are created again.
     let has_other_nodes = old
         .zip(new)
         .is_some_and(|(old, new)| old.nodes != new.nodes);
     [
-        pods_of(&offer.namespace, has_other_nodes),
-        Target::Account(offer.clone()).now(),
+        tenant_pods_due(&offer.namespace, has_other_nodes),
+        ProviderTarget::Account(offer.clone()).due_now(),
     ]
     .into_iter()
     .chain(lent_on)
@@ -269,21 +282,25 @@ pub fn offer_changed(offer: &Key, old: Option<&Offer>, new: Option<&Offer>) -> V
 
 /// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has
 /// policies that travel, and pods that do.
-pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<Trigger> {
+pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<ProviderTrigger> {
     let tenant = tenant_namespace(&namespace.consumer);
-    [namespaces(&tenant), pods_of(&tenant, false)]
+    [namespaces_due(&tenant), tenant_pods_due(&tenant, false)]
         .into_iter()
         .chain(isolation_changed([namespace]))
         .collect()
 }
 
 /// A shadow pod changed. The provider itself writes the status, so a change of that alone is none.
-pub fn shadow_pod_changed(key: &Key, old: Option<&Shadow>, new: Option<&Shadow>) -> Vec<Trigger> {
+pub fn shadow_pod_changed(
+    key: &Key,
+    old: Option<&ProviderShadowPod>,
+    new: Option<&ProviderShadowPod>,
+) -> Vec<ProviderTrigger> {
     let is_change = old
         .zip(new)
         .is_none_or(|(old, new)| new.differs_beyond_status(old));
     if is_change {
-        shadow_pods([key.clone()])
+        shadow_pods_due([key.clone()])
     } else {
         Vec::new()
     }
@@ -295,28 +312,28 @@ pub fn remote_pod_changed(
     old: Option<&RemotePod>,
     new: Option<&RemotePod>,
     home_of: impl FnOnce(&str) -> Option<String>,
-) -> Vec<Trigger> {
+) -> Vec<ProviderTrigger> {
     let mut triggers = Vec::new();
     for pod in [old, new].into_iter().flatten() {
-        triggers.push(Target::ShadowPod(pod.shadow_key()).now());
-        triggers.push(Target::Account(pod.account().offer()).after(ROOM_DELAY));
+        triggers.push(ProviderTarget::ShadowPod(pod.shadow_key()).due_now());
+        triggers.push(ProviderTarget::Account(pod.account().offer_key()).due_after(ROOM_DELAY));
     }
     let Some(old) = old else { return triggers };
     let tenant = tenant_namespace(&old.consumer);
     if new.is_none() {
-        triggers.push(Target::Namespaces(tenant.clone()).after(ROOM_DELAY));
+        triggers.push(ProviderTarget::Namespaces(tenant.clone()).due_after(ROOM_DELAY));
     }
     // The consumer usually takes the endpoint back by itself.
     let lost_address =
         !old.addresses.is_empty() && new.is_none_or(|new| new.addresses != old.addresses);
     if let Some(home) = lost_address.then(|| home_of(&old.key.namespace)).flatten() {
         triggers.push(
-            Target::Replicas(ReplicaGroup {
+            ProviderTarget::Replicas(ReplicaGroup {
                 tenant,
                 home,
-                group: Group::Services,
+                group: SourceGroup::Services,
             })
-            .after(ADDRESS_DELAY),
+            .due_after(ADDRESS_DELAY),
         );
     }
     triggers
@@ -324,79 +341,83 @@ pub fn remote_pod_changed(
 
 /// These shadow pods may find room, or the name that they wait for, or end for another reason than
 /// before.
-pub fn shadow_pods(keys: impl IntoIterator<Item = Key>) -> Vec<Trigger> {
+pub fn shadow_pods_due(keys: impl IntoIterator<Item = Key>) -> Vec<ProviderTrigger> {
     keys.into_iter()
-        .map(|key| Target::ShadowPod(key).now())
+        .map(|key| ProviderTarget::ShadowPod(key).due_now())
         .collect()
 }
 
 /// A pod ended, so these shadow pods may find room.
-pub fn room_freed(keys: impl IntoIterator<Item = Key>) -> Vec<Trigger> {
+pub fn room_freed(keys: impl IntoIterator<Item = Key>) -> Vec<ProviderTrigger> {
     keys.into_iter()
-        .map(|key| Target::ShadowPod(key).after(ROOM_DELAY))
+        .map(|key| ProviderTarget::ShadowPod(key).due_after(ROOM_DELAY))
         .collect()
 }
 
 /// A record in a tenant namespace changed. `map` is the tenant's map.
 pub fn record_changed(
     tenant: &str,
-    old: Option<&Source>,
-    new: Option<&Source>,
+    old: Option<&ReplicaSource>,
+    new: Option<&ReplicaSource>,
     map: impl FnOnce() -> Option<Arc<NamespaceMap>>,
-) -> Vec<Trigger> {
+) -> Vec<ProviderTrigger> {
     let mut triggers = secret_changed(old, new);
     // All Services that ask for a load balancer compete for the number that the policy gives.
-    let asks = |source: Option<&Source>| source.is_some_and(Source::asks_for_balancer);
+    let asks =
+        |source: Option<&ReplicaSource>| source.is_some_and(ReplicaSource::asks_for_balancer);
     if asks(old) != asks(new) {
         triggers.extend(
             map()
                 .iter()
                 .flat_map(|map| map.spec.mappings.keys())
-                .map(|home| replicas(tenant, home, Group::Services)),
+                .map(|home| replicas_due(tenant, home, SourceGroup::Services)),
         );
     }
     triggers
 }
 
 /// A Secret in a tenant namespace changed.
-pub fn secret_changed(old: Option<&Source>, new: Option<&Source>) -> Vec<Trigger> {
+pub fn secret_changed(
+    old: Option<&ReplicaSource>,
+    new: Option<&ReplicaSource>,
+) -> Vec<ProviderTrigger> {
     [old, new]
         .into_iter()
         .flatten()
-        .map(|source| Target::Replicas(ReplicaGroup::of(source)).now())
+        .map(|source| ProviderTarget::Replicas(ReplicaGroup::of_source(source)).due_now())
         .collect()
 }
 
 /// All Secrets of a tenant namespace are known, so replicas without a source can be recognised.
-pub fn secrets_listed(tenant: &str, map: Option<&NamespaceMap>) -> Vec<Trigger> {
+pub fn secrets_listed(tenant: &str, map: Option<&NamespaceMap>) -> Vec<ProviderTrigger> {
     map.into_iter()
         .flat_map(|map| map.spec.mappings.keys())
-        .map(|home| replicas(tenant, home, Group::Named))
+        .map(|home| replicas_due(tenant, home, SourceGroup::Named))
         .collect()
 }
 
 /// The Services of a namespace were created or deleted. `records` are those of all tenants.
 pub fn services_changed<'a>(
     group: &ReplicaGroup,
-    records: impl IntoIterator<Item = &'a Source>,
-) -> Vec<Trigger> {
+    records: impl IntoIterator<Item = &'a ReplicaSource>,
+) -> Vec<ProviderTrigger> {
     let ingresses = ReplicaGroup {
-        group: Group::Ingresses,
+        group: SourceGroup::Ingresses,
         ..group.clone()
     };
     let has_some = records
         .into_iter()
-        .any(|source| ReplicaGroup::of(source) == ingresses);
+        .any(|source| ReplicaGroup::of_source(source) == ingresses);
     if has_some {
-        vec![Target::Replicas(ingresses).now()]
+        vec![ProviderTarget::Replicas(ingresses).due_now()]
     } else {
         Vec::new()
     }
 }
 
 /// A `PeeringPolicy`, `ForeignCluster` or `RuntimeClass` changed.
-pub fn policy_changed() -> Vec<Trigger> {
-    vec![Target::Usage.now()]
+pub fn policy_changed() -> Vec<ProviderTrigger> {
+    vec![ProviderTarget::Usage.due_now()]
 }
 
 /// The allowed usage of one tenant changed. `offers` are those of all tenants.
@@ -404,14 +425,14 @@ pub fn usage_changed<'a>(
     tenant: &str,
     offers: impl IntoIterator<Item = &'a Key>,
     map: Option<&NamespaceMap>,
-) -> Vec<Trigger> {
+) -> Vec<ProviderTrigger> {
     let offers = offers
         .into_iter()
         .filter(|offer| offer.namespace == tenant)
-        .map(|offer| Target::Account(offer.clone()).now());
+        .map(|offer| ProviderTarget::Account(offer.clone()).due_now());
     let homes = map.into_iter().flat_map(|map| map.spec.mappings.keys());
-    let replicas = homes.flat_map(|home| all_replicas(tenant, home));
-    [namespaces(tenant), pods_of(tenant, false)]
+    let replicas = homes.flat_map(|home| all_replicas_due(tenant, home));
+    [namespaces_due(tenant), tenant_pods_due(tenant, false)]
         .into_iter()
         .chain(offers)
         .chain(replicas)
@@ -421,17 +442,18 @@ pub fn usage_changed<'a>(
 /// These shadow pods are to be reconciled.
 pub fn tenant_pods_changed<'a>(
     pods: &TenantPods,
-    shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>,
-) -> Vec<Trigger> {
+    shadows: impl IntoIterator<Item = (&'a Key, &'a ProviderShadowPod)>,
+) -> Vec<ProviderTrigger> {
     let TenantPods { tenant, home, all } = pods;
-    let is_refused =
-        |shadow: &Shadow| shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED);
-    let concerned = |(key, shadow): &(&Key, &Shadow)| {
+    let is_refused = |shadow: &ProviderShadowPod| {
+        shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED)
+    };
+    let concerned = |(key, shadow): &(&Key, &ProviderShadowPod)| {
         key.namespace == *tenant
             && home.as_ref().is_none_or(|home| shadow.namespace == *home)
             && (*all || shadow.reported.remote_uid.is_none() || is_refused(shadow))
     };
-    shadow_pods(
+    shadow_pods_due(
         shadows
             .into_iter()
             .filter(concerned)
@@ -440,54 +462,58 @@ pub fn tenant_pods_changed<'a>(
 }
 
 /// A node was cordoned or uncordoned. `records` are those of all tenants.
-pub fn cordoned_changed<'a>(records: impl IntoIterator<Item = &'a Source>) -> Vec<Trigger> {
+pub fn cordoned_changed<'a>(
+    records: impl IntoIterator<Item = &'a ReplicaSource>,
+) -> Vec<ProviderTrigger> {
     let groups: BTreeSet<ReplicaGroup> = records
         .into_iter()
-        .map(ReplicaGroup::of)
-        .filter(|one| one.group == Group::Budgets)
+        .map(ReplicaGroup::of_source)
+        .filter(|one| one.group == SourceGroup::Budgets)
         .collect();
     groups
         .into_iter()
-        .map(|group| Target::Replicas(group).now())
+        .map(|group| ProviderTarget::Replicas(group).due_now())
         .collect()
 }
 
 /// Pods of this consumer's namespaces end because their room is taken back, or do not any more: no
 /// budget of the consumer keeps them.
-pub fn room_taken_back(tenant: &str, homes: &BTreeSet<String>) -> Vec<Trigger> {
+pub fn room_taken_back(tenant: &str, homes: &BTreeSet<String>) -> Vec<ProviderTrigger> {
     homes
         .iter()
-        .map(|home| replicas(tenant, home, Group::Budgets))
+        .map(|home| replicas_due(tenant, home, SourceGroup::Budgets))
         .collect()
 }
 
 /// The addresses of a node changed.
-pub fn node_changed() -> Vec<Trigger> {
-    vec![Target::Isolation.after(ISOLATION_DELAY)]
+pub fn node_changed() -> Vec<ProviderTrigger> {
+    vec![ProviderTarget::Isolation.due_after(ISOLATION_DELAY)]
 }
 
 /// Pods of consumers ask Liqo's resolver at another address, or there is none.
-pub fn resolver_changed() -> Vec<Trigger> {
-    vec![Target::Isolation.now()]
+pub fn resolver_changed() -> Vec<ProviderTrigger> {
+    vec![ProviderTarget::Isolation.due_now()]
 }
 
 /// Namespaces of this cluster are offloaded to other providers or namespaces.
-pub fn remote_namespaces_changed() -> Vec<Trigger> {
-    vec![Target::Isolation.now()]
+pub fn remote_namespaces_changed() -> Vec<ProviderTrigger> {
+    vec![ProviderTarget::Isolation.due_now()]
 }
 
 /// The configuration of this cluster changed.
-pub fn config_changed() -> Vec<Trigger> {
-    vec![Target::Isolation.now()]
+pub fn config_changed() -> Vec<ProviderTrigger> {
+    vec![ProviderTarget::Isolation.due_now()]
 }
 
 /// Something that limits mapped namespaces changed.
-pub fn isolation_changed<'a>(all: impl IntoIterator<Item = &'a ConsumerNamespace>) -> Vec<Trigger> {
+pub fn isolation_changed<'a>(
+    all: impl IntoIterator<Item = &'a ConsumerNamespace>,
+) -> Vec<ProviderTrigger> {
     let of = |namespace: &ConsumerNamespace| match &namespace.kind {
-        NamespaceKind::Mapped { home } => Some(replicas(
+        NamespaceKind::Mapped { home } => Some(replicas_due(
             &tenant_namespace(&namespace.consumer),
             home,
-            Group::Policies,
+            SourceGroup::Policies,
         )),
         NamespaceKind::Tenant { .. } => None,
     };
@@ -497,25 +523,26 @@ pub fn isolation_changed<'a>(all: impl IntoIterator<Item = &'a ConsumerNamespace
 /// The network to a peer changed. `all` are the namespaces of all consumers.
 pub fn network_changed(
     peer: &ClusterId,
-    old: Option<&Network>,
-    new: Option<&Network>,
+    old: Option<&NetworkToPeer>,
+    new: Option<&NetworkToPeer>,
     all: &BTreeMap<String, Arc<ConsumerNamespace>>,
-) -> Vec<Trigger> {
+) -> Vec<ProviderTrigger> {
     let tenant = tenant_namespace(peer);
     let mut triggers = Vec::new();
     for namespace in all.values().filter(|namespace| namespace.consumer == *peer) {
         if let NamespaceKind::Mapped { home } = &namespace.kind {
             triggers.extend(
-                [Group::Services, Group::Policies].map(|group| replicas(&tenant, home, group)),
+                [SourceGroup::Services, SourceGroup::Policies]
+                    .map(|group| replicas_due(&tenant, home, group)),
             );
         }
     }
     // The prefixes of one peer are not the internet for any consumer.
-    let prefixes = |network: Option<&Network>| {
-        isolation::not_private(network.into_iter().flat_map(Network::prefixes))
+    let prefixes = |network: Option<&NetworkToPeer>| {
+        isolation::public_networks(network.into_iter().flat_map(NetworkToPeer::prefixes))
     };
     if prefixes(old) != prefixes(new) {
-        triggers.push(Target::Isolation.after(ISOLATION_DELAY));
+        triggers.push(ProviderTarget::Isolation.due_after(ISOLATION_DELAY));
     }
     triggers
 }

@@ -21,7 +21,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::SERVICE;
-use crate::server::{Certificate, TlsError};
+use crate::server::{Certificate, ServingTlsError};
 
 pub(super) const SECRET: &str = "liqo-webhook";
 const CA: &str = "ca.crt";
@@ -53,28 +53,30 @@ pub enum CertificateError {
 
 /// CA, certificate and key, as PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Material {
+pub(super) struct CertificateMaterial {
     pub(super) ca: String,
     ca_key: String,
     leaf: String,
     leaf_key: String,
 }
 
-impl Material {
-    pub(super) fn certificate(&self) -> Result<Certificate, TlsError> {
-        let (chain, key) = self.parsed()?;
+impl CertificateMaterial {
+    pub(super) fn certificate(&self) -> Result<Certificate, ServingTlsError> {
+        let (chain, key) = self.parse_pem()?;
         Certificate::new(chain, key)
     }
 
     /// Makes a running listener use it.
-    pub(super) fn put_into(&self, certificate: &Certificate) -> Result<(), TlsError> {
-        let (chain, key) = self.parsed()?;
+    pub(super) fn put_into(&self, certificate: &Certificate) -> Result<(), ServingTlsError> {
+        let (chain, key) = self.parse_pem()?;
         certificate.replace(chain, key)
     }
 
-    fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    fn parse_pem(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ServingTlsError> {
         let unreadable = |error: rustls_pki_types::pem::Error| {
-            TlsError::Certificate(rustls::Error::General(error.to_string()))
+            ServingTlsError::Certificate(rustls::Error::General(error.to_string()))
         };
         let leaf = CertificateDer::from_pem_slice(self.leaf.as_bytes()).map_err(unreadable)?;
         Ok((
@@ -118,7 +120,7 @@ pub(super) async fn load_or_create(
     secrets: &Api<Secret>,
     namespace: &str,
     now: Timestamp,
-) -> Result<Material, CertificateError> {
+) -> Result<CertificateMaterial, CertificateError> {
     let name = dns_name(namespace);
     for _ in 0..ATTEMPTS {
         let found = secrets
@@ -128,16 +130,16 @@ pub(super) async fn load_or_create(
                 step: "reading",
                 source,
             })?;
-        let stored = found.as_ref().and_then(Material::from_secret);
-        let wanted = match stored.map(|stored| (due(&stored, &name, now), stored)) {
-            Some((Due::Nothing, stored)) => return Ok(stored),
-            Some((Due::Leaf, stored)) => make(Some(&stored), &name, now)?,
-            Some((Due::All, _)) | None => make(None, &name, now)?,
+        let stored = found.as_ref().and_then(CertificateMaterial::from_secret);
+        let wanted = match stored.map(|stored| (due_parts(&stored, &name, now), stored)) {
+            Some((DueParts::Nothing, stored)) => return Ok(stored),
+            Some((DueParts::Leaf, stored)) => make_material(Some(&stored), &name, now)?,
+            Some((DueParts::All, _)) | None => make_material(None, &name, now)?,
         };
         let written = match found {
             None => {
                 secrets
-                    .create(&PostParams::default(), &secret(wanted.clone()))
+                    .create(&PostParams::default(), &certificate_secret(wanted.clone()))
                     .await
             }
             Some(mut found) => {
@@ -169,7 +171,7 @@ pub(super) async fn load_or_create(
     Err(CertificateError::Contended)
 }
 
-fn secret(material: Material) -> Secret {
+fn certificate_secret(material: CertificateMaterial) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.into()),
@@ -183,14 +185,14 @@ fn secret(material: Material) -> Secret {
 
 /// The parts that must be created.
 #[derive(Debug, PartialEq, Eq)]
-enum Due {
+enum DueParts {
     Nothing,
     Leaf,
     All,
 }
 
 /// A certificate is renewed in the last third of its lifetime, or if it is not for this name.
-fn due(stored: &Material, name: &str, now: Timestamp) -> Due {
+fn due_parts(stored: &CertificateMaterial, name: &str, now: Timestamp) -> DueParts {
     let fresh = |pem: &str, check: &dyn Fn(&X509Certificate) -> bool| {
         let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else {
             return false;
@@ -216,19 +218,23 @@ fn due(stored: &Material, name: &str, now: Timestamp) -> Due {
     if !fresh(&stored.ca, &|certificate| certificate.is_ca())
         || KeyPair::from_pem(&stored.ca_key).is_err()
     {
-        Due::All
+        DueParts::All
     } else if !fresh(&stored.leaf, &names_us) || stored.certificate().is_err() {
-        Due::Leaf
+        DueParts::Leaf
     } else {
-        Due::Nothing
+        DueParts::Nothing
     }
 }
 
 /// A new serving certificate, signed by the current CA or by a new one.
-fn make(stored: Option<&Material>, name: &str, now: Timestamp) -> Result<Material, rcgen::Error> {
+fn make_material(
+    stored: Option<&CertificateMaterial>,
+    name: &str,
+    now: Timestamp,
+) -> Result<CertificateMaterial, rcgen::Error> {
     let (ca, ca_key) = match stored {
         Some(stored) => (stored.ca.clone(), stored.ca_key.clone()),
-        None => authority(now)?,
+        None => make_authority(now)?,
     };
     let issuer = Issuer::from_ca_cert_pem(&ca, KeyPair::from_pem(&ca_key)?)?;
     let key = KeyPair::generate()?;
@@ -238,9 +244,9 @@ fn make(stored: Option<&Material>, name: &str, now: Timestamp) -> Result<Materia
         .push(DnType::CommonName, "liqo-webhook");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    lasts(&mut params, now, LEAF_DAYS);
+    set_validity(&mut params, now, LEAF_DAYS);
     let leaf = params.signed_by(&key, &issuer)?.pem();
-    Ok(Material {
+    Ok(CertificateMaterial {
         ca,
         ca_key,
         leaf,
@@ -248,7 +254,7 @@ fn make(stored: Option<&Material>, name: &str, now: Timestamp) -> Result<Materia
     })
 }
 
-fn authority(now: Timestamp) -> Result<(String, String), rcgen::Error> {
+fn make_authority(now: Timestamp) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params
@@ -256,12 +262,12 @@ fn authority(now: Timestamp) -> Result<(String, String), rcgen::Error> {
         .push(DnType::CommonName, "liqo-webhook-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    lasts(&mut params, now, CA_DAYS);
+    set_validity(&mut params, now, CA_DAYS);
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
 /// Valid since yesterday, because clocks differ.
-fn lasts(params: &mut CertificateParams, now: Timestamp, days: i32) {
+fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i32) {
     let day = |time: Timestamp| {
         let date = time.to_zoned(TimeZone::UTC).date();
         rcgen::date_time_ymd(
@@ -284,62 +290,71 @@ mod tests {
         time.parse().unwrap()
     }
 
-    fn fresh() -> Material {
-        make(None, NAME, at("2026-01-01T00:00:00Z")).unwrap()
+    fn fresh() -> CertificateMaterial {
+        make_material(None, NAME, at("2026-01-01T00:00:00Z")).unwrap()
     }
 
     #[test]
     fn a_fresh_certificate_stays() {
         assert_eq!(
-            due(&fresh(), NAME, at("2026-08-01T00:00:00Z")),
-            Due::Nothing
+            due_parts(&fresh(), NAME, at("2026-08-01T00:00:00Z")),
+            DueParts::Nothing
         );
     }
 
     #[test]
     fn the_serving_certificate_is_renewed_by_the_same_authority_before_it_ends() {
         let (old, later) = (fresh(), at("2026-10-01T00:00:00Z"));
-        assert_eq!(due(&old, NAME, later), Due::Leaf);
-        let new = make(Some(&old), NAME, later).unwrap();
+        assert_eq!(due_parts(&old, NAME, later), DueParts::Leaf);
+        let new = make_material(Some(&old), NAME, later).unwrap();
         assert_eq!((new.ca == old.ca, new.leaf == old.leaf), (true, false));
-        assert_eq!(due(&new, NAME, later), Due::Nothing);
+        assert_eq!(due_parts(&new, NAME, later), DueParts::Nothing);
     }
 
     #[test]
     fn the_authority_is_renewed_before_it_ends() {
-        assert_eq!(due(&fresh(), NAME, at("2033-01-01T00:00:00Z")), Due::All);
+        assert_eq!(
+            due_parts(&fresh(), NAME, at("2033-01-01T00:00:00Z")),
+            DueParts::All
+        );
     }
 
     #[test]
     fn a_certificate_for_another_namespace_is_replaced() {
         assert_eq!(
-            due(
+            due_parts(
                 &fresh(),
                 "liqo-webhook.other.svc",
                 at("2026-02-01T00:00:00Z")
             ),
-            Due::Leaf
+            DueParts::Leaf
         );
     }
 
     #[test]
     fn a_spoilt_secret_is_replaced() {
         let now = at("2026-02-01T00:00:00Z");
-        let spoilt = |change: fn(&mut Material)| {
+        let spoilt = |change: fn(&mut CertificateMaterial)| {
             let mut material = fresh();
             change(&mut material);
-            due(&material, NAME, now)
+            due_parts(&material, NAME, now)
         };
-        assert_eq!(spoilt(|material| material.ca = "nonsense".into()), Due::All);
-        assert_eq!(spoilt(|material| material.ca_key = String::new()), Due::All);
+        assert_eq!(
+            spoilt(|material| material.ca = "nonsense".into()),
+            DueParts::All
+        );
+        assert_eq!(
+            spoilt(|material| material.ca_key = String::new()),
+            DueParts::All
+        );
         assert_eq!(
             spoilt(|material| material.leaf = material.ca.clone()),
-            Due::Leaf
+            DueParts::Leaf
         );
         assert_eq!(
             spoilt(|material| material.leaf_key = fresh().leaf_key),
-            Due::Leaf
+            DueParts::Leaf
         );
-        assert!(Material::from_secret(&Secret::default()).is_none());
+        assert!(CertificateMaterial::from_secret(&Secret::default()).is_none());
     }
 }

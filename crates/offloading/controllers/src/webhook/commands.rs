@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
 use liqo_api::CONSUMER_SERVICE_ACCOUNTS;
-use liqo_offloading_rules::pod::pace::Pace;
+use liqo_offloading_rules::pod::pace::TenantPace;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The commands of all consumers, at this replica.
-pub(super) struct Commands {
-    pace: Mutex<Pace>,
+pub(super) struct ConsumerCommands {
+    pace: Mutex<TenantPace>,
     /// See [`user_prefix`].
     prefix: String,
 }
@@ -28,11 +28,11 @@ pub(super) fn user_prefix(system: &str) -> String {
     format!("system:serviceaccount:{system}:{CONSUMER_SERVICE_ACCOUNTS}")
 }
 
-impl Commands {
+impl ConsumerCommands {
     /// `system` is Liqo's namespace.
     pub fn new(system: &str) -> Self {
         Self {
-            pace: Mutex::new(Pace::of_commands()),
+            pace: Mutex::new(TenantPace::for_commands()),
             prefix: user_prefix(system),
         }
     }
@@ -48,7 +48,7 @@ impl Commands {
         let turn = self
             .pace
             .lock()
-            .take_within(MAX_WAIT, user, Instant::now().into_std());
+            .take_turn_within(MAX_WAIT, user, Instant::now().into_std());
         let Some(turn) = turn else {
             let what = "the pods of a consumer get 50 commands and connections at once after a pause, and then 2 a second: try again later";
             let mut refused = response.deny(what);

@@ -18,12 +18,12 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use liqo_api::{ClusterConfig, PodOffloadingStrategy, TetheringState, labels, may_be_offloaded};
 use liqo_controller_runtime::Key;
-use liqo_controller_runtime::{Cache, Context, Next, Queue};
+use liqo_controller_runtime::{Cache, Context, Queue, Requeue};
 use serde_json::json;
 
 use super::commands::user_prefix;
 use super::{
-    COMMANDS_PATH, Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate,
+    COMMANDS_PATH, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, WebhookError, certificate,
     watch_offloadings,
 };
 
@@ -57,9 +57,9 @@ const COMMANDS: &str = "commands.liqo.io";
 
 /// The offloaded namespaces that the live configuration names, by the name of the entry.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Selected(BTreeMap<String, BTreeSet<String>>);
+pub struct SelectedNamespaces(BTreeMap<String, BTreeSet<String>>);
 
-impl Selected {
+impl SelectedNamespaces {
     /// Whether the webhook sees new pods of this namespace, if this strategy needs it.
     pub fn covers(&self, namespace: &str, strategy: PodOffloadingStrategy) -> bool {
         let entry = STRATEGIES.into_iter().find(|(_, of, _)| *of == strategy);
@@ -79,7 +79,7 @@ impl Selected {
             .collect()
     }
 
-    pub(super) fn of(live: MutatingWebhookConfiguration) -> Self {
+    pub(super) fn of_configuration(live: MutatingWebhookConfiguration) -> Self {
         let named = |webhook: MutatingWebhook| {
             let expressions = webhook
                 .namespace_selector
@@ -103,18 +103,18 @@ impl Selected {
 
 /// Watches the live configuration: the only object of the cache, if it exists. Each change calls
 /// `changed` with the configuration before and after it.
-pub fn follow(
+pub fn follow_configuration(
     context: &Context,
-    mut changed: impl FnMut(&Selected, &Selected) + Send + 'static,
-) -> Cache<Selected> {
+    mut changed: impl FnMut(&SelectedNamespaces, &SelectedNamespaces) + Send + 'static,
+) -> Cache<SelectedNamespaces> {
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
-    let none = Selected::default();
+    let none = SelectedNamespaces::default();
     Cache::watch(
         api,
         only_ours,
         context.stop.clone(),
-        |live| Some(Selected::of(live)),
+        |live| Some(SelectedNamespaces::of_configuration(live)),
         move |_, old, new| {
             changed(
                 old.map_or(&none, AsRef::as_ref),
@@ -125,16 +125,16 @@ pub fn follow(
 }
 
 /// The watched configuration.
-pub fn selected(cache: &Cache<Selected>) -> Arc<Selected> {
+pub fn selected_namespaces(cache: &Cache<SelectedNamespaces>) -> Arc<SelectedNamespaces> {
     cache.get(&Key::new("", NAME)).unwrap_or_default()
 }
 
 /// Updates the configuration until `context.stop`. Only the leader runs this.
-pub async fn keep_configured(context: Context) -> Result<(), Error> {
+pub async fn keep_configured(context: Context) -> Result<(), WebhookError> {
     let queue = Queue::new();
     let trigger = queue.clone();
     let offloadings = watch_offloadings(&context, move |_, _| trigger.add(NAME));
-    if !offloadings.synced().await {
+    if !offloadings.wait_until_synced().await {
         return Ok(());
     }
     queue.add(NAME);
@@ -148,14 +148,14 @@ pub async fn keep_configured(context: Context) -> Result<(), Error> {
     let reconcile = move |_| {
         let (context, offloadings) = (context.clone(), offloadings.clone());
         async move {
-            configure(
+            write_configuration(
                 &context.client,
                 &context.namespace,
                 &offloadings,
                 (&context.config(), context.now()),
             )
             .await
-            .map(|()| Next::After(CHECK_INTERVAL))
+            .map(|()| Requeue::After(CHECK_INTERVAL))
         }
     };
     tokio::select! {
@@ -166,16 +166,16 @@ pub async fn keep_configured(context: Context) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) async fn configure(
+pub(super) async fn write_configuration(
     client: &Client,
     namespace: &str,
     offloadings: &Cache<Offloading>,
     (config, now): (&ClusterConfig, Timestamp),
-) -> Result<(), Error> {
+) -> Result<(), WebhookError> {
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
     let material = certificate::load_or_create(&secrets, namespace, now).await?;
     let all = offloadings.all();
-    let wanted = entries(
+    let wanted = webhook_entries(
         namespace,
         &material.ca,
         &all.iter()
@@ -183,10 +183,13 @@ pub(super) async fn configure(
         config,
     );
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
-    let live = api.get(NAME).await.map_err(|source| Error::Configure {
-        step: "reading",
-        source,
-    })?;
+    let live = api
+        .get(NAME)
+        .await
+        .map_err(|source| WebhookError::Configure {
+            step: "reading",
+            source,
+        })?;
     if live.webhooks.unwrap_or_default() == wanted {
         return Ok(());
     }
@@ -194,7 +197,7 @@ pub(super) async fn configure(
     let patch = Patch::Merge(json!({"webhooks": wanted}));
     api.patch(NAME, &PatchParams::default(), &patch)
         .await
-        .map_err(|source| Error::Configure {
+        .map_err(|source| WebhookError::Configure {
             step: "writing",
             source,
         })?;
@@ -204,7 +207,7 @@ pub(super) async fn configure(
 /// The entries of the configuration: one for each strategy that needs the webhook and that a
 /// namespace has, one for new namespaces, and one for commands. All defaults of the API server are
 /// explicit, so the result can be compared with the stored object.
-pub(super) fn entries<'a>(
+pub(super) fn webhook_entries<'a>(
     system: &str,
     ca: &str,
     offloadings: &(impl Iterator<Item = (&'a Key, &'a Offloading)> + Clone),
@@ -219,12 +222,12 @@ pub(super) fn entries<'a>(
             .filter(|name| may_be_offloaded(name, system))
             .collect();
         (!namespaces.is_empty()).then(|| {
-            entry(
+            webhook_entry(
                 name,
                 failure_policy,
                 system,
                 ca,
-                vec![named("In", &namespaces)],
+                vec![name_requirement("In", &namespaces)],
             )
         })
     };
@@ -234,7 +237,7 @@ pub(super) fn entries<'a>(
         .collect();
     let others = [
         new_namespaces(system, ca, &known, config),
-        commands(system, ca),
+        commands_entry(system, ca),
     ];
     STRATEGIES
         .into_iter()
@@ -243,7 +246,7 @@ pub(super) fn entries<'a>(
         .collect()
 }
 
-fn requirement<'a>(
+fn label_requirement<'a>(
     key: &str,
     operator: &str,
     values: impl IntoIterator<Item = &'a str>,
@@ -256,15 +259,15 @@ fn requirement<'a>(
     }
 }
 
-fn named(operator: &str, namespaces: &BTreeSet<&str>) -> LabelSelectorRequirement {
-    requirement(
+fn name_requirement(operator: &str, namespaces: &BTreeSet<&str>) -> LabelSelectorRequirement {
+    label_requirement(
         "kubernetes.io/metadata.name",
         operator,
         namespaces.iter().copied(),
     )
 }
 
-fn condition(name: &str, expression: String) -> MatchCondition {
+fn match_condition(name: &str, expression: String) -> MatchCondition {
     MatchCondition {
         name: name.into(),
         expression,
@@ -280,14 +283,14 @@ fn new_namespaces(
 ) -> MutatingWebhook {
     let is_tethered = config.tethering().0 == TetheringState::Tethered;
     let may_be_new = if is_tethered {
-        requirement(labels::MANAGED, "NotIn", ["true"])
+        label_requirement(labels::MANAGED, "NotIn", ["true"])
     } else {
-        requirement(labels::SCHEDULING_ENABLED, "In", ["true"])
+        label_requirement(labels::SCHEDULING_ENABLED, "In", ["true"])
     };
-    let unknown = (!known.is_empty()).then(|| named("NotIn", known));
+    let unknown = (!known.is_empty()).then(|| name_requirement("NotIn", known));
     let failure_policy = if is_tethered { "Ignore" } else { "Fail" };
     let namespaces = [may_be_new].into_iter().chain(unknown).collect();
-    let mut entry = entry(NEW_NAMESPACES, failure_policy, system, ca, namespaces);
+    let mut entry = webhook_entry(NEW_NAMESPACES, failure_policy, system, ca, namespaces);
     let kept: &[String] = if is_tethered {
         &config.spec.tethering.system_namespaces
     } else {
@@ -295,10 +298,10 @@ fn new_namespaces(
     };
     entry.match_conditions = Some(vec![
         // A pod that has a node cannot wait for a strategy.
-        condition("unbound", "!has(object.spec.nodeName)".into()),
+        match_condition("unbound", "!has(object.spec.nodeName)".into()),
         // Whoever labels the namespace of the manager or of the cluster's own pods must not keep
         // them from starting.
-        condition("of-user", namespace_of_user(system, kept)),
+        match_condition("of-user", namespace_of_user(system, kept)),
     ]);
     entry
 }
@@ -323,7 +326,7 @@ fn namespace_of_user(system: &str, kept: &[String]) -> String {
     )
 }
 
-fn entry(
+fn webhook_entry(
     name: &str,
     failure_policy: &str,
     system: &str,
@@ -338,28 +341,28 @@ fn entry(
         }),
         // Webhooks of others may add volumes or affinity after this one.
         reinvocation_policy: Some("IfNeeded".into()),
-        ..defaults(name, "CREATE", &["pods"], &client(system, ca, PATH))
+        ..default_entry(name, "CREATE", &["pods"], &client_config(system, ca, PATH))
     }
 }
 
 /// Only the commands of consumers come to the webhook, and nobody else's wait for it.
-fn commands(system: &str, ca: &str) -> MutatingWebhook {
+fn commands_entry(system: &str, ca: &str) -> MutatingWebhook {
     let expression = format!(
         "request.userInfo.username.startsWith('{}')",
         user_prefix(system)
     );
     MutatingWebhook {
-        match_conditions: Some(vec![condition("consumer", expression)]),
-        ..defaults(
+        match_conditions: Some(vec![match_condition("consumer", expression)]),
+        ..default_entry(
             COMMANDS,
             "CONNECT",
             &["pods/exec", "pods/attach", "pods/portforward"],
-            &client(system, ca, COMMANDS_PATH),
+            &client_config(system, ca, COMMANDS_PATH),
         )
     }
 }
 
-fn client(system: &str, ca: &str, path: &str) -> WebhookClientConfig {
+fn client_config(system: &str, ca: &str, path: &str) -> WebhookClientConfig {
     let service = ServiceReference {
         namespace: system.into(),
         name: SERVICE.into(),
@@ -375,7 +378,7 @@ fn client(system: &str, ca: &str, path: &str) -> WebhookClientConfig {
 
 /// An entry for one operation on resources of the core group. Unless the caller changes it: in all
 /// namespaces, and without an answer the operation goes on.
-fn defaults(
+fn default_entry(
     name: &str,
     operation: &str,
     resources: &[&str],

@@ -43,24 +43,27 @@ use liqo_api::{
     tethered_offloading,
 };
 use liqo_controller_runtime::Key;
-use liqo_controller_runtime::start::at_start;
+use liqo_controller_runtime::start::retry_at_start;
 use liqo_controller_runtime::{Cache, Clock, Context, watch};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::server::{self, Certificate, Tls, TlsError};
+use crate::server::{self, Certificate, ListenerTls, ServingTlsError};
 use liqo_offloading_rules::namespace::{lent_on, node_selector};
-use liqo_offloading_rules::node::priced::{PricedNode, charged_json};
-use liqo_offloading_rules::pod::preference::{self, prefer};
-use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided};
-use liqo_offloading_rules::pod::room::Room;
+use liqo_offloading_rules::node::priced::{PricedNode, default_charge_of_json};
+use liqo_offloading_rules::pod::preference::{self, add_preference};
+use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided_message};
+use liqo_offloading_rules::pod::room::ClusterRoom;
 use liqo_offloading_rules::pod::scheduling::{
-    Placement, held, hold_back, named_node, place, place_on_named_node,
+    NewPodPlacement, hold_back, named_node, place_on_named_node, place_pod,
+    place_without_toleration,
 };
 
 pub use certificate::CertificateError;
-use commands::Commands;
-pub use configuration::{Selected, follow, keep_configured, selected};
+use commands::ConsumerCommands;
+pub use configuration::{
+    SelectedNamespaces, follow_configuration, keep_configured, selected_namespaces,
+};
 
 /// The Service of the webhook, as the installer names it.
 const SERVICE: &str = "liqo-webhook";
@@ -85,12 +88,12 @@ const MAX_REVIEW_LEN: usize = 8 * 1024 * 1024;
 
 /// The webhook cannot be served or configured.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum WebhookError {
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The certificate cannot be used for TLS.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] ServingTlsError),
     #[error("listening on port {port} for the admission webhook: {source}")]
     Listen { port: u16, source: std::io::Error },
     #[error("{step} MutatingWebhookConfiguration {name}: {source}; if it is missing, run `liqoctl install` again", name = configuration::NAME)]
@@ -128,7 +131,7 @@ enum NamespaceRule {
 
 /// What the room and the preferences of pods depend on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Choice<'a> {
+pub(crate) struct PlacementContext<'a> {
     nodes: &'a [Arc<PricedNode>],
     /// Name of this cluster.
     own_name: &'a str,
@@ -137,15 +140,15 @@ pub(crate) struct Choice<'a> {
 impl Offloading {
     /// A namespace that is being unoffloaded sends no new pods. The pods of one that is lent on
     /// have what they need: they run on the nodes of their pools.
-    pub(crate) fn of(object: NamespaceOffloading) -> Option<Self> {
+    pub(crate) fn from_object(object: NamespaceOffloading) -> Option<Self> {
         let is_leaving = object.metadata.deletion_timestamp.is_some();
         if is_leaving
             || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING)
-            || lent_on::is_lent_on(&object)
+            || lent_on::is_brokered(&object)
         {
             return None;
         }
-        let refusals = refusals(&object);
+        let refusals = namespace_refusals(&object);
         let terms = |term| serde_json::to_value(term).unwrap_or_default();
         let (spec, status) = (object.spec, object.status.unwrap_or_default());
         let budget = status.budget.filter(|_| spec.budget.is_some());
@@ -165,20 +168,20 @@ impl Offloading {
     }
 
     /// Where a new pod of the namespace may run, and where it prefers to.
-    fn place(&self, pod: &Value, choice: Choice, now: Timestamp) -> Placement {
-        let room = self.room(pod, choice.nodes);
-        let avoided = self.avoided(pod, &room, now);
-        let mut placed = self.hold(
+    fn place_pod(&self, pod: &Value, choice: PlacementContext, now: Timestamp) -> NewPodPlacement {
+        let room = self.room_for_pod(pod, choice.nodes);
+        let avoided = self.avoided_clusters(pod, &room, now);
+        let mut placed = self.hold_pod(
             pod,
-            place(pod, self.strategy, self.selector.as_deref(), &avoided),
+            place_pod(pod, self.strategy, self.selector.as_deref(), &avoided),
         );
         placed.caution = room.warning().filter(|_| placed.may_leave);
         let placement = self.placement.as_ref().filter(|_| placed.may_leave);
         if let Some((placement, amounts)) =
-            placement.and_then(|placement| Some((placement, charged_json(pod)?)))
+            placement.and_then(|placement| Some((placement, default_charge_of_json(pod)?)))
         {
             let is_allowed = |node: &&PricedNode| {
-                let is_selected = node_selector::matches(
+                let is_selected = node_selector::selects_node(
                     self.cluster_selector.as_ref(),
                     &node.name,
                     &node.labels,
@@ -192,22 +195,22 @@ impl Offloading {
                 .filter(is_allowed)
                 .collect();
             let (strategy, own_name) = (self.strategy, choice.own_name);
-            let facts = preference::Facts {
+            let facts = preference::PreferenceFacts {
                 placement,
                 strategy,
                 nodes: &nodes,
                 amounts: &amounts,
                 own_name,
             };
-            prefer(pod, &mut placed.patch, &facts);
+            add_preference(pod, &mut placed.patch, &facts);
         }
         placed
     }
 
     /// What a new pod needs that names this virtual node itself.
-    fn place_on(&self, pod: &Value, node: &PricedNode) -> Placement {
+    fn place_on(&self, pod: &Value, node: &PricedNode) -> NewPodPlacement {
         let is_selected =
-            node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
+            node_selector::selects_node(self.cluster_selector.as_ref(), &node.name, &node.labels);
         let closed = match self.strategy {
             PodOffloadingStrategy::Local => Some(LOCAL_ONLY),
             _ if !is_selected => {
@@ -220,35 +223,35 @@ impl Offloading {
     }
 
     /// Where it may run, if no provider had refused a pod of its owner.
-    pub(crate) fn place_anywhere(&self, pod: &Value) -> Placement {
-        self.hold(
+    pub(crate) fn place_anywhere(&self, pod: &Value) -> NewPodPlacement {
+        self.hold_pod(
             pod,
-            place(pod, self.strategy, self.selector.as_deref(), &[]),
+            place_pod(pod, self.strategy, self.selector.as_deref(), &[]),
         )
     }
 
     /// The clusters (IDs) from which the pod is kept off if it is new: those that refused one of
     /// its owner, that a budget closes, or that have no room for it on any node.
-    pub(crate) fn avoided<'a>(
+    pub(crate) fn avoided_clusters<'a>(
         &'a self,
         pod: &Value,
-        room: &Room<'a>,
+        room: &ClusterRoom<'a>,
         now: Timestamp,
     ) -> Vec<&'a str> {
         let refused = self
-            .refusals_of(pod, now)
+            .refusals_of_pod(pod, now)
             .into_iter()
             .map(|one| one.cluster_id.as_str());
         refused
-            .chain(self.closed())
-            .chain(room.avoided())
+            .chain(self.closed_clusters())
+            .chain(room.avoided_clusters())
             .collect::<BTreeSet<&str>>()
             .into_iter()
             .collect()
     }
 
     /// The clusters (IDs) that a budget closes, if it does not close all.
-    fn closed(&self) -> impl Iterator<Item = &str> {
+    fn closed_clusters(&self) -> impl Iterator<Item = &str> {
         let budget = self.budget.iter().filter(|budget| !budget.all_closed);
         budget
             .flat_map(|budget| &budget.closed_cluster_ids)
@@ -256,13 +259,20 @@ impl Offloading {
     }
 
     /// The room that the clusters which are open to the namespace have for the pod on single nodes.
-    pub(crate) fn room<'a>(&self, pod: &Value, nodes: &'a [Arc<PricedNode>]) -> Room<'a> {
+    pub(crate) fn room_for_pod<'a>(
+        &self,
+        pod: &Value,
+        nodes: &'a [Arc<PricedNode>],
+    ) -> ClusterRoom<'a> {
         let is_open = |node: &&PricedNode| {
-            let is_selected =
-                node_selector::matches(self.cluster_selector.as_ref(), &node.name, &node.labels);
-            is_selected && !self.closed().any(|id| id == node.cluster_id())
+            let is_selected = node_selector::selects_node(
+                self.cluster_selector.as_ref(),
+                &node.name,
+                &node.labels,
+            );
+            is_selected && !self.closed_clusters().any(|id| id == node.cluster_id())
         };
-        Room::of(
+        ClusterRoom::for_pod(
             pod,
             self.strategy,
             &nodes
@@ -278,9 +288,9 @@ impl Offloading {
         self.budget.as_ref().is_some_and(|budget| budget.all_closed)
     }
 
-    fn hold(&self, pod: &Value, placed: Placement) -> Placement {
+    fn hold_pod(&self, pod: &Value, placed: NewPodPlacement) -> NewPodPlacement {
         if self.is_held() {
-            held(pod, self.strategy, placed)
+            place_without_toleration(pod, self.strategy, placed)
         } else {
             placed
         }
@@ -289,9 +299,9 @@ impl Offloading {
     /// The providers to which the pod would not be sent, because they refused one of its owner.
     /// None where pods may run only at providers: there a pod without a node would still avoid them
     /// after their policies have changed.
-    pub(crate) fn refusals_of(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
+    pub(crate) fn refusals_of_pod(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
         if self.strategy == PodOffloadingStrategy::LocalAndRemote {
-            self.refusals.of_pod(pod, now)
+            self.refusals.refusals_of_pod(pod, now)
         } else {
             Vec::new()
         }
@@ -299,7 +309,7 @@ impl Offloading {
 }
 
 /// The providers that refused pods of this namespace.
-pub(crate) fn refusals(object: &NamespaceOffloading) -> Refusals {
+pub(crate) fn namespace_refusals(object: &NamespaceOffloading) -> Refusals {
     Refusals::parse(
         object
             .annotations()
@@ -316,27 +326,31 @@ struct Webhook {
     nodes: Cache<PricedNode>,
     config: watch::Receiver<Arc<ClusterConfig>>,
     clock: Clock,
-    commands: Commands,
-    ended: Ended,
+    commands: ConsumerCommands,
+    ended: EndedOffloadings,
     /// The namespace that Liqo runs in.
     system: String,
 }
 
 /// When this replica saw that a namespace is offloaded no more, in the last [`ANNOUNCEMENT`].
-type Ended = Arc<Mutex<HashMap<String, Timestamp>>>;
+type EndedOffloadings = Arc<Mutex<HashMap<String, Timestamp>>>;
 
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
-pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<(), Error> {
+pub async fn serve_webhook(
+    context: Context,
+    port: u16,
+    ready: impl FnOnce(),
+) -> Result<(), WebhookError> {
     let secrets = Api::<Secret>::namespaced(context.client.clone(), &context.namespace);
     let material =
-        at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now()))
+        retry_at_start(|| certificate::load_or_create(&secrets, &context.namespace, context.now()))
             .await?;
     let certificate = Arc::new(material.certificate()?);
     let listener = context
         .listen(port)
         .await
-        .map_err(|source| Error::Listen { port, source })?;
-    let ended = Ended::default();
+        .map_err(|source| WebhookError::Listen { port, source })?;
+    let ended = EndedOffloadings::default();
     let (noted, clock) = (ended.clone(), context.clock);
     let offloadings = watch_offloadings(&context, move |key, is_there| {
         let (mut noted, now) = (noted.lock(), clock.now());
@@ -346,7 +360,7 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
         }
     });
     let nodes = watch_nodes(&context);
-    if !offloadings.synced().await || !nodes.synced().await {
+    if !offloadings.wait_until_synced().await || !nodes.wait_until_synced().await {
         return Ok(());
     }
     ready();
@@ -355,7 +369,7 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
         context.config.clone(),
         context.namespace.clone(),
     );
-    let commands = Commands::new(&system);
+    let commands = ConsumerCommands::new(&system);
     let webhook = Arc::new(Webhook {
         client,
         offloadings,
@@ -368,8 +382,8 @@ pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<
     });
     tokio::select! {
         biased;
-        () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
-        () = renew(&context, &secrets, &certificate) => {}
+        () = server::serve_routes(listener, ListenerTls::anonymous(certificate.clone()), webhook_routes(webhook), context.stop.clone()) => {}
+        () = renew_certificate(&context, &secrets, &certificate) => {}
     }
     Ok(())
 }
@@ -384,7 +398,7 @@ fn watch_offloadings(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        Offloading::of,
+        Offloading::from_object,
         move |key, _, new| {
             changed(key, new.is_some());
         },
@@ -402,14 +416,14 @@ fn watch_nodes(context: &Context) -> Cache<PricedNode> {
         Api::<Node>::all(context.client.clone()),
         only_ours,
         context.stop.clone(),
-        priced,
+        priced_node,
         |_, _, _| (),
     )
 }
 
-fn priced(node: Node) -> Option<PricedNode> {
+fn priced_node(node: Node) -> Option<PricedNode> {
     let annotations = node.metadata.annotations.unwrap_or_default();
-    Some(PricedNode::of(
+    Some(PricedNode::from_metadata(
         &node.metadata.name?,
         node.metadata.labels.unwrap_or_default(),
         &annotations,
@@ -417,12 +431,12 @@ fn priced(node: Node) -> Option<PricedNode> {
 }
 
 /// Renews the certificate in time, and uses one that another replica renewed. Never ends.
-async fn renew(context: &Context, secrets: &Api<Secret>, certificate: &Certificate) {
+async fn renew_certificate(context: &Context, secrets: &Api<Secret>, certificate: &Certificate) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let renewed =
             match certificate::load_or_create(secrets, &context.namespace, context.now()).await {
-                Ok(material) => material.put_into(certificate).map_err(Error::from),
+                Ok(material) => material.put_into(certificate).map_err(WebhookError::from),
                 Err(error) => Err(error.into()),
             };
         if let Err(error) = renewed {
@@ -431,7 +445,7 @@ async fn renew(context: &Context, secrets: &Api<Secret>, certificate: &Certifica
     }
 }
 
-fn routes(webhook: Arc<Webhook>) -> Router {
+fn webhook_routes(webhook: Arc<Webhook>) -> Router {
     let router = Router::new()
         .route(PATH, post(mutate))
         .route(COMMANDS_PATH, post(pace_command));
@@ -442,7 +456,7 @@ fn routes(webhook: Arc<Webhook>) -> Router {
 
 /// Reads a review. What cannot be read gets an answer that says why. The API server takes it for
 /// none, because it has no UID.
-fn read(body: &Bytes) -> Result<AdmissionRequest<DynamicObject>, Box<AdmissionResponse>> {
+fn read_review(body: &Bytes) -> Result<AdmissionRequest<DynamicObject>, Box<AdmissionResponse>> {
     let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)
         .map_err(|error| Box::new(AdmissionResponse::invalid(error)))?;
     review
@@ -450,30 +464,30 @@ fn read(body: &Bytes) -> Result<AdmissionRequest<DynamicObject>, Box<AdmissionRe
         .map_err(|error| Box::new(AdmissionResponse::invalid(error)))
 }
 
-fn answer(response: AdmissionResponse) -> Response {
+fn admission_reply(response: AdmissionResponse) -> Response {
     Json(response.into_review()).into_response()
 }
 
 async fn pace_command(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
-    match read(&body) {
-        Ok(request) => answer(webhook.commands.respond(&request).await),
-        Err(response) => answer(*response),
+    match read_review(&body) {
+        Ok(request) => admission_reply(webhook.commands.respond(&request).await),
+        Err(response) => admission_reply(*response),
     }
 }
 
 /// Only if this replica cannot know the answer, it leaves the decision to the entry's failure
 /// policy.
 async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
-    let request = match read(&body) {
+    let request = match read_review(&body) {
         Ok(request) => request,
-        Err(response) => return answer(*response),
+        Err(response) => return admission_reply(*response),
     };
     let rule = match &request.namespace {
-        Some(namespace) => webhook.rule(namespace).await,
+        Some(namespace) => webhook.namespace_rule(namespace).await,
         None => Ok(NamespaceRule::Unchanged),
     };
     match rule {
-        Ok(rule) => answer(webhook.respond(&request, &rule)),
+        Ok(rule) => admission_reply(webhook.respond(&request, &rule)),
         Err(error) => (
             StatusCode::SERVICE_UNAVAILABLE,
             format!("reading the namespace's NamespaceOffloading: {error}\n"),
@@ -502,7 +516,7 @@ fn announces_offloading(namespace: &Namespace, ended: Option<Timestamp>, now: Ti
 
 impl Webhook {
     /// If this replica does not know an offloaded namespace, it is new.
-    async fn rule(&self, namespace: &str) -> kube::Result<NamespaceRule> {
+    async fn namespace_rule(&self, namespace: &str) -> kube::Result<NamespaceRule> {
         if let Some(known) = self
             .offloadings
             .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
@@ -510,7 +524,7 @@ impl Webhook {
             return Ok(NamespaceRule::Offloaded(known));
         }
         let of = |object| {
-            Offloading::of(object).map_or(NamespaceRule::Unchanged, |one| {
+            Offloading::from_object(object).map_or(NamespaceRule::Unchanged, |one| {
                 NamespaceRule::Offloaded(Arc::new(one))
             })
         };
@@ -558,7 +572,7 @@ impl Webhook {
                 let waits = placement.obstacle.is_none() && !placement.patch.is_empty();
                 (placement, waits.then(|| WAITS.to_owned()))
             }
-            NamespaceRule::Offloaded(offloading) => self.place(offloading, &pod),
+            NamespaceRule::Offloaded(offloading) => self.placement_with_warning(offloading, &pod),
         };
         let warnings: Vec<String> = placement.warning().into_iter().chain(warning).collect();
         response.warnings = (!warnings.is_empty()).then_some(warnings);
@@ -574,7 +588,11 @@ impl Webhook {
     }
 
     /// The change to the pod, and a warning for who creates it.
-    fn place(&self, offloading: &Offloading, pod: &Value) -> (Placement, Option<String>) {
+    fn placement_with_warning(
+        &self,
+        offloading: &Offloading,
+        pod: &Value,
+    ) -> (NewPodPlacement, Option<String>) {
         let nodes: Vec<Arc<PricedNode>> =
             self.nodes.all().into_iter().map(|(_, node)| node).collect();
         if let Some(node) =
@@ -583,14 +601,15 @@ impl Webhook {
             return (offloading.place_on(pod, node), None);
         }
         let config = self.config.borrow().clone();
-        let choice = Choice {
+        let choice = PlacementContext {
             nodes: &nodes,
             own_name: &config.spec.cluster_name,
         };
         let now = self.clock.now();
-        let placement = offloading.place(pod, choice, now);
-        let refusals = offloading.refusals_of(pod, now);
-        let kept = (placement.may_leave && !refusals.is_empty()).then(|| avoided(&refusals));
+        let placement = offloading.place_pod(pod, choice, now);
+        let refusals = offloading.refusals_of_pod(pod, now);
+        let kept =
+            (placement.may_leave && !refusals.is_empty()).then(|| avoided_message(&refusals));
         (placement, kept)
     }
 }

@@ -14,9 +14,9 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use liqo_offloading_rules::pod::refusals::{Cause, NewRefusal};
+use liqo_offloading_rules::pod::refusals::{NewRefusal, RefusalCause};
 
-use super::configuration::{configure, entries};
+use super::configuration::{webhook_entries, write_configuration};
 use super::*;
 
 /// An API server that stores what is written by path and counts the writes.
@@ -111,7 +111,7 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-async fn material(store: &Store) -> certificate::Material {
+async fn material(store: &Store) -> certificate::CertificateMaterial {
     certificate::load_or_create(&Api::namespaced(store.client(), "liqo"), "liqo", now())
         .await
         .unwrap()
@@ -124,10 +124,10 @@ async fn nothing_cached(store: &Store, stop: &CancellationToken) -> Cache<Offloa
         api,
         watcher::Config::default(),
         stop.clone(),
-        Offloading::of,
+        Offloading::from_object,
         |_, _, _| (),
     );
-    assert!(cache.synced().await);
+    assert!(cache.wait_until_synced().await);
     cache
 }
 
@@ -193,18 +193,18 @@ async fn answered_with(store: &Store, config: ClusterConfig, body: String) -> Va
         Api::<Node>::all(store.client()),
         all,
         stop.clone(),
-        priced,
+        priced_node,
         |_, _, _| (),
     );
-    assert!(nodes.synced().await);
+    assert!(nodes.wait_until_synced().await);
     let config = watch::channel(Arc::new(config)).1;
     let (client, clock, commands, system) = (
         store.client(),
         Clock::system(),
-        Commands::new("liqo"),
+        ConsumerCommands::new("liqo"),
         "liqo".to_owned(),
     );
-    let ended = Ended::default();
+    let ended = EndedOffloadings::default();
     let webhook = Arc::new(Webhook {
         client,
         offloadings,
@@ -215,11 +215,11 @@ async fn answered_with(store: &Store, config: ClusterConfig, body: String) -> Va
         ended,
         system,
     });
-    let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
-    tokio::spawn(server::serve(
+    let tls = ListenerTls::anonymous(Arc::new(material.certificate().unwrap()));
+    tokio::spawn(server::serve_routes(
         Box::new(listener),
         tls,
-        routes(webhook),
+        webhook_routes(webhook),
         stop,
     ));
     ask(address, &material.ca, body).await["response"].clone()
@@ -433,10 +433,10 @@ async fn a_pod_avoids_a_provider_that_refused_one_of_its_owner() {
         owner: "o",
         cluster,
         reason,
-        cause: Cause::Lasts,
+        cause: RefusalCause::Lasts,
         refusal_timeout,
     };
-    let refusals = Refusals::default().with(refusal, now()).unwrap();
+    let refusals = Refusals::default().with_refusal(refusal, now()).unwrap();
     let mut offloading = store.get(OFFLOADING);
     offloading["metadata"]["annotations"] =
         json!({ annotations::REFUSED_PODS: refusals.to_annotation() });
@@ -573,7 +573,7 @@ fn a_new_namespace_has_an_entry_of_its_own_until_its_strategy_is_known() {
         offloading(PodOffloadingStrategy::Local),
     )];
     let entry = |config: &ClusterConfig| {
-        let mut entries = entries(
+        let mut entries = webhook_entries(
             "liqo",
             "ca",
             &all.iter().map(|(key, one)| (key, one)),
@@ -665,7 +665,7 @@ fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
         (key("kube-system"), &remote),
         (key("liqo"), &both),
     ];
-    let entries = entries(
+    let entries = webhook_entries(
         "liqo",
         "ca",
         &all.iter().map(|(key, offloading)| (key, *offloading)),
@@ -721,13 +721,13 @@ fn a_changed_configuration_concerns_the_namespaces_that_entered_or_left_an_entry
             .iter()
             .map(|(name, of)| (Key::new(*name, "offloading"), offloading(*of)))
             .collect();
-        let entries = entries(
+        let entries = webhook_entries(
             "liqo",
             "ca",
             &all.iter().map(|(key, offloading)| (key, offloading)),
             &ClusterConfig::default(),
         );
-        Selected::of(MutatingWebhookConfiguration {
+        SelectedNamespaces::of_configuration(MutatingWebhookConfiguration {
             webhooks: Some(entries),
             ..MutatingWebhookConfiguration::default()
         })
@@ -746,7 +746,7 @@ fn a_changed_configuration_concerns_the_namespaces_that_entered_or_left_an_entry
     );
     assert_eq!(after.changed_since(&after), BTreeSet::new());
     assert_eq!(
-        before.changed_since(&Selected::default()),
+        before.changed_since(&SelectedNamespaces::default()),
         ["a", "b", "c"].map(str::to_owned).into()
     );
 }
@@ -760,7 +760,7 @@ async fn the_configuration_is_written_once() {
     let offloadings = nothing_cached(&store, &stop).await;
     material(&store).await;
     let before = store.writes();
-    configure(
+    write_configuration(
         &store.client(),
         "liqo",
         &offloadings,
@@ -768,7 +768,7 @@ async fn the_configuration_is_written_once() {
     )
     .await
     .unwrap();
-    configure(
+    write_configuration(
         &store.client(),
         "liqo",
         &offloadings,
@@ -789,7 +789,7 @@ async fn the_configuration_is_written_once() {
 
 #[test]
 fn only_commands_of_consumers_come_to_the_webhook_and_they_go_on_when_nobody_answers() {
-    let entry = entries("liqo", "ca", &std::iter::empty(), &ClusterConfig::default())
+    let entry = webhook_entries("liqo", "ca", &std::iter::empty(), &ClusterConfig::default())
         .pop()
         .unwrap();
     let rule = &entry.rules.as_ref().unwrap()[0];
@@ -827,12 +827,12 @@ fn command(user: &str) -> AdmissionRequest<DynamicObject> {
         "uid": "u1", "kind": {"group": "", "version": "v1", "kind": "PodExecOptions"},
         "resource": {"group": "", "version": "v1", "resource": "pods"}, "subResource": "exec", "name": "web", "namespace": "demo",
         "operation": "CONNECT", "userInfo": {"username": user}, "dryRun": false, "object": options}});
-    read(&Bytes::from(review.to_string())).unwrap()
+    read_review(&Bytes::from(review.to_string())).unwrap()
 }
 
 #[tokio::test]
 async fn a_consumer_that_starts_commands_without_end_waits_and_is_refused_and_others_are_not() {
-    let commands = Commands::new("liqo");
+    let commands = ConsumerCommands::new("liqo");
     let flood = command("system:serviceaccount:liqo:liqo-consumer-a");
     let answers = futures::future::join_all((0..200).map(|_| commands.respond(&flood))).await;
     let refused: Vec<_> = answers.iter().filter(|answer| !answer.allowed).collect();
@@ -861,7 +861,7 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
         "metadata": metadata, "spec": {"podOffloadingStrategy": "Remote", "clusterSelector": {"nodeSelectorTerms": [{"matchFields": []}]}}})).unwrap()
     };
     assert_eq!(
-        Offloading::of(object(
+        Offloading::from_object(object(
             json!({"name": "offloading", "deletionTimestamp": "2026-01-01T00:00:00Z"})
         )),
         None
@@ -870,7 +870,7 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
     let offloaded = object(json!({"name": "offloading"}));
     let cluster_selector = offloaded.spec.cluster_selector.clone();
     assert_eq!(
-        Offloading::of(offloaded),
+        Offloading::from_object(offloaded),
         Some(Offloading {
             selector,
             cluster_selector,
@@ -899,5 +899,5 @@ fn labelled(labels: &Value) -> Option<Offloading> {
     let object = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
         "metadata": { "name": "offloading", "namespace": "demo", "labels": labels },
         "spec": { "podOffloadingStrategy": "Remote" } });
-    Offloading::of(serde_json::from_value(object).unwrap())
+    Offloading::from_object(serde_json::from_value(object).unwrap())
 }

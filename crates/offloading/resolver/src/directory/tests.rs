@@ -8,8 +8,8 @@ fn turin() -> ClusterId {
     ClusterId::of_public_key(&[2; 32])
 }
 
-fn mapped(consumer: ClusterId, home: &str) -> Mapped {
-    Mapped {
+fn mapped(consumer: ClusterId, home: &str) -> MappedNamespaceState {
+    MappedNamespaceState {
         consumer,
         home: home.to_owned(),
         terminating: false,
@@ -20,11 +20,11 @@ fn address(last: u8) -> IpAddr {
     IpAddr::from([10, 244, 0, last])
 }
 
-fn name(text: &str) -> Name {
-    Name::parse(text).unwrap()
+fn name(text: &str) -> DomainName {
+    DomainName::parse(text).unwrap()
 }
 
-fn domain() -> Name {
+fn domain() -> DomainName {
     name("cluster.local")
 }
 
@@ -49,13 +49,13 @@ fn directory() -> Directory {
 /// The name that is asked for a pod; the same one if the question passes unchanged.
 fn asked(directory: &Directory, pod: u8, text: &str) -> String {
     match directory.decide(address(pod), &name(text), 1, &domain()) {
-        Decision::Unchanged => text.to_owned(),
-        Decision::Translate { name, .. } => written(&name),
+        NameDecision::Unchanged => text.to_owned(),
+        NameDecision::Translate { name, .. } => written(&name),
         other => format!("{other:?}"),
     }
 }
 
-fn written(name: &Name) -> String {
+fn written(name: &DomainName) -> String {
     name.labels()
         .iter()
         .map(|label| String::from_utf8_lossy(label).into_owned())
@@ -216,7 +216,7 @@ fn who_asks_is_known_by_address_only() {
 fn a_namespace_that_is_gone_has_no_name_and_a_renamed_one_its_new_name() {
     let mut directory = directory();
     let (old, text) = (mapped(rome(), "shop"), "web.shop.svc.cluster.local");
-    let ending = Mapped {
+    let ending = MappedNamespaceState {
         terminating: true,
         ..old.clone()
     };
@@ -297,7 +297,7 @@ fn names_in_the_domain_of_home_become_those_of_this_cluster_and_come_back() {
     assert_eq!(asked(&directory, 9, "mail.corp.local"), "mail.corp.local");
     let home = |text: &str| {
         directory
-            .at_home(&rome(), &name(text), &domain())
+            .home_name(&rome(), &name(text), &domain())
             .map(|name| written(&name))
     };
     assert_eq!(
@@ -365,7 +365,7 @@ fn a_service_that_stands_for_another_name_is_an_alias_for_pods_of_the_same_consu
     for namespace in ["demo-rome-1", "same", "kube-system"] {
         directory.external_name_changed(&Key::new(namespace, "db"), Some(&target));
     }
-    let alias = Decision::Alias {
+    let alias = NameDecision::Alias {
         target: target.clone(),
     };
     let decide = |directory: &Directory, pod: u8, text: &str| {
@@ -386,7 +386,7 @@ fn a_service_that_stands_for_another_name_is_an_alias_for_pods_of_the_same_consu
         "db.demo-rome-1.svc.cluster.local",
     ] {
         assert!(
-            !matches!(decide(&directory, 1, text), Decision::Alias { .. }),
+            !matches!(decide(&directory, 1, text), NameDecision::Alias { .. }),
             "{text}"
         );
     }
@@ -396,7 +396,7 @@ fn a_service_that_stands_for_another_name_is_an_alias_for_pods_of_the_same_consu
     );
     assert_eq!(
         decide(&directory, 9, "db.same.svc.cluster.local"),
-        Decision::UnknownPod,
+        NameDecision::UnknownPod,
         "the pod may be too new"
     );
     directory.domain_changed(&rome(), Some(&name("corp.local")));
@@ -426,7 +426,7 @@ fn answers_have_the_names_of_home_and_only_those_of_the_same_consumer() {
     let directory = directory();
     let home = |text: &str| {
         directory
-            .at_home(&rome(), &name(text), &domain())
+            .home_name(&rome(), &name(text), &domain())
             .map(|name| written(&name))
     };
     assert_eq!(
@@ -449,19 +449,19 @@ fn the_name_of_an_address_is_translated_in_the_answer() {
     let decision = directory().decide(address(1), &name, PTR, &domain());
     assert_eq!(
         decision,
-        Decision::Translate {
+        NameDecision::Translate {
             name: name.clone(),
             consumer: rome()
         }
     );
     assert_eq!(
         directory().decide(address(9), &name, PTR, &domain()),
-        Decision::Unchanged
+        NameDecision::Unchanged
     );
     let other = super::tests::name("7.0.244.10.example.org");
     assert_eq!(
         directory().decide(address(1), &other, PTR, &domain()),
-        Decision::Unchanged,
+        NameDecision::Unchanged,
         "not the name of an address"
     );
 }
@@ -475,14 +475,14 @@ fn a_name_that_would_be_too_long_here_does_not_exist() {
     );
     assert_eq!(
         directory().decide(address(1), &name(&long), 1, &domain()),
-        Decision::NoSuchName
+        NameDecision::NoSuchName
     );
     let mut directory = directory();
     directory.domain_changed(&rome(), Some(&name("x")));
     let long = format!("{0}.{0}.{0}.{1}.x", "a".repeat(63), "b".repeat(55));
     assert_eq!(
         directory.decide(address(1), &name(&long), 1, &domain()),
-        Decision::NoSuchName
+        NameDecision::NoSuchName
     );
 }
 
@@ -491,17 +491,17 @@ fn an_address_that_stayed_unknown_waits_again_after_a_while_or_a_change() {
     let mut directory = directory();
     let begin = Instant::now();
     assert!(directory.may_wait(address(9), begin));
-    directory.waited(address(9), begin);
+    directory.note_wait(address(9), begin);
     assert!(
         !directory.may_wait(address(9), begin + NO_WAIT / 2)
             && directory.may_wait(address(8), begin)
     );
     assert!(directory.may_wait(address(9), begin + NO_WAIT));
     directory.pod_changed(&Key::new("demo-rome-1", "new"), &[], &[address(9)]);
-    directory.waited(address(9), begin);
+    directory.note_wait(address(9), begin);
     assert!(directory.may_wait(address(9), begin), "it is known");
     directory.pod_changed(&Key::new("demo-rome-1", "new"), &[address(9)], &[]);
-    directory.waited(address(9), begin);
+    directory.note_wait(address(9), begin);
     assert!(!directory.may_wait(address(9), begin));
     directory.namespace_changed("zoo", None, Some(&mapped(rome(), "zoo")));
     assert!(
@@ -517,9 +517,9 @@ fn only_some_unknown_addresses_are_remembered() {
     let addresses = || {
         (0..u32::try_from(MAX_UNKNOWN).unwrap()).map(|number| IpAddr::from(number.to_be_bytes()))
     };
-    addresses().for_each(|address| directory.waited(address, begin));
-    directory.waited(address(9), begin);
+    addresses().for_each(|address| directory.note_wait(address, begin));
+    directory.note_wait(address(9), begin);
     assert!(directory.unknown.len() == MAX_UNKNOWN && directory.may_wait(address(9), begin));
-    directory.waited(address(9), begin + NO_WAIT);
+    directory.note_wait(address(9), begin + NO_WAIT);
     assert!(directory.unknown.len() == 1 && !directory.may_wait(address(9), begin + NO_WAIT));
 }

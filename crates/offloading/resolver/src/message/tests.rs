@@ -56,8 +56,8 @@ impl Builder {
     }
 }
 
-pub fn name(text: &str) -> Name {
-    Name::parse(text).unwrap()
+pub fn name(text: &str) -> DomainName {
+    DomainName::parse(text).unwrap()
 }
 
 fn wire(text: &str) -> Vec<u8> {
@@ -65,7 +65,7 @@ fn wire(text: &str) -> Vec<u8> {
 }
 
 /// `long` is `short` at home.
-fn home(name: &Name) -> Option<Name> {
+fn home(name: &DomainName) -> Option<DomainName> {
     let index = name
         .labels()
         .iter()
@@ -74,7 +74,7 @@ fn home(name: &Name) -> Option<Name> {
 }
 
 fn translated(answer: &[u8]) -> Vec<u8> {
-    translate(answer, &[], home).unwrap().whole()
+    translate_answer(answer, &[], home).unwrap().whole_message()
 }
 
 #[test]
@@ -137,13 +137,13 @@ fn a_question_allows_answers_of_at_most_4096_bytes() {
         (u16::MAX, 4096),
     ] {
         let query = Query::read(&asked(allowed)).unwrap();
-        assert_eq!(query.capped(&asked(allowed)), asked(capped));
+        assert_eq!(query.with_capped_size(&asked(allowed)), asked(capped));
         assert_eq!(query.udp_len, usize::from(capped.max(512)));
     }
     let plain = Builder::new(7, 0x0100, [1, 0, 0, 0])
         .question("web.x", 1)
         .done();
-    assert_eq!(Query::read(&plain).unwrap().capped(&plain), plain);
+    assert_eq!(Query::read(&plain).unwrap().with_capped_size(&plain), plain);
     let two = Builder::new(7, 0, [1, 0, 0, 2])
         .question("a", 1)
         .edns(u16::MAX)
@@ -151,7 +151,7 @@ fn a_question_allows_answers_of_at_most_4096_bytes() {
         .done();
     let query = Query::read(&two).unwrap();
     assert_eq!(
-        (query.capped(&two), query.udp_len),
+        (query.with_capped_size(&two), query.udp_len),
         (two, 4096),
         "a signed question must stay as it is"
     );
@@ -180,9 +180,9 @@ fn a_question_with_more_than_edns_is_not_simple() {
 #[test]
 fn what_is_no_question_gets_an_error_or_nothing() {
     let fault = |message: &[u8]| Query::read(message).unwrap_err();
-    let format = Fault::Answer(ResponseCode::FormatError);
+    let format = QueryFault::Answer(ResponseCode::FormatError);
     for message in [&b""[..], &[0; 3], &[0; 11]] {
-        assert_eq!(fault(message), Fault::Drop);
+        assert_eq!(fault(message), QueryFault::Drop);
     }
     assert_eq!(
         fault(
@@ -190,7 +190,7 @@ fn what_is_no_question_gets_an_error_or_nothing() {
                 .question("a", 1)
                 .done()
         ),
-        Fault::Drop,
+        QueryFault::Drop,
         "an answer"
     );
     assert_eq!(
@@ -199,7 +199,7 @@ fn what_is_no_question_gets_an_error_or_nothing() {
                 .question("a", 1)
                 .done()
         ),
-        Fault::Answer(ResponseCode::NotImplemented)
+        QueryFault::Answer(ResponseCode::NotImplemented)
     );
     assert_eq!(fault(&Builder::new(7, 0, [0, 0, 0, 0]).done()), format);
     assert_eq!(
@@ -243,7 +243,7 @@ fn what_is_no_question_gets_an_error_or_nothing() {
         .question("a", 1)
         .edns(512)
         .done();
-    let answer = refusal(&asked, ResponseCode::ServerFailure);
+    let answer = answer_without_records(&asked, ResponseCode::ServerFailure);
     assert_eq!(
         answer,
         Builder::new(7, 0x8182, [1, 0, 0, 0])
@@ -251,7 +251,7 @@ fn what_is_no_question_gets_an_error_or_nothing() {
             .done()
     );
     assert_eq!(
-        refusal(
+        answer_without_records(
             &Builder::new(7, 0, [2, 0, 0, 0]).done(),
             ResponseCode::FormatError
         ),
@@ -286,11 +286,11 @@ fn names_in_all_parts_of_an_answer_are_replaced() {
 
 /// The same message without compression.
 fn expanded(message: &[u8]) -> Vec<Vec<u8>> {
-    let [questions, records @ ..] = counts(message).unwrap();
+    let [questions, records @ ..] = record_counts(message).unwrap();
     let mut at = HEADER_LEN;
     let mut parts = vec![message[..HEADER_LEN].to_vec()];
     let read = |at: &mut usize| {
-        Name::read(message, at)
+        DomainName::read_at(message, at)
             .unwrap()
             .labels()
             .join(&b'.')
@@ -302,9 +302,9 @@ fn expanded(message: &[u8]) -> Vec<Vec<u8>> {
     }
     for _ in 0..records.iter().sum::<u16>() {
         parts.push(read(&mut at));
-        let kind = number(message, at).unwrap();
+        let kind = read_u16(message, at).unwrap();
         parts.push(message[at..at + 8].to_vec());
-        let end = at + 10 + usize::from(number(message, at + 8).unwrap());
+        let end = at + 10 + usize::from(read_u16(message, at + 8).unwrap());
         at += 10;
         let (before, names) = match kind {
             2 | 5 | 12 => (0, 1),
@@ -357,31 +357,31 @@ fn a_name_has_at_most_127_pointers() {
         });
         let message: Vec<u8> = [0; HEADER_LEN + 1].into_iter().chain(chain).collect();
         let mut at = message.len() - 2;
-        Name::read(&message, &mut at)
+        DomainName::read_at(&message, &mut at)
     };
-    assert_eq!(chained(MAX_POINTERS), Ok(Name(Vec::new())));
-    assert_eq!(chained(MAX_POINTERS + 1), Err(Malformed));
+    assert_eq!(chained(MAX_POINTERS), Ok(DomainName(Vec::new())));
+    assert_eq!(chained(MAX_POINTERS + 1), Err(MalformedMessage));
 }
 
 #[test]
 fn names_are_compressed_only_by_what_pointers_reach() {
     let long = format!("{0}.{0}.{0}.x", "a".repeat(60));
-    let mut writer = Writer::new(&[0; HEADER_LEN]).unwrap();
+    let mut writer = MessageWriter::new(&[0; HEADER_LEN]).unwrap();
     writer.body = vec![0; MAX_POINTER - 1 - HEADER_LEN];
-    writer.name(&name("A.b"), true);
+    writer.write_name(&name("A.b"), true);
     // `b` is out of reach.
-    writer.name(&name("a.B"), true);
-    writer.name(&name("c.b"), true);
+    writer.write_name(&name("a.B"), true);
+    writer.write_name(&name("c.b"), true);
     assert_eq!(
         writer.body[MAX_POINTER - 1 - HEADER_LEN..],
         *b"\x01A\x01b\0\xff\xfe\x01c\x01b\0"
     );
     assert_eq!(writer.known.len(), 1);
     // Without compression, a name is still known to those after it.
-    let mut writer = Writer::new(&[0; HEADER_LEN]).unwrap();
-    writer.name(&name(&long), false);
-    writer.name(&name(&long), false);
-    writer.name(&name("x"), true);
+    let mut writer = MessageWriter::new(&[0; HEADER_LEN]).unwrap();
+    writer.write_name(&name(&long), false);
+    writer.write_name(&name(&long), false);
+    writer.write_name(&name("x"), true);
     assert_eq!(writer.body.len(), 2 * name(&long).wire_len() + 2);
     assert_eq!(writer.body[writer.body.len() - 2..], [0xc0, 12 + 183]);
 }
@@ -407,13 +407,16 @@ fn an_answer_that_no_longer_fits_is_cut_off_at_its_question_and_says_so() {
         .record("y", 16, &[5; 600])
         .edns(1232)
         .done();
-    let translated = translate(&answer, &[], home).unwrap();
-    assert_eq!(translated.clone().fitting(1232), translated.clone().whole());
+    let translated = translate_answer(&answer, &[], home).unwrap();
+    assert_eq!(
+        translated.clone().fitting_message(1232),
+        translated.clone().whole_message()
+    );
     let short = Builder::new(7, 0x8380, [1, 0, 0, 1])
         .question("web.short.x", 1)
         .edns(1232)
         .done();
-    assert_eq!(translated.fitting(512), short);
+    assert_eq!(translated.fitting_message(512), short);
 }
 
 #[test]
@@ -434,7 +437,10 @@ fn malformed_answers_are_errors() {
             .question("a", 1)
             .done(),
     ] {
-        assert!(translate(&message, &[], home).is_err(), "{message:?}");
+        assert!(
+            translate_answer(&message, &[], home).is_err(),
+            "{message:?}"
+        );
     }
 }
 
@@ -448,7 +454,7 @@ fn an_answer_that_grows_beyond_a_message_is_an_error() {
             .bytes(&[0xc0, 12])
             .data(33, &[0, 0, 0, 0, 0, 1, 0xc0, 12]);
     }
-    assert!(translate(&answer.done(), &[], home).is_err());
+    assert!(translate_answer(&answer.done(), &[], home).is_err());
 }
 
 #[test]
@@ -487,11 +493,14 @@ fn only_the_answer_to_the_same_question_counts() {
 #[test]
 fn names_have_limits() {
     assert!(
-        Name::parse("").is_none()
-            && Name::parse("a..b").is_none()
-            && Name::parse(&"a".repeat(64)).is_none()
+        DomainName::parse("").is_none()
+            && DomainName::parse("a..b").is_none()
+            && DomainName::parse(&"a".repeat(64)).is_none()
     );
-    assert!(Name::parse(&"a.".repeat(127)).is_some() && Name::parse(&"a.".repeat(128)).is_none());
+    assert!(
+        DomainName::parse(&"a.".repeat(127)).is_some()
+            && DomainName::parse(&"a.".repeat(128)).is_none()
+    );
     assert_eq!(name("Web.Demo."), name("web.demo"));
     assert!(name("web.demo").with_label(0, &"a".repeat(64)).is_none());
 }
@@ -519,7 +528,7 @@ fn an_alias_comes_before_what_it_stands_for() {
         .edns(1232)
         .done();
     let names = [name("db.demo"), name("other.demo"), name("db.example.org")];
-    let found = translate(&answer, &names, |_| None).unwrap();
+    let found = translate_answer(&answer, &names, |_| None).unwrap();
     let wanted = Builder::new(7, 0x8180, [1, 3, 0, 1]).question("db.demo", 1);
     let wanted = wanted.record("db.demo", 5, &wire("other.demo")).record(
         "other.demo",
@@ -530,15 +539,15 @@ fn an_alias_comes_before_what_it_stands_for() {
         .record("db.example.org", 1, &[192, 0, 2, 1])
         .edns(1232)
         .done();
-    assert_eq!(expanded(&found.clone().whole()), expanded(&wanted));
+    assert_eq!(expanded(&found.clone().whole_message()), expanded(&wanted));
     let short = Builder::new(7, 0x8380, [1, 0, 0, 1])
         .question("db.demo", 1)
         .edns(1232)
         .done();
-    assert_eq!(found.fitting(60), short, "all of it comes over TCP");
+    assert_eq!(found.fitting_message(60), short, "all of it comes over TCP");
     // The header of an answer that does not exist yet says how many answers there are.
     let full = Builder::new(7, 0x8180, [0, u16::MAX, 0, 0]).done();
-    assert!(translate(&full, &names, |_| None).is_err());
+    assert!(translate_answer(&full, &names, |_| None).is_err());
 }
 
 proptest! {
@@ -549,11 +558,11 @@ proptest! {
             message[2] &= 0x07;
             message[4..HEADER_LEN].copy_from_slice(&[0, questions, 0, records, 0, 0, 0, 1]);
         }
-        let _ = translate(&message, &[], home).map(|translated| translated.fitting(20));
+        let _ = translate_answer(&message, &[], home).map(|translated| translated.fitting_message(20));
         if let Ok(query) = Query::read(&message) {
             let _ = query.with_name(&message, &name("a.b"));
         }
-        prop_assert!(refusal(&message, ResponseCode::FormatError).len() >= HEADER_LEN);
+        prop_assert!(answer_without_records(&message, ResponseCode::FormatError).len() >= HEADER_LEN);
         let _ = is_answer(&message, &message);
     }
 
@@ -574,22 +583,22 @@ proptest! {
                 let renamed = query.with_name(&bytes, &name("web.demo.svc.cluster.local")).unwrap();
                 let read = Query::read(&renamed).map(|query| (query.name, query.kind, query.is_simple));
                 prop_assert_eq!(read, Ok((name("web.demo.svc.cluster.local"), query.kind, query.is_simple)));
-                prop_assert_eq!(query.capped(&bytes).len(), bytes.len());
+                prop_assert_eq!(query.with_capped_size(&bytes).len(), bytes.len());
                 prop_assert!((512..=4096).contains(&query.udp_len));
             }
-            Err(Fault::Drop) => {}
-            Err(Fault::Answer(code)) => prop_assert!(refusal(&bytes, code).len() <= bytes.len().max(HEADER_LEN)),
+            Err(QueryFault::Drop) => {}
+            Err(QueryFault::Answer(code)) => prop_assert!(answer_without_records(&bytes, code).len() <= bytes.len().max(HEADER_LEN)),
         }
     }
 
     #[test]
     fn a_mutated_answer_is_refused_or_translated_to_one_that_can_be_read(bytes in mutated(Just(valid_answer())), aliases in 0..3_usize) {
         let names = [name("db.demo"), name("other.demo"), name("db.example.org")];
-        if let Ok(translated) = translate(&bytes, &names[..aliases], home) {
-            prop_assert!(translated.clone().fitting(512).len() <= 512 + MAX_NAME_LEN + usize::from(u16::MAX));
-            let whole = translated.whole();
+        if let Ok(translated) = translate_answer(&bytes, &names[..aliases], home) {
+            prop_assert!(translated.clone().fitting_message(512).len() <= 512 + MAX_NAME_LEN + usize::from(u16::MAX));
+            let whole = translated.whole_message();
             prop_assert!(whole.len() <= 2 * usize::from(u16::MAX));
-            prop_assert!(translate(&whole, &[], |_| None).is_ok(), "{:?}", whole);
+            prop_assert!(translate_answer(&whole, &[], |_| None).is_ok(), "{:?}", whole);
         }
         let _ = is_answer(&valid_question(), &bytes);
     }

@@ -4,8 +4,8 @@ use liqo_api::{ClusterId, Key};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::directory::Mapped;
-use crate::limits::Refused;
+use crate::directory::MappedNamespaceState;
+use crate::limits::LimitReached;
 use crate::message::tests::{Builder, name};
 use crate::message::{id, set_id};
 
@@ -31,7 +31,11 @@ fn answer(id: u16, name: &str) -> Vec<u8> {
 
 /// Names and addresses in the answer, however it is compressed.
 fn same(found: &[u8], wanted: &[u8]) -> bool {
-    let whole = |message: &[u8]| translate(message, &[], |_| None).unwrap().whole();
+    let whole = |message: &[u8]| {
+        translate_answer(message, &[], |_| None)
+            .unwrap()
+            .whole_message()
+    };
     whole(found) == whole(wanted)
 }
 
@@ -76,7 +80,7 @@ fn knows(asked: &[u8]) -> Vec<Vec<u8>> {
     let mut found = if query.name == name(MAPPED) {
         answer(0, MAPPED)
     } else {
-        refusal(asked, ResponseCode::NoSuchName)
+        answer_without_records(asked, ResponseCode::NoSuchName)
     };
     set_id(&mut found, id(asked));
     vec![found]
@@ -87,7 +91,7 @@ fn rome() -> ClusterId {
 }
 
 fn know(known: &SharedDirectory, pod: IpAddr) {
-    let rome = Mapped {
+    let rome = MappedNamespaceState {
         consumer: rome(),
         home: "demo".to_owned(),
         terminating: false,
@@ -100,7 +104,7 @@ struct Served {
     udp: SocketAddr,
     tcp: SocketAddr,
     known: Arc<SharedDirectory>,
-    resolver: Resolver,
+    resolver: NameResolver,
     stop: CancellationToken,
 }
 
@@ -126,12 +130,12 @@ async fn serve_with(upstreams: Vec<SocketAddr>, timeouts: Timeouts) -> Served {
         Arc::new(SharedDirectory::default()),
         CancellationToken::new(),
     );
-    let resolver = Resolver::new(
+    let resolver = NameResolver::new(
         known.clone(),
-        Upstream::new(upstreams),
+        NameServers::new(upstreams),
         Some(name("cluster.local")),
     );
-    let resolver = Resolver {
+    let resolver = NameResolver {
         timeouts,
         ..resolver
     };
@@ -183,7 +187,7 @@ async fn a_name_of_home_is_answered_under_that_name_and_others_as_they_are() {
     let unknown = question(4712, "example.org");
     assert_eq!(
         ask(&socket, &unknown).await,
-        refusal(&unknown, ResponseCode::NoSuchName)
+        answer_without_records(&unknown, ResponseCode::NoSuchName)
     );
     // As the namespace is called here, nothing is changed, not even the way in which names are
     // compressed.
@@ -224,7 +228,7 @@ async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace() {
     let begin = Instant::now();
     assert_eq!(
         ask(&socket, &asked).await,
-        refusal(&asked, ResponseCode::NoSuchName)
+        answer_without_records(&asked, ResponseCode::NoSuchName)
     );
     assert!(begin.elapsed() >= timeouts.new_pod, "it waits first");
     assert!(
@@ -269,7 +273,7 @@ async fn the_name_of_an_address_is_told_only_to_those_who_may_know_it() {
     };
     let served = serve_with(vec![cluster_dns], timeouts).await;
     know(&served.known, HERE);
-    let turin = Mapped {
+    let turin = MappedNamespaceState {
         consumer: ClusterId::of_public_key(&[2; 32]),
         home: "demo".to_owned(),
         terminating: false,
@@ -305,7 +309,7 @@ async fn the_name_of_an_address_is_told_only_to_those_who_may_know_it() {
         let asked = asked(number, kind);
         assert_eq!(
             ask(&socket, &asked).await,
-            refusal(&asked, ResponseCode::NoSuchName),
+            answer_without_records(&asked, ResponseCode::NoSuchName),
             "{number} {kind}"
         );
     }
@@ -316,7 +320,7 @@ async fn the_name_of_an_address_is_told_only_to_those_who_may_know_it() {
     let asked = asked(3, 12);
     assert_eq!(
         ask(&socket, &asked).await,
-        refusal(&asked, ResponseCode::NoSuchName)
+        answer_without_records(&asked, ResponseCode::NoSuchName)
     );
     task.abort();
 }
@@ -446,7 +450,7 @@ async fn an_answer_follows_eight_aliases_and_more_are_a_failure_of_the_server() 
         let asked = question(6, &full(service));
         assert_eq!(
             ask(&socket, &asked).await,
-            refusal(&asked, ResponseCode::ServerFailure),
+            answer_without_records(&asked, ResponseCode::ServerFailure),
             "{service}"
         );
     }
@@ -539,7 +543,7 @@ async fn an_external_name_leads_to_no_name_of_another_consumer() {
     .await;
     let served = serve(vec![cluster_dns]).await;
     know(&served.known, HERE);
-    let turin = Mapped {
+    let turin = MappedNamespaceState {
         consumer: ClusterId::of_public_key(&[2; 32]),
         home: "demo".to_owned(),
         terminating: false,
@@ -568,12 +572,12 @@ async fn an_address_that_stayed_unknown_does_not_wait_again() {
     know(&served.known, IpAddr::from([10, 0, 0, 9]));
     served
         .known
-        .change(|directory| directory.waited(HERE, Instant::now().into_std()));
+        .change(|directory| directory.note_wait(HERE, Instant::now().into_std()));
     // Otherwise, the wait would be longer than that for the answer.
     let asked = question(1, AT_HOME);
     assert_eq!(
         ask(&client(&served).await, &asked).await,
-        refusal(&asked, ResponseCode::NoSuchName)
+        answer_without_records(&asked, ResponseCode::NoSuchName)
     );
     task.abort();
 }
@@ -591,7 +595,7 @@ async fn a_name_that_is_too_long_here_does_not_exist() {
     let asked = question(1, &long);
     assert_eq!(
         ask(&client(&served).await, &asked).await,
-        refusal(&asked, ResponseCode::NoSuchName)
+        answer_without_records(&asked, ResponseCode::NoSuchName)
     );
     task.abort();
 }
@@ -611,7 +615,7 @@ async fn an_answer_takes_no_longer_than_the_client_waits() {
         let asked = question(1, name);
         assert_eq!(
             ask(&socket, &asked).await,
-            refusal(&asked, ResponseCode::ServerFailure),
+            answer_without_records(&asked, ResponseCode::ServerFailure),
             "{name}"
         );
     }
@@ -688,7 +692,7 @@ async fn a_malformed_answer_is_a_failure_of_the_server() {
     let asked = question(5, AT_HOME);
     assert_eq!(
         ask(&client(&served).await, &asked).await,
-        refusal(&asked, ResponseCode::ServerFailure)
+        answer_without_records(&asked, ResponseCode::ServerFailure)
     );
     task.abort();
 }
@@ -777,8 +781,13 @@ async fn truncation_is_passed_on_and_the_whole_answer_comes_over_tcp() {
             .await
             .unwrap();
         let found = read_message(&mut stream, 65535).await.unwrap();
-        let home = |found: &Name| (*found == name(MAPPED)).then(|| name(AT_HOME));
-        assert_eq!(found, translate(&big(number), &[], home).unwrap().whole());
+        let home = |found: &DomainName| (*found == name(MAPPED)).then(|| name(AT_HOME));
+        assert_eq!(
+            found,
+            translate_answer(&big(number), &[], home)
+                .unwrap()
+                .whole_message()
+        );
     }
     task.abort();
     tcp.abort();
@@ -798,10 +807,10 @@ async fn connections_that_say_nothing_useful_are_closed_and_their_number_is_limi
         served
             .resolver
             .connections
-            .enter(HERE, Some(rome()))
+            .acquire_permit(HERE, Some(rome()))
             .unwrap()
     };
-    let all: Vec<Permit> = (0..MAX_CONNECTIONS.per_source).map(enter).collect();
+    let all: Vec<LimitPermit> = (0..MAX_CONNECTIONS.per_source).map(enter).collect();
     let mut refused = TcpStream::connect(served.tcp).await.unwrap();
     let _ = write_message(&mut refused, &question(5, AT_HOME)).await;
     assert!(read_message(&mut refused, 65535).await.is_err());
@@ -814,8 +823,14 @@ async fn a_pod_that_asks_too_much_gets_no_answer_and_others_do() {
     let (cluster_dns, task) = upstream(knows).await;
     let served = serve(vec![cluster_dns]).await;
     know(&served.known, HERE);
-    let enter = |_| served.resolver.questions.enter(HERE, Some(rome())).unwrap();
-    let all: Vec<Permit> = (0..MAX_QUESTIONS.per_source).map(enter).collect();
+    let enter = |_| {
+        served
+            .resolver
+            .questions
+            .acquire_permit(HERE, Some(rome()))
+            .unwrap()
+    };
+    let all: Vec<LimitPermit> = (0..MAX_QUESTIONS.per_source).map(enter).collect();
     let socket = client(&served).await;
     socket.send(&question(1, AT_HOME)).await.unwrap();
     // The server reads one question after another, so it has read the one before when it answers
@@ -846,29 +861,29 @@ async fn the_pods_of_a_consumer_share_its_part() {
         served
             .resolver
             .questions
-            .enter(other(number), Some(rome()))
+            .acquire_permit(other(number), Some(rome()))
             .unwrap()
     };
-    let all: Vec<Permit> = (0..MAX_QUESTIONS.per_consumer).map(enter).collect();
+    let all: Vec<LimitPermit> = (0..MAX_QUESTIONS.per_consumer).map(enter).collect();
     assert!(
         served
             .resolver
-            .enter(&served.resolver.questions, "question", HERE)
+            .acquire_permit(&served.resolver.questions, "question", HERE)
             .is_none()
     );
     assert_eq!(
         served
             .resolver
             .questions
-            .enter(HERE, Some(rome()))
+            .acquire_permit(HERE, Some(rome()))
             .unwrap_err(),
-        Refused::Consumer
+        LimitReached::Consumer
     );
     let unknown = IpAddr::from([10, 0, 0, 9]);
     assert!(
         served
             .resolver
-            .enter(&served.resolver.questions, "question", unknown)
+            .acquire_permit(&served.resolver.questions, "question", unknown)
             .is_some()
     );
     assert!(

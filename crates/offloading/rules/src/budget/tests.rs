@@ -1,5 +1,5 @@
-use liqo_metering::receipt::{Contract, Version};
-use liqo_metering::spending::Settled;
+use liqo_metering::receipt::{ContractVersion, ReceiptContract};
+use liqo_metering::spending::SettledCosts;
 use proptest::prelude::*;
 
 use super::*;
@@ -20,7 +20,7 @@ fn id(byte: u8) -> ClusterId {
     ClusterId::of_public_key(&[byte; 32])
 }
 
-fn held(holder: Holder, amount: &str) -> HeldBudget {
+fn held(holder: BudgetHolder, amount: &str) -> HeldBudget {
     let (currency, period, when_spent) = ("EUR".to_owned(), BudgetPeriod::Day, WhenSpent::Keep);
     HeldBudget {
         holder,
@@ -34,20 +34,20 @@ fn held(holder: Holder, amount: &str) -> HeldBudget {
 }
 
 fn of_demo(amount: &str) -> HeldBudget {
-    held(Holder::Namespace("demo".to_owned()), amount)
+    held(BudgetHolder::Namespace("demo".to_owned()), amount)
 }
 
-fn costs(all: &[(&str, &str)]) -> Costs {
-    let mut costs = Costs::default();
+fn costs(all: &[(&str, &str)]) -> CostsByNamespace {
+    let mut costs = CostsByNamespace::default();
     for (namespace, cost) in all {
         costs.add("EUR", namespace, money(cost));
     }
     costs
 }
 
-fn provider(byte: u8, spent: &[(&str, &str)], per_hour: &[(&str, &str)]) -> Provider {
+fn provider(byte: u8, spent: &[(&str, &str)], per_hour: &[(&str, &str)]) -> ProviderCosts {
     let currencies = BTreeSet::from(["EUR".to_owned()]);
-    Provider {
+    ProviderCosts {
         id: id(byte),
         name: format!("p{byte}"),
         policy: Some("default".to_owned()),
@@ -60,8 +60,8 @@ fn provider(byte: u8, spent: &[(&str, &str)], per_hour: &[(&str, &str)]) -> Prov
     }
 }
 
-fn judged(held: &HeldBudget, providers: &[Provider]) -> Verdict {
-    judge(held, providers, None, ROUND, noon())
+fn judged(held: &HeldBudget, providers: &[ProviderCosts]) -> BudgetState {
+    evaluate_budget(held, providers, None, ROUND, noon())
 }
 
 #[test]
@@ -96,19 +96,19 @@ fn a_policy_counts_all_namespaces_at_its_providers_and_a_namespace_all_providers
         other,
     ];
     let spent = |holder| judged(&held(holder, "100"), &providers).spent;
-    assert_eq!(spent(Holder::Policy("default".into())), money("6"));
-    assert_eq!(spent(Holder::Policy("other".into())), money("4"));
+    assert_eq!(spent(BudgetHolder::Policy("default".into())), money("6"));
+    assert_eq!(spent(BudgetHolder::Policy("other".into())), money("4"));
     assert_eq!(
-        spent(Holder::Namespace("demo".into())),
+        spent(BudgetHolder::Namespace("demo".into())),
         money("5"),
         "pods that nobody knows count for policies only"
     );
-    assert_eq!(spent(Holder::Namespace("shop".into())), money("4"));
+    assert_eq!(spent(BudgetHolder::Namespace("shop".into())), money("4"));
 }
 
 #[test]
 fn a_spent_budget_closes_the_providers_that_cost_something() {
-    let free = Provider {
+    let free = ProviderCosts {
         asks: BTreeSet::new(),
         contract: None,
         ..provider(2, &[], &[])
@@ -130,12 +130,12 @@ fn a_spent_budget_closes_the_providers_that_cost_something() {
 
 #[test]
 fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
-    let without_contract = Provider {
+    let without_contract = ProviderCosts {
         contract: None,
         unmetered: BTreeSet::from(["gold".to_owned()]),
         ..provider(1, &[], &[])
     };
-    let dollars = Provider {
+    let dollars = ProviderCosts {
         asks: BTreeSet::from(["USD".to_owned()]),
         ..provider(2, &[], &[])
     };
@@ -163,16 +163,16 @@ fn eur(cpu: &str) -> PriceList {
 }
 
 /// A contract for pool `default` from noon on.
-fn account(end: Option<i64>) -> Account {
+fn account(end: Option<i64>) -> ContractAccount {
     let prices = BTreeMap::from([("default".to_owned(), eur("0.04"))]);
-    let versions = vec![Version {
+    let versions = vec![ContractVersion {
         version: 1,
         digest: String::new(),
         from: noon().as_second(),
         prices,
     }];
-    Account::new(
-        Contract {
+    ContractAccount::new(
+        ReceiptContract {
             id: "c".to_owned(),
             provider: id(1),
             consumer: id(2),
@@ -180,17 +180,21 @@ fn account(end: Option<i64>) -> Account {
             end,
         },
         3600,
-        Settled::default(),
+        SettledCosts::default(),
     )
 }
 
 /// Milan, one hour after noon, with pools that ask for so much for a core, and with pods that run.
-fn milan(asks: &[(&str, &str)], accounts: &[Account], running: &[Entry]) -> Provider {
+fn milan(
+    asks: &[(&str, &str)],
+    accounts: &[ContractAccount],
+    running: &[UsageEntry],
+) -> ProviderCosts {
     let asks = asks
         .iter()
         .map(|(pool, cpu)| ((*pool).to_owned(), eur(cpu)))
         .collect();
-    Provider::of(
+    ProviderCosts::from_accounts(
         id(1),
         "milan".to_owned(),
         None,
@@ -224,7 +228,7 @@ fn a_pool_that_asks_for_money_beside_the_contract_is_not_taken_for_nothing() {
 #[test]
 fn what_runs_in_a_pool_without_a_contract_counts_at_the_prices_that_it_asks_for_since_it_started() {
     // Since the 30th: 37 hours, of which 13 are today.
-    let gold: Entry = format!(
+    let gold: UsageEntry = format!(
         "u gold {} {} cpu=2 demo",
         noon().as_second() - 36 * 3600,
         noon().as_second() + 3600
@@ -234,10 +238,13 @@ fn what_runs_in_a_pool_without_a_contract_counts_at_the_prices_that_it_asks_for_
     let with = |asks: &[(&str, &str)]| milan(asks, &[account(None)], std::slice::from_ref(&gold));
     let one = with(&[("gold", "0.5"), ("default", "0.04")]);
     assert_eq!(
-        (one.day.of("EUR", "demo"), one.month.of("EUR", "demo")),
+        (
+            one.day.of_namespace("EUR", "demo"),
+            one.month.of_namespace("EUR", "demo")
+        ),
         (money("13"), money("37"))
     );
-    assert_eq!(one.per_hour.of("EUR", "demo"), money("1"));
+    assert_eq!(one.per_hour.of_namespace("EUR", "demo"), money("1"));
     let verdict = judged(&of_demo("13"), std::slice::from_ref(&one));
     assert!(
         verdict.is_spent && verdict.closed.contains_key(&id(1)),
@@ -245,12 +252,12 @@ fn what_runs_in_a_pool_without_a_contract_counts_at_the_prices_that_it_asks_for_
     );
     assert_eq!(
         with(&[("default", "0.04")]).month,
-        Costs::default(),
+        CostsByNamespace::default(),
         "it asks for nothing any more"
     );
     assert_eq!(
         milan(&[("gold", "0.5")], &[], &[]).day,
-        Costs::default(),
+        CostsByNamespace::default(),
         "it has ended"
     );
 }
@@ -258,7 +265,7 @@ fn what_runs_in_a_pool_without_a_contract_counts_at_the_prices_that_it_asks_for_
 #[test]
 fn a_pod_that_outlives_its_contract_counts_once() {
     let (noon, half_past) = (noon().as_second(), noon().as_second() + 1800);
-    let pod: Entry = format!("u default {noon} {} cpu=1 demo", noon + 3600)
+    let pod: UsageEntry = format!("u default {noon} {} cpu=1 demo", noon + 3600)
         .parse()
         .unwrap();
     let spent = |end: Option<i64>, asks: &str| {
@@ -266,7 +273,7 @@ fn a_pod_that_outlives_its_contract_counts_once() {
         account.add_running(std::slice::from_ref(&pod));
         milan(&[("default", asks)], &[account], std::slice::from_ref(&pod))
             .day
-            .of("EUR", "demo")
+            .of_namespace("EUR", "demo")
     };
     assert_eq!(spent(None, "0.04"), money("0.04"), "the contract counts it");
     assert_eq!(
@@ -280,12 +287,13 @@ fn a_pod_that_outlives_its_contract_counts_once() {
 fn a_spent_budget_stays_so_until_the_next_day_or_until_it_is_raised() {
     let running = [provider(1, &[("demo", "0.9995")], &[("demo", "0.36")])];
     let ended = [provider(1, &[("demo", "0.9995")], &[])];
-    let first = judge(&of_demo("1"), &running, None, ROUND, noon());
-    let later = |held: &HeldBudget, now| judge(held, &ended, Some(&first), ROUND, now).is_spent;
+    let first = evaluate_budget(&of_demo("1"), &running, None, ROUND, noon());
+    let later =
+        |held: &HeldBudget, now| evaluate_budget(held, &ended, Some(&first), ROUND, now).is_spent;
     assert!(first.is_spent && later(&of_demo("1"), noon()));
     assert!(!later(&of_demo("2"), noon()) && !later(&of_demo("1"), at("2026-02-01T00:00:00Z")));
     assert!(
-        !judge(&of_demo("1"), &ended, None, ROUND, noon()).is_spent,
+        !evaluate_budget(&of_demo("1"), &ended, None, ROUND, noon()).is_spent,
         "a process that starts again may let a little more be spent"
     );
 }
@@ -296,24 +304,30 @@ fn what_all_budgets_do_is_known_by_namespace_and_provider() {
         held.budget.when_spent = WhenSpent::MoveHome;
         held
     };
-    let policy = |amount| move_home(held(Holder::Policy("default".to_owned()), amount));
+    let policy = |amount| move_home(held(BudgetHolder::Policy("default".to_owned()), amount));
     let providers = [provider(1, &[("demo", "1"), ("shop", "1")], &[])];
     let standing = |budgets: &[HeldBudget]| {
-        Standing::of(budgets, &providers, &Standing::default(), ROUND, noon())
+        BudgetEvaluation::evaluate_all(
+            budgets,
+            &providers,
+            &BudgetEvaluation::default(),
+            ROUND,
+            noon(),
+        )
     };
     let none = standing(&[of_demo("9"), policy("9")]);
     assert_eq!(
         (
-            none.closed(&id(1)),
-            none.closed_for("demo", &id(1)),
+            none.closed_reason(&id(1)),
+            none.closed_reason_for("demo", &id(1)),
             none.moves_any_home()
         ),
         (None, None, false)
     );
     let namespace = standing(&[of_demo("1"), policy("9")]);
     assert!(
-        namespace.closed_for("demo", &id(1)).is_some()
-            && namespace.closed_for("shop", &id(1)).is_none()
+        namespace.closed_reason_for("demo", &id(1)).is_some()
+            && namespace.closed_reason_for("shop", &id(1)).is_none()
     );
     assert!(!namespace.moves_home("demo", &id(1)), "its pods are kept");
     assert_eq!(
@@ -322,7 +336,7 @@ fn what_all_budgets_do_is_known_by_namespace_and_provider() {
     );
     let all = standing(&[of_demo("9"), policy("2")]);
     assert!(
-        all.closed_for("shop", &id(1)).is_some()
+        all.closed_reason_for("shop", &id(1)).is_some()
             && all.moves_home("shop", &id(1))
             && all.moves_any_home()
     );
@@ -330,7 +344,7 @@ fn what_all_budgets_do_is_known_by_namespace_and_provider() {
         (all.changed_since(&none), all.changed_since(&all)),
         (None, Some(BTreeSet::new()))
     );
-    assert!(all.knows(&id(1)) && !all.knows(&id(2)));
+    assert!(all.has_evaluated(&id(1)) && !all.has_evaluated(&id(2)));
 }
 
 /// A pod that is created at some second, and costs so many billionths for each second.
@@ -369,9 +383,9 @@ proptest! {
                 let mut one = provider(1, &[], &[]);
                 one.day.add("EUR", "demo", Money::from_nanos(spent));
                 one.per_hour.add("EUR", "demo", Money::from_nanos(rate * 3600));
-                let known: Option<Verdict> = former.take();
+                let known: Option<BudgetState> = former.take();
                 let known = known.filter(|_| !restarts[usize::try_from(second / 10).unwrap() % restarts.len()]);
-                let verdict = judge(&budget, &[one], known.as_ref(), ROUND, noon() + jiff::SignedDuration::from_secs(second));
+                let verdict = evaluate_budget(&budget, &[one], known.as_ref(), ROUND, noon() + jiff::SignedDuration::from_secs(second));
                 if !verdict.is_spent {
                     prop_assert!(spent + rate * 10 < amount, "what runs is paid until the next round");
                 }

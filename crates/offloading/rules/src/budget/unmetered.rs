@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use liqo_api::{BudgetPeriod, PriceList};
-use liqo_metering::receipt::Contract;
-use liqo_metering::spending::{Account, Costs, span_of};
-use liqo_metering::{Entry, Seconds};
+use liqo_metering::receipt::ReceiptContract;
+use liqo_metering::spending::{ContractAccount, CostsByNamespace, span_of};
+use liqo_metering::{Seconds, UsageEntry};
 use liqo_quantity::per_hour;
 
 /// A pool that asks for something and is in no contract in force.
@@ -24,16 +24,16 @@ pub struct UnmeteredPool {
 /// The costs of pods in one day, in one month and for one hour.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UnmeteredCosts {
-    pub day: Costs,
-    pub month: Costs,
-    pub per_hour: Costs,
+    pub day: CostsByNamespace,
+    pub month: CostsByNamespace,
+    pub per_hour: CostsByNamespace,
 }
 
 /// The pools of a provider that nothing meters. `asks` are the prices of those that ask for
 /// something.
 pub fn unmetered_pools(
     asks: &BTreeMap<String, PriceList>,
-    accounts: &[Account],
+    accounts: &[ContractAccount],
     now: Seconds,
 ) -> BTreeMap<String, UnmeteredPool> {
     let contracts = || accounts.iter().map(|account| &account.contract);
@@ -59,7 +59,7 @@ pub fn unmetered_pools(
 }
 
 /// The end of the last version with prices of this pool; second 0 if there is none.
-fn end_of_prices(contract: &Contract, pool: &str) -> Seconds {
+fn end_of_prices(contract: &ReceiptContract, pool: &str) -> Seconds {
     let ends = contract
         .versions
         .iter()
@@ -81,7 +81,7 @@ fn end_of_prices(contract: &Contract, pool: &str) -> Seconds {
 /// start until now, also of pods elsewhere.
 pub fn unmetered_costs(
     pools: &BTreeMap<String, UnmeteredPool>,
-    running: &[Entry],
+    running: &[UsageEntry],
     now: Seconds,
 ) -> UnmeteredCosts {
     let (today, this_month) = (

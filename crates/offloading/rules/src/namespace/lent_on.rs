@@ -20,14 +20,14 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::json::{managed_object, set_at};
-use crate::namespace::manifests::holds;
+use crate::namespace::manifests::contains_wanted;
 use crate::namespace::node_selector;
-use crate::namespace::placement::Candidate;
-use crate::pod::admission::Offer;
+use crate::namespace::placement::CandidateNode;
+use crate::pod::admission::PoolOffer;
 
 /// A change of the `NamespaceOffloading` of a mapped namespace.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum OffloadingChange {
     Nothing,
     /// Create it with this content, unless a person created one.
     Create(Value),
@@ -42,7 +42,7 @@ pub enum Change {
 /// namespace of a user.
 ///
 /// This is the only question that tells. Labels of pods do not: whoever creates a pod chooses them.
-pub fn is_lent_on(offloading: &NamespaceOffloading) -> bool {
+pub fn is_brokered(offloading: &NamespaceOffloading) -> bool {
     let has = |label: &str| {
         offloading
             .labels()
@@ -57,13 +57,13 @@ pub fn is_lent_on(offloading: &NamespaceOffloading) -> bool {
 /// them apart there; while it is being deleted, neither does.
 pub fn takes_new_pods(offloading: Option<&NamespaceOffloading>) -> bool {
     offloading.is_some_and(|offloading| {
-        is_lent_on(offloading) && offloading.metadata.deletion_timestamp.is_none()
+        is_brokered(offloading) && offloading.metadata.deletion_timestamp.is_none()
     })
 }
 
 /// The terms that select the virtual nodes of all borrowed pools of a consumer; none if it has no
 /// such pool.
-pub fn terms<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Vec<Value> {
+pub fn borrowed_pool_terms<'a>(offers: impl IntoIterator<Item = &'a PoolOffer>) -> Vec<Value> {
     let mut terms: Vec<Value> = Vec::new();
     for term in offers
         .into_iter()
@@ -80,7 +80,7 @@ pub fn terms<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Vec<Value> {
 }
 
 /// The offer whose room a pod in a namespace that is lent on takes.
-pub fn offer_of(pod: &Value) -> Option<Key> {
+pub fn offer_of_pod(pod: &Value) -> Option<Key> {
     let label = |name: &str| pod.pointer("/metadata/labels")?.get(name)?.as_str();
     let consumer: ClusterId = label(labels::CONSUMER_ID)?.parse().ok()?;
     Some(Key::new(tenant_namespace(&consumer), label(labels::POOL)?))
@@ -92,11 +92,11 @@ pub fn offer_of(pod: &Value) -> Option<Key> {
 /// creates it again; if its pool is taken back itself, or became smaller; and if the pool has no
 /// other node. Until this cluster has decided what follows for the pool, its `offer` still has the
 /// node. `others` are the nodes that take new pods.
-pub fn moves_at_once(
+pub fn moves_before_notice_ends(
     restarts: bool,
-    offer: Option<&Offer>,
-    left: &Candidate,
-    others: &[Candidate],
+    offer: Option<&PoolOffer>,
+    left: &CandidateNode,
+    others: &[CandidateNode],
 ) -> bool {
     let Some(offer) =
         offer.filter(|offer| restarts && offer.withdrawal.is_none() && offer.reclaim.is_none())
@@ -111,38 +111,40 @@ pub fn moves_at_once(
     let selector = NodeSelector {
         node_selector_terms: terms,
     };
-    let is_of_pool =
-        |node: &Candidate| node_selector::matches(Some(&selector), &node.node, &node.labels);
+    let is_of_pool = |node: &CandidateNode| {
+        node_selector::selects_node(Some(&selector), &node.node, &node.labels)
+    };
     !is_of_pool(left) && others.iter().any(is_of_pool)
 }
 
 /// The change to what a mapped namespace has; `live` is ours. It stays as long as the namespace has
 /// pods for virtual nodes: its end ends them.
-pub fn change(
+pub fn offloading_change(
     namespace: &str,
     live: Option<&NamespaceOffloading>,
     terms: &[Value],
     has_lent_on_pods: impl FnOnce() -> bool,
-) -> Change {
+) -> OffloadingChange {
     match live {
-        None if terms.is_empty() => Change::Nothing,
-        None => Change::Create(offloading(namespace, terms)),
+        None if terms.is_empty() => OffloadingChange::Nothing,
+        None => OffloadingChange::Create(new_offloading(namespace, terms)),
         // Its end is written before another one.
-        Some(live) if live.metadata.deletion_timestamp.is_some() => Change::Nothing,
+        Some(live) if live.metadata.deletion_timestamp.is_some() => OffloadingChange::Nothing,
         Some(_) if terms.is_empty() => {
             if has_lent_on_pods() {
-                Change::Nothing
+                OffloadingChange::Nothing
             } else {
-                Change::Delete
+                OffloadingChange::Delete
             }
         }
         Some(live) => {
-            let wanted = offloading(namespace, terms);
-            let is_settled = serde_json::to_value(live).is_ok_and(|live| holds(&live, &wanted));
+            let wanted = new_offloading(namespace, terms);
+            let is_settled =
+                serde_json::to_value(live).is_ok_and(|live| contains_wanted(&live, &wanted));
             if is_settled {
-                Change::Nothing
+                OffloadingChange::Nothing
             } else {
-                Change::Update(wanted)
+                OffloadingChange::Update(wanted)
             }
         }
     }
@@ -150,7 +152,7 @@ pub fn change(
 
 /// Pods may also run on this cluster's own nodes: the consumer may have a pool of these, too. Each
 /// pod has the nodes of its pool as its requirement, so the webhook has nothing to add.
-fn offloading(namespace: &str, terms: &[Value]) -> Value {
+fn new_offloading(namespace: &str, terms: &[Value]) -> Value {
     let mut offloading = managed_object(
         "offloading.liqo.io/v1alpha1",
         "NamespaceOffloading",
@@ -171,19 +173,19 @@ mod tests {
 
     const NAMESPACE: &str = "demo-rome-qqvaqy";
 
-    fn offer(borrowed: bool, provider: &str) -> Offer {
+    fn offer(borrowed: bool, provider: &str) -> PoolOffer {
         let nodes = vec![
             json!({ "matchExpressions": [{ "key": "liqo.io/remote-cluster-id", "operator": "In", "values": [provider] }] }),
         ];
-        Offer {
+        PoolOffer {
             nodes,
             borrowed,
-            ..Offer::default()
+            ..PoolOffer::default()
         }
     }
 
     fn live(terms: &[Value], change: impl FnOnce(&mut Value)) -> NamespaceOffloading {
-        let mut object = offloading(NAMESPACE, terms);
+        let mut object = new_offloading(NAMESPACE, terms);
         change(&mut object);
         serde_json::from_value(object).unwrap()
     }
@@ -196,39 +198,43 @@ mod tests {
             offer(true, "genoa"),
             offer(true, "turin"),
         ];
-        let found = terms(&all);
+        let found = borrowed_pool_terms(&all);
         let values: Vec<_> = found
             .iter()
             .map(|term| term["matchExpressions"][0]["values"][0].as_str().unwrap())
             .collect();
         assert_eq!(values, ["genoa", "turin"]);
-        assert!(terms(&[offer(false, "own")]).is_empty());
+        assert!(borrowed_pool_terms(&[offer(false, "own")]).is_empty());
     }
 
     #[test]
     fn the_namespace_is_offloaded_while_the_consumer_has_borrowed_pools() {
-        let terms = terms(&[offer(true, "turin")]);
-        let Change::Create(wanted) = change(NAMESPACE, None, &terms, || false) else {
+        let terms = borrowed_pool_terms(&[offer(true, "turin")]);
+        let OffloadingChange::Create(wanted) = offloading_change(NAMESPACE, None, &terms, || false)
+        else {
             panic!("it is created")
         };
         assert_eq!(wanted["metadata"]["name"], "offloading");
         assert_eq!(wanted["spec"]["podOffloadingStrategy"], "LocalAndRemote");
         assert_eq!(
-            change(NAMESPACE, Some(&live(&terms, |_| {})), &terms, || false),
-            Change::Nothing,
+            offloading_change(NAMESPACE, Some(&live(&terms, |_| {})), &terms, || false),
+            OffloadingChange::Nothing,
             "it is settled"
         );
-        let others = super::terms(&[offer(true, "genoa")]);
+        let others = super::borrowed_pool_terms(&[offer(true, "genoa")]);
         assert_eq!(
-            change(NAMESPACE, Some(&live(&others, |_| {})), &terms, || true),
-            Change::Update(wanted)
+            offloading_change(NAMESPACE, Some(&live(&others, |_| {})), &terms, || true),
+            OffloadingChange::Update(wanted)
         );
-        assert_eq!(change(NAMESPACE, None, &[], || false), Change::Nothing);
+        assert_eq!(
+            offloading_change(NAMESPACE, None, &[], || false),
+            OffloadingChange::Nothing
+        );
     }
 
     #[test]
     fn no_pod_of_a_borrowed_pool_is_created_without_an_offloading_of_ours_that_stays() {
-        let terms = terms(&[offer(true, "turin")]);
+        let terms = borrowed_pool_terms(&[offer(true, "turin")]);
         assert!(takes_new_pods(Some(&live(&terms, |_| {}))) && !takes_new_pods(None));
         let leaving = live(&terms, |object| {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -236,7 +242,7 @@ mod tests {
         let of_a_person = live(&terms, |object| object["metadata"]["labels"] = json!({}));
         assert!(!takes_new_pods(Some(&leaving)) && !takes_new_pods(Some(&of_a_person)));
         assert!(
-            is_lent_on(&leaving),
+            is_brokered(&leaving),
             "its pods stay apart until they are gone"
         );
     }
@@ -246,11 +252,11 @@ mod tests {
         let consumer = crate::fixtures::consumer();
         let pod = json!({ "metadata": { "labels": { labels::CONSUMER_ID: consumer, labels::POOL: "default" } } });
         assert_eq!(
-            offer_of(&pod),
+            offer_of_pod(&pod),
             Some(Key::new(tenant_namespace(&consumer), "default"))
         );
         assert_eq!(
-            offer_of(
+            offer_of_pod(
                 &json!({ "metadata": { "labels": { labels::CONSUMER_ID: "x", labels::POOL: "default" } } })
             ),
             None
@@ -259,17 +265,18 @@ mod tests {
 
     #[test]
     fn a_pod_of_a_consumer_leaves_a_node_at_once_only_if_it_can_move() {
-        let node = |provider: &str| Candidate {
+        let node = |provider: &str| CandidateNode {
             node: provider.to_owned(),
             labels: [("liqo.io/remote-cluster-id".to_owned(), provider.to_owned())].into(),
         };
         let (turin, genoa) = (node("turin"), node("genoa"));
-        let moves =
-            |offer: &Offer, others: &[Candidate]| moves_at_once(true, Some(offer), &turin, others);
+        let moves = |offer: &PoolOffer, others: &[CandidateNode]| {
+            moves_before_notice_ends(true, Some(offer), &turin, others)
+        };
         let (rest, others) = (offer(true, "genoa"), [genoa]);
         assert!(moves(&rest, &others));
         assert!(
-            !moves_at_once(false, Some(&rest), &turin, &others),
+            !moves_before_notice_ends(false, Some(&rest), &turin, &others),
             "it may run only once"
         );
         assert!(!moves(&rest, &[]), "genoa takes no new pods");
@@ -277,15 +284,15 @@ mod tests {
             !moves(&offer(true, "turin"), &others),
             "genoa is not of its pool, or nothing is decided yet"
         );
-        assert!(!moves_at_once(true, None, &turin, &others));
+        assert!(!moves_before_notice_ends(true, None, &turin, &others));
         // The consumer has its own notice.
         let end = "2026-01-01T00:00:00Z".parse().ok();
         for leaving in [
-            Offer {
+            PoolOffer {
                 withdrawal: end,
                 ..rest.clone()
             },
-            Offer {
+            PoolOffer {
                 reclaim: end,
                 ..rest.clone()
             },
@@ -296,30 +303,30 @@ mod tests {
 
     #[test]
     fn the_offloading_ends_after_the_pods() {
-        let terms = terms(&[offer(true, "turin")]);
+        let terms = borrowed_pool_terms(&[offer(true, "turin")]);
         let ours = live(&terms, |_| {});
         assert_eq!(
-            change(NAMESPACE, Some(&ours), &[], || true),
-            Change::Nothing
+            offloading_change(NAMESPACE, Some(&ours), &[], || true),
+            OffloadingChange::Nothing
         );
         assert_eq!(
-            change(NAMESPACE, Some(&ours), &[], || false),
-            Change::Delete
+            offloading_change(NAMESPACE, Some(&ours), &[], || false),
+            OffloadingChange::Delete
         );
         let leaving = live(&terms, |object| {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         });
         assert_eq!(
-            change(NAMESPACE, Some(&leaving), &terms, || false),
-            Change::Nothing
+            offloading_change(NAMESPACE, Some(&leaving), &terms, || false),
+            OffloadingChange::Nothing
         );
     }
 
     #[test]
     fn a_namespace_that_a_person_offloaded_is_not_lent_on() {
-        let terms = terms(&[offer(true, "turin")]);
-        assert!(is_lent_on(&live(&terms, |_| {})));
-        assert!(!is_lent_on(&live(
+        let terms = borrowed_pool_terms(&[offer(true, "turin")]);
+        assert!(is_brokered(&live(&terms, |_| {})));
+        assert!(!is_brokered(&live(
             &terms,
             |object| object["metadata"]["labels"] = json!({})
         )));
@@ -328,12 +335,12 @@ mod tests {
     #[test]
     fn a_namespace_of_a_user_that_the_working_mode_offloaded_is_not_lent_on() {
         let tethered = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "true" });
-        assert!(!is_lent_on(&live(
+        assert!(!is_brokered(&live(
             &[],
             |object| object["metadata"]["labels"] = tethered
         )));
         let other = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "" });
-        assert!(is_lent_on(&live(
+        assert!(is_brokered(&live(
             &[],
             |object| object["metadata"]["labels"] = other
         )));

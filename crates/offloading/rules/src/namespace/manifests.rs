@@ -13,7 +13,7 @@ const MANAGER: &str = liqo_api::CONTROLLER_MANAGER;
 
 /// The namespace itself. It has its labels from the start, because nobody may add them to an
 /// existing namespace.
-pub fn namespace(name: &str, consumer: &ClusterId, home: &str, level: &str) -> Value {
+pub fn namespace_object(name: &str, consumer: &ClusterId, home: &str, level: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -30,7 +30,7 @@ pub fn namespace(name: &str, consumer: &ClusterId, home: &str, level: &str) -> V
 
 /// The contents of a mapped namespace, in the order of creation: the manager's own rights first.
 /// `replica::isolation` adds the `NetworkPolicy`s.
-pub fn contents(
+pub fn namespace_contents(
     name: &str,
     consumer: &ClusterId,
     system_namespace: &str,
@@ -45,7 +45,7 @@ pub fn contents(
             MANAGER,
         ),
         limit_range(name, default_requests),
-        isolation::closed(name),
+        isolation::closed_policy_object(name),
         role_binding(
             name,
             roles::TENANT_POD_ACCESS,
@@ -94,17 +94,18 @@ fn limit_range(namespace: &str, default_requests: &[(String, String)]) -> Value 
 }
 
 /// Whether an object contains everything that is wanted. Additions by others do not matter.
-pub fn holds(live: &Value, wanted: &Value) -> bool {
+pub fn contains_wanted(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted
-            .iter()
-            .all(|(key, value)| live.get(key).is_some_and(|live| holds(live, value))),
+        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, value)| {
+            live.get(key)
+                .is_some_and(|live| contains_wanted(live, value))
+        }),
         (Value::Array(live), Value::Array(wanted)) => {
             live.len() == wanted.len()
                 && live
                     .iter()
                     .zip(wanted)
-                    .all(|(live, wanted)| holds(live, wanted))
+                    .all(|(live, wanted)| contains_wanted(live, wanted))
         }
         (live, wanted) => live == wanted,
     }
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn a_namespace_has_its_labels_and_its_isolation_from_the_start() {
-        let labels =
-            &namespace("demo-rome-aaaaaa", &consumer(), "demo", "restricted")["metadata"]["labels"];
+        let labels = &namespace_object("demo-rome-aaaaaa", &consumer(), "demo", "restricted")["metadata"]
+            ["labels"];
         assert_eq!(labels[labels::CONSUMER_ID], consumer().as_str());
         assert_eq!(labels["pod-security.kubernetes.io/enforce"], "restricted");
         assert_eq!(
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_consumer_gets_only_access_to_pods_and_the_managers_rights_come_first() {
-        let contents = contents(
+        let contents = namespace_contents(
             "demo-rome-aaaaaa",
             &consumer(),
             "liqo",
@@ -159,18 +160,18 @@ mod tests {
     #[test]
     fn what_others_added_to_an_object_does_not_matter_and_what_they_changed_does() {
         let wanted = json!({ "spec": { "a": [1, { "b": 2 }] } });
-        assert!(holds(
+        assert!(contains_wanted(
             &json!({ "spec": { "a": [1, { "b": 2, "c": 3 }] }, "status": {} }),
             &wanted
         ));
-        assert!(!holds(
+        assert!(!contains_wanted(
             &json!({ "spec": { "a": [1, { "b": 3 }] } }),
             &wanted
         ));
-        assert!(!holds(
+        assert!(!contains_wanted(
             &json!({ "spec": { "a": [1, { "b": 2 }, 3] } }),
             &wanted
         ));
-        assert!(!holds(&json!({}), &wanted));
+        assert!(!contains_wanted(&json!({}), &wanted));
     }
 }

@@ -44,7 +44,7 @@ pub enum NamespaceKind {
 impl ConsumerNamespace {
     /// Reduces a namespace. `None` if it has not the labels of a namespace that we created for a
     /// consumer, or if it claims to be another consumer's tenant namespace.
-    pub fn reduce(namespace: Namespace) -> Option<Self> {
+    pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let meta = namespace.metadata;
         let text = |map: &Option<BTreeMap<String, String>>, key: &str| {
             map.as_ref().and_then(|map| map.get(key)).cloned()
@@ -96,7 +96,7 @@ pub struct Destination {
 
 /// The message about pods that wait because, at other clusters, nothing would separate them from
 /// those of other consumers.
-pub fn not_lent_on(namespace: &str) -> String {
+pub fn not_brokered_message(namespace: &str) -> String {
     format!(
         "namespace {namespace} is being offloaded to the clusters that its pods run at; if that does not end, somebody else created a \
          NamespaceOffloading in it, and has to delete it"
@@ -113,7 +113,7 @@ pub enum DestinationState {
     Unwanted,
 }
 
-fn nowhere() -> Destination {
+fn no_destination() -> Destination {
     Destination {
         namespace: String::new(),
         state: DestinationState::Unwanted,
@@ -123,7 +123,7 @@ fn nowhere() -> Destination {
 /// Finds the namespace to which the pods and objects of a consumer's namespace belong, and whether
 /// they may be created. `namespace` finds one of our namespaces by name; `tenant` is the consumer's
 /// own, unless it is gone.
-pub fn destination(
+pub fn find_destination(
     tenant: Option<&ConsumerNamespace>,
     map: Option<&NamespaceMap>,
     home: &str,
@@ -136,7 +136,7 @@ pub fn destination(
         ..
     }) = tenant
     else {
-        return nowhere();
+        return no_destination();
     };
     let wanted = map.and_then(|map| map.spec.mappings.get(home));
     let entry = map.and_then(|map| map.status.as_ref()?.namespaces.get(home));
@@ -146,7 +146,7 @@ pub fn destination(
         .or(wanted.map(|wanted| wanted.remote_name.clone()))
         .unwrap_or_else(by_rule);
     if !dns_names::is_label(home) || !dns_names::is_label(&name) {
-        return nowhere();
+        return no_destination();
     }
     let state = match (wanted, entry) {
         (None, _) => DestinationState::Unwanted,
@@ -191,7 +191,7 @@ mod tests {
 
     fn reduce(labels: &serde_json::Value, name: &str) -> Option<ConsumerNamespace> {
         let object = json!({ "metadata": { "name": name, "uid": "u", "labels": labels } });
-        ConsumerNamespace::reduce(serde_json::from_value(object).unwrap())
+        ConsumerNamespace::from_namespace(serde_json::from_value(object).unwrap())
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
     fn pods_go_only_into_the_namespace_that_we_made_and_recorded() {
         let (wanted, have) = ([("demo", "demo-rome")], [("demo", "demo-rome", "u1")]);
         let state = |map: &NamespaceMap, found: Option<&ConsumerNamespace>| {
-            destination(Some(&tenant()), Some(map), "demo", |_| {
+            find_destination(Some(&tenant()), Some(map), "demo", |_| {
                 found.cloned().map(Arc::new)
             })
             .state
@@ -250,7 +250,7 @@ mod tests {
         let found = mapped("demo", "u1");
         let full = map(&[("demo", "demo-rome")], &[("demo", "demo-rome", "u1")]);
         let unwanted = |tenant: Option<&ConsumerNamespace>, map: Option<&NamespaceMap>| {
-            destination(tenant, map, "demo", |_| Some(Arc::new(found.clone()))).state
+            find_destination(tenant, map, "demo", |_| Some(Arc::new(found.clone()))).state
                 == DestinationState::Unwanted
         };
         assert!(!unwanted(Some(&tenant()), Some(&full)));
@@ -276,19 +276,19 @@ mod tests {
     #[test]
     fn a_namespace_whose_name_is_none_has_no_place() {
         for home in ["", "..", "../../secrets", "a/b"] {
-            let found = destination(
+            let found = find_destination(
                 Some(&tenant()),
                 Some(&map(&[(home, "x")], &[])),
                 home,
                 |_| None,
             );
-            assert_eq!(found, nowhere(), "{home}");
+            assert_eq!(found, no_destination(), "{home}");
         }
     }
 
     #[test]
     fn the_namespace_is_known_by_name_even_after_the_map_is_gone() {
-        let place = destination(Some(&tenant()), None, "demo", |_| None);
+        let place = find_destination(Some(&tenant()), None, "demo", |_| None);
         assert_eq!(
             place.namespace,
             mapped_namespace("demo", "rome", &consumer())

@@ -29,7 +29,7 @@ const TOP_LEVEL_DOMAINS: [&str; 40] = [
 ];
 
 /// The input of a plan.
-pub struct Snapshot<'a> {
+pub struct MappingSnapshot<'a> {
     /// `None` if it is gone.
     pub tenant: Option<&'a ConsumerNamespace>,
     pub map: Option<&'a NamespaceMap>,
@@ -45,7 +45,7 @@ pub struct Snapshot<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MappingStep {
     Create {
         home: String,
         name: String,
@@ -68,14 +68,14 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    pub steps: Vec<Step>,
+pub struct MappingPlan {
+    pub steps: Vec<MappingStep>,
     pub status: BTreeMap<String, MappedNamespace>,
 }
 
 /// Plans for one consumer. Namespaces of other consumers only occupy names.
-pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan_mappings(consumer: &ClusterId, snapshot: &MappingSnapshot) -> MappingPlan {
+    let mut plan = MappingPlan::default();
     let tenant = snapshot.tenant.filter(|tenant| !tenant.terminating);
     let nothing = BTreeMap::new();
     let wanted = snapshot
@@ -101,24 +101,25 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
             Some(found) if found.is_mapped_from(consumer, home) => {
                 plan.keep_namespace(snapshot, home, name, found)
             }
-            Some(_) => Some(entry(
+            Some(_) => Some(map_entry(
                 name,
                 None,
                 MappedNamespacePhase::Refused,
-                &taken(name),
+                &name_taken_message(name),
             )),
             None => {
-                let refusal = acceptable(consumer, tenant, snapshot.policy, home, name)
+                let refusal = check_name(consumer, tenant, snapshot.policy, home, name)
                     .and_then(|()| has_room(snapshot, name, number))
                     .err();
                 if refusal.is_none() {
                     number += 1;
-                    plan.steps.push(Step::Create {
+                    plan.steps.push(MappingStep::Create {
                         home: home.clone(),
                         name: name.clone(),
                     });
                 }
-                refusal.map(|message| entry(name, None, MappedNamespacePhase::Refused, &message))
+                refusal
+                    .map(|message| map_entry(name, None, MappedNamespacePhase::Refused, &message))
             }
         };
         plan.status.extend(entry.map(|entry| (home.clone(), entry)));
@@ -126,12 +127,12 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
     plan
 }
 
-impl Plan {
+impl MappingPlan {
     /// Deletes the consumer's namespaces that it does not want any more, once they have no pods.
     fn delete_unwanted(
         &mut self,
         consumer: &ClusterId,
-        snapshot: &Snapshot,
+        snapshot: &MappingSnapshot,
         wanted: &BTreeMap<String, WantedNamespace>,
     ) {
         for (name, namespace) in snapshot.namespaces {
@@ -145,7 +146,7 @@ impl Plan {
                 continue;
             }
             if !namespace.terminating && !(snapshot.has_pods)(name) {
-                self.steps.push(Step::Delete {
+                self.steps.push(MappingStep::Delete {
                     name: name.clone(),
                     uid: namespace.uid.clone(),
                 });
@@ -153,7 +154,7 @@ impl Plan {
             let message = "no longer offloaded; it is deleted when its pods are gone";
             self.status.insert(
                 home.clone(),
-                entry(
+                map_entry(
                     name,
                     Some(&namespace.uid),
                     MappedNamespacePhase::Terminating,
@@ -167,13 +168,13 @@ impl Plan {
     /// created.
     fn keep_namespace(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &MappingSnapshot,
         home: &str,
         name: &str,
         found: &ConsumerNamespace,
     ) -> Option<MappedNamespace> {
         if found.terminating {
-            return Some(entry(
+            return Some(map_entry(
                 name,
                 Some(&found.uid),
                 MappedNamespacePhase::Terminating,
@@ -181,7 +182,7 @@ impl Plan {
             ));
         }
         if let Some(level) = usage::pod_security_to_set(found, snapshot.policy) {
-            self.steps.push(Step::SetPodSecurity {
+            self.steps.push(MappingStep::SetPodSecurity {
                 name: name.to_owned(),
                 uid: found.uid.clone(),
                 level,
@@ -190,10 +191,10 @@ impl Plan {
         if (snapshot.prepared)(&found.uid) {
             return Some(MappedNamespace {
                 message: None,
-                ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "")
+                ..map_entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "")
             });
         }
-        self.steps.push(Step::Prepare {
+        self.steps.push(MappingStep::Prepare {
             name: name.to_owned(),
             uid: found.uid.clone(),
         });
@@ -208,11 +209,11 @@ impl Plan {
 }
 
 /// Whether a consumer with this number of namespaces can have a new one of this name.
-fn has_room(snapshot: &Snapshot, name: &str, number: usize) -> Result<(), String> {
+fn has_room(snapshot: &MappingSnapshot, name: &str, number: usize) -> Result<(), String> {
     if (snapshot.taken)(name) {
-        Err(taken(name))
+        Err(name_taken_message(name))
     } else if number >= max_namespaces(snapshot.policy) {
-        Err(too_many(snapshot.policy))
+        Err(too_many_message(snapshot.policy))
     } else {
         Ok(())
     }
@@ -227,7 +228,7 @@ fn max_namespaces(policy: Option<&ConsumerPolicy>) -> usize {
         .into()
 }
 
-fn too_many(policy: Option<&ConsumerPolicy>) -> String {
+fn too_many_message(policy: Option<&ConsumerPolicy>) -> String {
     let whose = policy.map_or_else(String::new, |policy| {
         format!(", as PeeringPolicy {} says", policy.name)
     });
@@ -237,13 +238,13 @@ fn too_many(policy: Option<&ConsumerPolicy>) -> String {
     )
 }
 
-fn taken(name: &str) -> String {
+fn name_taken_message(name: &str) -> String {
     format!(
         "{NAME_TAKEN}: namespace {name} exists in this cluster and is not this consumer's; Liqo does not change it. {LONGER_NAME}"
     )
 }
 
-fn entry(
+fn map_entry(
     name: &str,
     uid: Option<&String>,
     phase: MappedNamespacePhase,
@@ -266,7 +267,7 @@ fn is_top_level_domain(name: &str) -> bool {
 }
 
 /// Whether this name is valid for the mapped namespace of this home namespace.
-fn acceptable(
+fn check_name(
     consumer: &ClusterId,
     tenant: Option<&ConsumerNamespace>,
     policy: Option<&ConsumerPolicy>,
@@ -287,7 +288,7 @@ fn acceptable(
     let others = policy
         .map(|policy| policy.usage.namespace_names.as_slice())
         .unwrap_or_default();
-    if usage::is_named(others, name) {
+    if usage::matches_any_pattern(others, name) {
         let is_domain = is_top_level_domain(name) && !others.iter().any(|other| other == name);
         let refusal = || {
             format!(
@@ -336,7 +337,7 @@ mod tests {
         ours: &[(&str, ConsumerNamespace)],
         prepared: &[&str],
         busy: &[&str],
-    ) -> Plan {
+    ) -> MappingPlan {
         planned_by(None, map, ours, prepared, busy)
     }
 
@@ -347,13 +348,13 @@ mod tests {
         ours: &[(&str, ConsumerNamespace)],
         prepared: &[&str],
         busy: &[&str],
-    ) -> Plan {
+    ) -> MappingPlan {
         let namespaces = ours
             .iter()
             .map(|(name, namespace)| ((*name).to_owned(), Arc::new(namespace.clone())))
             .collect();
         let tenant = tenant();
-        let snapshot = Snapshot {
+        let snapshot = MappingSnapshot {
             tenant: Some(&tenant),
             map,
             namespaces: &namespaces,
@@ -362,7 +363,7 @@ mod tests {
             has_pods: &|name| busy.contains(&name),
             taken: &|name| name.starts_with("taken"),
         };
-        plan(&consumer(), &snapshot)
+        plan_mappings(&consumer(), &snapshot)
     }
 
     fn refusal(home: &str, remote: &str) -> String {
@@ -379,7 +380,7 @@ mod tests {
         let first = planned(Some(&wanted), &[], &[], &[]);
         assert_eq!(
             first.steps,
-            [Step::Create {
+            [MappingStep::Create {
                 home: "demo".into(),
                 name: name.clone()
             }]
@@ -388,7 +389,7 @@ mod tests {
         let second = planned(Some(&wanted), &made, &[], &[]);
         assert_eq!(
             second.steps,
-            [Step::Prepare {
+            [MappingStep::Prepare {
                 name: name.clone(),
                 uid: "u1".into()
             }]
@@ -423,10 +424,10 @@ mod tests {
         ];
         let later = planned_by(Some(&one), Some(&wanted), &ours, &["u1", "u2"], &[]);
         assert!(
-            later
-                .steps
-                .iter()
-                .all(|step| !matches!(step, Step::Delete { .. } | Step::Create { .. })),
+            later.steps.iter().all(|step| !matches!(
+                step,
+                MappingStep::Delete { .. } | MappingStep::Create { .. }
+            )),
             "{:?}",
             later.steps
         );
@@ -476,7 +477,7 @@ mod tests {
             assert!(
                 plan.steps
                     .iter()
-                    .all(|step| matches!(step, Step::Delete { .. })),
+                    .all(|step| matches!(step, MappingStep::Delete { .. })),
                 "{:?}",
                 plan.steps
             );
@@ -531,7 +532,7 @@ mod tests {
         let plan = planned(Some(&map(&[("demo", &longer)], &[])), &[], &[], &[]);
         assert_eq!(
             plan.steps,
-            [Step::Create {
+            [MappingStep::Create {
                 home: "demo".into(),
                 name: longer
             }]
@@ -609,7 +610,7 @@ mod tests {
         };
         assert_eq!(
             steps("baseline"),
-            [Step::SetPodSecurity {
+            [MappingStep::SetPodSecurity {
                 name: name.clone(),
                 uid: "u1".into(),
                 level: "restricted"
@@ -648,7 +649,7 @@ mod tests {
             (busy.steps.len(), busy.status["demo"].phase),
             (0, MappedNamespacePhase::Terminating)
         );
-        let delete = [Step::Delete {
+        let delete = [MappingStep::Delete {
             name: name.clone(),
             uid: "u1".into(),
         }];
@@ -660,7 +661,7 @@ mod tests {
         );
         assert_eq!(
             planned(Some(&have), &[], &[], &[]),
-            Plan::default(),
+            MappingPlan::default(),
             "nothing is said of what is gone"
         );
     }
@@ -682,7 +683,7 @@ mod tests {
             ..tenant()
         };
         for tenant in [None, Some(&leaving)] {
-            let snapshot = Snapshot {
+            let snapshot = MappingSnapshot {
                 tenant,
                 map: Some(&wanted),
                 namespaces: &namespaces,
@@ -692,8 +693,8 @@ mod tests {
                 taken: &|_| false,
             };
             assert_eq!(
-                plan(&consumer(), &snapshot).steps,
-                [Step::Delete {
+                plan_mappings(&consumer(), &snapshot).steps,
+                [MappingStep::Delete {
                     name: mine.clone(),
                     uid: "u1".into()
                 }]
@@ -715,7 +716,7 @@ mod tests {
         );
         assert_eq!(
             plan.steps,
-            [Step::Delete {
+            [MappingStep::Delete {
                 name: "demo-old".into(),
                 uid: "u1".into()
             }]

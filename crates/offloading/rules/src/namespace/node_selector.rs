@@ -8,32 +8,35 @@ use kube::core::SelectorExt as _;
 use liqo_api::selectors;
 
 /// Whether a node is selected. No selector, or one without terms, selects every node.
-pub fn matches(
+pub fn selects_node(
     selector: Option<&NodeSelector>,
     node: &str,
     labels: &BTreeMap<String, String>,
 ) -> bool {
     match selector.map(|selector| selector.node_selector_terms.as_slice()) {
         None | Some([]) => true,
-        Some(terms) => terms.iter().any(|term| meets(term, node, labels)),
+        Some(terms) => terms.iter().any(|term| meets_term(term, node, labels)),
     }
 }
 
 /// Terms are alternatives; all requirements of a term must match. A term without requirements
 /// selects nothing.
-fn meets(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
+fn meets_term(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let by_field = term.match_fields.as_deref().unwrap_or_default();
     // Kubernetes knows no other field.
     let fields = BTreeMap::from([("metadata.name".to_owned(), node.to_owned())]);
     !(expressions.is_empty() && by_field.is_empty())
-        && expressions.iter().all(|one| holds(one, labels))
+        && expressions.iter().all(|one| meets_requirement(one, labels))
         && by_field
             .iter()
-            .all(|one| fields.contains_key(&one.key) && holds(one, &fields))
+            .all(|one| fields.contains_key(&one.key) && meets_requirement(one, &fields))
 }
 
-fn holds(requirement: &NodeSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
+fn meets_requirement(
+    requirement: &NodeSelectorRequirement,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let is_compared = |right: fn(&i64, &i64) -> bool| match (
         labels.get(&requirement.key).map(|value| value.parse()),
@@ -45,7 +48,7 @@ fn holds(requirement: &NodeSelectorRequirement, labels: &BTreeMap<String, String
     match requirement.operator.as_str() {
         "Gt" => is_compared(i64::gt),
         "Lt" => is_compared(i64::lt),
-        operator => selectors::requirement(&requirement.key, operator, values)
+        operator => selectors::parse_requirement(&requirement.key, operator, values)
             .is_some_and(|one| one.matches(labels)),
     }
 }
@@ -60,7 +63,7 @@ mod tests {
         let labels = [("region", "eu"), ("gpus", "4"), ("empty", "")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()));
         let selector: Option<NodeSelector> = serde_json::from_value(selector).unwrap();
-        matches(selector.as_ref(), "milan", &labels.into())
+        selects_node(selector.as_ref(), "milan", &labels.into())
     }
 
     fn by(key: &str, operator: &str, values: &[&str]) -> Value {

@@ -14,33 +14,33 @@ use serde_json::{Map, Value, json};
 use crate::json::set_at;
 use crate::namespace::mapping::{LONGER_NAME, NAME_TAKEN};
 use crate::namespace::node_selector;
-use crate::pod::local::NamespaceState;
+use crate::pod::local::RemoteNamespaceState;
 
 /// Type of the condition of a `NamespaceOffloading`.
 pub const READY: &str = "Ready";
 
 /// The fields of a virtual node that placement looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct CandidateNode {
     /// Name of the Node.
     pub node: String,
     pub labels: BTreeMap<String, String>,
 }
 
 /// Whether a namespace is wanted at a provider with these virtual nodes.
-pub fn is_wanted(offloading: &NamespaceOffloading, nodes: &[Candidate]) -> bool {
+pub fn is_wanted(offloading: &NamespaceOffloading, nodes: &[CandidateNode]) -> bool {
     let selector = offloading.spec.cluster_selector.as_ref();
     nodes
         .iter()
-        .any(|node| node_selector::matches(selector, &node.node, &node.labels))
+        .any(|node| node_selector::selects_node(selector, &node.node, &node.labels))
 }
 
 /// The mappings that a provider should have: one for each namespace that selects one of its virtual
 /// nodes. A namespace that stops selecting it, or that is being unoffloaded, keeps its mapping
 /// while pods run in it (`in_use`).
-pub fn wanted<'a>(
+pub fn wanted_mappings<'a>(
     offloadings: impl IntoIterator<Item = (&'a str, &'a NamespaceOffloading)>,
-    nodes: &[Candidate],
+    nodes: &[CandidateNode],
     us: (&str, &ClusterId),
     in_use: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, WantedNamespace> {
@@ -81,8 +81,13 @@ pub fn remote_name(
 /// namespace was unoffloaded and offloaded again with another strategy while the provider did not
 /// answer. It gets the name that is `wanted` now when nothing runs in it any more. That this
 /// cluster (`us`) is called differently now is no reason.
-pub fn is_outdated(map: &NamespaceMap, namespace: &str, wanted: &str, us: &ClusterId) -> bool {
-    let ending = format!("-{}", us.short());
+pub fn has_outdated_name(
+    map: &NamespaceMap,
+    namespace: &str,
+    wanted: &str,
+    us: &ClusterId,
+) -> bool {
+    let ending = format!("-{}", us.short_id());
     let standing = map
         .spec
         .mappings
@@ -98,7 +103,7 @@ pub fn is_outdated(map: &NamespaceMap, namespace: &str, wanted: &str, us: &Clust
 
 /// The name to ask for instead of a `wanted` default name that somebody else has taken at the
 /// provider.
-fn instead_of_taken(
+fn alternative_name(
     map: &NamespaceMap,
     namespace: &str,
     wanted: &str,
@@ -132,13 +137,14 @@ pub fn patch(
     let refused = |namespace: &str| {
         matches!(
             namespace_state(Some(map), namespace),
-            NamespaceState::Refused { .. }
+            RemoteNamespaceState::Refused { .. }
         )
     };
-    let renamed =
-        |namespace: &str, name: &str| is_outdated(map, namespace, name, us) && !runs(namespace);
+    let renamed = |namespace: &str, name: &str| {
+        has_outdated_name(map, namespace, name, us) && !runs(namespace)
+    };
     let added = wanted.iter().filter_map(|(namespace, mapping)| {
-        let instead = instead_of_taken(map, namespace, &mapping.remote_name, us);
+        let instead = alternative_name(map, namespace, &mapping.remote_name, us);
         let mapping = instead.map_or_else(
             || mapping.clone(),
             |remote_name| WantedNamespace { remote_name },
@@ -187,7 +193,7 @@ pub fn announce_domain(
 }
 
 /// The state of a namespace at a provider, for its pods.
-pub fn namespace_state(map: Option<&NamespaceMap>, namespace: &str) -> NamespaceState {
+pub fn namespace_state(map: Option<&NamespaceMap>, namespace: &str) -> RemoteNamespaceState {
     let asked = map
         .and_then(|map| map.spec.mappings.get(namespace))
         .map(|asked| &asked.remote_name);
@@ -195,22 +201,22 @@ pub fn namespace_state(map: Option<&NamespaceMap>, namespace: &str) -> Namespace
     // An answer about an earlier name says nothing about this one.
     let mapped = mapped.filter(|mapped| asked.is_none_or(|asked| *asked == mapped.remote_name));
     match mapped.map(|mapped| mapped.phase) {
-        Some(MappedNamespacePhase::Ready) => NamespaceState::Ready,
+        Some(MappedNamespacePhase::Ready) => RemoteNamespaceState::Ready,
         Some(MappedNamespacePhase::Refused) => {
             let why = mapped
                 .and_then(|mapped| mapped.message.clone())
                 .unwrap_or_default();
-            NamespaceState::Refused {
+            RemoteNamespaceState::Refused {
                 reason: OffloadedReason::NamespaceRefused.as_str(),
                 message: format!("the provider refuses namespace {namespace}: {why}"),
             }
         }
-        Some(MappedNamespacePhase::Terminating) | None => NamespaceState::Waiting,
+        Some(MappedNamespacePhase::Terminating) | None => RemoteNamespaceState::Waiting,
     }
 }
 
 /// A provider, as the status of a `NamespaceOffloading` shows it.
-pub struct Provider<'a> {
+pub struct OffloadingProvider<'a> {
     pub cluster_id: &'a ClusterId,
     pub cluster_name: &'a str,
     /// Its map, if it is known.
@@ -224,7 +230,7 @@ pub fn remote_namespace(
     namespace: &str,
     wanted: &str,
     us: &ClusterId,
-    provider: &Provider,
+    provider: &OffloadingProvider,
 ) -> RemoteNamespace {
     let mapped = provider
         .map
@@ -237,7 +243,7 @@ pub fn remote_namespace(
         _ if !provider.answers => Some("the cluster does not answer".to_owned()),
         _ if provider
             .map
-            .is_some_and(|map| is_outdated(map, namespace, wanted, us)) =>
+            .is_some_and(|map| has_outdated_name(map, namespace, wanted, us)) =>
         {
             Some(format!(
                 "it has another name there from an earlier offloading; it becomes {wanted} when its pods there are gone"
@@ -280,7 +286,7 @@ pub fn remote_namespace(
 /// Brokers of earlier versions offloaded Liqo's namespace without its pods, so that customers reach
 /// the Service of their network manager. Here the network between clusters translates the addresses
 /// of pods behind a broker, so such an object has nothing to do.
-pub fn not_allowed(is_system: bool, strategy: PodOffloadingStrategy) -> DesiredCondition {
+pub fn not_allowed_condition(is_system: bool, strategy: PodOffloadingStrategy) -> DesiredCondition {
     if is_system && strategy == PodOffloadingStrategy::Local {
         return DesiredCondition::yes(
             READY,
@@ -296,7 +302,7 @@ pub fn not_allowed(is_system: bool, strategy: PodOffloadingStrategy) -> DesiredC
 }
 
 /// Sums up the remote namespaces. `placed`: the webhook handles new pods of the namespace.
-pub fn ready(remotes: &[RemoteNamespace], placed: bool) -> DesiredCondition {
+pub fn ready_condition(remotes: &[RemoteNamespace], placed: bool) -> DesiredCondition {
     let missing: Vec<&RemoteNamespace> = remotes.iter().filter(|remote| !remote.ready).collect();
     match (remotes, missing.as_slice()) {
         ([], _) => DesiredCondition::no(
@@ -352,8 +358,8 @@ mod tests {
         serde_json::from_value(whole).unwrap()
     }
 
-    fn nodes(region: &str) -> Vec<Candidate> {
-        vec![Candidate {
+    fn nodes(region: &str) -> Vec<CandidateNode> {
+        vec![CandidateNode {
             node: "milan".into(),
             labels: [("region".to_owned(), region.to_owned())].into(),
         }]
@@ -382,7 +388,7 @@ mod tests {
     #[test]
     fn liqos_own_namespace_without_its_pods_needs_no_offloading_and_nothing_else_of_it_is_allowed()
     {
-        let reason = |is_system, strategy| not_allowed(is_system, strategy).reason;
+        let reason = |is_system, strategy| not_allowed_condition(is_system, strategy).reason;
         assert_eq!(
             reason(true, PodOffloadingStrategy::Local),
             NamespaceReadyReason::NotNeeded.as_str()
@@ -406,7 +412,7 @@ mod tests {
         );
         let everywhere = offloading(json!({}));
         let at = |region| {
-            wanted(
+            wanted_mappings(
                 [("demo", &only_eu), ("all", &everywhere)],
                 &nodes(region),
                 ("rome", &us()),
@@ -442,14 +448,14 @@ mod tests {
             "team-a"
         );
         let same = offloading(json!({"spec": {"namespaceMappingStrategy": "EnforceSameName"}}));
-        let found = wanted([("demo", &same)], &nodes("eu"), ("rome", &us()), |_| false);
+        let found = wanted_mappings([("demo", &same)], &nodes("eu"), ("rome", &us()), |_| false);
         assert_eq!(found["demo"].remote_name, "demo");
     }
 
     #[test]
     fn a_provider_without_virtual_nodes_gets_nothing() {
         assert!(
-            wanted(
+            wanted_mappings(
                 [("demo", &offloading(json!({})))],
                 &[],
                 ("rome", &us()),
@@ -462,7 +468,7 @@ mod tests {
     #[test]
     fn a_namespace_whose_pods_run_somewhere_stays_there_when_it_is_no_longer_selected() {
         let all = offloading(json!({}));
-        let found = wanted(
+        let found = wanted_mappings(
             [("demo", &all), ("idle", &all)],
             &[],
             ("rome", &us()),
@@ -475,7 +481,7 @@ mod tests {
     fn a_namespace_that_is_unoffloaded_keeps_its_mapping_until_its_pods_are_gone() {
         let ending = offloading(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
         let with = |in_use: bool| {
-            wanted([("demo", &ending)], &nodes("eu"), ("rome", &us()), |_| {
+            wanted_mappings([("demo", &ending)], &nodes("eu"), ("rome", &us()), |_| {
                 in_use
             })
         };
@@ -630,7 +636,7 @@ mod tests {
         ] {
             let standing = said(&longer, phase, message);
             assert_eq!(patch(&standing), None, "{phase:?}");
-            assert!(!is_outdated(&standing, "demo", &wanted, &us()));
+            assert!(!has_outdated_name(&standing, "demo", &wanted, &us()));
         }
         let chosen = said("shop", MappedNamespacePhase::Refused, taken);
         let by_name = map_of(&[("demo", "shop")], MappedNamespacePhase::Ready)
@@ -664,10 +670,11 @@ mod tests {
             );
             assert_eq!(with(true), None, "{before} has pods");
             assert!(
-                is_outdated(&map, "demo", now, &us()) && !is_outdated(&map, "demo", before, &us())
+                has_outdated_name(&map, "demo", now, &us())
+                    && !has_outdated_name(&map, "demo", before, &us())
             );
             let (id, answers) = (us(), true);
-            let provider = Provider {
+            let provider = OffloadingProvider {
                 cluster_id: &id,
                 cluster_name: "milan",
                 map: Some(&map),
@@ -692,9 +699,12 @@ mod tests {
             .get_mut("demo")
             .unwrap()
             .remote_name = "earlier".into();
-        assert_eq!(namespace_state(Some(&map), "demo"), NamespaceState::Waiting);
+        assert_eq!(
+            namespace_state(Some(&map), "demo"),
+            RemoteNamespaceState::Waiting
+        );
         let id = us();
-        let provider = Provider {
+        let provider = OffloadingProvider {
             cluster_id: &id,
             cluster_name: "milan",
             map: Some(&map),
@@ -710,22 +720,22 @@ mod tests {
 
     #[test]
     fn pods_wait_for_a_namespace_that_is_not_there_yet() {
-        assert_eq!(namespace_state(None, "demo"), NamespaceState::Waiting);
+        assert_eq!(namespace_state(None, "demo"), RemoteNamespaceState::Waiting);
         assert_eq!(
             namespace_state(Some(&map(MappedNamespacePhase::Ready)), "demo"),
-            NamespaceState::Ready
+            RemoteNamespaceState::Ready
         );
         assert_eq!(
             namespace_state(Some(&map(MappedNamespacePhase::Ready)), "other"),
-            NamespaceState::Waiting
+            RemoteNamespaceState::Waiting
         );
         assert_eq!(
             namespace_state(Some(&map(MappedNamespacePhase::Terminating)), "demo"),
-            NamespaceState::Waiting
+            RemoteNamespaceState::Waiting
         );
         assert!(matches!(
             namespace_state(Some(&map(MappedNamespacePhase::Refused)), "demo"),
-            NamespaceState::Refused { .. }
+            RemoteNamespaceState::Refused { .. }
         ));
     }
 
@@ -733,7 +743,7 @@ mod tests {
     fn the_status_says_where_the_namespace_is_missing_and_why() {
         let id = us();
         let remote_with = |map: &NamespaceMap, answers| {
-            let provider = Provider {
+            let provider = OffloadingProvider {
                 cluster_id: &id,
                 cluster_name: "milan",
                 map: Some(map),
@@ -747,12 +757,18 @@ mod tests {
         let refused = remote_with(&map(MappedNamespacePhase::Refused), true);
         assert!(!silent.ready && !refused.ready);
         assert_eq!(refused.message.as_deref(), Some("why"));
-        assert_eq!(ready(std::slice::from_ref(&fine), true).status, Some(true));
         assert_eq!(
-            ready(std::slice::from_ref(&fine), false).reason,
+            ready_condition(std::slice::from_ref(&fine), true).status,
+            Some(true)
+        );
+        assert_eq!(
+            ready_condition(std::slice::from_ref(&fine), false).reason,
             "WebhookPending"
         );
-        assert_eq!(ready(&[fine, refused], true).message, "milan: why");
-        assert_eq!(ready(&[], true).reason, "NoClusterSelected");
+        assert_eq!(
+            ready_condition(&[fine, refused], true).message,
+            "milan: why"
+        );
+        assert_eq!(ready_condition(&[], true).reason, "NoClusterSelected");
     }
 }

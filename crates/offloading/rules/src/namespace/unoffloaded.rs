@@ -19,9 +19,9 @@ const LATE_POD_PERIOD: SignedDuration = SignedDuration::from_secs(20);
 /// The times at which namespaces were unoffloaded. A restart forgets them; then these pods are
 /// deleted after the refusal timeout.
 #[derive(Debug, Default)]
-pub struct Unoffloaded(HashMap<String, Timestamp>);
+pub struct UnoffloadedNamespaces(HashMap<String, Timestamp>);
 
-impl Unoffloaded {
+impl UnoffloadedNamespaces {
     /// The namespace is no longer offloaded.
     pub fn add(&mut self, namespace: &str, now: Timestamp) {
         self.0.insert(namespace.to_owned(), now);
@@ -37,7 +37,7 @@ impl Unoffloaded {
 
 /// Whether a pod of a namespace that is not offloaded is deleted, so that its controller creates it
 /// again in this cluster.
-pub fn comes_home(pod: &LocalPod) -> bool {
+pub fn is_recreated_here(pod: &LocalPod) -> bool {
     let is_created_again = pod
         .controller
         .as_ref()
@@ -59,7 +59,7 @@ mod tests {
     fn pod(changes: Value) -> LocalPod {
         let mut pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
         json_patch::merge(&mut pod, &changes);
-        LocalPod::of(
+        LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("p", "default"),
         )
@@ -73,19 +73,24 @@ mod tests {
 
     #[test]
     fn only_a_pod_that_is_created_again_comes_home_and_only_once() {
-        assert!(comes_home(&pod(of_kind("ReplicaSet"))) && comes_home(&pod(of_kind("Job"))));
-        assert!(!comes_home(&pod(json!({}))) && !comes_home(&pod(of_kind("DaemonSet"))));
+        assert!(
+            is_recreated_here(&pod(of_kind("ReplicaSet")))
+                && is_recreated_here(&pod(of_kind("Job")))
+        );
+        assert!(
+            !is_recreated_here(&pod(json!({}))) && !is_recreated_here(&pod(of_kind("DaemonSet")))
+        );
         let mut ending = of_kind("ReplicaSet");
         ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert!(!comes_home(&pod(ending)));
+        assert!(!is_recreated_here(&pod(ending)));
         let mut finished = of_kind("Job");
         finished["status"] = json!({ "phase": "Succeeded" });
-        assert!(!comes_home(&pod(finished)));
+        assert!(!is_recreated_here(&pod(finished)));
     }
 
     #[test]
     fn pods_are_brought_home_for_a_while_after_the_end() {
-        let (mut unoffloaded, end) = (Unoffloaded::default(), Timestamp::UNIX_EPOCH);
+        let (mut unoffloaded, end) = (UnoffloadedNamespaces::default(), Timestamp::UNIX_EPOCH);
         assert!(!unoffloaded.is_recent("demo", end));
         unoffloaded.add("demo", end);
         assert!(unoffloaded.is_recent("demo", end + SignedDuration::from_secs(19)));

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use liqo_api::{ClusterId, annotations, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, set_at, value_at};
+use crate::json::{items_at, set_at, value_at};
 use crate::node::object::{NodeSpec, node, node_labels, node_status};
 
 /// Whether this Node is the one of that pool of that cluster. Liqo never touches other Nodes.
-pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
+pub fn is_node_of_pool(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
     let label = |key: &str| {
         live.pointer("/metadata/labels")
             .and_then(|labels| labels.get(key))
@@ -23,10 +23,12 @@ pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
 /// The Node to create, with its status, so it is Ready from the start.
 pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
     let mut whole = node(spec);
-    let mut annotations =
-        Map::from_iter([(annotations::TRAVELLED.to_owned(), recorded(spec).into())]);
+    let mut annotations = Map::from_iter([(
+        annotations::TRAVELLED.to_owned(),
+        recorded_labels(spec).into(),
+    )]);
     annotations.extend(
-        described(spec)
+        pool_annotations(spec)
             .into_iter()
             .filter_map(|(key, text)| Some((key.to_owned(), text?.into()))),
     );
@@ -37,13 +39,13 @@ pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
 
 /// The labels that we set. They are recorded so that those which the peer no longer advertises can
 /// be removed.
-fn recorded(spec: &NodeSpec) -> String {
+fn recorded_labels(spec: &NodeSpec) -> String {
     let keys: Vec<String> = node_labels(spec).into_keys().collect();
     keys.join(",")
 }
 
 /// The annotations that describe the pool; `None` for one that the Node does not have.
-fn described(spec: &NodeSpec) -> [(&'static str, Option<String>); 2] {
+fn pool_annotations(spec: &NodeSpec) -> [(&'static str, Option<String>); 2] {
     let largest = Some(spec.largest_pods).filter(|largest| !largest.is_empty());
     [
         (
@@ -64,14 +66,14 @@ pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
     let wanted = node_labels(spec);
     let now = live.pointer("/metadata/labels");
     let has = |key: &str| now.and_then(|now| now.get(key)).and_then(Value::as_str);
-    let record = recorded(spec);
+    let record = recorded_labels(spec);
     let annotation = |key: &str| {
         live.pointer("/metadata/annotations")
             .and_then(|all| all.get(key))
             .and_then(Value::as_str)
     };
     let before = annotation(annotations::TRAVELLED);
-    let described = described(spec)
+    let described = pool_annotations(spec)
         .into_iter()
         .filter(|(key, text)| annotation(key) != text.as_deref());
     let described: Map<String, Value> = described
@@ -102,7 +104,7 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
     for field in ["capacity", "allocatable"] {
         let standing = live.pointer(&format!("/status/{field}"));
         if standing != wanted.get(field) {
-            changes.insert(field.into(), amounts(wanted.get(field), standing));
+            changes.insert(field.into(), amount_changes(wanted.get(field), standing));
         }
     }
     for field in ["daemonEndpoints", "nodeInfo"] {
@@ -111,27 +113,27 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
             .pointer(&format!("/status/{field}"))
             .unwrap_or(&Value::Null);
         let wanted = value_at(&wanted, &format!("/{field}"));
-        if !contains(standing, wanted) {
+        if !contains_fields(standing, wanted) {
             changes.insert(field.into(), wanted.clone());
         }
     }
-    let standing: BTreeSet<String> = items(live, "/status/addresses")
+    let standing: BTreeSet<String> = items_at(live, "/status/addresses")
         .iter()
         .map(Value::to_string)
         .collect();
-    let addresses: BTreeSet<String> = items(&wanted, "/addresses")
+    let addresses: BTreeSet<String> = items_at(&wanted, "/addresses")
         .iter()
         .map(Value::to_string)
         .collect();
     if standing != addresses {
         changes.insert("addresses".into(), value_at(&wanted, "/addresses").clone());
     }
-    let conditions: Vec<Value> = items(&wanted, "/conditions")
+    let conditions: Vec<Value> = items_at(&wanted, "/conditions")
         .iter()
         .filter(|one| {
-            !items(live, "/status/conditions")
+            !items_at(live, "/status/conditions")
                 .iter()
-                .any(|standing| contains(standing, one))
+                .any(|standing| contains_fields(standing, one))
         })
         .cloned()
         .collect();
@@ -142,7 +144,7 @@ pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
 }
 
 /// The amounts, and null for resources that no longer exist.
-fn amounts(wanted: Option<&Value>, standing: Option<&Value>) -> Value {
+fn amount_changes(wanted: Option<&Value>, standing: Option<&Value>) -> Value {
     let mut all = wanted
         .and_then(Value::as_object)
         .cloned()
@@ -153,11 +155,11 @@ fn amounts(wanted: Option<&Value>, standing: Option<&Value>) -> Value {
     all.into()
 }
 
-fn contains(standing: &Value, wanted: &Value) -> bool {
+fn contains_fields(standing: &Value, wanted: &Value) -> bool {
     match (standing, wanted) {
-        (Value::Object(standing), Value::Object(wanted)) => wanted
-            .iter()
-            .all(|(key, wanted)| contains(standing.get(key).unwrap_or(&Value::Null), wanted)),
+        (Value::Object(standing), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
+            contains_fields(standing.get(key).unwrap_or(&Value::Null), wanted)
+        }),
         _ => standing == wanted,
     }
 }
@@ -180,13 +182,13 @@ mod tests {
 
     fn is_ready(live: &Value) -> bool {
         let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
-        items(live, "/status/conditions").iter().any(ready)
+        items_at(live, "/status/conditions").iter().any(ready)
     }
 
     #[test]
     fn a_new_node_is_ready_and_needs_nothing_more() {
         let live = created(&[("zone", "a")]);
-        assert!(is_ready(&live) && is_ours(&live, &provider(), "default"));
+        assert!(is_ready(&live) && is_node_of_pool(&live, &provider(), "default"));
         with(&[("zone", "a")], Outage::None, |spec| {
             assert_eq!(metadata_patch(spec, &live), None);
             assert_eq!(status_patch(spec, &live, "t2"), None);
@@ -357,13 +359,13 @@ mod tests {
     #[test]
     fn a_node_of_somebody_else_is_not_ours() {
         let live = created(&[]);
-        assert!(!is_ours(
+        assert!(!is_node_of_pool(
             &live,
             &ClusterId::of_public_key(&[3; 32]),
             "default"
         ));
-        assert!(!is_ours(&live, &provider(), "other"));
-        assert!(!is_ours(
+        assert!(!is_node_of_pool(&live, &provider(), "other"));
+        assert!(!is_node_of_pool(
             &json!({"metadata": {"name": "milan"}}),
             &provider(),
             "default"

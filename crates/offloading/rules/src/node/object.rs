@@ -10,7 +10,7 @@ use std::time::Duration;
 use liqo_api::{LargestPods, PriceList, labels, pods};
 use serde_json::{Map, Value, json};
 
-use crate::json::{domain, items, text};
+use crate::json::{items_at, key_domain, text_at};
 
 /// Labels of Kubernetes that a provider may set, because they describe hardware and location.
 const DESCRIPTIVE: [&str; 4] = [
@@ -51,7 +51,7 @@ impl Outage {
     }
 
     /// Time until a longer silence means more.
-    pub fn next_look(silence: Duration) -> Option<Duration> {
+    pub fn time_until_change(silence: Duration) -> Option<Duration> {
         [SUSPECTED_AFTER, DOWN_AFTER]
             .into_iter()
             .find_map(|limit| limit.checked_sub(silence).filter(|rest| !rest.is_zero()))
@@ -97,14 +97,14 @@ pub fn node(spec: &NodeSpec) -> Value {
         "metadata": {"name": spec.name, "labels": node_labels(spec)},
         "spec": {
             "providerID": format!("liqo://{}/{}", spec.cluster_id, spec.pool),
-            "taints": taints(&[], spec),
+            "taints": wanted_taints(&[], spec),
         },
     })
 }
 
 /// The labels of the Node: ours, the prices, and those of the peer that only describe.
 pub fn node_labels(spec: &NodeSpec) -> BTreeMap<String, String> {
-    let mut wanted = described_by(spec.peer_labels);
+    let mut wanted = descriptive_labels(spec.peer_labels);
     wanted.extend(spec.prices.map(PriceList::node_labels).unwrap_or_default());
     for (key, value) in [
         ("kubernetes.io/hostname", spec.name),
@@ -123,11 +123,11 @@ pub fn node_labels(spec: &NodeSpec) -> BTreeMap<String, String> {
 }
 
 /// The labels of a peer that its node may have, and by which its pods may select nodes there.
-pub fn described_by(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub fn descriptive_labels(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let reserved = |key: &str| {
         ["kubernetes.io", "k8s.io", labels::DOMAIN]
             .iter()
-            .any(|suffix| domain(key).ends_with(suffix))
+            .any(|suffix| key_domain(key).ends_with(suffix))
     };
     let kept = peer_labels.iter().filter(|(key, value)| {
         (DESCRIPTIVE.contains(&key.as_str()) || !reserved(key))
@@ -139,7 +139,7 @@ pub fn described_by(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, 
 }
 
 /// The taints that the Node should have, including those that others set.
-pub fn taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
+pub fn wanted_taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
     let ours = [
         pods::VIRTUAL_NODE_TAINT,
         pods::UNREACHABLE_TAINT,
@@ -156,7 +156,7 @@ pub fn taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
     }
     wanted.extend(
         live.iter()
-            .filter(|taint| !text(taint, "/key").is_some_and(|key| ours.contains(&key)))
+            .filter(|taint| !text_at(taint, "/key").is_some_and(|key| ours.contains(&key)))
             .cloned(),
     );
     wanted
@@ -165,8 +165,8 @@ pub fn taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
 /// A merge patch that sets the taints of a live Node, if they differ. It contains the resource
 /// version, because it replaces the whole list and the home cluster's controllers write it, too.
 pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
-    let now = items(live, "/spec/taints");
-    let wanted = taints(now, spec);
+    let now = items_at(live, "/spec/taints");
+    let wanted = wanted_taints(now, spec);
     let same = wanted.len() == now.len() && wanted.iter().all(|taint| now.contains(taint));
     (!same)
         .then(|| json!({"metadata": {"resourceVersion": live.pointer("/metadata/resourceVersion")}, "spec": {"taints": wanted}}))
@@ -175,7 +175,7 @@ pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
 /// The status of the Node. Conditions with unchanged content keep their times, so the status of a
 /// settled node never changes.
 pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
-    let live_conditions = items(live, "/status/conditions");
+    let live_conditions = items_at(live, "/status/conditions");
     let mut conditions = reachability_conditions(spec.outage);
     conditions.extend(unknown_pressures());
     conditions.extend(withdrawal_condition(spec, live_conditions));
@@ -227,8 +227,8 @@ fn reachability_conditions(outage: Outage) -> Vec<Value> {
         )
     };
     vec![
-        condition("Ready", yes_or_no(outage != Outage::Down), reason, message),
-        condition(
+        node_condition("Ready", yes_or_no(outage != Outage::Down), reason, message),
+        node_condition(
             pods::PEER_REACHABLE,
             yes_or_no(reachable),
             peer_reason,
@@ -246,7 +246,7 @@ fn unknown_pressures() -> impl Iterator<Item = Value> {
     ]
     .into_iter()
     .map(|pressure| {
-        condition(
+        node_condition(
             pressure,
             "False",
             "NotKnownOfAPeer",
@@ -261,10 +261,15 @@ fn withdrawal_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
         let message = format!(
             "the provider takes the pool back at {until}; no new pods come, and those here are evicted until then"
         );
-        return Some(condition(POOL_WITHDRAWN, "True", "NoticeGiven", &message));
+        return Some(node_condition(
+            POOL_WITHDRAWN,
+            "True",
+            "NoticeGiven",
+            &message,
+        ));
     }
     is_condition_true(live, POOL_WITHDRAWN).then(|| {
-        condition(
+        node_condition(
             POOL_WITHDRAWN,
             "False",
             "NoticeWithdrawn",
@@ -277,7 +282,7 @@ fn withdrawal_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
 fn no_new_pods_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
     if let Some(why) = spec.no_new_pods {
         let message = format!("no new pods come, and those here stay: {why}");
-        return Some(condition(
+        return Some(node_condition(
             pods::NO_NEW_PODS,
             "True",
             "OutsideLimits",
@@ -285,7 +290,7 @@ fn no_new_pods_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
         ));
     }
     is_condition_true(live, pods::NO_NEW_PODS).then(|| {
-        condition(
+        node_condition(
             pods::NO_NEW_PODS,
             "False",
             "WithinLimits",
@@ -299,7 +304,7 @@ fn is_condition_true(live: &[Value], kind: &str) -> bool {
         .any(|one| one["type"] == kind && one["status"] == "True")
 }
 
-fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+fn node_condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": message})
 }
 
@@ -340,13 +345,13 @@ pub fn node_name(
     }
     let id = dns_label(cluster_id);
     let short: String = id.chars().take(6).collect();
-    let plain = cut(&base, 63);
+    let plain = truncate_label(&base, 63);
     if !taken(&plain) {
         return plain;
     }
-    let with_short_id = format!("{}-{short}", cut(&base, 56));
+    let with_short_id = format!("{}-{short}", truncate_label(&base, 56));
     if taken(&with_short_id) {
-        format!("{}-{}", cut(&base, 30), cut(&id, 32))
+        format!("{}-{}", truncate_label(&base, 30), truncate_label(&id, 32))
     } else {
         with_short_id
     }
@@ -364,7 +369,7 @@ fn dns_label(text: &str) -> String {
     lower.collect::<String>().trim_matches('-').to_owned()
 }
 
-fn cut(text: &str, length: usize) -> String {
+fn truncate_label(text: &str, length: usize) -> String {
     text.chars()
         .take(length)
         .collect::<String>()
@@ -464,7 +469,7 @@ mod tests {
             ("plain", ""),
         ];
         assert_eq!(
-            with(&described, Outage::None, |spec| described_by(
+            with(&described, Outage::None, |spec| descriptive_labels(
                 spec.peer_labels
             )
             .len()),
@@ -483,7 +488,7 @@ mod tests {
             })
         };
         let says = |conditions: &Value, kind: &str| {
-            items(conditions, "")
+            items_at(conditions, "")
                 .iter()
                 .find(|c| c["type"] == kind)
                 .unwrap()["status"]
@@ -496,12 +501,15 @@ mod tests {
 
     #[test]
     fn the_next_look_is_when_the_silence_means_more() {
-        assert_eq!(Outage::next_look(Duration::ZERO), Some(SUSPECTED_AFTER));
         assert_eq!(
-            Outage::next_look(Duration::from_secs(8)),
+            Outage::time_until_change(Duration::ZERO),
+            Some(SUSPECTED_AFTER)
+        );
+        assert_eq!(
+            Outage::time_until_change(Duration::from_secs(8)),
             Some(Duration::from_secs(32))
         );
-        assert_eq!(Outage::next_look(Duration::from_secs(40)), None);
+        assert_eq!(Outage::time_until_change(Duration::from_secs(40)), None);
     }
 
     #[test]
@@ -543,11 +551,11 @@ mod tests {
                     ..spec.clone()
                 };
                 let status = node_status(&spec, live, "t");
-                let said = items(&status, "/conditions")
+                let said = items_at(&status, "/conditions")
                     .iter()
                     .find(|one| one["type"] == pods::NO_NEW_PODS)
                     .cloned();
-                (taints(&[], &spec), said)
+                (wanted_taints(&[], &spec), said)
             })
         };
         let (taints, said) = closed(&json!({}), Some("cpu costs 0.05 EUR"));
@@ -617,7 +625,7 @@ mod tests {
                     "t",
                 )
             });
-            items(&status, "/conditions")
+            items_at(&status, "/conditions")
                 .iter()
                 .find(|one| one["type"] == "PoolWithdrawn")
                 .cloned()

@@ -25,7 +25,7 @@ pub struct PricedNode {
 impl PricedNode {
     /// Reads what Liqo wrote on the Node. Prices that cannot be read count as none, and the room of
     /// nodes as unknown.
-    pub fn of(
+    pub fn from_metadata(
         name: &str,
         labels: BTreeMap<String, String>,
         annotations: &BTreeMap<String, String>,
@@ -45,13 +45,13 @@ impl PricedNode {
     }
 
     /// The same from the Node as JSON.
-    pub fn of_json(name: &str, node: &Value) -> Self {
+    pub fn from_json(name: &str, node: &Value) -> Self {
         let texts = |pointer: &str| -> BTreeMap<String, String> {
             node.pointer(pointer)
                 .and_then(|all| serde_json::from_value(all.clone()).ok())
                 .unwrap_or_default()
         };
-        Self::of(
+        Self::from_metadata(
             name,
             texts("/metadata/labels"),
             &texts("/metadata/annotations"),
@@ -80,7 +80,7 @@ impl PricedNode {
 
     /// The costs of these amounts here for one hour, and the currency. Without a currency, they
     /// cost nothing.
-    pub fn per_hour(&self, amounts: &ResourceList) -> (Money, Option<&str>) {
+    pub fn cost_per_hour(&self, amounts: &ResourceList) -> (Money, Option<&str>) {
         let Some(prices) = &self.prices else {
             return (Money::ZERO, None);
         };
@@ -91,14 +91,14 @@ impl PricedNode {
 
 /// The costs of a pod at a node for one hour. The order is from cheap to expensive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cost {
+pub enum HourlyCost {
     /// In the currency that counts.
     Known(Money),
     /// In another currency.
     NotComparable,
 }
 
-impl Cost {
+impl HourlyCost {
     pub const NOTHING: Self = Self::Known(Money::ZERO);
 }
 
@@ -118,17 +118,20 @@ pub fn main_currency<'a>(currencies: impl IntoIterator<Item = &'a str>) -> Optio
 }
 
 /// The costs of these amounts at each node.
-pub fn costs<'a>(amounts: &ResourceList, nodes: &[&'a PricedNode]) -> Vec<(&'a PricedNode, Cost)> {
+pub fn costs_by_node<'a>(
+    amounts: &ResourceList,
+    nodes: &[&'a PricedNode],
+) -> Vec<(&'a PricedNode, HourlyCost)> {
     let all: Vec<_> = nodes
         .iter()
-        .map(|node| (*node, node.per_hour(amounts)))
+        .map(|node| (*node, node.cost_per_hour(amounts)))
         .collect();
     let main = main_currency(all.iter().filter_map(|(_, (_, currency))| *currency));
     let cost = |amount, currency: Option<&str>| {
         if currency.is_none() || currency == main {
-            Cost::Known(amount)
+            HourlyCost::Known(amount)
         } else {
-            Cost::NotComparable
+            HourlyCost::NotComparable
         }
     };
     all.into_iter()
@@ -137,8 +140,10 @@ pub fn costs<'a>(amounts: &ResourceList, nodes: &[&'a PricedNode]) -> Vec<(&'a P
 }
 
 /// The nodes with equal costs, the cheapest first.
-pub fn by_cost<'a>(costs: &[(&'a PricedNode, Cost)]) -> BTreeMap<Cost, BTreeSet<&'a str>> {
-    let mut classes: BTreeMap<Cost, BTreeSet<&str>> = BTreeMap::new();
+pub fn nodes_by_cost<'a>(
+    costs: &[(&'a PricedNode, HourlyCost)],
+) -> BTreeMap<HourlyCost, BTreeSet<&'a str>> {
+    let mut classes: BTreeMap<HourlyCost, BTreeSet<&str>> = BTreeMap::new();
     for (node, cost) in costs {
         classes.entry(*cost).or_default().insert(&node.name);
     }
@@ -147,19 +152,23 @@ pub fn by_cost<'a>(costs: &[(&'a PricedNode, Cost)]) -> BTreeMap<Cost, BTreeSet<
 
 /// The amounts that a provider with the default policy charges for a pod: its effective requests,
 /// and those that it leaves open.
-pub fn charged(spec: PodSpec) -> ResourceList {
+pub fn default_charge(spec: PodSpec) -> ResourceList {
     requests::of_pod(&with_default_amounts(spec))
 }
 
 /// The same for a pod as JSON; `None` if it is no pod.
-pub fn charged_json(pod: &Value) -> Option<ResourceList> {
+pub fn default_charge_of_json(pod: &Value) -> Option<ResourceList> {
     serde_json::from_value(pod.get("spec")?.clone())
         .ok()
-        .map(charged)
+        .map(default_charge)
 }
 
 /// The same for a pod that has a node: while it is resized, the larger amounts count.
-pub fn charged_on_node(generation: Option<i64>, spec: PodSpec, status: &PodStatus) -> ResourceList {
+pub fn default_charge_on_node(
+    generation: Option<i64>,
+    spec: PodSpec,
+    status: &PodStatus,
+) -> ResourceList {
     requests::of_bound_pod(generation, with_default_amounts(spec), status)
 }
 
@@ -204,8 +213,8 @@ pub(crate) mod tests {
         .collect()
     }
 
-    fn known(amount: &str) -> Cost {
-        Cost::Known(amount.parse().unwrap())
+    fn known(amount: &str) -> HourlyCost {
+        HourlyCost::Known(amount.parse().unwrap())
     }
 
     #[test]
@@ -218,7 +227,7 @@ pub(crate) mod tests {
             node("e", Some(("0", "USD"))),
         ];
         let nodes: Vec<&PricedNode> = nodes.iter().collect();
-        let found: Vec<Cost> = costs(&cores(2), &nodes)
+        let found: Vec<HourlyCost> = costs_by_node(&cores(2), &nodes)
             .into_iter()
             .map(|(_, cost)| cost)
             .collect();
@@ -227,12 +236,12 @@ pub(crate) mod tests {
             [
                 known("0.08"),
                 known("0.1"),
-                Cost::NotComparable,
-                Cost::NOTHING,
-                Cost::NOTHING
+                HourlyCost::NotComparable,
+                HourlyCost::NOTHING,
+                HourlyCost::NOTHING
             ]
         );
-        assert!(known("999999999999999999") < Cost::NotComparable);
+        assert!(known("999999999999999999") < HourlyCost::NotComparable);
         assert_eq!(
             main_currency(["b", "a", "c", "c", "a"]),
             Some("a"),
@@ -263,7 +272,7 @@ pub(crate) mod tests {
     #[test]
     fn prices_that_cannot_be_read_count_as_none() {
         let of = |text: &str| {
-            PricedNode::of(
+            PricedNode::from_metadata(
                 "milan",
                 BTreeMap::new(),
                 &BTreeMap::from([(annotations::PRICES.to_owned(), text.to_owned())]),
@@ -280,12 +289,16 @@ pub(crate) mod tests {
     #[test]
     fn a_pod_that_requests_nothing_costs_what_a_provider_charges() {
         let amounts =
-            charged_json(&json!({ "spec": { "containers": [{ "name": "c" }] } })).unwrap();
+            default_charge_of_json(&json!({ "spec": { "containers": [{ "name": "c" }] } }))
+                .unwrap();
         assert_eq!(
             ["cpu", "memory", "pods"].map(|name| amounts.get(name).to_string()),
             ["10m", "32Mi", "1"]
         );
-        assert_eq!(charged_json(&json!({ "spec": { "containers": 1 } })), None);
+        assert_eq!(
+            default_charge_of_json(&json!({ "spec": { "containers": 1 } })),
+            None
+        );
     }
 
     pub(crate) fn any_nodes() -> impl Strategy<Value = Vec<PricedNode>> {
@@ -310,14 +323,14 @@ pub(crate) mod tests {
         #[test]
         fn every_node_is_in_one_class_and_comparable_classes_cost_what_they_say(nodes in any_nodes(), number in 1_i64..9) {
             let all: Vec<&PricedNode> = nodes.iter().collect();
-            let costs = costs(&cores(number), &all);
-            let classes = by_cost(&costs);
+            let costs = costs_by_node(&cores(number), &all);
+            let classes = nodes_by_cost(&costs);
             prop_assert_eq!(classes.values().map(BTreeSet::len).sum::<usize>(), nodes.len());
             for (node, cost) in costs {
-                let (amount, currency) = node.per_hour(&cores(number));
+                let (amount, currency) = node.cost_per_hour(&cores(number));
                 match cost {
-                    Cost::Known(known) => prop_assert_eq!(known, amount),
-                    Cost::NotComparable => prop_assert!(currency.is_some()),
+                    HourlyCost::Known(known) => prop_assert_eq!(known, amount),
+                    HourlyCost::NotComparable => prop_assert!(currency.is_some()),
                 }
                 prop_assert!(classes[&cost].contains(node.name.as_str()));
             }

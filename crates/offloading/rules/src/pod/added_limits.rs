@@ -5,9 +5,9 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::{items, name, text};
+use crate::json::{items_at, name, text_at};
 use crate::pod::carry::amounts::{EPHEMERAL_STORAGE, MEMORY};
-use crate::pod::local_status::cut;
+use crate::pod::local_status::truncate_text;
 
 /// The reason of the event on the local pod.
 pub const LIMIT_ADDED: &str = "LimitAdded";
@@ -18,44 +18,44 @@ const LISTS: [&str; 2] = ["/spec/initContainers", CONTAINERS];
 /// The limits that the provider added, one of memory among them, if the remote pod runs and the
 /// local pod does not show that yet. `status` is that of the remote pod. Kubelets before Kubernetes
 /// 1.33 do not say which limits a container has.
-pub fn newly_added(home: &Value, status: &Value) -> Option<String> {
+pub fn describe_new_limits(home: &Value, status: &Value) -> Option<String> {
     let has_begun = |statuses: &[Value]| {
         let begun = |container: &Value| {
             let status = statuses
                 .iter()
                 .find(|status| name(status) == name(container));
             status
-                .and_then(|status| text(status, "/containerID"))
+                .and_then(|status| text_at(status, "/containerID"))
                 .is_some_and(|id| !id.is_empty())
         };
-        items(home, CONTAINERS).iter().all(begun)
+        items_at(home, CONTAINERS).iter().all(begun)
     };
-    if has_begun(items(home, "/status/containerStatuses"))
-        || !has_begun(items(status, "/containerStatuses"))
+    if has_begun(items_at(home, "/status/containerStatuses"))
+        || !has_begun(items_at(status, "/containerStatuses"))
     {
         return None;
     }
     let theirs = [
-        items(status, "/initContainerStatuses"),
-        items(status, "/containerStatuses"),
+        items_at(status, "/initContainerStatuses"),
+        items_at(status, "/containerStatuses"),
     ]
     .concat();
     // Few pods limit their storage, so an event about that alone would be on nearly all of them.
-    of_resources(home, &theirs, &[MEMORY]).and_then(|_| added(home, &theirs))
+    describe_limits(home, &theirs, &[MEMORY]).and_then(|_| describe_added_limits(home, &theirs))
 }
 
 /// The limits that the provider added to the containers of a local pod. `theirs` are the containers
 /// of the remote pod, or their statuses.
-pub fn added(home: &Value, theirs: &[Value]) -> Option<String> {
-    let limited = of_resources(home, theirs, &[MEMORY, EPHEMERAL_STORAGE])?;
-    Some(cut(&format!(
+pub fn describe_added_limits(home: &Value, theirs: &[Value]) -> Option<String> {
+    let limited = describe_limits(home, theirs, &[MEMORY, EPHEMERAL_STORAGE])?;
+    Some(truncate_text(&format!(
         "the provider limits {limited}, because the pod sets no limit"
     )))
 }
 
 /// Such as `container web to 256Mi of memory`.
-fn of_resources(home: &Value, theirs: &[Value], resources: &[&str]) -> Option<String> {
-    let containers = LISTS.iter().flat_map(|list| items(home, list));
+fn describe_limits(home: &Value, theirs: &[Value], resources: &[&str]) -> Option<String> {
+    let containers = LISTS.iter().flat_map(|list| items_at(home, list));
     let limited = containers.filter_map(|container| {
         let there = theirs.iter().find(|one| name(one) == name(container))?;
         let of = |resource: &&str| {
@@ -77,7 +77,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing, remote_pod};
+    use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing_pod, remote_pod};
 
     fn home() -> Value {
         json!({
@@ -107,21 +107,21 @@ mod tests {
             home_namespace: "demo",
         };
         let remote = remote_pod(
-            &outgoing(&home(), &[].into()).unwrap(),
+            &outgoing_pod(&home(), &[].into()).unwrap(),
             &identity,
             &ProviderRules::default(),
         )
         .unwrap();
-        let containers = [items(&remote, LISTS[0]), items(&remote, LISTS[1])].concat();
+        let containers = [items_at(&remote, LISTS[0]), items_at(&remote, LISTS[1])].concat();
         assert_eq!(
-            added(&home(), &containers).as_deref(),
+            describe_added_limits(&home(), &containers).as_deref(),
             Some(
                 "the provider limits container setup to 256Mi of memory, container web to 256Mi of memory, because the pod sets no limit"
             )
         );
-        assert_eq!(added(&remote, &containers), None);
+        assert_eq!(describe_added_limits(&remote, &containers), None);
         let storage = json!([{ "name": "web", "resources": { "limits": { "memory": "256Mi", "ephemeral-storage": "1Gi" } } }]);
-        let said = added(&home(), storage.as_array().unwrap()).unwrap();
+        let said = describe_added_limits(&home(), storage.as_array().unwrap()).unwrap();
         assert!(
             said.contains("container web to 256Mi of memory and 1Gi of ephemeral-storage"),
             "{said}"
@@ -134,16 +134,16 @@ mod tests {
         let one = json!({ "containerStatuses": [status("web", id, "256Mi"), status("own", None, "64Mi")] });
         let all =
             json!({ "containerStatuses": [status("web", id, "256Mi"), status("own", id, "64Mi")] });
-        assert_eq!(newly_added(&home, &one), None);
+        assert_eq!(describe_new_limits(&home, &one), None);
         assert!(
-            newly_added(&home, &all)
+            describe_new_limits(&home, &all)
                 .unwrap()
                 .contains("container web to 256Mi of memory,")
         );
         home["status"] = one;
-        assert!(newly_added(&home, &all).is_some());
+        assert!(describe_new_limits(&home, &all).is_some());
         home["status"] = all.clone();
-        assert_eq!(newly_added(&home, &all), None);
+        assert_eq!(describe_new_limits(&home, &all), None);
     }
 
     #[test]
@@ -152,9 +152,9 @@ mod tests {
         home["spec"] = json!({ "containers": [{ "name": "own", "resources": { "limits": { "memory": "64Mi" } } }] });
         let limits = json!({ "memory": "64Mi", "ephemeral-storage": "1Gi" });
         let status = json!({ "containerStatuses": [{ "name": "own", "containerID": "a", "resources": { "limits": limits } }] });
-        assert_eq!(newly_added(&home, &status), None);
+        assert_eq!(describe_new_limits(&home, &status), None);
         assert!(
-            added(&home, items(&status, "/containerStatuses"))
+            describe_added_limits(&home, items_at(&status, "/containerStatuses"))
                 .unwrap()
                 .contains("to 1Gi of ephemeral-storage")
         );
@@ -166,7 +166,13 @@ mod tests {
             status("web", None, "\u{1b}[2J"),
             status("stranger", None, "1Gi")
         ]);
-        assert_eq!(added(&home(), nonsense.as_array().unwrap()), None);
-        assert_eq!(added(&json!(null), nonsense.as_array().unwrap()), None);
+        assert_eq!(
+            describe_added_limits(&home(), nonsense.as_array().unwrap()),
+            None
+        );
+        assert_eq!(
+            describe_added_limits(&json!(null), nonsense.as_array().unwrap()),
+            None
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec};
 use kube::core::Status;
-use liqo_api::requests::{Effective, MAX_RESOURCES};
+use liqo_api::requests::{EffectiveAmounts, MAX_RESOURCES};
 use liqo_api::{Key, LargestPods, OfferPhase, OffloadedReason, ResourceOffer, labels, requests};
 use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
@@ -18,13 +18,13 @@ const MAX_MESSAGE_LEN: usize = 1000;
 
 /// The account that a pod is charged to: a tenant namespace and a pool in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Account {
+pub struct PoolAccount {
     pub tenant: String,
     pub pool: String,
 }
 
-impl Account {
-    pub fn offer(&self) -> Key {
+impl PoolAccount {
+    pub fn offer_key(&self) -> Key {
         Key::new(self.tenant.clone(), self.pool.clone())
     }
 }
@@ -32,14 +32,14 @@ impl Account {
 /// The position of a pod in the order of admission: the earlier pod is admitted first, and the
 /// later one is taken back first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Turn {
+pub struct AdmissionPosition {
     pub created: Timestamp,
     pub uid: String,
 }
 
 /// The reduced form of an offer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Offer {
+pub struct PoolOffer {
     pub hard: ResourceList,
     pub accepted: bool,
     /// The time at which it ends, if it is being taken back.
@@ -62,9 +62,9 @@ pub struct Offer {
     pub borrowed: bool,
 }
 
-impl Offer {
+impl PoolOffer {
     /// Reduces an offer; `None` if its name is not that of its pool.
-    pub fn reduce(offer: ResourceOffer) -> Option<Self> {
+    pub fn from_resource_offer(offer: ResourceOffer) -> Option<Self> {
         if offer.metadata.name.as_deref() != Some(offer.spec.pool.as_str())
             || offer.metadata.deletion_timestamp.is_some()
         {
@@ -76,7 +76,7 @@ impl Offer {
                 .spec
                 .reclaim_to
                 .is_some()
-                .then(|| offer.spec.lasting()),
+                .then(|| offer.spec.lasting_resources()),
             hard: offer.spec.resource_quota.hard,
             largest_pods: offer.spec.largest_pods,
             accepted: offer
@@ -125,7 +125,7 @@ impl Offer {
             .iter()
             .filter_map(|term| NodeSelectorTerm::deserialize(term).ok())
             .collect();
-        node_selector::matches(
+        node_selector::selects_node(
             Some(&NodeSelector {
                 node_selector_terms: terms,
             }),
@@ -137,7 +137,7 @@ impl Offer {
 
 /// The reason why a pod does not run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct AdmissionRefusal {
     pub reason: &'static str,
     /// The obstacle, and what to do about it.
     pub message: String,
@@ -152,7 +152,7 @@ pub(crate) const CONTRACT_NOT_IN_FORCE: &str = OffloadedReason::ContractNotInFor
 /// Reason: the provider is taking back the pool.
 pub(crate) const POOL_WITHDRAWN: &str = OffloadedReason::PoolWithdrawn.as_str();
 
-impl Refusal {
+impl AdmissionRefusal {
     /// Whether it ends only with a change of the offer or of what is charged to it.
     pub fn is_about_offer(&self) -> bool {
         [
@@ -165,7 +165,7 @@ impl Refusal {
     }
 
     /// Whether the API server refuses the pod, and not because of another problem.
-    pub fn is_meant_by(status: &Status) -> bool {
+    pub fn matches_status(status: &Status) -> bool {
         // The namespace's ServiceAccount appears a moment after the namespace.
         let too_early =
             status.code == 403 && status.message.contains("error looking up service account");
@@ -175,7 +175,7 @@ impl Refusal {
     }
 
     /// The refusal for the consumer, in the API server's words.
-    pub fn of(status: &Status) -> Self {
+    pub fn from_status(status: &Status) -> Self {
         let reason = if status.code == 403 {
             OffloadedReason::NotAllowed.as_str()
         } else {
@@ -189,11 +189,11 @@ impl Refusal {
 }
 
 /// The refusal of a pod that names so many resources that its charge is not kept.
-pub fn too_many_resources(charge: &Effective) -> Option<Refusal> {
+pub fn too_many_resources(charge: &EffectiveAmounts) -> Option<AdmissionRefusal> {
     let message = format!(
         "the pod names more than {MAX_RESOURCES} resources, or one by an overlong name; request fewer"
     );
-    (!charge.is_bounded()).then(|| Refusal {
+    (!charge.is_bounded()).then(|| AdmissionRefusal {
         reason: OffloadedReason::Invalid.as_str(),
         message,
     })
@@ -201,7 +201,7 @@ pub fn too_many_resources(charge: &Effective) -> Option<Refusal> {
 
 /// The refusal of a pod with negative requests, which would make room for others that does not
 /// exist.
-pub fn negative_quantity(spec: &PodSpec) -> Option<Refusal> {
+pub fn negative_quantity(spec: &PodSpec) -> Option<AdmissionRefusal> {
     let containers = spec
         .containers
         .iter()
@@ -214,11 +214,11 @@ pub fn negative_quantity(spec: &PodSpec) -> Option<Refusal> {
         .chain([&spec.overhead])
         .flatten();
     for list in lists {
-        if let Some((name, quantity)) = requests::list(list)
+        if let Some((name, quantity)) = requests::parse_amounts(list)
             .iter()
             .find(|(_, quantity)| quantity.is_negative())
         {
-            return Some(Refusal {
+            return Some(AdmissionRefusal {
                 reason: OffloadedReason::Invalid.as_str(),
                 message: format!("the pod asks for {quantity} of {name}, less than nothing"),
             });
@@ -275,17 +275,22 @@ mod tests {
     fn what_the_api_server_forbids_is_refused_in_its_words() {
         let words =
             r#"pods "web" is forbidden: violates PodSecurity "baseline:latest": privileged"#;
-        assert!(Refusal::is_meant_by(&status(403, words)));
+        assert!(AdmissionRefusal::matches_status(&status(403, words)));
         assert_eq!(
-            Refusal::of(&status(403, words)),
-            Refusal {
+            AdmissionRefusal::from_status(&status(403, words)),
+            AdmissionRefusal {
                 reason: "NotAllowed",
                 message: words.to_owned()
             }
         );
-        assert_eq!(Refusal::of(&status(422, "invalid image")).reason, "Invalid");
         assert_eq!(
-            Refusal::of(&status(422, &"x".repeat(5000))).message.len(),
+            AdmissionRefusal::from_status(&status(422, "invalid image")).reason,
+            "Invalid"
+        );
+        assert_eq!(
+            AdmissionRefusal::from_status(&status(422, &"x".repeat(5000)))
+                .message
+                .len(),
             MAX_MESSAGE_LEN
         );
     }
@@ -293,9 +298,12 @@ mod tests {
     #[test]
     fn what_passes_by_itself_is_no_refusal() {
         let early = r#"pods "web" is forbidden: error looking up service account x/default: serviceaccount "default" not found"#;
-        assert!(!Refusal::is_meant_by(&status(403, early)));
+        assert!(!AdmissionRefusal::matches_status(&status(403, early)));
         for code in [401, 404, 408, 409, 429, 500, 503] {
-            assert!(!Refusal::is_meant_by(&status(code, "")), "{code}");
+            assert!(
+                !AdmissionRefusal::matches_status(&status(code, "")),
+                "{code}"
+            );
         }
     }
 }

@@ -36,14 +36,14 @@ use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, name, set_at, text, value_at};
-use crate::pod::injected::injected;
+use crate::json::{items_at, name, set_at, text_at, value_at};
+use crate::pod::injected::injected_volumes;
 use crate::pod::references;
 
-use crate::pod::carry::amounts::Amounts;
+use crate::pod::carry::amounts::AmountRules;
 use crate::pod::carry::api_server::ApiServerChoice;
 pub(crate) use crate::pod::carry::metadata::is_label_of_remote_pod;
-use crate::pod::carry::metadata::{is_ours, texts, travelling};
+use crate::pod::carry::metadata::{is_liqo_key, kept_texts, travelling_metadata};
 pub(crate) use volumes::ALLOWED_VOLUMES;
 
 /// Fields of a `PodSpec` that travel unchanged.
@@ -98,14 +98,14 @@ const MAX_OUTGOING_LEN: usize = MAX_POD_LEN - API_SERVER_LEN;
 /// Why a pod cannot run at the provider, for its owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct PodRefusal {
     /// The reason of a condition.
     pub reason: &'static str,
     /// The obstacle, and what to do about it.
     pub message: String,
 }
 
-impl Refusal {
+impl PodRefusal {
     fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -149,7 +149,7 @@ pub struct ProviderRules {
     pub reflected_kinds: Vec<ReflectedKind>,
     /// Requests, as in the mapped namespace's `LimitRange`, and limits of containers that have
     /// none.
-    pub amounts: Amounts,
+    pub amounts: AmountRules,
     /// Set on every remote pod.
     pub priority_class: Option<String>,
     /// Set on every remote pod.
@@ -178,7 +178,7 @@ impl Default for ProviderRules {
                 .collect(),
             tolerations: Vec::new(),
             reflected_kinds: Usage::default().reflected_kinds,
-            amounts: Amounts::default(),
+            amounts: AmountRules::default(),
             priority_class: None,
             runtime_class: None,
             api_server: false,
@@ -206,13 +206,17 @@ pub struct RemoteIdentity<'a> {
 /// annotations stay here that nobody there reads.
 ///
 /// `advertised` holds the keys of the node labels that the provider's offer names.
-pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
-    let mut carried = reduced(local_pod, advertised, api_server::choose(local_pod)?)?;
-    if record(&carried, MAX_OUTGOING_LEN).is_ok() {
+pub fn outgoing_pod(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, PodRefusal> {
+    let mut carried = reduce_local_pod(
+        local_pod,
+        advertised,
+        api_server::chosen_api_server(local_pod)?,
+    )?;
+    if pod_record_text(&carried, MAX_OUTGOING_LEN).is_ok() {
         return Ok(carried);
     }
-    shorten::shorten(&mut carried, MAX_OUTGOING_LEN, shorten::Omittable::Unread);
-    record(&carried, MAX_OUTGOING_LEN).map(|_| carried)
+    shorten::shorten_pod(&mut carried, MAX_OUTGOING_LEN, shorten::Omittable::Unread);
+    pod_record_text(&carried, MAX_OUTGOING_LEN).map(|_| carried)
 }
 
 /// The part of a changed pod that travels although [`outgoing`] refuses the change.
@@ -228,35 +232,35 @@ pub struct OutgoingPart {
 /// run there, and annotations that are too long. `None` if it is too long even so, or if its other
 /// fields cannot travel.
 pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option<OutgoingPart> {
-    let choice = api_server::choose(local_pod).unwrap_or(ApiServerChoice::Unclear);
+    let choice = api_server::chosen_api_server(local_pod).unwrap_or(ApiServerChoice::Unclear);
     let mut pod = local_pod.clone();
     containers::leave_out_refused_ephemeral(&mut pod);
-    let mut pod = reduced(&pod, advertised, choice).ok()?;
-    let mut unchanged = shorten::shorten(&mut pod, MAX_OUTGOING_LEN, shorten::Omittable::All);
+    let mut pod = reduce_local_pod(&pod, advertised, choice).ok()?;
+    let mut unchanged = shorten::shorten_pod(&mut pod, MAX_OUTGOING_LEN, shorten::Omittable::All);
     unchanged.retain(|key| downward::reads_annotation(value_at(&pod, "/spec"), key));
-    record(&pod, MAX_OUTGOING_LEN).ok()?;
+    pod_record_text(&pod, MAX_OUTGOING_LEN).ok()?;
     Some(OutgoingPart { pod, unchanged })
 }
 
-fn reduced(
+fn reduce_local_pod(
     local_pod: &Value,
     advertised: &BTreeSet<String>,
     choice: ApiServerChoice,
-) -> Result<Value, Refusal> {
-    let mut spec = reduce(local_pod, advertised, &placement::not_ours)?;
+) -> Result<Value, PodRefusal> {
+    let mut spec = reduce_spec(local_pod, advertised, &placement::is_written_by_user)?;
     if choice == ApiServerChoice::Remote {
         spec.insert(AUTOMOUNT.into(), true.into());
     } else {
         downward::write_local_values(&mut spec, local_pod);
     }
     let kept =
-        |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
-    let mut kept_annotations = texts(local_pod, "/metadata/annotations", kept);
-    kept_annotations.extend(downward::pass_on(&mut spec, local_pod));
+        |key: &str| !is_liqo_key(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
+    let mut kept_annotations = kept_texts(local_pod, "/metadata/annotations", kept);
+    kept_annotations.extend(downward::pass_on_values(&mut spec, local_pod));
     Ok(json!({
         "metadata": {
-            "name": text(local_pod, "/metadata/name"),
-            "labels": texts(local_pod, "/metadata/labels", kept),
+            "name": text_at(local_pod, "/metadata/name"),
+            "labels": kept_texts(local_pod, "/metadata/labels", kept),
             "annotations": kept_annotations,
         },
         "spec": spec,
@@ -264,10 +268,10 @@ fn reduced(
 }
 
 /// The text of a carried pod, of at most this length.
-pub fn record(carried: &Value, max_len: usize) -> Result<String, Refusal> {
-    record_text::write(carried, max_len).map_err(|error| {
+pub fn pod_record_text(carried: &Value, max_len: usize) -> Result<String, PodRefusal> {
+    record_text::print_object(carried, max_len).map_err(|error| {
         let advice = "move what is long into a ConfigMap, or keep the pod in its own cluster";
-        Refusal::new(
+        PodRefusal::new(
             OffloadedReason::TooLarge.as_str(),
             format!("the pod is too large to run in another cluster: {error}; {advice}"),
         )
@@ -279,33 +283,34 @@ pub fn remote_pod(
     carried: &Value,
     identity: &RemoteIdentity,
     rules: &ProviderRules,
-) -> Result<Value, Refusal> {
+) -> Result<Value, PodRefusal> {
     let tolerated = |toleration: &Value| {
-        placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations)
+        placement::is_written_by_user(toleration)
+            && placement::is_allowed_toleration(toleration, &rules.tolerations)
     };
-    let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
+    let mut spec = reduce_spec(carried, &rules.advertised, &tolerated)?;
     references::name_replicas(&mut spec);
-    volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
-    reflected(carried, &rules.reflected_kinds, &rules.policy)?;
+    volumes::check_volume_types(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
+    check_reflected_kinds(carried, &rules.reflected_kinds, &rules.policy)?;
     // They can only be added to a pod that exists.
     spec.remove("ephemeralContainers");
-    images::allowed(&spec, rules)?;
-    placement::confine(&mut spec, &rules.nodes);
+    images::check_images(&spec, rules)?;
+    placement::confine_to_nodes(&mut spec, &rules.nodes);
     if rules.borrowed {
-        lent_on(carried, identity)?;
+        refuse_brokered_token(carried, identity)?;
         placement::tolerate_virtual_nodes(&mut spec);
     }
-    amounts::complete(&mut spec, &rules.amounts);
+    amounts::complete_amounts(&mut spec, &rules.amounts);
     if rules.always_pull_images {
         images::always_pull(&mut spec);
     }
     if rules.hardened {
-        hardening::harden(&mut spec);
+        hardening::harden_pod(&mut spec);
     }
     // Only a pod that asks for a token has one.
     let wants_token = wants_token(carried);
     if wants_token && !rules.api_server {
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             OffloadedReason::ApiServerNotAllowed.as_str(),
             format!(
                 "the pod wants to use the provider's API server, which its PeeringPolicy {} does not allow (provide.usage.apiServer); use that of its own cluster, or none",
@@ -327,22 +332,22 @@ pub fn remote_pod(
         }
     }
 
-    let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
+    let (mut pod_labels, mut pod_annotations) = travelling_metadata(carried, rules);
     pod_annotations.insert(
         annotations::TRAVELLED.into(),
-        travelled(
+        travelled_record(
             &Value::Null,
             carried,
             &pod_labels,
             &pod_annotations,
-            Some(&resize::sizes(carried)),
+            Some(&resize::resizable_amounts(carried)),
             rules,
         )
         .into(),
     );
     pod_annotations.insert(
         annotations::POOL_NODES.into(),
-        placement::pool_nodes(&rules.nodes).into(),
+        placement::pool_nodes_hash(&rules.nodes).into(),
     );
     pod_annotations.extend(downward::local_values(&spec, carried));
     for (key, value) in [
@@ -376,9 +381,14 @@ pub fn remote_pod(
 
 /// Refuses a pod that runs two clusters away and wants an API server: tokens and addresses reach
 /// only the next cluster.
-fn lent_on(carried: &Value, identity: &RemoteIdentity) -> Result<(), Refusal> {
-    if wants_token(carried) || api_server::uses(carried, &api_server::secret(identity.shadow_pod)) {
-        return Err(Refusal::new(
+fn refuse_brokered_token(carried: &Value, identity: &RemoteIdentity) -> Result<(), PodRefusal> {
+    if wants_token(carried)
+        || api_server::uses_secret(
+            carried,
+            &api_server::api_server_secret_name(identity.shadow_pod),
+        )
+    {
+        return Err(PodRefusal::new(
             OffloadedReason::NoApiServer.as_str(),
             format!(
                 "the provider borrows what it lends, and a pod reaches no API server from there; annotate the pod with {}: none, or keep it in its own cluster",
@@ -395,16 +405,17 @@ pub(crate) fn ephemeral_container(
     carried: &Value,
     container: &Value,
     rules: &ProviderRules,
-) -> Result<Value, Refusal> {
-    let reduced = containers::reduce(&json!([container]), &injected(carried))?.unwrap_or_default();
-    reflected(
+) -> Result<Value, PodRefusal> {
+    let reduced = containers::reduce_containers(&json!([container]), &injected_volumes(carried))?
+        .unwrap_or_default();
+    check_reflected_kinds(
         &json!({ "spec": { "containers": reduced } }),
         &rules.reflected_kinds,
         &rules.policy,
     )?;
     let mut spec = Map::from_iter([("ephemeralContainers".to_owned(), reduced)]);
     references::name_replicas(&mut spec);
-    images::allowed(&spec, rules)?;
+    images::check_images(&spec, rules)?;
     if rules.always_pull_images {
         images::always_pull(&mut spec);
     }
@@ -419,7 +430,7 @@ pub(crate) fn ephemeral_container(
         .and_then(|all| all.get_mut(0))
         .map(Value::take);
     container.ok_or_else(|| {
-        Refusal::new(
+        PodRefusal::new(
             OffloadedReason::Malformed.as_str(),
             "the pod's ephemeral container cannot be read",
         )
@@ -444,14 +455,14 @@ pub fn remote_patch(
     rules: &ProviderRules,
     is_resized: bool,
 ) -> Option<Value> {
-    let before = last_travelled(live);
-    let (pod_labels, mut pod_annotations) = travelling(carried, rules);
+    let before = last_travelled_record(live);
+    let (pod_labels, mut pod_annotations) = travelling_metadata(carried, rules);
     let sizes = if is_resized {
-        Some(resize::sizes(carried))
+        Some(resize::resizable_amounts(carried))
     } else {
-        resize::recorded(live)
+        resize::recorded_amounts(live)
     };
-    let now = travelled(
+    let now = travelled_record(
         &before,
         carried,
         &pod_labels,
@@ -484,11 +495,11 @@ pub fn remote_patch(
             .filter(|&(key, value)| live.and_then(|live| live.get(key)) != Some(value))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let gone = items(&before, &format!("/{field}"))
+        let gone = items_at(&before, &format!("/{field}"))
             .iter()
             .filter_map(Value::as_str);
         let gone = gone.filter(|key| {
-            !is_ours(key)
+            !is_liqo_key(key)
                 && !wanted.contains_key(*key)
                 && live.is_some_and(|live| live.contains_key(*key))
         });
@@ -505,9 +516,9 @@ pub fn remote_patch(
 
     let mut spec = Map::new();
     for list in ["containers", "initContainers"] {
-        let changed: Vec<Value> = images::changed(carried, live, list)
+        let changed: Vec<Value> = images::containers_with_new_image(carried, live, list)
             .filter(|&container| {
-                text(container, "/image").is_some_and(|image| images::is_allowed(image, rules))
+                text_at(container, "/image").is_some_and(|image| images::is_allowed(image, rules))
             })
             .map(|container| json!({"name": name(container), "image": container.get("image")}))
             .collect();
@@ -533,18 +544,18 @@ pub fn remote_patch(
 }
 
 /// The rules that both sides apply to a `PodSpec`.
-fn reduce(
+fn reduce_spec(
     pod: &Value,
     advertised: &BTreeSet<String>,
     toleration: &dyn Fn(&Value) -> bool,
-) -> Result<Map<String, Value>, Refusal> {
+) -> Result<Map<String, Value>, PodRefusal> {
     let Some(spec) = pod.get("spec").and_then(Value::as_object) else {
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             OffloadedReason::Malformed.as_str(),
             "the pod has no spec",
         ));
     };
-    let injected = injected(pod);
+    let injected = injected_volumes(pod);
     let mut kept = Map::new();
     for (field, value) in spec.iter().filter(|(_, value)| !value.is_null()) {
         let value = match field.as_str() {
@@ -554,21 +565,21 @@ fn reduce(
             // A user namespace of its own isolates more; a pod without the field shares the host's.
             "hostUsers" => (value == &Value::Bool(false)).then(|| value.clone()),
             "resourceClaims" => refuse_claims(value)?,
-            "volumes" => volumes::reduce(value, &injected)?,
-            "containers" | "initContainers" => containers::reduce(value, &injected)?,
+            "volumes" => volumes::reduce_volumes(value, &injected)?,
+            "containers" | "initContainers" => containers::reduce_containers(value, &injected)?,
             // An empty list says that all have ended.
             "ephemeralContainers" => Some(
-                containers::reduce(&containers::unfinished_ephemeral(pod), &injected)?
+                containers::reduce_containers(&containers::unfinished_ephemeral(pod), &injected)?
                     .unwrap_or_else(|| json!([])),
             ),
-            "nodeSelector" => placement::node_selector(value, advertised),
-            "affinity" => placement::affinity(value, advertised),
-            "tolerations" => placement::tolerations(value, toleration),
+            "nodeSelector" => placement::travelling_node_selector(value, advertised),
+            "affinity" => placement::travelling_affinity(value, advertised),
+            "tolerations" => placement::travelling_tolerations(value, toleration),
             unknown => {
                 let message = format!(
                     "the pod's field spec.{unknown} is not known to be safe in another cluster; remove it, or keep the pod in its own cluster"
                 );
-                return Err(Refusal::new(
+                return Err(PodRefusal::new(
                     OffloadedReason::UnknownField.as_str(),
                     message,
                 ));
@@ -581,11 +592,11 @@ fn reduce(
     Ok(kept)
 }
 
-fn refuse_host_namespace(field: &str, value: &Value) -> Result<Option<Value>, Refusal> {
+fn refuse_host_namespace(field: &str, value: &Value) -> Result<Option<Value>, PodRefusal> {
     if value == &Value::Bool(false) {
         return Ok(None);
     }
-    Err(Refusal::new(
+    Err(PodRefusal::new(
         OffloadedReason::HostNamespace.as_str(),
         format!(
             "the pod asks for the node's own namespace by spec.{field}, which a node of another cluster does not give; remove it, or keep the pod in its own cluster"
@@ -593,11 +604,11 @@ fn refuse_host_namespace(field: &str, value: &Value) -> Result<Option<Value>, Re
     ))
 }
 
-fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
+fn refuse_claims(value: &Value) -> Result<Option<Value>, PodRefusal> {
     if value.as_array().is_some_and(Vec::is_empty) {
         return Ok(None);
     }
-    Err(Refusal::new(
+    Err(PodRefusal::new(
         OffloadedReason::ResourceClaims.as_str(),
         "the pod claims devices by spec.resourceClaims, and claims do not travel; ask for an extended resource that the offer names, or keep the pod in its own cluster",
     ))
@@ -605,14 +616,18 @@ fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
 
 /// Refuses containers that need an object to start which the provider's policy does not let
 /// consumers reflect.
-fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), Refusal> {
-    let needed = references::required(pod);
+fn check_reflected_kinds(
+    pod: &Value,
+    kinds: &[ReflectedKind],
+    policy: &str,
+) -> Result<(), PodRefusal> {
+    let needed = references::required_objects(pod);
     for (kind, names) in [
         (ReflectedKind::ConfigMap, &needed.config_maps),
         (ReflectedKind::Secret, &needed.secrets),
     ] {
         if let Some(name) = names.first().filter(|_| !kinds.contains(&kind)) {
-            return Err(Refusal::new(
+            return Err(PodRefusal::new(
                 OffloadedReason::KindNotAllowed.as_str(),
                 format!(
                     "the pod needs the {kind:?} {name:.253}, and the provider's PeeringPolicy {policy} does not allow {kind:?}s to be reflected; do without it, or keep the pod in its own cluster"
@@ -624,7 +639,7 @@ fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), R
 }
 
 /// The record of what travelled last, in a remote pod.
-fn last_travelled(live: &Value) -> Value {
+fn last_travelled_record(live: &Value) -> Value {
     let recorded = live
         .pointer("/metadata/annotations")
         .and_then(|all| all.get(annotations::TRAVELLED))
@@ -637,7 +652,7 @@ fn last_travelled(live: &Value) -> Value {
 /// The record of what travelled. It shows which labels and annotations were removed later, and
 /// which images and amounts changed. `before` is the former record: an image of it that a stricter
 /// policy forbids by now has travelled all the same.
-fn travelled(
+fn travelled_record(
     before: &Value,
     carried: &Value,
     pod_labels: &Map<String, Value>,
@@ -646,13 +661,13 @@ fn travelled(
     rules: &ProviderRules,
 ) -> String {
     let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
-    let containers = items(carried, "/spec/containers")
+    let containers = items_at(carried, "/spec/containers")
         .iter()
-        .chain(items(carried, "/spec/initContainers"));
+        .chain(items_at(carried, "/spec/initContainers"));
     let has_travelled =
         |container: &Value| before["images"].get(name(container)) == container.get("image");
     let image = |container: &Value| {
-        let image = text(container, "/image")?;
+        let image = text_at(container, "/image")?;
         (has_travelled(container) || images::is_allowed(image, rules)).then(|| Value::from(image))
     };
     let images: Map<String, Value> = containers

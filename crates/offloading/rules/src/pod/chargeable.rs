@@ -3,32 +3,32 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use liqo_api::Charge;
-use liqo_api::requests::Effective;
-use liqo_metering::{Entry, Seconds};
+use liqo_api::requests::EffectiveAmounts;
+use liqo_metering::{Seconds, UsageEntry};
 use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::{text, value_at};
-use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY, complete};
+use crate::json::{text_at, value_at};
+use crate::pod::carry::amounts::{AmountRules, EPHEMERAL_STORAGE, MEMORY, complete_amounts};
 use crate::pod::carry::api_server::bound_at;
-use crate::pod::local_state::{LocalPod, Shadow};
-use crate::pod::running_pod::amounts;
+use crate::pod::local_state::{ConsumerShadowPod, LocalPod};
+use crate::pod::running_pod::charged_amounts;
 
 /// The earliest time at which a local pod can have been sent: when it was bound to its node. Second
 /// 0 if that is not known.
 pub fn sent_at(pod: &LocalPod) -> Timestamp {
-    bound_at(&pod.json()).unwrap_or_default()
+    bound_at(&pod.to_json()).unwrap_or_default()
 }
 
 /// The usage of a local pod that has not ended, where nothing meters it: from its start time at the
 /// provider until now.
-pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<Entry> {
-    let amounts = amounts(pod)?;
+pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<UsageEntry> {
+    let amounts = charged_amounts(pod)?;
     // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
-    let started: Timestamp = text(&pod.json(), "/status/startTime")?.parse().ok()?;
-    let entry = Entry::exact(&pod.uid, pool, started.as_second(), now, &amounts)?;
-    Some(Entry {
+    let started: Timestamp = text_at(&pod.to_json(), "/status/startTime")?.parse().ok()?;
+    let entry = UsageEntry::exact(&pod.uid, pool, started.as_second(), now, &amounts)?;
+    Some(UsageEntry {
         namespace: pod.key.namespace.clone(),
         ..entry
     })
@@ -36,7 +36,7 @@ pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<Entry> 
 
 /// The consumer's knowledge about a local pod that still exists when a period is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtPeriodEnd {
+pub enum PeriodEndState {
     /// The provider does not have it, or its entries are stored: it adds nothing.
     Nothing,
     /// It counts as the provider's charges say.
@@ -51,19 +51,19 @@ pub enum AtPeriodEnd {
 ///
 /// Entries of a completed period are never added later. So a pod whose shadow pod has just gone
 /// counts, although its entries will be stored in a moment, and so does one whose charges are late.
-pub fn at_period_end(
+pub fn state_at_period_end(
     pod: &LocalPod,
-    shadow: Option<&Shadow>,
+    shadow: Option<&ConsumerShadowPod>,
     is_charged: bool,
     is_stored: bool,
-) -> AtPeriodEnd {
+) -> PeriodEndState {
     // A refused pod was never there. One that ended by itself and stays costs nothing any more.
     let is_refused = pod
         .offloaded
         .as_ref()
         .is_some_and(|condition| condition.status == Some(false));
     let has_started = || {
-        pod.json()
+        pod.to_json()
             .pointer("/status/startTime")
             .is_some_and(Value::is_string)
     };
@@ -71,11 +71,11 @@ pub fn at_period_end(
         is_charged || (!is_refused && (pod.deletion.is_some() || (has_started() && !pod.finished)))
     };
     match shadow {
-        _ if is_stored => AtPeriodEnd::Nothing,
-        Some(_) if is_charged => AtPeriodEnd::Charged,
-        Some(shadow) if shadow.remote_status().is_some() => AtPeriodEnd::Unseen,
-        None if was_sent() => AtPeriodEnd::Unseen,
-        Some(_) | None => AtPeriodEnd::Nothing,
+        _ if is_stored => PeriodEndState::Nothing,
+        Some(_) if is_charged => PeriodEndState::Charged,
+        Some(shadow) if shadow.remote_status().is_some() => PeriodEndState::Unseen,
+        None if was_sent() => PeriodEndState::Unseen,
+        Some(_) | None => PeriodEndState::Nothing,
     }
 }
 
@@ -86,13 +86,13 @@ pub fn at_period_end(
 /// While a pod is resized, its containers have old and new amounts in any mixture. Its status says
 /// which, but the provider wrote that: it counts only if no amount in it is more than this cluster
 /// ever asked for.
-pub fn chargeable(
+pub fn chargeable_amounts(
     pod: &LocalPod,
     charge: Charge,
     limit_percentage: u32,
     former: &[ResourceList],
 ) -> Vec<ResourceList> {
-    let (asked, shown) = amounts_of(pod, charge, limit_percentage);
+    let (asked, shown) = asked_and_reported_amounts(pod, charge, limit_percentage);
     let mut all = former.to_vec();
     all.extend(asked);
     let most = all
@@ -107,7 +107,7 @@ pub fn chargeable(
 }
 
 /// The amounts that a pod asks for, and those in its status.
-fn amounts_of(
+fn asked_and_reported_amounts(
     pod: &LocalPod,
     charge: Charge,
     limit_percentage: u32,
@@ -117,7 +117,7 @@ fn amounts_of(
         Charge::Requests => &[&[MEMORY, EPHEMERAL_STORAGE]],
         Charge::Limits => &[&[EPHEMERAL_STORAGE], &[]],
     };
-    let json = pod.json();
+    let json = pod.to_json();
     let status = PodStatus::deserialize(value_at(&json, "/status")).unwrap_or_default();
     let (mut asked, mut shown) = (Vec::new(), Vec::new());
     for limited in limited {
@@ -125,28 +125,32 @@ fn amounts_of(
             .as_object()
             .cloned()
             .unwrap_or_default();
-        let mut amounts = Amounts {
+        let mut amounts = AmountRules {
             limited: limited.to_vec(),
             limit_percentage,
-            ..Amounts::default()
+            ..AmountRules::default()
         };
         if !limited.is_empty() {
             amounts
                 .default_requests
                 .push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
         }
-        complete(&mut spec, &amounts);
+        complete_amounts(&mut spec, &amounts);
         let Ok(spec) = PodSpec::deserialize(Value::from(spec)) else {
             continue;
         };
-        asked.push(Effective::of_pod(&spec).charged(charge).clone());
+        asked.push(
+            EffectiveAmounts::of_pod(&spec)
+                .charged_amounts(charge)
+                .clone(),
+        );
         shown.push(
-            Effective::of_bound_pod(
+            EffectiveAmounts::of_bound_pod(
                 value_at(&json, "/metadata/generation").as_i64(),
                 spec,
                 &status,
             )
-            .charged(charge)
+            .charged_amounts(charge)
             .clone(),
         );
     }
@@ -166,7 +170,7 @@ mod tests {
         let local = |change: fn(&mut Value)| {
             let mut object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" }, "spec": { "containers": [] } });
             change(&mut object);
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(object).unwrap(),
                 &Key::new("liqo", "milan"),
             )
@@ -185,33 +189,34 @@ mod tests {
         });
         let shadow = |status: Value| {
             let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": "{}" }, "status": status });
-            Shadow::of(Claimed::new(serde_json::from_value(object).unwrap())).unwrap()
+            ConsumerShadowPod::from_claimed(Claimed::new(serde_json::from_value(object).unwrap()))
+                .unwrap()
         };
         let (pending, created) = (
             shadow(json!({ "phase": "Pending" })),
             shadow(json!({ "phase": "Created", "pod": { "phase": "Pending" } })),
         );
         let cases = [
-            (&waits, None, false, AtPeriodEnd::Nothing),
-            (&waits, None, true, AtPeriodEnd::Unseen),
-            (&started, None, false, AtPeriodEnd::Unseen),
-            (&deleted, None, false, AtPeriodEnd::Unseen),
-            (&finished, None, false, AtPeriodEnd::Nothing),
-            (&refused, None, false, AtPeriodEnd::Nothing),
-            (&refused, None, true, AtPeriodEnd::Unseen),
-            (&waits, Some(&pending), false, AtPeriodEnd::Nothing),
-            (&waits, Some(&created), false, AtPeriodEnd::Unseen),
-            (&waits, Some(&created), true, AtPeriodEnd::Charged),
+            (&waits, None, false, PeriodEndState::Nothing),
+            (&waits, None, true, PeriodEndState::Unseen),
+            (&started, None, false, PeriodEndState::Unseen),
+            (&deleted, None, false, PeriodEndState::Unseen),
+            (&finished, None, false, PeriodEndState::Nothing),
+            (&refused, None, false, PeriodEndState::Nothing),
+            (&refused, None, true, PeriodEndState::Unseen),
+            (&waits, Some(&pending), false, PeriodEndState::Nothing),
+            (&waits, Some(&created), false, PeriodEndState::Unseen),
+            (&waits, Some(&created), true, PeriodEndState::Charged),
         ];
         for (at, (pod, shadow, is_charged, expected)) in cases.into_iter().enumerate() {
             assert_eq!(
-                at_period_end(pod, shadow, is_charged, false),
+                state_at_period_end(pod, shadow, is_charged, false),
                 expected,
                 "case {at}"
             );
             assert_eq!(
-                at_period_end(pod, shadow, is_charged, true),
-                AtPeriodEnd::Nothing,
+                state_at_period_end(pod, shadow, is_charged, true),
+                PeriodEndState::Nothing,
                 "case {at}"
             );
         }
@@ -223,7 +228,7 @@ mod tests {
             let container = json!({ "name": "c", "resources": { "requests": { "cpu": "2", "memory": "1Gi" } } });
             let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
                 "spec": { "containers": [container] }, "status": status });
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(object).unwrap(),
                 &Key::new("liqo", "milan"),
             )
@@ -253,14 +258,14 @@ mod tests {
         let local = |resources: serde_json::Value| {
             let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
                 "spec": { "containers": [{ "name": "c", "resources": resources }] } });
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(object).unwrap(),
                 &Key::new("liqo", "milan"),
             )
             .unwrap()
         };
         let first = |resources, percentage| {
-            chargeable(&local(resources), Charge::Requests, percentage, &[])[0].to_string()
+            chargeable_amounts(&local(resources), Charge::Requests, percentage, &[])[0].to_string()
         };
         assert_eq!(
             first(json!({}), 800),
@@ -274,7 +279,7 @@ mod tests {
             first(large, 800)
         );
         assert_eq!(
-            chargeable(&local(json!({})), Charge::Limits, 800, &[]).len(),
+            chargeable_amounts(&local(json!({})), Charge::Limits, 800, &[]).len(),
             4
         );
     }
@@ -287,7 +292,7 @@ mod tests {
             let status = json!({ "name": "c", "allocatedResources": amounts, "resources": { "requests": amounts } });
             let object = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
                 "spec": { "containers": [container] }, "status": { "phase": "Running", "containerStatuses": [status] } });
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(object).unwrap(),
                 &Key::new("liqo", "milan"),
             )
@@ -298,7 +303,7 @@ mod tests {
             .map(|cpu| [("cpu", cpu)].into_iter().collect())
             .unwrap();
         let cpus = |shown: &str, former: &[ResourceList]| {
-            let all = chargeable(&local(shown), Charge::Requests, 800, former);
+            let all = chargeable_amounts(&local(shown), Charge::Requests, 800, former);
             all.iter()
                 .map(|one| one.get("cpu").to_string())
                 .collect::<Vec<_>>()

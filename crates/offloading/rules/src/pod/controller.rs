@@ -3,26 +3,26 @@
 use liqo_api::departure;
 use serde_json::Value;
 
-use crate::json::text;
+use crate::json::text_at;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Controller {
+pub struct OwningController {
     pub kind: String,
     pub name: String,
     pub uid: String,
 }
 
-impl Controller {
+impl OwningController {
     /// The controller of this pod.
-    pub(crate) fn of(pod: &Value) -> Option<Self> {
-        Self::among(pod.pointer("/metadata/ownerReferences")?)
+    pub(crate) fn of_pod(pod: &Value) -> Option<Self> {
+        Self::among_owners(pod.pointer("/metadata/ownerReferences")?)
     }
 
     /// The controller among the owner references of an object.
-    pub(crate) fn among(owners: &Value) -> Option<Self> {
+    pub(crate) fn among_owners(owners: &Value) -> Option<Self> {
         let is_controller = |owner: &&Value| owner.get("controller") == Some(&Value::Bool(true));
         let controller = owners.as_array()?.iter().find(is_controller)?;
-        let field = |pointer| text(controller, pointer).unwrap_or_default().to_owned();
+        let field = |pointer| text_at(controller, pointer).unwrap_or_default().to_owned();
         Some(Self {
             kind: field("/kind"),
             name: field("/name"),
@@ -31,13 +31,13 @@ impl Controller {
     }
 
     /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.
-    pub fn recreates(&self) -> bool {
-        departure::recreates(&self.kind)
+    pub fn recreates_pods(&self) -> bool {
+        departure::recreates_pods(&self.kind)
     }
 }
 
 /// The kind of this controller, if there is one.
-pub fn kind(controller: Option<&Controller>) -> Option<&str> {
+pub fn controller_kind(controller: Option<&OwningController>) -> Option<&str> {
     controller.map(|controller| controller.kind.as_str())
 }
 
@@ -52,8 +52,8 @@ mod tests {
         let pod = |owners: Value| json!({ "metadata": { "ownerReferences": owners } });
         let owners = json!([{ "kind": "Node", "uid": "a" }, { "kind": "Job", "name": "j", "uid": "b", "controller": true }]);
         assert_eq!(
-            Controller::of(&pod(owners)),
-            Some(Controller {
+            OwningController::of_pod(&pod(owners)),
+            Some(OwningController {
                 kind: "Job".into(),
                 name: "j".into(),
                 uid: "b".into()
@@ -64,8 +64,8 @@ mod tests {
             json!([]),
             json!(null),
         ] {
-            assert_eq!(Controller::of(&pod(none)), None);
+            assert_eq!(OwningController::of_pod(&pod(none)), None);
         }
-        assert_eq!(Controller::of(&json!({})), None);
+        assert_eq!(OwningController::of_pod(&json!({})), None);
     }
 }

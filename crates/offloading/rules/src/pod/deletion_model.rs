@@ -19,10 +19,13 @@ use serde_json::{Value, json};
 use crate::fixtures::consumer;
 use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::ephemeral::RefusedContainers;
-use crate::pod::local::{self, Action, Decision, Facts, NamespaceState, PeerState, Sent};
+use crate::pod::local::{
+    self, LocalPodAction, LocalPodDecision, LocalPodFacts, PeerReachability, RemoteNamespaceState,
+    SendProgress,
+};
 use crate::pod::local_state::{self, LocalPod};
 use crate::pod::metering::Metering;
-use crate::pod::remote::{self, DETAIL_DELAY, Live, Snapshot, Step};
+use crate::pod::remote::{self, DETAIL_DELAY, LivePod, ShadowPodSnapshot, ShadowPodStep};
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
 use crate::pod::shadow_pod;
@@ -83,7 +86,7 @@ struct World {
     /// The last pod that the watch reported as gone, as it was then.
     gone: Option<Value>,
     /// The facts that the processes remember.
-    sent: Option<Sent>,
+    sent: Option<SendProgress>,
     reported: Option<ReportedStatus>,
     created: Option<String>,
     older_consumer: bool,
@@ -202,7 +205,7 @@ impl World {
         if self.consumers_shadow.is_some() || self.shadow.is_some() {
             self.sent = self
                 .sent
-                .filter(|sent| *sent == Sent::Tried && self.shadow.is_none());
+                .filter(|sent| *sent == SendProgress::Tried && self.shadow.is_none());
         }
         self.consumers_shadow.clone_from(&self.shadow);
     }
@@ -225,7 +228,9 @@ impl World {
 
     fn provider_sees_shadow(&mut self) {
         let reduced = |shadow: &Value| {
-            shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap())
+            shadow_pod::ProviderShadowPod::from_shadow_pod(
+                serde_json::from_value(shadow.clone()).unwrap(),
+            )
         };
         self.provider_is_due |= match (&self.providers_shadow, &self.shadow) {
             (Some(old), Some(new)) => reduced(new).differs_beyond_status(&reduced(old)),
@@ -340,25 +345,24 @@ impl World {
 
     fn consumer_decides(&mut self, writes: usize) {
         let object = |pod: &Value| {
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(pod.clone()).unwrap(),
                 &Key::new("t", "default"),
             )
         };
         let home = self.seen_local.as_ref().and_then(object);
         let parsed = |shadow: &Value| serde_json::from_value::<ShadowPod>(shadow.clone()).unwrap();
-        let shadow = self
-            .consumers_shadow
-            .as_ref()
-            .and_then(|shadow| local_state::Shadow::of(Claimed::new(parsed(shadow))));
-        let facts = Facts {
+        let shadow = self.consumers_shadow.as_ref().and_then(|shadow| {
+            local_state::ConsumerShadowPod::from_claimed(Claimed::new(parsed(shadow)))
+        });
+        let facts = LocalPodFacts {
             home: home.as_ref(),
             shadow: shadow.as_ref(),
-            ran: local::Ran::Elsewhere,
-            peer: PeerState::Answers,
-            namespace: NamespaceState::Ready,
+            ran: local::LastRunPlace::Elsewhere,
+            peer: PeerReachability::Answers,
+            namespace: RemoteNamespaceState::Ready,
             tenancy: Some("t"),
-            sent: self.sent.unwrap_or(Sent::No),
+            sent: self.sent.unwrap_or(SendProgress::No),
             removed: self.removed,
             eviction_delay: None,
             is_lent_on: self.held,
@@ -369,19 +373,19 @@ impl World {
         };
         let decision = match (&home, &shadow) {
             (Some(home), Some(shadow)) if self.older_consumer && home.deletion.is_some() => {
-                Decision {
+                LocalPodDecision {
                     actions: older_deletion(home, shadow),
                     again: None,
                 }
             }
-            _ => local::decide(&facts),
+            _ => local::decide_local_pod(&facts),
         };
         self.consumer_is_due = decision.again.is_some();
         for (done, action) in decision.actions.into_iter().enumerate() {
             if done == writes {
                 return self.consumer_restarts();
             }
-            if action == Action::RemoveLocalPod
+            if action == LocalPodAction::RemoveLocalPod
                 && let Some(dies) = self.interruption.take()
             {
                 return self.half_remove(dies);
@@ -403,16 +407,20 @@ impl World {
         }
     }
 
-    fn consumer_acts(&mut self, action: Action, seen: Option<&local_state::Shadow>) {
+    fn consumer_acts(
+        &mut self,
+        action: LocalPodAction,
+        seen: Option<&local_state::ConsumerShadowPod>,
+    ) {
         match action {
-            Action::CreateShadow { mark } => {
+            LocalPodAction::CreateShadow { mark } => {
                 if mark {
                     let Some(local) = &mut self.local else { return };
                     local["metadata"]["annotations"][liqo_api::annotations::SENT_TO] = "t".into();
                     local["status"]["conditions"] =
                         json!([{ "type": liqo_api::pods::OFFLOADED, "status": "Unknown" }]);
                 }
-                self.sent = Some(Sent::Created(Duration::ZERO));
+                self.sent = Some(SendProgress::Created(Duration::ZERO));
                 self.shadow.get_or_insert_with(|| {
                     json!({
                         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
@@ -424,15 +432,17 @@ impl World {
                     })
                 });
             }
-            Action::PatchLocalStatus => {
-                let status = seen.and_then(local_state::Shadow::remote_status).unwrap();
+            LocalPodAction::PatchLocalStatus => {
+                let status = seen
+                    .and_then(local_state::ConsumerShadowPod::remote_status)
+                    .unwrap();
                 if let Some(local) = &mut self.local {
                     local["status"]["phase"] = status["phase"].clone();
                     local["status"]["conditions"] =
                         json!([{ "type": liqo_api::pods::OFFLOADED, "status": "True" }]);
                 }
             }
-            Action::AskDeletion(grace) => {
+            LocalPodAction::AskDeletion(grace) => {
                 if let Some(shadow) = &mut self.shadow {
                     shadow["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace });
                     shadow["metadata"]["generation"] =
@@ -440,31 +450,31 @@ impl World {
                 }
             }
             // The live pod may show an end that the watch does not show yet.
-            Action::ShowDeletion => {
+            LocalPodAction::ShowDeletion => {
                 assert!(self.remote.is_none(), "it may still run");
                 if let Some(live) = self.local.as_mut().filter(|local| !has_ended(local)) {
                     live["status"]["phase"] = "Failed".into();
                 }
             }
-            Action::RemoveLocalPod if self.local.as_ref().is_some_and(has_finalizers) => {
+            LocalPodAction::RemoveLocalPod if self.local.as_ref().is_some_and(has_finalizers) => {
                 self.local
                     .iter_mut()
                     .for_each(|local| set_deletion(local, 0));
                 self.removed = true;
             }
-            Action::RemoveLocalPod => {
+            LocalPodAction::RemoveLocalPod => {
                 if let Some(local) = self.local.take() {
                     (self.last_phase, self.removed) =
                         (Some(local["status"]["phase"].clone()), true);
                 }
             }
             // The API server shows the local pod, so it is looked at again later.
-            Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => {
+            LocalPodAction::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => {
                 self.consumer_is_due = true;
             }
-            Action::DeleteShadow => self.delete_shadow(),
-            Action::UpdateShadow { .. } | Action::SetEvictionDelay(_) => {}
-            Action::Lost(_) => {
+            LocalPodAction::DeleteShadow => self.delete_shadow(),
+            LocalPodAction::UpdateShadow { .. } | LocalPodAction::SetEvictionDelay(_) => {}
+            LocalPodAction::Lost(_) => {
                 if let Some(local) = self
                     .local
                     .as_mut()
@@ -486,16 +496,16 @@ impl World {
 
     fn provider_decides(&mut self, writes: usize) {
         let reduced = |pod: &Value| {
-            Arc::new(RemotePod::reduce(serde_json::from_value(pod.clone()).unwrap()).unwrap())
+            Arc::new(RemotePod::from_pod(serde_json::from_value(pod.clone()).unwrap()).unwrap())
         };
         self.provider_is_due = false;
         let Some(shadow) = &self.providers_shadow else {
             return self.remove_orphan();
         };
-        let shadow = Arc::new(shadow_pod::Shadow::reduce(
+        let shadow = Arc::new(shadow_pod::ProviderShadowPod::from_shadow_pod(
             serde_json::from_value(shadow.clone()).unwrap(),
         ));
-        let mut live = Live::NotAsked;
+        let mut live = LivePod::NotAsked;
         for _ in 0..writes {
             let reported = self
                 .reported
@@ -507,7 +517,7 @@ impl World {
                 .as_ref()
                 .map(reduced)
                 .filter(|pod| Some(&pod.uid) == expected_uid.as_ref());
-            let snapshot = Snapshot {
+            let snapshot = ShadowPodSnapshot {
                 observed_deletion: gone.is_some(),
                 ended_and_gone: gone.filter(|pod| pod.end.is_some()),
                 reported,
@@ -515,7 +525,7 @@ impl World {
                 seen: self.seen_remote.iter().map(reduced).collect(),
                 shadow: shadow.clone(),
                 name_taken: false,
-                live: std::mem::replace(&mut live, Live::NotAsked),
+                live: std::mem::replace(&mut live, LivePod::NotAsked),
                 refusal: None,
                 destination: Destination {
                     namespace: NAMESPACE.into(),
@@ -539,23 +549,23 @@ impl World {
                 }),
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
-            match remote::decide(&snapshot) {
-                Step::Wait => return,
-                Step::WaitFor(_) | Step::WaitToReport(_) => {
+            match remote::decide_shadow_pod(&snapshot) {
+                ShadowPodStep::Wait => return,
+                ShadowPodStep::WaitFor(_) | ShadowPodStep::WaitToReport(_) => {
                     self.provider_is_due = true;
                     return;
                 }
-                Step::ReadLive => {
+                ShadowPodStep::ReadLive => {
                     live = self
                         .remote
                         .as_ref()
-                        .map_or(Live::Absent, |pod| Live::Ours(reduced(pod)));
+                        .map_or(LivePod::Absent, |pod| LivePod::Ours(reduced(pod)));
                 }
-                Step::Create => {
+                ShadowPodStep::Create => {
                     self.create_remote();
-                    live = Live::Ours(reduced(self.remote.as_ref().unwrap()));
+                    live = LivePod::Ours(reduced(self.remote.as_ref().unwrap()));
                 }
-                Step::Report(status) => {
+                ShadowPodStep::Report(status) => {
                     if let (Some(shadow), Some(patch)) =
                         (&mut self.shadow, snapshot.reported.patch_to(&status))
                     {
@@ -564,17 +574,17 @@ impl World {
                     }
                     self.reported = Some(status);
                 }
-                Step::Delete(pod, grace) => {
+                ShadowPodStep::Delete(pod, grace) => {
                     self.writes += 1;
                     self.provider_is_due = snapshot.retry_after_end_of(&pod).is_some();
                     return self.delete_remote(&pod.uid, grace.unwrap_or(pod.own_grace));
                 }
-                Step::StripFinalizer(pod) => {
+                ShadowPodStep::StripFinalizer(pod) => {
                     self.provider_is_due = snapshot.retry_after_end_of(&pod).is_some();
                     return self.strip_finalizer(&pod.uid);
                 }
-                Step::StoreUsage(_) => self.stored = true,
-                Step::Release => return self.release(&shadow),
+                ShadowPodStep::StoreUsage(_) => self.stored = true,
+                ShadowPodStep::Release => return self.release(&shadow),
                 other => panic!("nothing in this model is a reason for {other:?}"),
             }
         }
@@ -611,7 +621,7 @@ impl World {
         }
     }
 
-    fn release(&mut self, seen: &shadow_pod::Shadow) {
+    fn release(&mut self, seen: &shadow_pod::ProviderShadowPod) {
         assert!(
             !self.metered || self.remotes == 0 || self.stored,
             "what a pod used is lost"
@@ -631,10 +641,10 @@ impl World {
         let Some(pod) = self.seen_remote.clone().filter(|_| self.shadow.is_none()) else {
             return;
         };
-        let pod = Arc::new(RemotePod::reduce(serde_json::from_value(pod).unwrap()).unwrap());
+        let pod = Arc::new(RemotePod::from_pod(serde_json::from_value(pod).unwrap()).unwrap());
         match remote::decide_orphan(&pod) {
-            Step::Delete(pod, grace) => self.delete_remote(&pod.uid, grace.unwrap()),
-            Step::StripFinalizer(pod) => self.strip_finalizer(&pod.uid),
+            ShadowPodStep::Delete(pod, grace) => self.delete_remote(&pod.uid, grace.unwrap()),
+            ShadowPodStep::StripFinalizer(pod) => self.strip_finalizer(&pod.uid),
             _ => {}
         }
     }
@@ -663,14 +673,14 @@ impl World {
 
 /// The decision of the version before ours: it wrote the deletion into the shadow pod, which its
 /// provider deletes at the end.
-fn older_deletion(home: &LocalPod, shadow: &local_state::Shadow) -> Vec<Action> {
+fn older_deletion(home: &LocalPod, shadow: &local_state::ConsumerShadowPod) -> Vec<LocalPodAction> {
     let grace = home.deletion.unwrap();
-    let status =
-        (!home.finished && shadow.remote_status().is_some()).then_some(Action::PatchLocalStatus);
+    let status = (!home.finished && shadow.remote_status().is_some())
+        .then_some(LocalPodAction::PatchLocalStatus);
     let ask = shadow
         .wanted_deletion
         .is_none_or(|wanted| grace < wanted)
-        .then_some(Action::AskDeletion(grace));
+        .then_some(LocalPodAction::AskDeletion(grace));
     status.into_iter().chain(ask).collect()
 }
 

@@ -12,11 +12,11 @@ use liqo_api::OffloadedReason;
 use serde_json::{Value, json};
 
 use crate::dns_names;
-use crate::json::{items, name, set_at, text};
+use crate::json::{items_at, name, set_at, text_at};
 use crate::pod::carry::{ProviderRules, ephemeral_container};
-use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, cut};
+use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, truncate_text};
 use crate::pod::reported_status::PodStatusText;
-use crate::pod::usage::not_shared;
+use crate::pod::usage::not_shared_refusal;
 
 /// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many
 /// more are looked at at once: the next ones follow when the local pod shows refused ones as ended.
@@ -35,17 +35,20 @@ pub type RefusedContainers = BTreeMap<String, String>;
 pub type MissingContainer = (String, Result<Value, String>);
 
 /// The names of a pod's ephemeral containers. Nothing else of them ever changes.
-pub(crate) fn names(pod: &Value) -> BTreeSet<&str> {
-    items(pod, EPHEMERAL_CONTAINERS).iter().map(name).collect()
+pub(crate) fn container_names(pod: &Value) -> BTreeSet<&str> {
+    items_at(pod, EPHEMERAL_CONTAINERS)
+        .iter()
+        .map(name)
+        .collect()
 }
 
 /// The number of containers that a remote pod can still get. Refused ones do not count.
-pub fn room(live: &Value) -> usize {
-    MAX_COUNT.saturating_sub(names(live).len())
+pub fn remaining_containers(live: &Value) -> usize {
+    MAX_COUNT.saturating_sub(container_names(live).len())
 }
 
 /// The container to add, unless the pod has no room for it.
-pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, String> {
+pub fn unless_full(room: usize, judged: Result<Value, String>) -> Result<Value, String> {
     judged.and_then(|container| {
         if room > 0 {
             Ok(container)
@@ -57,86 +60,89 @@ pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, Strin
 
 /// The provider's side: the names of those that the remote pod lacks, with what to add, or why that
 /// is refused. Without `rules`, no policy selects the consumer any more.
-pub fn missing(
+pub fn missing_containers(
     carried: &Value,
     live: &Value,
     rules: Option<&ProviderRules>,
 ) -> Vec<MissingContainer> {
-    let existing = names(live);
-    let missing = items(carried, EPHEMERAL_CONTAINERS)
+    let existing = container_names(live);
+    let missing = items_at(carried, EPHEMERAL_CONTAINERS)
         .iter()
         .filter(|container| {
             dns_names::is_label(name(container)) && !existing.contains(name(container))
         });
     let judged = |container: &Value| {
         let allowed = match rules {
-            None => Err(not_shared().message),
+            None => Err(not_shared_refusal().message),
             Some(rules) => {
                 ephemeral_container(carried, container, rules).map_err(|refusal| refusal.message)
             }
         };
         (name(container).to_owned(), allowed)
     };
-    missing.take(room(live) + MAX_COUNT).map(judged).collect()
+    missing
+        .take(remaining_containers(live) + MAX_COUNT)
+        .map(judged)
+        .collect()
 }
 
 /// The reported status with the containers that were refused.
-pub(crate) fn with_refused(
+pub(crate) fn with_refused_containers(
     status: Option<PodStatusText>,
     refused: &RefusedContainers,
 ) -> Option<PodStatusText> {
     if refused.is_empty() {
         return status;
     }
-    let mut status = status.map(|status| status.value()).unwrap_or_default();
-    let mut statuses = items(&status, &format!("/{EPHEMERAL_STATUSES}")).to_vec();
+    let mut status = status.map(|status| status.to_value()).unwrap_or_default();
+    let mut statuses = items_at(&status, &format!("/{EPHEMERAL_STATUSES}")).to_vec();
     statuses.extend(refused.iter().map(|(name, message)| {
-        let ended = json!({ "exitCode": NOT_STARTED, "reason": OffloadedReason::NotAllowed.as_str(), "message": cut(message) });
+        let ended = json!({ "exitCode": NOT_STARTED, "reason": OffloadedReason::NotAllowed.as_str(), "message": truncate_text(message) });
         json!({ "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": ended } })
     }));
     set_at(&mut status, &[EPHEMERAL_STATUSES], statuses);
-    Some(PodStatusText::of(&status))
+    Some(PodStatusText::from_status(&status))
 }
 
 /// A sentence about containers that the provider refused, and of which the local pod does not know
 /// yet.
-pub fn newly_refused(home: &Value, remote: &Value) -> Option<String> {
+pub fn newly_refused_message(home: &Value, remote: &Value) -> Option<String> {
     let ended = |status: &&Value| status.pointer("/state/terminated").is_some();
-    let known = items(home, &format!("/status/{EPHEMERAL_STATUSES}"))
+    let known = items_at(home, &format!("/status/{EPHEMERAL_STATUSES}"))
         .iter()
         .filter(ended)
         .map(name)
         .collect::<BTreeSet<_>>();
-    let ours = names(home);
+    let ours = container_names(home);
     let is_new = |status: &&Value| ours.contains(name(status)) && !known.contains(name(status));
     let is_refused = |status: &&Value| {
-        text(status, "/state/terminated/reason") == Some(OffloadedReason::NotAllowed.as_str())
+        text_at(status, "/state/terminated/reason") == Some(OffloadedReason::NotAllowed.as_str())
     };
-    let refused = items(remote, &format!("/{EPHEMERAL_STATUSES}"))
+    let refused = items_at(remote, &format!("/{EPHEMERAL_STATUSES}"))
         .iter()
         .filter(is_new)
         .filter(is_refused)
         .map(|status| {
-            let why = text(status, "/state/terminated/message").unwrap_or_default();
+            let why = text_at(status, "/state/terminated/message").unwrap_or_default();
             format!(
                 "the provider refused the ephemeral container {}: {why}",
                 name(status)
             )
         });
     let all = refused.collect::<Vec<_>>().join("; ");
-    (!all.is_empty()).then(|| cut(&all))
+    (!all.is_empty()).then(|| truncate_text(&all))
 }
 
 /// The reason why the provider refused an ephemeral container, as the local pod shows it; `None` if
 /// it did not.
-pub fn refusal(home: &Value, container: &str) -> Option<String> {
-    let statuses = items(home, &format!("/status/{EPHEMERAL_STATUSES}"));
+pub fn container_refusal(home: &Value, container: &str) -> Option<String> {
+    let statuses = items_at(home, &format!("/status/{EPHEMERAL_STATUSES}"));
     let ended = statuses
         .iter()
         .find(|status| name(status) == container)?
         .pointer("/state/terminated")?;
-    let is_refused = text(ended, "/reason") == Some(OffloadedReason::NotAllowed.as_str());
-    is_refused.then(|| text(ended, "/message").unwrap_or_default().to_owned())
+    let is_refused = text_at(ended, "/reason") == Some(OffloadedReason::NotAllowed.as_str());
+    is_refused.then(|| text_at(ended, "/message").unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]
@@ -144,8 +150,8 @@ mod tests {
     use liqo_api::ReflectedKind;
 
     use super::*;
-    use crate::pod::carry::outgoing;
-    use crate::replica::{kind::Kind, name::replica_name};
+    use crate::pod::carry::outgoing_pod;
+    use crate::replica::{kind::ReplicaKind, name::replica_name};
 
     fn pod(containers: &[&str], ended: &[&str]) -> Value {
         let containers: Vec<Value> = containers
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_not_sent_again() {
-        let sent = outgoing(&pod(&["a", "b"], &["a"]), &BTreeSet::new()).unwrap();
+        let sent = outgoing_pod(&pod(&["a", "b"], &["a"]), &BTreeSet::new()).unwrap();
         assert_eq!(
             sent["spec"]["ephemeralContainers"],
             json!([{ "name": "b", "image": "busybox" }])
@@ -180,13 +186,16 @@ mod tests {
     fn judged(container: &Value, rules: Option<&ProviderRules>) -> Result<Value, String> {
         let mut carried = pod(&[], &[]);
         carried["spec"]["ephemeralContainers"] = json!([container]);
-        missing(&carried, &pod(&[], &[]), rules).remove(0).1
+        missing_containers(&carried, &pod(&[], &[]), rules)
+            .remove(0)
+            .1
     }
 
     #[test]
     fn a_remote_pod_gets_what_it_lacks_and_the_rest_is_refused_in_words() {
-        let found =
-            |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
+        let found = |carried: &[&str]| {
+            missing_containers(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()))
+        };
         assert_eq!(
             found(&["a", "b", "", "../x"]),
             [(
@@ -204,15 +213,21 @@ mod tests {
         );
         let one = || Ok(json!({ "name": "b" }));
         assert_eq!(
-            (room(&pod(&["a"], &[])), within(1, one())),
+            (
+                remaining_containers(&pod(&["a"], &[])),
+                unless_full(1, one())
+            ),
             (MAX_COUNT - 1, one())
         );
         assert_eq!(
-            (room(&pod(&many, &[])), within(0, one())),
+            (
+                remaining_containers(&pod(&many, &[])),
+                unless_full(0, one())
+            ),
             (0, Err(TOO_MANY.to_owned()))
         );
         assert_eq!(
-            within(0, Err("violates PodSecurity".to_owned())),
+            unless_full(0, Err("violates PodSecurity".to_owned())),
             Err("violates PodSecurity".to_owned())
         );
         assert!(TOO_MANY.contains(&format!("at most {MAX_COUNT} ")));
@@ -236,14 +251,14 @@ mod tests {
                 .contains("the Secret login")
         );
         let (config_map, secret) = (
-            replica_name(Kind::ConfigMap, "m"),
-            replica_name(Kind::Secret, "login"),
+            replica_name(ReplicaKind::ConfigMap, "m"),
+            replica_name(ReplicaKind::Secret, "login"),
         );
         let allowed = json!([{ "configMapRef": { "name": "m" } }, { "secretRef": { "name": "login", "optional": true } }]);
         let there = json!([{ "configMapRef": { "name": config_map } }, { "secretRef": { "name": secret, "optional": true } }]);
         assert_eq!(with("envFrom", allowed).unwrap()["envFrom"], there);
         let refusal = judged(&json!({ "name": "debug", "image": "i" }), None).unwrap_err();
-        assert_eq!(refusal, not_shared().message);
+        assert_eq!(refusal, not_shared_refusal().message);
     }
 
     #[test]
@@ -259,8 +274,8 @@ mod tests {
         .map(field);
         let home = json!({ "metadata": { "name": "web", "namespace": "demo" }, "spec": { "nodeName": "milan", "containers": [],
             "ephemeralContainers": [{ "name": "debug", "image": "i", "env": env }] } });
-        let carried = outgoing(&home, &BTreeSet::new()).unwrap();
-        let added = missing(&carried, &pod(&[], &[]), Some(&rules()))
+        let carried = outgoing_pod(&home, &BTreeSet::new()).unwrap();
+        let added = missing_containers(&carried, &pod(&[], &[]), Some(&rules()))
             .remove(0)
             .1
             .unwrap();
@@ -273,42 +288,45 @@ mod tests {
     fn a_refused_container_has_ended_and_its_owner_is_told_once() {
         let refused =
             RefusedContainers::from([("a".to_owned(), "violates PodSecurity".to_owned())]);
-        let reported = with_refused(
-            Some(PodStatusText::of(&json!({ "phase": "Running" }))),
+        let reported = with_refused_containers(
+            Some(PodStatusText::from_status(&json!({ "phase": "Running" }))),
             &refused,
         )
         .unwrap()
-        .value();
+        .to_value();
         assert_eq!(reported["phase"], "Running");
         let home = pod(&["a"], &[]);
-        let message = newly_refused(&home, &reported).unwrap();
+        let message = newly_refused_message(&home, &reported).unwrap();
         assert_eq!(
             message,
             "the provider refused the ephemeral container a: violates PodSecurity"
         );
         assert_eq!(
-            newly_refused(&pod(&["a"], &["a"]), &reported),
+            newly_refused_message(&pod(&["a"], &["a"]), &reported),
             None,
             "the local pod shows it"
         );
         assert_eq!(
-            newly_refused(&pod(&["b"], &[]), &reported),
+            newly_refused_message(&pod(&["b"], &[]), &reported),
             None,
             "a stranger"
         );
         let shown = json!({ "status": reported });
         assert_eq!(
-            refusal(&shown, "a").as_deref(),
+            container_refusal(&shown, "a").as_deref(),
             Some("violates PodSecurity")
         );
         assert_eq!(
-            (refusal(&shown, "b"), refusal(&pod(&["a"], &["a"]), "a")),
+            (
+                container_refusal(&shown, "b"),
+                container_refusal(&pod(&["a"], &["a"]), "a")
+            ),
             (None, None),
             "it ended by itself"
         );
-        let untouched = Some(PodStatusText::of(&json!({ "phase": "Running" })));
+        let untouched = Some(PodStatusText::from_status(&json!({ "phase": "Running" })));
         assert_eq!(
-            with_refused(untouched.clone(), &RefusedContainers::new()),
+            with_refused_containers(untouched.clone(), &RefusedContainers::new()),
             untouched
         );
     }

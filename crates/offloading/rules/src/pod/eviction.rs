@@ -4,7 +4,7 @@
 use liqo_api::EvictionDelay;
 use serde_json::{Value, json};
 
-use crate::json::{items, set_at, text};
+use crate::json::{items_at, set_at, text_at};
 
 /// Taints of nodes that do not answer. Kubernetes gives each pod a toleration of both for five
 /// minutes, unless the pod has its own.
@@ -16,17 +16,17 @@ const TAINTS: [&str; 2] = [
 const NO_EXECUTE: &str = "NoExecute";
 
 /// The delay that the tolerations of the pod mean; `None` if the two taints differ.
-pub fn delay(pod: &Value) -> Option<EvictionDelay> {
-    let [one, other] = TAINTS.map(|taint| delay_of(pod, taint));
+pub fn toleration_delay(pod: &Value) -> Option<EvictionDelay> {
+    let [one, other] = TAINTS.map(|taint| delay_for_taint(pod, taint));
     (one == other).then_some(one)
 }
 
 /// As Kubernetes decides: without a toleration at once, with several after the shortest time that
 /// one names.
-fn delay_of(pod: &Value, taint: &str) -> EvictionDelay {
-    let tolerating: Vec<&Value> = items(pod, "/spec/tolerations")
+fn delay_for_taint(pod: &Value, taint: &str) -> EvictionDelay {
+    let tolerating: Vec<&Value> = items_at(pod, "/spec/tolerations")
         .iter()
-        .filter(|one| tolerates(one, taint))
+        .filter(|one| tolerates_taint(one, taint))
         .collect();
     if tolerating.is_empty() {
         return EvictionDelay::Seconds(0);
@@ -40,27 +40,27 @@ fn delay_of(pod: &Value, taint: &str) -> EvictionDelay {
     shortest.map_or(EvictionDelay::Never, EvictionDelay::Seconds)
 }
 
-fn tolerates(toleration: &Value, taint: &str) -> bool {
-    let exists = text(toleration, "/operator") == Some("Exists");
-    let key = text(toleration, "/key").unwrap_or_default();
-    let effect = text(toleration, "/effect").unwrap_or_default();
+fn tolerates_taint(toleration: &Value, taint: &str) -> bool {
+    let exists = text_at(toleration, "/operator") == Some("Exists");
+    let key = text_at(toleration, "/key").unwrap_or_default();
+    let effect = text_at(toleration, "/effect").unwrap_or_default();
     // The taints have no value.
-    let fits = exists || text(toleration, "/value").unwrap_or_default().is_empty();
+    let fits = exists || text_at(toleration, "/value").unwrap_or_default().is_empty();
     (key == taint && fits || key.is_empty() && exists)
         && (effect.is_empty() || effect == NO_EXECUTE)
 }
 
 /// The tolerations of the pod with this delay. The API server accepts that of a running pod: only
 /// times change, or tolerations are added.
-pub fn tolerations(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
-    let mut all = items(pod, "/spec/tolerations").to_vec();
+pub fn tolerations_with_delay(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
+    let mut all = items_at(pod, "/spec/tolerations").to_vec();
     for taint in TAINTS {
         let mut has_one = false;
-        for toleration in all.iter_mut().filter(|one| tolerates(one, taint)) {
+        for toleration in all.iter_mut().filter(|one| tolerates_taint(one, taint)) {
             // Only one with this effect may have seconds. Otherwise another one is added, and the
             // shortest time counts.
-            let names_taint = text(toleration, "/key") == Some(taint)
-                && text(toleration, "/effect") == Some(NO_EXECUTE);
+            let names_taint = text_at(toleration, "/key") == Some(taint)
+                && text_at(toleration, "/effect") == Some(NO_EXECUTE);
             has_one |= names_taint;
             let has_seconds = toleration.get("tolerationSeconds").is_some();
             let Some(fields) = toleration.as_object_mut() else {
@@ -112,18 +112,21 @@ mod tests {
     #[test]
     fn the_delay_is_what_kubernetes_does_with_the_tolerations() {
         use EvictionDelay::{Never, Seconds};
-        assert_eq!(delay(&pod(&both(Some(300)))), Some(Seconds(300)));
-        assert_eq!(delay(&pod(&both(None))), Some(Never));
-        assert_eq!(delay(&pod(&json!([]))), Some(Seconds(0)));
-        assert_eq!(delay(&pod(&json!([{ "operator": "Exists" }]))), Some(Never));
+        assert_eq!(toleration_delay(&pod(&both(Some(300)))), Some(Seconds(300)));
+        assert_eq!(toleration_delay(&pod(&both(None))), Some(Never));
+        assert_eq!(toleration_delay(&pod(&json!([]))), Some(Seconds(0)));
         assert_eq!(
-            delay(&pod(
+            toleration_delay(&pod(&json!([{ "operator": "Exists" }]))),
+            Some(Never)
+        );
+        assert_eq!(
+            toleration_delay(&pod(
                 &json!([{ "operator": "Exists" }, of(TAINTS[0], Some(-5)), of(TAINTS[1], Some(0))])
             )),
             Some(Seconds(0))
         );
         assert_eq!(
-            delay(&pod(&json!([
+            toleration_delay(&pod(&json!([
                 of(TAINTS[0], Some(300)),
                 of(TAINTS[1], Some(9))
             ]))),
@@ -131,7 +134,7 @@ mod tests {
         );
         let other_effect =
             json!([{ "key": TAINTS[0], "operator": "Exists", "effect": "NoSchedule" }]);
-        assert_eq!(delay(&pod(&other_effect)), Some(Seconds(0)));
+        assert_eq!(toleration_delay(&pod(&other_effect)), Some(Seconds(0)));
     }
 
     #[test]
@@ -148,11 +151,17 @@ mod tests {
             of(TAINTS[1], Some(0))
         ]);
         assert_eq!(
-            json!(tolerations(&pod(&usual), EvictionDelay::Seconds(0))),
+            json!(tolerations_with_delay(
+                &pod(&usual),
+                EvictionDelay::Seconds(0)
+            )),
             wanted
         );
         assert_eq!(
-            json!(tolerations(&pod(&json!([])), EvictionDelay::Never)),
+            json!(tolerations_with_delay(
+                &pod(&json!([])),
+                EvictionDelay::Never
+            )),
             both(None)
         );
     }
@@ -176,8 +185,8 @@ mod tests {
                 one
             }).collect();
             let wanted = seconds.map_or(EvictionDelay::Never, EvictionDelay::Seconds);
-            let result = tolerations(&pod(&json!(theirs)), wanted);
-            prop_assert_eq!(delay(&pod(&json!(result))), Some(wanted));
+            let result = tolerations_with_delay(&pod(&json!(theirs)), wanted);
+            prop_assert_eq!(toleration_delay(&pod(&json!(result))), Some(wanted));
             prop_assert!(result.iter().all(|one| one.get("tolerationSeconds").is_none() || one["effect"] == NO_EXECUTE));
             let timeless = |one: &Value| {
                 let mut one = one.clone();

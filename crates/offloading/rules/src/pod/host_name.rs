@@ -3,8 +3,8 @@
 use liqo_api::OffloadedReason;
 use serde_json::Value;
 
-use crate::json::text;
-use crate::pod::admission::Refusal;
+use crate::json::text_at;
+use crate::pod::admission::AdmissionRefusal;
 
 /// Maximum length of a host name. Source: `pkg/kubelet/util` of Kubernetes, after `HOST_NAME_MAX`
 /// of Linux.
@@ -15,19 +15,23 @@ const MAX_LABEL_LEN: usize = 63;
 /// The refusal of a pod whose host name is its whole domain name (`setHostnameAsFQDN`) and would be
 /// too long here: its kubelet would start no container of it. At home the name of the namespace is
 /// mostly shorter.
-pub fn too_long(pod: &Value, (name, namespace): (&str, &str), domain: &str) -> Option<Refusal> {
-    let subdomain = text(pod, "/spec/subdomain").filter(|subdomain| !subdomain.is_empty())?;
+pub fn long_name_refusal(
+    pod: &Value,
+    (name, namespace): (&str, &str),
+    domain: &str,
+) -> Option<AdmissionRefusal> {
+    let subdomain = text_at(pod, "/spec/subdomain").filter(|subdomain| !subdomain.is_empty())?;
     if pod.pointer("/spec/setHostnameAsFQDN") != Some(&Value::Bool(true)) {
         return None;
     }
-    let host = text(pod, "/spec/hostname").filter(|host| !host.is_empty());
+    let host = text_at(pod, "/spec/hostname").filter(|host| !host.is_empty());
     let host = host.unwrap_or_else(|| {
         name.get(..MAX_LABEL_LEN)
             .unwrap_or(name)
             .trim_end_matches(['-', '.'])
     });
     let full = format!("{host}.{subdomain}.{namespace}.svc.{domain}");
-    (full.len() > MAX_LEN).then(|| Refusal {
+    (full.len() > MAX_LEN).then(|| AdmissionRefusal {
         reason: OffloadedReason::Invalid.as_str(),
         message: format!(
             "setHostnameAsFQDN would give the pod the host name {full}, which has {} characters, and Linux allows {MAX_LEN}: use shorter \
@@ -44,7 +48,7 @@ mod tests {
     use super::*;
 
     fn refused(spec: &Value, name: &str) -> bool {
-        too_long(
+        long_name_refusal(
             &json!({ "spec": spec }),
             (name, "c06-rome-5v3yol"),
             "cluster.local",

@@ -13,12 +13,13 @@ mod resize;
 
 use std::collections::{BTreeMap, HashMap};
 
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{Charge, Key, short_on_largest_node};
 use liqo_quantity::{Quantity, ResourceList, Shortage};
 
 use crate::pod::admission::{
-    Account, CONTRACT_NOT_IN_FORCE, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn,
+    AdmissionPosition, AdmissionRefusal, CONTRACT_NOT_IN_FORCE, NO_OFFER, OFFER_EXCEEDED,
+    POOL_WITHDRAWN, PoolAccount, PoolOffer,
 };
 use crate::pod::remote_pod::RemotePod;
 
@@ -28,69 +29,69 @@ pub use resize::ResizeRequest;
 /// A pod that wants room.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdmissionRequest {
-    pub account: Account,
+    pub account: PoolAccount,
     pub shadow: Key,
     /// Its position in the order of admission.
-    pub turn: Turn,
-    pub charge: Effective,
+    pub turn: AdmissionPosition,
+    pub charge: EffectiveAmounts,
     /// Whether it had a pod before, which this cluster creates again.
     pub had_a_pod: bool,
 }
 
 /// A pod that has no room.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingPod {
     shadow: Key,
-    charge: Effective,
+    charge: EffectiveAmounts,
     /// It was refused, and must be queued again when room becomes free.
     refused: bool,
 }
 
 /// A pod as the watch shows it.
 #[derive(Debug)]
-struct Charged {
-    charge: Effective,
+struct WatchedCharge {
+    charge: EffectiveAmounts,
     /// The amounts in its spec, if they are others.
-    asked: Option<Box<Effective>>,
+    asked: Option<Box<EffectiveAmounts>>,
 }
 
 /// The charges of each account, and the pods that wait for room.
 #[derive(Default)]
 pub struct Ledger {
     /// Unfinished pods, by their namespace.
-    pods: HashMap<Account, BTreeMap<String, HashMap<String, Charged>>>,
+    pods: HashMap<PoolAccount, BTreeMap<String, HashMap<String, WatchedCharge>>>,
     /// Pods that are being created and that the watch has not shown yet, by shadow pod.
-    reserved: HashMap<Key, (Account, Effective)>,
+    reserved: HashMap<Key, (PoolAccount, EffectiveAmounts)>,
     /// Shadow pods without a pod, in the order of admission.
-    waiting: HashMap<Account, BTreeMap<Turn, Waiting>>,
+    waiting: HashMap<PoolAccount, BTreeMap<AdmissionPosition, WaitingPod>>,
     /// The account and turn of each waiting shadow pod.
-    turns: HashMap<Key, (Account, Turn)>,
+    turns: HashMap<Key, (PoolAccount, AdmissionPosition)>,
     /// Pods that are resized, until the watch shows it, by shadow pod.
     resizing: HashMap<Key, ResizeInFlight>,
     /// Pods whose resize waits for room, by shadow pod.
     deferred: BTreeMap<Key, ResizeRequest>,
     /// Sums that are still valid, with what they sum up.
-    sums: HashMap<Account, (Charge, ResourceList)>,
+    sums: HashMap<PoolAccount, (Charge, ResourceList)>,
 }
 
 impl Ledger {
     /// Records a change of a pod; returns the shadow pods that may fit now.
     pub fn pod_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
-        let mut freed = self.resize_changed(old, new);
+        let mut freed = self.observe_pod_change(old, new);
         let same = old.zip(new).is_some_and(|(old, new)| {
-            let of = |pod: &RemotePod| (pod.account(), pod.shadow_key(), pod.counts());
+            let of = |pod: &RemotePod| (pod.account(), pod.shadow_key(), pod.is_charged());
             (&old.uid, &old.charge, &old.asked) == (&new.uid, &new.charge, &new.asked)
                 && of(old) == of(new)
         });
-        if let Some(old) = old.filter(|old| !same && old.counts()) {
+        if let Some(old) = old.filter(|old| !same && old.is_charged()) {
             let account = old.account();
             self.remove_pod(&account, old);
-            freed.extend(self.refused(&account));
+            freed.extend(self.pods_without_room(&account));
             self.sums.remove(&account);
         }
         if let Some(new) = new.filter(|_| !same) {
             let account = new.account();
-            if new.counts() {
+            if new.is_charged() {
                 let namespace = self
                     .pods
                     .entry(account.clone())
@@ -100,7 +101,7 @@ impl Ledger {
                 let asked = new.asked.clone().map(Box::new);
                 namespace.insert(
                     new.uid.clone(),
-                    Charged {
+                    WatchedCharge {
                         charge: new.charge.clone(),
                         asked,
                     },
@@ -117,7 +118,7 @@ impl Ledger {
     }
 
     /// Removes entries without pods: tenants and their namespaces come and go.
-    fn remove_pod(&mut self, account: &Account, pod: &RemotePod) {
+    fn remove_pod(&mut self, account: &PoolAccount, pod: &RemotePod) {
         let Some(namespaces) = self.pods.get_mut(account) else {
             return;
         };
@@ -133,15 +134,15 @@ impl Ledger {
     }
 
     /// Discards the sums: other namespaces count now.
-    pub fn recount(&mut self) {
+    pub fn discard_sums(&mut self) {
         self.sums.clear();
     }
 
     /// Records a shadow pod without a pod: it waits from now on.
-    pub fn arrived(&mut self, request: AdmissionRequest) {
+    pub fn add_waiting_pod(&mut self, request: AdmissionRequest) {
         if !self.reserved.contains_key(&request.shadow) && !self.turns.contains_key(&request.shadow)
         {
-            self.wait(request, false);
+            self.wait_for_room(request, false);
         }
     }
 
@@ -152,26 +153,26 @@ impl Ledger {
     pub fn admit(
         &mut self,
         request: AdmissionRequest,
-        offer: Option<&Offer>,
+        offer: Option<&PoolOffer>,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
-    ) -> Result<(), Refusal> {
-        self.forget(&request.shadow);
-        let verdict = usable(offer, &request.account.pool)
-            .and_then(|offer| self.fits(&request, offer, charge, ours));
+    ) -> Result<(), AdmissionRefusal> {
+        self.forget_shadow(&request.shadow);
+        let verdict = usable_offer(offer, &request.account.pool)
+            .and_then(|offer| self.check_room(&request, offer, charge, ours));
         if verdict.is_ok() {
             self.sums.remove(&request.account);
             self.reserved
                 .insert(request.shadow, (request.account, request.charge));
         } else {
-            self.wait(request, true);
+            self.wait_for_room(request, true);
         }
         verdict
     }
 
     /// Records that the pod of this shadow pod was created, and what it is charged: the reservation
     /// may have been less.
-    pub fn created(&mut self, shadow: &Key, charge: &Effective) {
+    pub fn record_created(&mut self, shadow: &Key, charge: &EffectiveAmounts) {
         if let Some((account, reserved)) = self.reserved.get_mut(shadow) {
             reserved.clone_from(charge);
             self.sums.remove(account);
@@ -180,10 +181,10 @@ impl Ledger {
 
     /// Releases the room reserved for this shadow pod and ends its wait; returns the shadow pods
     /// that may fit now.
-    pub fn forget(&mut self, shadow: &Key) -> Vec<Key> {
+    pub fn forget_shadow(&mut self, shadow: &Key) -> Vec<Key> {
         let mut freed = self.stop_waiting(shadow);
         freed.extend(self.forget_resize(shadow));
-        freed.extend(self.release(shadow));
+        freed.extend(self.release_reservation(shadow));
         freed
     }
 
@@ -191,22 +192,22 @@ impl Ledger {
     /// may fit now.
     pub fn stop_waiting(&mut self, shadow: &Key) -> Vec<Key> {
         self.remove_waiting(shadow)
-            .map(|account| self.refused(&account))
+            .map(|account| self.pods_without_room(&account))
             .unwrap_or_default()
     }
 
     /// Releases the room reserved for this shadow pod; returns the shadow pods that may fit now.
-    pub fn release(&mut self, shadow: &Key) -> Vec<Key> {
+    pub fn release_reservation(&mut self, shadow: &Key) -> Vec<Key> {
         let Some((account, _)) = self.reserved.remove(shadow) else {
             return Vec::new();
         };
         self.sums.remove(&account);
-        self.refused(&account)
+        self.pods_without_room(&account)
     }
 
-    pub fn charged(
+    pub fn total_charged(
         &mut self,
-        account: &Account,
+        account: &PoolAccount,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> ResourceList {
@@ -232,39 +233,37 @@ impl Ledger {
             .map(|(_, held)| held);
         let sum = existing
             .chain(reserved)
-            .map(|held| held.charged(charge))
+            .map(|held| held.charged_amounts(charge))
             .sum::<ResourceList>()
             + &resizes;
         self.sums.insert(account.clone(), (charge, sum.clone()));
         sum
     }
 
-    fn fits(
+    fn check_room(
         &mut self,
         request: &AdmissionRequest,
-        offer: &Offer,
+        offer: &PoolOffer,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
-    ) -> Result<(), Refusal> {
-        let free = offer.room(request.had_a_pod).saturating_sub(&self.charged(
-            &request.account,
-            charge,
-            ours,
-        ));
+    ) -> Result<(), AdmissionRefusal> {
+        let free = offer
+            .room(request.had_a_pod)
+            .saturating_sub(&self.total_charged(&request.account, charge, ours));
         let pool = &request.account.pool;
-        let wanted = request.charge.charged(charge);
+        let wanted = request.charge.charged_amounts(charge);
         wanted.fits_in(&free).map_err(|shortages| {
             let short: Vec<String> = shortages.iter().map(ToString::to_string).collect();
             let message = format!(
                 "pool {pool} is too small for the pod: {}; it starts when other pods end or when more is offered",
                 short.join(", ")
             );
-            Refusal { reason: OFFER_EXCEEDED, message }
+            AdmissionRefusal { reason: OFFER_EXCEEDED, message }
         })?;
-        room_on_a_node(offer, &request.charge).map_err(|short| {
+        check_room_on_node(offer, &request.charge).map_err(|short| {
             let short = short_on_largest_node(&short);
             let message = format!("no node of pool {pool} has room for the pod: {short}; it starts when other pods there end");
-            Refusal { reason: OFFER_EXCEEDED, message }
+            AdmissionRefusal { reason: OFFER_EXCEEDED, message }
         })?;
         // There may be many, so the loop allocates nothing for those that have room.
         let mut taken = ResourceList::new();
@@ -274,15 +273,15 @@ impl Ledger {
             .into_iter()
             .flat_map(|waiting| waiting.range(..&request.turn));
         for (_, earlier) in
-            earlier.filter(|(_, earlier)| room_on_a_node(offer, &earlier.charge).is_ok())
+            earlier.filter(|(_, earlier)| check_room_on_node(offer, &earlier.charge).is_ok())
         {
-            if fits_next_to(earlier.charge.charged(charge), &taken, &free) {
-                taken += earlier.charge.charged(charge);
+            if fits_next_to(earlier.charge.charged_amounts(charge), &taken, &free) {
+                taken += earlier.charge.charged_amounts(charge);
                 if !fits_next_to(wanted, &taken, &free) {
                     let message = format!(
                         "what pool {pool} has left is for pods that have waited longer; this one starts when other pods end or when more is offered"
                     );
-                    return Err(Refusal {
+                    return Err(AdmissionRefusal {
                         reason: OFFER_EXCEEDED,
                         message,
                     });
@@ -292,7 +291,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn wait(&mut self, request: AdmissionRequest, refused: bool) {
+    fn wait_for_room(&mut self, request: AdmissionRequest, refused: bool) {
         let AdmissionRequest {
             account,
             shadow,
@@ -304,7 +303,7 @@ impl Ledger {
             .insert(shadow.clone(), (account.clone(), turn.clone()));
         self.waiting.entry(account).or_default().insert(
             turn,
-            Waiting {
+            WaitingPod {
                 shadow,
                 charge,
                 refused,
@@ -312,7 +311,7 @@ impl Ledger {
         );
     }
 
-    fn remove_waiting(&mut self, shadow: &Key) -> Option<Account> {
+    fn remove_waiting(&mut self, shadow: &Key) -> Option<PoolAccount> {
         let (account, turn) = self.turns.remove(shadow)?;
         if let Some(waiting) = self.waiting.get_mut(&account) {
             waiting.remove(&turn);
@@ -325,11 +324,11 @@ impl Ledger {
 
     /// The shadow pods that have no room: those of pods that are to be resized, then the refused
     /// ones, the earliest first.
-    fn refused(&self, account: &Account) -> Vec<Key> {
+    fn pods_without_room(&self, account: &PoolAccount) -> Vec<Key> {
         let deferred = self
             .deferred
             .iter()
-            .filter(|(_, request)| request.is_for(account))
+            .filter(|(_, request)| request.is_for_account(account))
             .map(|(shadow, _)| shadow);
         let waiting = self
             .waiting
@@ -349,11 +348,11 @@ impl Ledger {
 /// What an offer says of its nodes counts the pods that are on them, and no pod that waits there
 /// for a node: the scheduler may find room where nobody else does. When a node has more, the offer
 /// changes, and all pods that wait are tried again.
-fn room_on_a_node(offer: &Offer, charge: &Effective) -> Result<(), Vec<Shortage>> {
+fn check_room_on_node(offer: &PoolOffer, charge: &EffectiveAmounts) -> Result<(), Vec<Shortage>> {
     if offer.borrowed {
         Ok(())
     } else {
-        offer.largest_pods.may_take(&charge.requests)
+        offer.largest_pods.may_have_room(&charge.requests)
     }
 }
 
@@ -364,14 +363,17 @@ fn fits_next_to(wanted: &ResourceList, taken: &ResourceList, free: &ResourceList
     })
 }
 
-fn usable<'a>(offer: Option<&'a Offer>, pool: &str) -> Result<&'a Offer, Refusal> {
-    let refused = |reason, message| Err(Refusal { reason, message });
+fn usable_offer<'a>(
+    offer: Option<&'a PoolOffer>,
+    pool: &str,
+) -> Result<&'a PoolOffer, AdmissionRefusal> {
+    let refused = |reason, message| Err(AdmissionRefusal { reason, message });
     match offer {
         None => refused(
             NO_OFFER,
             format!("nothing is offered to this cluster as pool {pool}"),
         ),
-        Some(Offer {
+        Some(PoolOffer {
             withdrawal: Some(until),
             ..
         }) => refused(
@@ -380,7 +382,7 @@ fn usable<'a>(offer: Option<&'a Offer>, pool: &str) -> Result<&'a Offer, Refusal
                 "the provider takes pool {pool} back and takes no new pods for it; those that run there end at {until:.0}"
             ),
         ),
-        Some(Offer {
+        Some(PoolOffer {
             missing_contract: Some(contract),
             ..
         }) => refused(
@@ -414,12 +416,12 @@ mod tests {
             .collect()
     }
 
-    fn offer(hard: &str) -> Offer {
+    fn offer(hard: &str) -> PoolOffer {
         fixtures::offer(list(hard))
     }
 
-    fn account() -> Account {
-        Account {
+    fn account() -> PoolAccount {
+        PoolAccount {
             tenant: tenant_namespace(&consumer()),
             pool: "default".into(),
         }
@@ -429,15 +431,15 @@ mod tests {
         ledger: &mut Ledger,
         shadow: &str,
         wanted: &str,
-        offer: Option<&Offer>,
-    ) -> Result<(), Refusal> {
+        offer: Option<&PoolOffer>,
+    ) -> Result<(), AdmissionRefusal> {
         ledger.admit(request(shadow, 0, wanted), offer, Charge::Requests, |_| {
             true
         })
     }
 
     fn request(shadow: &str, second: i64, wanted: &str) -> AdmissionRequest {
-        let turn = Turn {
+        let turn = AdmissionPosition {
             created: Timestamp::from_second(second).unwrap(),
             uid: shadow.into(),
         };
@@ -453,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_new_pod_gets_nothing_of_what_is_being_taken_back_and_one_that_ran_is_created_again() {
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim_to: Some(list("cpu=1,pods=9")),
             ..offer("cpu=3,pods=9")
         };
@@ -583,14 +585,14 @@ mod tests {
         );
         assert_eq!(
             ledger
-                .charged(&account(), Charge::Requests, |_| true)
+                .total_charged(&account(), Charge::Requests, |_| true)
                 .get("cpu")
                 .to_string(),
             "0"
         );
         assert_eq!(
             ledger
-                .charged(&theirs.account(), Charge::Requests, |_| true)
+                .total_charged(&theirs.account(), Charge::Requests, |_| true)
                 .get("cpu")
                 .to_string(),
             "1"
@@ -609,7 +611,7 @@ mod tests {
         ledger.pod_changed(Some(&first), Some(&second));
         assert_eq!(
             ledger
-                .charged(&account(), Charge::Requests, |_| true)
+                .total_charged(&account(), Charge::Requests, |_| true)
                 .get("cpu")
                 .to_string(),
             "1"
@@ -647,7 +649,7 @@ mod tests {
         admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
         admit(&mut ledger, "b", "cpu=1,pods=1", Some(&offer)).unwrap_err();
         assert_eq!(
-            ledger.release(&Key::new(account().tenant, "a")),
+            ledger.release_reservation(&Key::new(account().tenant, "a")),
             [Key::new(account().tenant, "b")]
         );
         assert_eq!(
@@ -706,10 +708,10 @@ mod tests {
             };
             let expected: ResourceList = existing
                 .values()
-                .filter(|pod| pod.counts())
-                .map(|pod| pod.charge.charged(Charge::Requests))
+                .filter(|pod| pod.is_charged())
+                .map(|pod| pod.charge.charged_amounts(Charge::Requests))
                 .sum();
-            let sum = ledger.charged(&account(), Charge::Requests, |_| true);
+            let sum = ledger.total_charged(&account(), Charge::Requests, |_| true);
             assert!(expected.fits_in(&sum).is_ok() && sum.fits_in(&expected).is_ok());
         }
     }
@@ -717,7 +719,7 @@ mod tests {
     #[test]
     fn without_an_accepted_offer_nothing_runs() {
         let usual = offer("cpu=1,pods=1");
-        let pending = Offer {
+        let pending = PoolOffer {
             accepted: false,
             ..usual
         };
@@ -734,7 +736,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_taken_back_takes_no_new_pods_and_says_until_when_the_others_run() {
         let until = "2026-01-02T03:04:05Z".parse().unwrap();
-        let withdrawn = Offer {
+        let withdrawn = PoolOffer {
             withdrawal: Some(until),
             ..offer("cpu=1,pods=1")
         };
@@ -755,7 +757,7 @@ mod tests {
 
     #[test]
     fn without_a_contract_in_force_no_pod_is_admitted() {
-        let unsigned = Offer {
+        let unsigned = PoolOffer {
             missing_contract: Some("contract-01234567".to_owned()),
             ..offer("cpu=1,pods=1")
         };
@@ -781,7 +783,7 @@ mod tests {
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
             let mut ledger = Ledger::default();
             for request in &all {
-                ledger.arrived(request.clone());
+                ledger.add_waiting_pod(request.clone());
             }
             let mut admitted = std::collections::BTreeSet::new();
             for which in order {
@@ -839,7 +841,7 @@ mod tests {
     #[test]
     fn a_pod_that_no_node_has_room_for_waits_until_the_offer_says_that_one_has_and_holds_up_nobody()
     {
-        let nodes = |nodes: &str| Offer {
+        let nodes = |nodes: &str| PoolOffer {
             largest_pods: serde_json::from_str(nodes).unwrap(),
             ..offer("cpu=3,memory=8Gi")
         };
@@ -866,7 +868,7 @@ mod tests {
             refusal.message
         );
         assert_eq!(admit(&request("small", 2, "cpu=1500m"), &before), Ok(()));
-        let after = Offer {
+        let after = PoolOffer {
             hard: list("cpu=4,memory=8Gi"),
             ..nodes(r#"[{"cpu":"2","memory":"1Gi"}]"#)
         };
@@ -875,13 +877,13 @@ mod tests {
 
     #[test]
     fn where_nobody_knows_what_nodes_have_only_the_sum_counts() {
-        let told = Offer {
+        let told = PoolOffer {
             largest_pods: serde_json::from_str(r#"[{"cpu":"1"}]"#).unwrap(),
             ..offer("cpu=3")
         };
         assert!(admit(&mut Ledger::default(), "a", "cpu=2", Some(&told)).is_err());
         for untold in [
-            Offer {
+            PoolOffer {
                 borrowed: true,
                 ..told.clone()
             },
@@ -897,7 +899,7 @@ mod tests {
     #[test]
     fn a_pod_that_turns_out_not_to_wait_for_room_lets_the_next_one_in() {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=1,pods=10"));
-        ledger.arrived(request("forbidden", 1, "cpu=1"));
+        ledger.add_waiting_pod(request("forbidden", 1, "cpu=1"));
         let refusal = ledger
             .admit(
                 request("young", 2, "cpu=1"),
@@ -931,7 +933,7 @@ mod tests {
     fn what_admission_adds_to_a_pod_is_charged_as_soon_as_it_is_created() {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=10"));
         admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
-        ledger.created(
+        ledger.record_created(
             &Key::new(account().tenant, "a"),
             &list("cpu=1250m,pods=1").into(),
         );
@@ -962,7 +964,7 @@ mod tests {
             ledger.admit(another.clone(), Some(&offer), Charge::Requests, |_| true),
             Ok(())
         );
-        ledger.forget(&another.shadow);
+        ledger.forget_shadow(&another.shadow);
         let refusal = ledger
             .admit(another, Some(&offer), Charge::Limits, |_| true)
             .unwrap_err();
@@ -975,7 +977,7 @@ mod tests {
         );
         assert_eq!(
             ledger
-                .charged(&account(), Charge::Requests, |_| true)
+                .total_charged(&account(), Charge::Requests, |_| true)
                 .get("cpu")
                 .to_string(),
             "1"

@@ -20,14 +20,14 @@ use liqo_api::departure::DepartureCause;
 use liqo_api::{EvictionDelay, OffloadedReason, ShadowPodPhase};
 
 use crate::json::OFFER_RECLAIMED;
-use crate::pod::carry::Refusal;
+use crate::pod::carry::PodRefusal;
 use crate::pod::carry::api_server::ApiServerChoice;
 use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::controller;
-use crate::pod::local_state::{LocalPod, Shadow};
-use crate::pod::refusals::{self, Cause};
+use crate::pod::local_state::{ConsumerShadowPod, LocalPod};
+use crate::pod::refusals::{self, RefusalCause};
 use crate::pod::shadow_pod::MAX_GRACE_SECONDS;
-use crate::pod::waiting::Waiting;
+use crate::pod::waiting::WaitingStatus;
 
 /// Reason of the condition on a pod that may run only once, or that gets a token: written before
 /// the pod is sent, replaced by the provider's answer.
@@ -48,7 +48,7 @@ const ENDED_HERE_POLL: Duration = Duration::from_secs(5);
 
 /// Whether the peer can be asked and believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerState {
+pub enum PeerReachability {
     /// It answers, and its caches are complete.
     Answers,
     /// It does not answer, or its caches are incomplete: absence proves nothing.
@@ -59,7 +59,7 @@ pub enum PeerState {
 
 /// The place where a peer ran a pod of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ran {
+pub enum LastRunPlace {
     /// Elsewhere, or nobody said.
     Elsewhere,
     /// On a node of ours, and it is not known to have ended.
@@ -71,7 +71,7 @@ pub enum Ran {
 
 /// The state of the local pod's namespace at this provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NamespaceState {
+pub enum RemoteNamespaceState {
     /// Pods can run in the remote namespace.
     Ready,
     /// It does not exist yet.
@@ -86,7 +86,7 @@ pub enum NamespaceState {
 
 /// The progress of this process in sending the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendProgress {
     No,
     /// It wrote [`SENDING`] on the pod, and no later call is known to have succeeded.
     Tried,
@@ -100,18 +100,18 @@ pub enum Sent {
     clippy::struct_excessive_bools,
     reason = "facts that do not depend on each other"
 )]
-pub struct Facts<'a> {
+pub struct LocalPodFacts<'a> {
     /// `None` if no such pod is bound to a node of this peer.
     pub home: Option<&'a LocalPod>,
-    pub shadow: Option<&'a Shadow>,
-    pub peer: PeerState,
+    pub shadow: Option<&'a ConsumerShadowPod>,
+    pub peer: PeerReachability,
     /// The place where the peer ran the pod when it last said so.
-    pub ran: Ran,
-    pub namespace: NamespaceState,
+    pub ran: LastRunPlace,
+    pub namespace: RemoteNamespaceState,
     /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this
     /// one.
     pub tenancy: Option<&'a str>,
-    pub sent: Sent,
+    pub sent: SendProgress,
     /// The API server accepted this process's removal of the pod; the watch may not show that yet.
     pub removed: bool,
     /// Delay until Kubernetes evicts the pod if the peer does not answer; `None` if the namespace
@@ -124,7 +124,7 @@ pub struct Facts<'a> {
     pub may_run_here: Option<bool>,
     /// The obstacle that keeps the pod from starting at the provider which accepted it, and its
     /// duration so far.
-    pub stuck: Option<&'a (Obstacle, Duration)>,
+    pub stuck: Option<&'a (PodObstacle, Duration)>,
     /// A refused pod that is created again is deleted after this time.
     pub refusal_timeout: Duration,
     pub now: Timestamp,
@@ -132,7 +132,7 @@ pub struct Facts<'a> {
 
 /// The objects that a pod names and that do not get to its provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingObjects {
     /// All of them, and why.
     pub message: String,
     /// Kind and name, such as `ConfigMap/settings`, of those that get there only if a person
@@ -142,37 +142,47 @@ pub struct Missing {
 
 /// The reason why a pod does not run at its provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct PodObstacle {
     pub reason: String,
     message: String,
-    cause: Cause,
+    cause: RefusalCause,
     objects: Vec<String>,
 }
 
 /// The actions for a pod that was not sent, because an object that it names will not get to the
 /// provider: it would wait there for what never comes. No actions for a pod that may not run in
 /// this cluster: the provider keeps it until a person changes the object.
-pub fn kept_from(home: &LocalPod, missing: &Missing, may_run_here: bool) -> Vec<Action> {
+pub fn missing_object_actions(
+    home: &LocalPod,
+    missing: &MissingObjects,
+    may_run_here: bool,
+) -> Vec<LocalPodAction> {
     if !may_run_here || missing.lasting.is_empty() {
         return Vec::new();
     }
-    let obstacle = Obstacle::of_objects(missing);
-    let refusal = obstacle.refusal();
-    let is_replaced = DepartureCause::NotStarted.takes(controller::kind(home.controller.as_ref()));
+    let obstacle = PodObstacle::from_missing_objects(missing);
+    let refusal = obstacle.refusal_action();
+    let is_replaced = DepartureCause::NotStarted
+        .takes_pods_of(controller::controller_kind(home.controller.as_ref()));
     std::iter::once(refusal)
-        .chain(is_replaced.then(|| obstacle.replacement()))
+        .chain(is_replaced.then(|| obstacle.replacement_action()))
         .collect()
 }
 
 /// The decision about a pod that cannot be sent now.
-pub fn kept_back(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
-    refuse(facts, home, obstacle)
+pub fn decide_unsendable(
+    facts: &LocalPodFacts,
+    home: &LocalPod,
+    obstacle: PodObstacle,
+) -> LocalPodDecision {
+    decide_refusal(facts, home, obstacle)
 }
 
-impl Obstacle {
+impl PodObstacle {
     /// With a message for the pod's owner.
-    pub fn of(reason: &str, message: String) -> Self {
-        let cause = refusals::remembered(reason).map_or(Cause::Passes, |(_, cause)| cause);
+    pub fn for_reason(reason: &str, message: String) -> Self {
+        let cause =
+            refusals::remembered_reason(reason).map_or(RefusalCause::Passes, |(_, cause)| cause);
         Self {
             reason: reason.to_owned(),
             message,
@@ -183,18 +193,18 @@ impl Obstacle {
 
     /// One that may go by itself, although the reason is one that lasts.
     #[must_use]
-    pub fn that_passes(self) -> Self {
+    pub fn into_passing(self) -> Self {
         Self {
-            cause: Cause::Passes,
+            cause: RefusalCause::Passes,
             ..self
         }
     }
 
-    fn of_objects(missing: &Missing) -> Self {
+    fn from_missing_objects(missing: &MissingObjects) -> Self {
         let cause = if missing.lasting.is_empty() {
-            Cause::Passes
+            RefusalCause::Passes
         } else {
-            Cause::Lasts
+            RefusalCause::Lasts
         };
         let (message, objects) = (missing.message.clone(), missing.lasting.clone());
         Self {
@@ -207,30 +217,34 @@ impl Obstacle {
 
     /// The obstacle that keeps a pod that its provider accepted from starting. `has_all`: the
     /// provider has all objects that the pod needs, so the obstacle is not in this cluster.
-    pub fn of_waiting(waiting: &Waiting, missing: Option<&Missing>, has_all: bool) -> Option<Self> {
+    pub fn from_waiting_pod(
+        waiting: &WaitingStatus,
+        missing: Option<&MissingObjects>,
+        has_all: bool,
+    ) -> Option<Self> {
         if let Some(missing) = missing {
-            return Some(Self::of_objects(missing));
+            return Some(Self::from_missing_objects(missing));
         }
         let (reason, message) = waiting.cause.as_ref()?;
         let counts = has_all || *reason == OffloadedReason::Unschedulable;
-        counts.then(|| Self::of(reason.as_str(), message.clone()))
+        counts.then(|| Self::for_reason(reason.as_str(), message.clone()))
     }
 
-    fn refusal(&self) -> Action {
-        Action::Refuse {
+    fn refusal_action(&self) -> LocalPodAction {
+        LocalPodAction::Refuse {
             reason: self.reason.clone(),
             message: self.message.clone(),
         }
     }
 
-    fn replacement(self) -> Action {
+    fn replacement_action(self) -> LocalPodAction {
         let Self {
             reason,
             message,
             cause,
             objects,
         } = self;
-        Action::Replace {
+        LocalPodAction::Replace {
             reason,
             message,
             cause,
@@ -241,7 +255,7 @@ impl Obstacle {
 
 /// Each action is safe to do twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum LocalPodAction {
     /// Create the shadow pod.
     CreateShadow {
         /// Write [`SENDING`] on the local pod first.
@@ -279,7 +293,7 @@ pub enum Action {
     Replace {
         reason: String,
         message: String,
-        cause: Cause,
+        cause: RefusalCause,
         /// The objects that keep all pods away which name them; if empty, those of the same owner.
         objects: Vec<String>,
     },
@@ -299,13 +313,13 @@ pub enum Action {
 /// The actions to take now, in this order, and the time until the next decision even if nothing
 /// changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Decision {
-    pub actions: Vec<Action>,
+pub struct LocalPodDecision {
+    pub actions: Vec<LocalPodAction>,
     pub again: Option<Duration>,
 }
 
-impl Decision {
-    fn of(actions: impl Into<Vec<Action>>) -> Self {
+impl LocalPodDecision {
+    fn from_actions(actions: impl Into<Vec<LocalPodAction>>) -> Self {
         Self {
             actions: actions.into(),
             again: None,
@@ -316,7 +330,7 @@ impl Decision {
         Self::default()
     }
 
-    fn later(again: Duration) -> Self {
+    fn retry_after(again: Duration) -> Self {
         Self {
             actions: Vec::new(),
             again: Some(again),
@@ -324,61 +338,79 @@ impl Decision {
     }
 }
 
-pub fn decide(facts: &Facts) -> Decision {
+pub fn decide_local_pod(facts: &LocalPodFacts) -> LocalPodDecision {
     let Some(home) = facts.home else {
         return match facts.shadow {
             // If it is being deleted already, the provider finishes that.
-            Some(shadow) if facts.peer == PeerState::Answers && !shadow.is_terminating() => {
-                Decision::of([Action::DeleteShadow])
+            Some(shadow) if facts.peer == PeerReachability::Answers && !shadow.is_terminating() => {
+                LocalPodDecision::from_actions([LocalPodAction::DeleteShadow])
             }
-            _ => Decision::nothing(),
+            _ => LocalPodDecision::nothing(),
         };
     };
-    if facts.peer != PeerState::Answers
-        && let Ran::EndedHere(reason) = &facts.ran
+    if facts.peer != PeerReachability::Answers
+        && let LastRunPlace::EndedHere(reason) = &facts.ran
     {
-        return ended_here(facts, home, reason);
+        return decide_ended_here(facts, home, reason);
     }
     let mut decision = match (facts.peer, home.deletion, facts.shadow) {
-        (PeerState::Down, ..) if !home.finished => Decision::of([Action::NotReady]),
-        (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
-        (PeerState::Answers, None, Some(shadow)) if !home.finished => running(facts, home, shadow),
-        (PeerState::Answers, None, None) if !home.finished => not_sent(facts, home),
-        (PeerState::Answers, None, Some(shadow))
+        (PeerReachability::Down, ..) if !home.finished => {
+            LocalPodDecision::from_actions([LocalPodAction::NotReady])
+        }
+        (PeerReachability::Answers, Some(grace), shadow) => {
+            decide_deletion(facts, home, grace, shadow)
+        }
+        (PeerReachability::Answers, None, Some(shadow)) if !home.finished => {
+            decide_running(facts, home, shadow)
+        }
+        (PeerReachability::Answers, None, None) if !home.finished => decide_not_sent(facts, home),
+        (PeerReachability::Answers, None, Some(shadow))
             if home.lacks_ends && shadow.phase.unverified().is_final() =>
         {
-            Decision::of([Action::PatchLocalStatus])
+            LocalPodDecision::from_actions([LocalPodAction::PatchLocalStatus])
         }
         // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs
         // again.
-        (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
+        (PeerReachability::Answers | PeerReachability::Down | PeerReachability::Silent, ..) => {
+            LocalPodDecision::nothing()
+        }
     };
-    if facts.ran == Ran::Here && facts.peer != PeerState::Answers && !home.finished {
+    if facts.ran == LastRunPlace::Here && facts.peer != PeerReachability::Answers && !home.finished
+    {
         decision.again = Some(ENDED_HERE_POLL);
     }
     // Last, so that it delays nothing.
-    let may_leave = home.deletion.is_none() && !home.finished && belongs_to_node(home).is_none();
+    let may_leave = home.deletion.is_none() && !home.finished && node_bound_refusal(home).is_none();
     if may_leave
         && let Some(wanted) = facts.eviction_delay
         && home.eviction_delay != Some(wanted)
     {
-        decision.actions.push(Action::SetEvictionDelay(wanted));
+        decision
+            .actions
+            .push(LocalPodAction::SetEvictionDelay(wanted));
     }
     decision
 }
 
 /// The local pod is being deleted.
-fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>) -> Decision {
+fn decide_deletion(
+    facts: &LocalPodFacts,
+    home: &LocalPod,
+    grace: i64,
+    shadow: Option<&ConsumerShadowPod>,
+) -> LocalPodDecision {
     let Some(shadow) = shadow else {
         return match facts.sent {
-            Sent::Created(ago) if ago < VISIBLE_WITHIN => {
-                Decision::later(VISIBLE_WITHIN.saturating_sub(ago))
+            SendProgress::Created(ago) if ago < VISIBLE_WITHIN => {
+                LocalPodDecision::retry_after(VISIBLE_WITHIN.saturating_sub(ago))
             }
             // As a kubelet does, which records an end before a pod goes: whoever holds the pod lets
             // go when it knows the end.
-            _ if home.has_finalizers && !home.finished => Decision::of([Action::ShowDeletion]),
-            _ if facts.removed || home.only_finalizers_keep_it() => Decision::nothing(),
-            _ => Decision::of([Action::RemoveLocalPod]),
+            _ if home.has_finalizers && !home.finished => {
+                LocalPodDecision::from_actions([LocalPodAction::ShowDeletion])
+            }
+            _ if facts.removed || home.only_finalizers_remain() => LocalPodDecision::nothing(),
+            _ => LocalPodDecision::from_actions([LocalPodAction::RemoveLocalPod]),
         };
     };
     // Nobody here forces the end of a consumer's pod that must not run twice: its end at the
@@ -390,7 +422,7 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
     };
     let mut actions = Vec::new();
     if !home.finished && shadow.remote_status().is_some() {
-        actions.push(Action::PatchLocalStatus);
+        actions.push(LocalPodAction::PatchLocalStatus);
     }
     let deletes = !shadow.is_terminating() && may_delete(facts, home, grace, shadow);
     // The provider accepts less grace at any time, but more only before it deleted the remote pod.
@@ -401,31 +433,36 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
         None => true,
     };
     if must_ask {
-        actions.push(Action::AskDeletion(grace));
+        actions.push(LocalPodAction::AskDeletion(grace));
     }
     if deletes {
-        actions.push(Action::DeleteShadow);
+        actions.push(LocalPodAction::DeleteShadow);
     }
-    Decision::of(actions)
+    LocalPodDecision::from_actions(actions)
 }
 
 /// The remote pod ran in this cluster, which ended it, and the peer does not answer.
-fn ended_here(facts: &Facts, home: &LocalPod, reason: &str) -> Decision {
+fn decide_ended_here(facts: &LocalPodFacts, home: &LocalPod, reason: &str) -> LocalPodDecision {
     if !home.finished {
-        return Decision::of([Action::EndedHere(reason.to_owned())]);
+        return LocalPodDecision::from_actions([LocalPodAction::EndedHere(reason.to_owned())]);
     }
-    let goes = home.deletion.is_some() && !facts.removed && !home.only_finalizers_keep_it();
+    let goes = home.deletion.is_some() && !facts.removed && !home.only_finalizers_remain();
     if goes {
-        Decision::of([Action::RemoveLocalPod])
+        LocalPodDecision::from_actions([LocalPodAction::RemoveLocalPod])
     } else {
-        Decision::nothing()
+        LocalPodDecision::nothing()
     }
 }
 
 /// Whether the shadow pod of a pod that is being deleted may be deleted at once. Otherwise the
 /// consumer only asks for the deletion, and the provider deletes the shadow pod when the remote pod
 /// is gone.
-fn may_delete(facts: &Facts, home: &LocalPod, grace: i64, shadow: &Shadow) -> bool {
+fn may_delete(
+    facts: &LocalPodFacts,
+    home: &LocalPod,
+    grace: i64,
+    shadow: &ConsumerShadowPod,
+) -> bool {
     // Without the finalizer the shadow pod would be gone before the remote pod.
     let stays = shadow.has_finalizer;
     // A provider records no end for a shadow pod that is being deleted, and limits its grace. A
@@ -436,53 +473,64 @@ fn may_delete(facts: &Facts, home: &LocalPod, grace: i64, shadow: &Shadow) -> bo
 }
 
 /// The provider has the pod.
-fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
+fn decide_running(
+    facts: &LocalPodFacts,
+    home: &LocalPod,
+    shadow: &ConsumerShadowPod,
+) -> LocalPodDecision {
     let phase = *shadow.phase.unverified();
     let mut decision = match phase {
         ShadowPodPhase::Lost => {
-            return Decision::of([Action::Lost(or(
+            return LocalPodDecision::from_actions([LocalPodAction::Lost(text_or(
                 &shadow.message,
                 "the remote pod is gone, and its end is not known",
             ))]);
         }
         ShadowPodPhase::Failed if shadow.reason == OFFER_RECLAIMED => {
-            return Decision::of([Action::Evicted(or(
+            return LocalPodDecision::from_actions([LocalPodAction::Evicted(text_or(
                 &shadow.message,
                 "the provider took back what the pod used",
             ))]);
         }
         ShadowPodPhase::Refused => {
-            let reason = or(&shadow.reason, OffloadedReason::Refused.as_str());
-            refuse(
+            let reason = text_or(&shadow.reason, OffloadedReason::Refused.as_str());
+            decide_refusal(
                 facts,
                 home,
-                Obstacle::of(&reason, or(&shadow.message, "the provider refused the pod")),
+                PodObstacle::for_reason(
+                    &reason,
+                    text_or(&shadow.message, "the provider refused the pod"),
+                ),
             )
         }
         // What it waits for never comes if its namespace is not offloaded any more.
         ShadowPodPhase::Pending if shadow.waits() => match &facts.namespace {
-            NamespaceState::Refused { reason, message } if ENDED.contains(reason) => {
-                refuse(facts, home, Obstacle::of(reason, message.clone()))
+            RemoteNamespaceState::Refused { reason, message } if ENDED.contains(reason) => {
+                decide_refusal(
+                    facts,
+                    home,
+                    PodObstacle::for_reason(reason, message.clone()),
+                )
             }
             _ => {
-                let obstacle = Obstacle::of(&shadow.reason, shadow.message.clone());
+                let obstacle = PodObstacle::for_reason(&shadow.reason, shadow.message.clone());
                 if may_run_here(facts) {
-                    refuse(facts, home, obstacle)
+                    decide_refusal(facts, home, obstacle)
                 } else {
-                    Decision::of([obstacle.refusal()])
+                    LocalPodDecision::from_actions([obstacle.refusal_action()])
                 }
             }
         },
-        ShadowPodPhase::Pending => Decision::nothing(),
+        ShadowPodPhase::Pending => LocalPodDecision::nothing(),
         ShadowPodPhase::Created | ShadowPodPhase::Succeeded | ShadowPodPhase::Failed => {
-            let mut decision = Decision::nothing();
+            let mut decision = LocalPodDecision::nothing();
             if shadow.remote_status().is_some() {
-                decision.actions.push(Action::PatchLocalStatus);
+                decision.actions.push(LocalPodAction::PatchLocalStatus);
             }
             if let Some((obstacle, stuck_for)) =
                 facts.stuck.filter(|_| phase == ShadowPodPhase::Created)
             {
-                not_started(facts, home, (obstacle, *stuck_for), &mut decision);
+                add_not_started_actions(facts, home, (obstacle, *stuck_for), &mut decision);
             }
             decision
         }
@@ -490,76 +538,82 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
     // Every field may still change of a remote pod that does not exist yet.
     let whole = matches!(phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
     if home.differs_from(shadow) && !shadow.is_terminating() && !phase.is_final() {
-        decision.actions.push(Action::UpdateShadow { whole });
+        decision
+            .actions
+            .push(LocalPodAction::UpdateShadow { whole });
     }
     decision
 }
 
 /// The provider does not have the pod.
-fn not_sent(facts: &Facts, home: &LocalPod) -> Decision {
-    if let Sent::Created(ago) = facts.sent
+fn decide_not_sent(facts: &LocalPodFacts, home: &LocalPod) -> LocalPodDecision {
+    if let SendProgress::Created(ago) = facts.sent
         && ago < VISIBLE_WITHIN
     {
-        return Decision::later(VISIBLE_WITHIN.saturating_sub(ago));
+        return LocalPodDecision::retry_after(VISIBLE_WITHIN.saturating_sub(ago));
     }
-    if let Some(decision) = may_have_run(facts, home) {
+    if let Some(decision) = decide_possible_run(facts, home) {
         return decision;
     }
-    if let Some(refusal) = belongs_to_node(home) {
-        return Decision::of([Action::Refuse {
+    if let Some(refusal) = node_bound_refusal(home) {
+        return LocalPodDecision::from_actions([LocalPodAction::Refuse {
             reason: refusal.reason.to_owned(),
             message: refusal.message,
         }]);
     }
     match (&home.carried, &facts.namespace) {
-        (_, NamespaceState::Refused { reason, message }) => {
-            refuse(facts, home, Obstacle::of(reason, message.clone()))
-        }
-        (Err(refusal), _) => refuse(
+        (_, RemoteNamespaceState::Refused { reason, message }) => decide_refusal(
             facts,
             home,
-            Obstacle::of(refusal.reason, refusal.message.clone()),
+            PodObstacle::for_reason(reason, message.clone()),
         ),
-        (_, NamespaceState::Ready) => {
+        (Err(refusal), _) => decide_refusal(
+            facts,
+            home,
+            PodObstacle::for_reason(refusal.reason, refusal.message.clone()),
+        ),
+        (_, RemoteNamespaceState::Ready) => {
             let marked = if home.restarts {
                 // Only a pod that was sent gets tokens. A provider can make us believe anything
                 // except that mark.
                 home.sent_to.is_some() || !matches!(home.api_server, ApiServerChoice::Home { .. })
             } else {
-                offloaded(home) == Some(None) && was_for_this_tenancy(facts, home)
+                offloaded_status(home) == Some(None) && was_for_this_tenancy(facts, home)
             };
-            Decision::of([Action::CreateShadow {
-                mark: facts.sent != Sent::Tried && !marked,
+            LocalPodDecision::from_actions([LocalPodAction::CreateShadow {
+                mark: facts.sent != SendProgress::Tried && !marked,
             }])
         }
-        (_, NamespaceState::Waiting) => Decision::nothing(),
+        (_, RemoteNamespaceState::Waiting) => LocalPodDecision::nothing(),
     }
 }
 
 /// The end of a pod that may run only once and that was sent: its shadow pod is gone, so its fate
 /// is unknown.
-fn may_have_run(facts: &Facts, home: &LocalPod) -> Option<Decision> {
+fn decide_possible_run(facts: &LocalPodFacts, home: &LocalPod) -> Option<LocalPodDecision> {
     if home.restarts {
         return None;
     }
-    let message = match (offloaded(home), facts.sent) {
+    let message = match (offloaded_status(home), facts.sent) {
         (Some(Some(true)), _) => {
             "the provider has no record of the pod any more, and it must not run twice"
         }
         // A former process marked it. In the same tenancy only we delete shadow pods, so the call
         // that followed did not reach the provider.
-        (Some(None), Sent::No) if !was_for_this_tenancy(facts, home) => {
+        (Some(None), SendProgress::No) if !was_for_this_tenancy(facts, home) => {
             "the pod was being sent when the peering ended; it may have run, and must not run twice"
         }
-        (Some(None), Sent::Created(_)) => {
+        (Some(None), SendProgress::Created(_)) => {
             "the provider's record of the pod vanished, and it must not run twice"
         }
         _ => return None,
     };
-    Some(Decision::of([Action::Lost(message.to_owned())]))
+    Some(LocalPodDecision::from_actions([LocalPodAction::Lost(
+        message.to_owned(),
+    )]))
 }
 
-fn was_for_this_tenancy(facts: &Facts, home: &LocalPod) -> bool {
+fn was_for_this_tenancy(facts: &LocalPodFacts, home: &LocalPod) -> bool {
     home.sent_to.is_some() && home.sent_to.as_deref() == facts.tenancy
 }
 
@@ -567,21 +621,25 @@ fn was_for_this_tenancy(facts: &Facts, home: &LocalPod) -> bool {
     clippy::option_option,
     reason = "not reported, and reported as unknown, are different"
 )]
-fn offloaded(home: &LocalPod) -> Option<Option<bool>> {
+fn offloaded_status(home: &LocalPod) -> Option<Option<bool>> {
     home.offloaded.as_ref().map(|offloaded| offloaded.status)
 }
 
 /// The refusal of a pod whose controller has one for each node.
-fn belongs_to_node(home: &LocalPod) -> Option<Refusal> {
+fn node_bound_refusal(home: &LocalPod) -> Option<PodRefusal> {
     obstacle_of_controller(&home.controller.as_ref()?.kind)
 }
 
 /// A refusal that may end. If it does not and the pod is created again, the next one may run
 /// elsewhere.
-fn refuse(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
-    let refusal = obstacle.refusal();
-    if home.recreated_by(facts.is_lent_on).is_none() || belongs_to_node(home).is_some() {
-        return Decision::of([refusal]);
+fn decide_refusal(
+    facts: &LocalPodFacts,
+    home: &LocalPod,
+    obstacle: PodObstacle,
+) -> LocalPodDecision {
+    let refusal = obstacle.refusal_action();
+    if home.recreation_key(facts.is_lent_on).is_none() || node_bound_refusal(home).is_some() {
+        return LocalPodDecision::from_actions([refusal]);
     }
     let refused = home
         .offloaded
@@ -590,33 +648,35 @@ fn refuse(facts: &Facts, home: &LocalPod, obstacle: Obstacle) -> Decision {
     let refused_for = refused.map_or(Duration::ZERO, |offloaded| {
         Duration::try_from(facts.now.duration_since(offloaded.since)).unwrap_or_default()
     });
-    match patience(facts, &obstacle, refused_for) {
-        Some(rest) => Decision {
+    match remaining_wait(facts, &obstacle, refused_for) {
+        Some(rest) => LocalPodDecision {
             actions: vec![refusal],
             again: Some(rest),
         },
-        None => Decision::of([refusal, obstacle.replacement()]),
+        None => LocalPodDecision::from_actions([refusal, obstacle.replacement_action()]),
     }
 }
 
 /// The provider accepted the pod, and none of its containers has started: adds what follows. A pod
 /// that may run in this cluster, too, is replaced; about another one its owner is told.
-fn not_started(
-    facts: &Facts,
+fn add_not_started_actions(
+    facts: &LocalPodFacts,
     home: &LocalPod,
-    (obstacle, stuck_for): (&Obstacle, Duration),
-    decision: &mut Decision,
+    (obstacle, stuck_for): (&PodObstacle, Duration),
+    decision: &mut LocalPodDecision,
 ) {
-    if let Some(rest) = patience(facts, obstacle, stuck_for) {
+    if let Some(rest) = remaining_wait(facts, obstacle, stuck_for) {
         decision.again = Some(rest);
         return;
     }
-    if belongs_to_node(home).is_some() {
+    if node_bound_refusal(home).is_some() {
         return;
     }
     let stays = match (facts.may_run_here, &home.controller) {
         (None, _) => return,
-        (Some(true), Some(_)) => return decision.actions.push(obstacle.clone().replacement()),
+        (Some(true), Some(_)) => {
+            return decision.actions.push(obstacle.clone().replacement_action());
+        }
         (Some(true), None) => {
             "nothing creates it again: delete it, and create it anew for another cluster"
         }
@@ -626,7 +686,7 @@ fn not_started(
     };
     // What it says at its end must fit into an event.
     let message = format!("{:.700}; {stays}", obstacle.message);
-    decision.actions.push(Action::Tell {
+    decision.actions.push(LocalPodAction::Tell {
         reason: obstacle.reason.clone(),
         message,
     });
@@ -634,8 +694,12 @@ fn not_started(
 
 /// Remaining time that a pod waits for an obstacle to go, which it has had for the time `waited`. A
 /// pod that may run in this cluster does not wait for an obstacle that lasts.
-fn patience(facts: &Facts, obstacle: &Obstacle, waited: Duration) -> Option<Duration> {
-    if may_run_here(facts) && obstacle.cause == Cause::Lasts {
+fn remaining_wait(
+    facts: &LocalPodFacts,
+    obstacle: &PodObstacle,
+    waited: Duration,
+) -> Option<Duration> {
+    if may_run_here(facts) && obstacle.cause == RefusalCause::Lasts {
         return None;
     }
     facts
@@ -644,11 +708,11 @@ fn patience(facts: &Facts, obstacle: &Obstacle, waited: Duration) -> Option<Dura
         .filter(|rest| !rest.is_zero())
 }
 
-fn may_run_here(facts: &Facts) -> bool {
+fn may_run_here(facts: &LocalPodFacts) -> bool {
     facts.may_run_here == Some(true)
 }
 
-fn or(text: &str, otherwise: &str) -> String {
+fn text_or(text: &str, otherwise: &str) -> String {
     if text.is_empty() {
         otherwise.to_owned()
     } else {

@@ -18,18 +18,20 @@ use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{fingerprint, items, name, set_at, text};
-use crate::node::priced::charged;
-use crate::pod::carry::api_server::{ApiServerChoice, choose, finds_ca, secret, uses};
-use crate::pod::carry::{OutgoingPart, Refusal, outgoing, outgoing_part};
-use crate::pod::controller::Controller;
+use crate::json::{items_at, json_fingerprint, name, set_at, text_at};
+use crate::node::priced::default_charge;
+use crate::pod::carry::api_server::{
+    ApiServerChoice, api_server_secret_name, chosen_api_server, finds_ca, uses_secret,
+};
+use crate::pod::carry::{OutgoingPart, PodRefusal, outgoing_part, outgoing_pod};
+use crate::pod::controller::OwningController;
 use crate::pod::ephemeral;
 use crate::pod::eviction;
 use crate::pod::local_status::{self, is_final, lacks_ends};
-use crate::pod::references::{References, refs, required};
+use crate::pod::references::{PodReferences, referenced_objects, required_objects};
 use crate::pod::remote::default_grace;
-use crate::pod::waiting::Waiting;
-use crate::replica::label_selector::Labels;
+use crate::pod::waiting::WaitingStatus;
+use crate::replica::label_selector::LabelMap;
 
 /// A pod as JSON, so that unknown fields survive.
 pub type JsonPod = Object<Value, Value>;
@@ -53,14 +55,14 @@ pub struct LocalPod {
     /// without requests.
     pub surcharge: Option<Box<ResourceList>>,
     /// If no container of it has started yet.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<WaitingStatus>,
     /// Liqo adds none to local pods.
     pub has_finalizers: bool,
     /// Its phase is final.
     pub finished: bool,
     /// Its containers are ready, whatever the readiness gates of this cluster say.
     pub is_ready_there: bool,
-    pub labels: Labels,
+    pub labels: LabelMap,
     /// It has ended, and how its containers did is not known of all of them.
     pub lacks_ends: bool,
     /// Its restart policy is Always.
@@ -69,10 +71,10 @@ pub struct LocalPod {
     /// The tenancy in the [`SENDING`](crate::pod::local::SENDING) mark, if it may run only once or
     /// gets tokens.
     pub sent_to: Option<String>,
-    pub controller: Option<Controller>,
-    pub refs: References,
+    pub controller: Option<OwningController>,
+    pub refs: PodReferences,
     /// Those of them without which no container starts.
-    pub needs: References,
+    pub needs: PodReferences,
     pub api_server: ApiServerChoice,
     /// It finds the CA of this cluster also at a provider, in the volume that the API server
     /// injected.
@@ -81,7 +83,7 @@ pub struct LocalPod {
     /// reason.
     pub eviction_delay: Option<EvictionDelay>,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
-    pub carried: Result<String, Refusal>,
+    pub carried: Result<String, PodRefusal>,
     /// The same for what travels of it in any case if it runs already; and the annotations that
     /// stay as they were there.
     carried_part: Option<(String, BTreeSet<String>)>,
@@ -100,7 +102,7 @@ pub struct OffloadedCondition {
 
 impl LocalPod {
     /// Reduces a pod on the node of this `VirtualNode`.
-    pub fn of(pod: JsonPod, virtual_node: &Key) -> Option<Self> {
+    pub fn from_pod(pod: JsonPod, virtual_node: &Key) -> Option<Self> {
         let JsonPod {
             metadata,
             spec,
@@ -121,16 +123,17 @@ impl LocalPod {
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let controller = Controller::among(&json!(metadata.owner_references));
+        let controller = OwningController::among_owners(&json!(metadata.owner_references));
         let advertised = BTreeSet::new();
         let sent_to = metadata
             .annotations
             .as_ref()
             .and_then(|all| all.get(annotations::SENT_TO))
             .cloned();
-        let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
+        let whole =
+            json!({ "metadata": travelling_metadata(metadata), "spec": spec, "status": status });
         // Neither result depends on the labels that the provider advertises.
-        let carried = outgoing(&whole, &advertised).map(|carried| changeable(&carried));
+        let carried = outgoing_pod(&whole, &advertised).map(|carried| changeable_fields(&carried));
         let part = carried
             .is_err()
             .then(|| outgoing_part(&whole, &advertised))
@@ -141,24 +144,25 @@ impl LocalPod {
             virtual_node: virtual_node.clone(),
             created,
             deletion,
-            surcharge: surcharge(&whole).map(Box::new),
-            waiting: Waiting::of(&whole),
+            surcharge: default_surcharge(&whole).map(Box::new),
+            waiting: WaitingStatus::of_pod(&whole),
             has_finalizers,
             finished: is_final(&whole),
-            is_ready_there: is_ready_there(&whole),
-            labels: labels(&whole),
+            is_ready_there: is_remote_ready(&whole),
+            labels: pod_labels(&whole),
             lacks_ends: lacks_ends(&whole),
-            restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
-            offloaded: offloaded(&whole),
+            restarts: text_at(&whole, "/spec/restartPolicy")
+                .is_none_or(|policy| policy == "Always"),
+            offloaded: offloaded_condition(&whole),
             sent_to,
             controller,
-            refs: refs(&whole),
-            needs: required(&whole),
-            api_server: choose(&whole).unwrap_or(ApiServerChoice::Unclear),
+            refs: referenced_objects(&whole),
+            needs: required_objects(&whole),
+            api_server: chosen_api_server(&whole).unwrap_or(ApiServerChoice::Unclear),
             finds_ca: finds_ca(&whole),
-            eviction_delay: eviction::delay(&whole),
+            eviction_delay: eviction::toleration_delay(&whole),
             carried,
-            carried_part: part.map(|part| (changeable(&part.pod), part.unchanged)),
+            carried_part: part.map(|part| (changeable_fields(&part.pod), part.unchanged)),
             json: whole.to_string().into(),
         })
     }
@@ -168,17 +172,17 @@ impl LocalPod {
     /// A grace of zero alone does not prove that. To remove a pod that is being deleted, the API
     /// server writes a grace of zero first and deletes the object after that. If the caller
     /// disconnects in between, or the storage fails, the pod stays until somebody removes it again.
-    pub fn only_finalizers_keep_it(&self) -> bool {
+    pub fn only_finalizers_remain(&self) -> bool {
         self.deletion == Some(0) && self.has_finalizers
     }
 
     /// Its address at the provider, as the provider sees it, if it told one.
-    pub fn address_there(&self) -> Option<IpAddr> {
-        local_status::address_there(&self.json())
+    pub fn remote_address(&self) -> Option<IpAddr> {
+        local_status::remote_pod_address(&self.to_json())
     }
 
     /// Whether the shadow pod lacks a change that travels.
-    pub fn differs_from(&self, shadow: &Shadow) -> bool {
+    pub fn differs_from(&self, shadow: &ConsumerShadowPod) -> bool {
         match (&self.carried, &self.carried_part) {
             (Ok(carried), _) => *carried != shadow.carried,
             (Err(_), Some((part, unchanged))) => {
@@ -218,7 +222,7 @@ impl LocalPod {
     /// Identifies what creates it again after its deletion, by a name that the next pod shares: the
     /// UID of its controller or, in a namespace that is lent on, its own name. There the provider's
     /// side of this cluster creates a pod again that may restart.
-    pub fn recreated_by(&self, is_lent_on: bool) -> Option<String> {
+    pub fn recreation_key(&self, is_lent_on: bool) -> Option<String> {
         let controller = self
             .controller
             .as_ref()
@@ -232,14 +236,14 @@ impl LocalPod {
     }
 
     /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
     }
 }
 
 /// The charges of a provider with the default policy for a pod beyond its requests. `None` for most
 /// pods, which say what they need.
-fn surcharge(pod: &Value) -> Option<ResourceList> {
+fn default_surcharge(pod: &Value) -> Option<ResourceList> {
     let says = |container: &Value, resource: &str| {
         let amounts = ["requests", "limits"]
             .into_iter()
@@ -250,18 +254,18 @@ fn surcharge(pod: &Value) -> Option<ResourceList> {
     };
     let mut containers = ["/spec/containers", "/spec/initContainers"]
         .iter()
-        .flat_map(|list| items(pod, list));
+        .flat_map(|list| items_at(pod, list));
     if containers.all(|container| says(container, "cpu") && says(container, "memory")) {
         return None;
     }
     let spec: PodSpec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
     let requested = requests::of_pod(&spec);
-    let more = charged(spec).saturating_sub(&requested);
+    let more = default_charge(spec).saturating_sub(&requested);
     (!more.is_zero()).then_some(more)
 }
 
 /// The metadata that decisions or the provider need.
-fn travelling(metadata: ObjectMeta) -> Value {
+fn travelling_metadata(metadata: ObjectMeta) -> Value {
     json!({
         "namespace": metadata.namespace,
         "name": metadata.name,
@@ -272,41 +276,41 @@ fn travelling(metadata: ObjectMeta) -> Value {
     })
 }
 
-fn is_ready_there(pod: &Value) -> bool {
-    let mut conditions = items(pod, "/status/conditions").iter();
+fn is_remote_ready(pod: &Value) -> bool {
+    let mut conditions = items_at(pod, "/status/conditions").iter();
     conditions.any(|one| {
-        text(one, "/type") == Some("ContainersReady") && text(one, "/status") == Some("True")
+        text_at(one, "/type") == Some("ContainersReady") && text_at(one, "/status") == Some("True")
     })
 }
 
-fn labels(pod: &Value) -> Labels {
+fn pod_labels(pod: &Value) -> LabelMap {
     pod.pointer("/metadata/labels")
-        .and_then(|labels| Labels::deserialize(labels).ok())
+        .and_then(|labels| LabelMap::deserialize(labels).ok())
         .unwrap_or_default()
 }
 
-fn offloaded(pod: &Value) -> Option<OffloadedCondition> {
-    let condition = items(pod, "/status/conditions")
+fn offloaded_condition(pod: &Value) -> Option<OffloadedCondition> {
+    let condition = items_at(pod, "/status/conditions")
         .iter()
-        .find(|one| text(one, "/type") == Some(pods::OFFLOADED))?;
-    let status = match text(condition, "/status") {
+        .find(|one| text_at(one, "/type") == Some(pods::OFFLOADED))?;
+    let status = match text_at(condition, "/status") {
         Some("True") => Some(true),
         Some("False") => Some(false),
         _ => None,
     };
-    let since = text(condition, "/lastTransitionTime")
+    let since = text_at(condition, "/lastTransitionTime")
         .and_then(|time| time.parse().ok())
         .unwrap_or(Timestamp::UNIX_EPOCH);
     Some(OffloadedCondition {
         status,
-        reason: text(condition, "/reason").unwrap_or_default().to_owned(),
+        reason: text_at(condition, "/reason").unwrap_or_default().to_owned(),
         since,
     })
 }
 
 /// A shadow pod in our tenant namespace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shadow {
+pub struct ConsumerShadowPod {
     /// Namespace and name of the local pod, as far as the shadow pod has them.
     pub home: Key,
     pub pool: String,
@@ -335,12 +339,12 @@ pub struct Shadow {
     status: Option<Box<str>>,
 }
 
-impl Shadow {
+impl ConsumerShadowPod {
     /// Reduces a shadow pod.
-    pub fn of(shadow: Claimed<ShadowPod>) -> Option<Self> {
+    pub fn from_claimed(shadow: Claimed<ShadowPod>) -> Option<Self> {
         let shadow = shadow.into_unverified();
         let status = shadow.status.unwrap_or_default();
-        let pod = record_text::read(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
+        let pod = record_text::parse_object(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
         let own_grace = pod
             .pointer("/spec/terminationGracePeriodSeconds")
             .and_then(Value::as_i64);
@@ -356,7 +360,7 @@ impl Shadow {
             ),
             home: Key::new(
                 shadow.spec.namespace,
-                text(&pod, "/metadata/name").unwrap_or_default(),
+                text_at(&pod, "/metadata/name").unwrap_or_default(),
             ),
             pool: shadow.spec.pool,
             deleted_at: Claimed::new(shadow.metadata.deletion_timestamp.map(|time| time.0)),
@@ -374,11 +378,11 @@ impl Shadow {
             phase: Claimed::new(status.phase),
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_default(),
-            carried: changeable(&pod),
+            carried: changeable_fields(&pod),
             uses_api_server: shadow
                 .metadata
                 .name
-                .is_some_and(|uid| uses(&pod, &secret(&uid))),
+                .is_some_and(|uid| uses_secret(&pod, &api_server_secret_name(&uid))),
             remote_uid: status.remote_uid,
             charges: Claimed::new(
                 status
@@ -425,14 +429,14 @@ impl Shadow {
     }
 
     /// The texts of the provider's programs: a message, and the remote pod's status as JSON text.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn provider_texts(&self) -> impl Iterator<Item = &str> {
         [Some(self.message.as_str()), self.status.as_deref()]
             .into_iter()
             .flatten()
     }
 
     /// The same shadow pod, with other texts.
-    pub(crate) fn with_texts(&self, change: impl Fn(&str) -> String) -> Self {
+    pub(crate) fn with_provider_texts(&self, change: impl Fn(&str) -> String) -> Self {
         let status = self.status.as_deref().map(|status| change(status).into());
         Self {
             message: change(&self.message),
@@ -461,10 +465,10 @@ impl Shadow {
 /// The fields of a carried pod that may change while it runs: labels, annotations, images, the
 /// deadline, ephemeral containers, and requests and limits. Two carried pods with equal text need
 /// no update.
-pub(crate) fn changeable(carried: &Value) -> String {
+pub(crate) fn changeable_fields(carried: &Value) -> String {
     let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
         .iter()
-        .flat_map(|list| items(carried, list))
+        .flat_map(|list| items_at(carried, list))
         .map(|container| {
             (
                 name(container).to_owned(),
@@ -487,8 +491,8 @@ pub(crate) fn changeable(carried: &Value) -> String {
         annotations,
         images,
         deadline,
-        ephemeral::names(carried),
-        resources(carried)
+        ephemeral::container_names(carried),
+        resources_hash(carried)
     ])
     .to_string()
 }
@@ -505,7 +509,7 @@ fn without_annotations(changeable: &str, unwanted: &BTreeSet<String>) -> String 
 /// The part of a changed pod that travels, with the annotations that stay as they were in the
 /// shadow pod.
 #[must_use]
-pub fn with_unchanged(part: OutgoingPart, recorded: &Value) -> Value {
+pub fn with_recorded_annotations(part: OutgoingPart, recorded: &Value) -> Value {
     let OutgoingPart { mut pod, unchanged } = part;
     for key in unchanged {
         if let Some(value) = recorded
@@ -520,7 +524,7 @@ pub fn with_unchanged(part: OutgoingPart, recorded: &Value) -> Value {
 
 /// The pod in a shadow pod with only those fields of `carried` that may change while the pod runs.
 #[must_use]
-pub fn changed(recorded: Value, carried: &Value) -> Value {
+pub fn with_changed_fields(recorded: Value, carried: &Value) -> Value {
     let Value::Object(mut pod) = recorded else {
         return carried.clone();
     };
@@ -534,14 +538,14 @@ pub fn changed(recorded: Value, carried: &Value) -> Value {
             .and_then(Value::as_array_mut)
             .into_iter()
             .flatten();
-        for (container, wanted) in containers.zip(items(carried, &format!("/spec/{list}"))) {
+        for (container, wanted) in containers.zip(items_at(carried, &format!("/spec/{list}"))) {
             let Some(container) = container.as_object_mut() else {
                 continue;
             };
             if let Some(image) = wanted.get("image") {
                 container.insert("image".to_owned(), image.clone());
             }
-            container.insert("resources".to_owned(), resources_of(wanted));
+            container.insert("resources".to_owned(), container_resources(wanted));
         }
     }
     for field in ["activeDeadlineSeconds", "ephemeralContainers", "resources"] {
@@ -554,21 +558,21 @@ pub fn changed(recorded: Value, carried: &Value) -> Value {
 }
 
 /// Equal for pods whose containers have equal requests and limits, which a resize in place changes.
-fn resources(pod: &Value) -> u64 {
+fn resources_hash(pod: &Value) -> u64 {
     let mut asked = Map::from_iter([(
         "/".to_owned(),
         pod.pointer("/spec/resources").cloned().unwrap_or_default(),
     )]);
     for container in ["/spec/initContainers", "/spec/containers"]
         .iter()
-        .flat_map(|list| items(pod, list))
+        .flat_map(|list| items_at(pod, list))
     {
-        asked.insert(name(container).to_owned(), resources_of(container));
+        asked.insert(name(container).to_owned(), container_resources(container));
     }
-    fingerprint(&asked.into())
+    json_fingerprint(&asked.into())
 }
 
-fn resources_of(container: &Value) -> Value {
+fn container_resources(container: &Value) -> Value {
     container
         .get("resources")
         .filter(|resources| resources.is_object())
@@ -581,7 +585,7 @@ mod tests {
     use super::*;
 
     fn home(pod: Value) -> LocalPod {
-        LocalPod::of(
+        LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("liqo-provider-x", "default"),
         )
@@ -595,15 +599,18 @@ mod tests {
             "spec": {"containers": [{"name": "c", "image": "i", "brandNew": {"x": [1]}}], "alsoNew": true},
             "status": {"phase": "Running", "resize": "Proposed"}}));
         assert_eq!(
-            reduced.json().pointer("/spec/containers/0/brandNew/x/0"),
+            reduced.to_json().pointer("/spec/containers/0/brandNew/x/0"),
             Some(&json!(1))
         );
-        assert_eq!(reduced.json().pointer("/spec/alsoNew"), Some(&json!(true)));
         assert_eq!(
-            reduced.json().pointer("/status/resize"),
+            reduced.to_json().pointer("/spec/alsoNew"),
+            Some(&json!(true))
+        );
+        assert_eq!(
+            reduced.to_json().pointer("/status/resize"),
             Some(&json!("Proposed"))
         );
-        assert_eq!(reduced.json().pointer("/metadata/managedFields"), None);
+        assert_eq!(reduced.to_json().pointer("/metadata/managedFields"), None);
     }
 
     #[test]
@@ -621,7 +628,7 @@ mod tests {
         );
         assert_eq!(
             reduced.controller,
-            Some(Controller {
+            Some(OwningController {
                 kind: "Job".into(),
                 name: "j".into(),
                 uid: "o".into()
@@ -668,19 +675,19 @@ mod tests {
         };
         let bare = pod("Always", json!([]));
         assert_eq!(
-            (bare.recreated_by(true), bare.recreated_by(false)),
+            (bare.recreation_key(true), bare.recreation_key(false)),
             (Some("demo/web".into()), None),
             "whatever its labels say"
         );
-        assert_eq!(pod("Never", json!([])).recreated_by(true), None);
+        assert_eq!(pod("Never", json!([])).recreation_key(true), None);
         let owned = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]);
-        assert_eq!(pod("Always", owned).recreated_by(false), Some("o".into()));
+        assert_eq!(pod("Always", owned).recreation_key(false), Some("o".into()));
     }
 
     #[test]
     fn only_what_may_change_tells_two_carried_pods_apart() {
         let carried = |image: &str, label: &str, cpu: &str| {
-            changeable(&json!({"metadata": {"labels": {"a": label}},
+            changeable_fields(&json!({"metadata": {"labels": {"a": label}},
                 "spec": {"containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}}))
         };
         assert_eq!(carried("i:1", "x", "1"), carried("i:1", "x", "1"));
@@ -700,14 +707,17 @@ mod tests {
         let mut wanted = pod("i:2", "y", "100m");
         wanted["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
         wanted["spec"]["resources"] = json!({"limits": {"cpu": "2"}});
-        assert_ne!(changeable(&wanted), changeable(&pod("i:2", "y", "100m")));
-        let now = changed(recorded, &wanted);
+        assert_ne!(
+            changeable_fields(&wanted),
+            changeable_fields(&pod("i:2", "y", "100m"))
+        );
+        let now = with_changed_fields(recorded, &wanted);
         let mut expected = wanted.clone();
         expected["spec"]["initContainers"][0]["resources"] = json!({});
         assert_eq!(now, expected);
         assert_eq!(
-            changeable(&now),
-            changeable(&wanted),
+            changeable_fields(&now),
+            changeable_fields(&wanted),
             "a container without amounts is not sent again"
         );
         // Whatever a provider made of the record.
@@ -717,7 +727,10 @@ mod tests {
             json!({"spec": 3}),
             json!({"spec": {"containers": [3]}}),
         ] {
-            assert_eq!(changed(strange, &wanted)["metadata"]["name"], "web");
+            assert_eq!(
+                with_changed_fields(strange, &wanted)["metadata"]["name"],
+                "web"
+            );
         }
     }
 
@@ -728,7 +741,7 @@ mod tests {
             "spec": {"namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}}"#},
             "status": {"phase": "Failed", "reason": "DeadlineExceeded"}}))
         .unwrap();
-        let shadow = Shadow::of(Claimed::new(shadow)).unwrap();
+        let shadow = ConsumerShadowPod::from_claimed(Claimed::new(shadow)).unwrap();
         assert_eq!(shadow.home, Key::new("demo", "web"));
         assert_eq!(shadow.remote_status().unwrap()["phase"], "Failed");
     }

@@ -22,15 +22,15 @@ use jiff::Timestamp;
 use liqo_api::{OffloadedReason, pods};
 use serde_json::{Map, Value, json};
 
-use crate::json::{OFFER_RECLAIMED, items, set_at, text};
+use crate::json::{OFFER_RECLAIMED, items_at, set_at, text_at};
 
-pub use addresses::{Addresses, address_there, pod_addresses};
-pub use reduce::cut;
+pub use addresses::{TranslatedAddresses, remote_pod_address, translate_addresses};
 pub(crate) use reduce::reduce_status;
+pub use reduce::truncate_text;
 
 /// How the consumer sees the remote pod.
 #[derive(Debug, Clone, Copy)]
-pub struct Link<'a> {
+pub struct RemotePodView<'a> {
     /// The addresses at which this cluster reaches the remote pod, see [`pod_addresses`]; empty
     /// while the two clusters have no network. A local pod without an address gets none: Services
     /// here would send to another pod.
@@ -45,48 +45,48 @@ pub struct Link<'a> {
 }
 
 /// Merges the remote pod's reduced status (see `reduce_status`) into the local pod.
-pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Option<Value> {
+pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>) -> Option<Value> {
     if is_final(home) {
         return late_ends_patch(home, remote, link.now);
     }
     let mut status = Map::new();
-    let phase = text(remote, "/phase")
+    let phase = text_at(remote, "/phase")
         .filter(|phase| PHASES.contains(phase))
         .unwrap_or("Pending");
-    set(&mut status, home, "phase", Some(phase.into()));
-    set(
+    set_field(&mut status, home, "phase", Some(phase.into()));
+    set_field(
         &mut status,
         home,
         "reason",
-        text(remote, "/reason").map(|reason| reduce::cut(reason).into()),
+        text_at(remote, "/reason").map(|reason| reduce::truncate_text(reason).into()),
     );
-    set(
+    set_field(
         &mut status,
         home,
         "message",
-        text(remote, "/message").map(|message| reduce::cut(message).into()),
+        text_at(remote, "/message").map(|message| reduce::truncate_text(message).into()),
     );
-    start(&mut status, home, remote, link.now);
+    set_start_time(&mut status, home, remote, link.now);
     container_statuses(&mut status, home, remote, link.now);
-    addresses::show(&mut status, home, link);
+    addresses::show_addresses(&mut status, home, link);
 
-    let mut conditions = Conditions::of(home, link.now);
+    let mut conditions = ConditionChanges::of_pod(home, link.now);
     for kind in [
         "Initialized",
         "PodReadyToStartContainers",
         "ContainersReady",
     ] {
-        if let Some(theirs) = condition(remote, "/conditions", kind) {
+        if let Some(theirs) = find_condition(remote, "/conditions", kind) {
             conditions.set(
                 kind,
-                yes_or_no(theirs),
-                text(theirs, "/reason"),
-                text(theirs, "/message"),
+                condition_status(theirs),
+                text_at(theirs, "/reason"),
+                text_at(theirs, "/message"),
             );
         }
     }
-    if condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
-        let (ready, reason, message) = readiness(home, remote, link);
+    if find_condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
+        let (ready, reason, message) = pod_readiness(home, remote, link);
         conditions.set(
             "Ready",
             if ready { "True" } else { "False" },
@@ -95,28 +95,28 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
         );
     }
     // Only with the end: what a provider means to do is no news, and it may still let the pod run.
-    if let Some(theirs) = condition(remote, "/conditions", DISRUPTION_TARGET)
-        .filter(|theirs| yes_or_no(theirs) == "True")
+    if let Some(theirs) = find_condition(remote, "/conditions", DISRUPTION_TARGET)
+        .filter(|theirs| condition_status(theirs) == "True")
         && is_end(phase)
     {
         conditions.set(
             DISRUPTION_TARGET,
             "True",
-            text(theirs, "/reason"),
-            text(theirs, "/message"),
+            text_at(theirs, "/reason"),
+            text_at(theirs, "/message"),
         );
     }
-    remote_scheduling(&mut conditions, home, remote);
-    offloaded(&mut conditions, home, link.amiss);
+    set_remote_scheduling(&mut conditions, home, remote);
+    set_offloaded(&mut conditions, home, link.amiss);
     for kind in RESIZE_CONDITIONS {
-        if let Some(theirs) = condition(remote, "/conditions", kind) {
+        if let Some(theirs) = find_condition(remote, "/conditions", kind) {
             conditions.set(
                 kind,
-                yes_or_no(theirs),
-                text(theirs, "/reason"),
-                text(theirs, "/message"),
+                condition_status(theirs),
+                text_at(theirs, "/reason"),
+                text_at(theirs, "/message"),
             );
-        } else if condition(home, "/status/conditions", kind).is_some() {
+        } else if find_condition(home, "/status/conditions", kind).is_some() {
             conditions.remove(kind);
         }
     }
@@ -125,25 +125,25 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     if let Some(generation) = generation.filter(|_| !status.is_empty()) {
         // It changes with a deletion, too, and is not worth a write of its own. Some API servers
         // drop it.
-        set(
+        set_field(
             &mut status,
             home,
             "observedGeneration",
             Some(generation.into()),
         );
     }
-    patch(addresses::annotation(home, remote), status)
+    pod_status_patch(addresses::address_annotation(home, remote), status)
 }
 
 /// A kubelet says that it evicted a pod before it says how the containers ended: adds ends to a pod
 /// that has ended already.
 fn late_ends_patch(home: &Value, remote: &Value, now: Timestamp) -> Option<Value> {
-    if text(home, "/status/phase") != text(remote, "/phase") {
+    if text_at(home, "/status/phase") != text_at(remote, "/phase") {
         return None;
     }
     let mut status = Map::new();
     container_statuses(&mut status, home, remote, now);
-    patch(Map::new(), status)
+    pod_status_patch(Map::new(), status)
 }
 
 /// Adds the statuses of containers that changed.
@@ -158,7 +158,7 @@ fn container_statuses(
         ("initContainerStatuses", INIT_CONTAINERS),
         (EPHEMERAL_STATUSES, EPHEMERAL_CONTAINERS),
     ] {
-        if let Some(statuses) = containers::merged(home, remote, field, list, now) {
+        if let Some(statuses) = containers::merged_statuses(home, remote, field, list, now) {
             status.insert(field.into(), statuses.into());
         }
     }
@@ -169,23 +169,23 @@ pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) 
     if is_final(home) {
         return None;
     }
-    let mut conditions = Conditions::of(home, now);
+    let mut conditions = ConditionChanges::of_pod(home, now);
     conditions.set(
         pods::OFFLOADED,
         "False",
         Some(reason),
-        Some(&reduce::cut(message)),
+        Some(&reduce::truncate_text(message)),
     );
     let mut status = Map::new();
     conditions.put_into(&mut status);
-    patch(Map::new(), status)
+    pod_status_patch(Map::new(), status)
 }
 
 /// Ends a local pod whose remote pod is gone and must not run again: its own controller decides
 /// what to do. As for a pod whose node is gone, a Job can distinguish this from the pod's own
 /// failure by the condition `DisruptionTarget`.
 pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(
+    failed_patch(
         home,
         pods::REMOTE_POD_LOST,
         message,
@@ -198,7 +198,7 @@ pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> 
 /// Ends a local pod that was deleted before an end was recorded. Its remote pod is gone, or never
 /// existed.
 pub fn deleted_patch(home: &Value, now: Timestamp) -> Option<Value> {
-    failed(
+    failed_patch(
         home,
         "Deleted",
         "the pod was deleted before it ended",
@@ -212,7 +212,7 @@ pub fn deleted_patch(home: &Value, now: Timestamp) -> Option<Value> {
 /// after a node evicted it. A Job can distinguish this from the pod's own failure by the condition
 /// `DisruptionTarget`.
 pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(
+    failed_patch(
         home,
         "Evicted",
         message,
@@ -224,7 +224,7 @@ pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Valu
 
 /// Ends a local pod. `disruption` is the reason of [`DISRUPTION_TARGET`], if something else than
 /// the pod ended it.
-fn failed(
+fn failed_patch(
     home: &Value,
     reason: &str,
     message: &str,
@@ -236,24 +236,24 @@ fn failed(
         return None;
     }
     let mut status = Map::new();
-    set(&mut status, home, "phase", Some("Failed".into()));
-    set(&mut status, home, "reason", Some(reason.into()));
-    set(
+    set_field(&mut status, home, "phase", Some("Failed".into()));
+    set_field(&mut status, home, "reason", Some(reason.into()));
+    set_field(
         &mut status,
         home,
         "message",
-        Some(reduce::cut(message).into()),
+        Some(reduce::truncate_text(message).into()),
     );
     for field in [
         "containerStatuses",
         "initContainerStatuses",
         EPHEMERAL_STATUSES,
     ] {
-        if let Some(statuses) = containers::ended(home, field, container, now) {
+        if let Some(statuses) = containers::ended_statuses(home, field, container, now) {
             status.insert(field.into(), statuses.into());
         }
     }
-    let mut conditions = Conditions::of(home, now);
+    let mut conditions = ConditionChanges::of_pod(home, now);
     for kind in ["Ready", "ContainersReady"] {
         conditions.set(kind, "False", Some("PodFailed"), None);
     }
@@ -261,19 +261,19 @@ fn failed(
         conditions.set(DISRUPTION_TARGET, "True", Some(reason), Some(message));
     }
     conditions.put_into(&mut status);
-    patch(Map::new(), status)
+    pod_status_patch(Map::new(), status)
 }
 
 /// Makes a local pod not Ready while its peer is down. [`local_status_patch`] restores the
 /// conditions when the peer answers: nobody else does.
 pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
     if is_final(home)
-        || condition(home, "/status/conditions", "Ready")
-            .is_none_or(|ready| yes_or_no(ready) != "True")
+        || find_condition(home, "/status/conditions", "Ready")
+            .is_none_or(|ready| condition_status(ready) != "True")
     {
         return None;
     }
-    let mut conditions = Conditions::of(home, now);
+    let mut conditions = ConditionChanges::of_pod(home, now);
     conditions.set(
         "Ready",
         "False",
@@ -282,12 +282,12 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
     );
     let mut status = Map::new();
     conditions.put_into(&mut status);
-    patch(Map::new(), status)
+    pod_status_patch(Map::new(), status)
 }
 
 /// Whether a pod has ended for good.
 pub fn is_final(pod: &Value) -> bool {
-    text(pod, "/status/phase").is_some_and(is_end)
+    text_at(pod, "/status/phase").is_some_and(is_end)
 }
 
 fn is_end(phase: &str) -> bool {
@@ -302,7 +302,7 @@ pub fn lacks_ends(pod: &Value) -> bool {
 /// The reduced status of an ended pod, with the ends of containers that a later status knows;
 /// `None` if it knows none.
 pub fn with_late_ends(shown: &Value, later: &Value) -> Option<Value> {
-    let is_same_end = text(shown, "/phase") == text(later, "/phase");
+    let is_same_end = text_at(shown, "/phase") == text_at(later, "/phase");
     (is_same_end && containers::lack_ends(shown))
         .then(|| containers::with_ends(shown, later))
         .flatten()
@@ -311,13 +311,13 @@ pub fn with_late_ends(shown: &Value, later: &Value) -> Option<Value> {
 /// The reduced status of a pod that failed, with [`DISRUPTION_TARGET`] for this reason, unless it
 /// has one.
 pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)) -> Value {
-    if condition(&status, "/conditions", DISRUPTION_TARGET)
-        .is_some_and(|known| yes_or_no(known) == "True")
+    if find_condition(&status, "/conditions", DISRUPTION_TARGET)
+        .is_some_and(|known| condition_status(known) == "True")
     {
         return status;
     }
-    let mut conditions = items(&status, "/conditions").to_vec();
-    conditions.retain(|one| text(one, "/type") != Some(DISRUPTION_TARGET));
+    let mut conditions = items_at(&status, "/conditions").to_vec();
+    conditions.retain(|one| text_at(one, "/type") != Some(DISRUPTION_TARGET));
     conditions.push(
         json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}),
     );
@@ -326,14 +326,14 @@ pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)
 }
 
 /// The status of a pod, which is not Ready for this reason if it was Ready.
-pub(crate) fn not_ready(mut status: Value, (reason, message): (&str, &str)) -> Value {
+pub(crate) fn with_not_ready(mut status: Value, (reason, message): (&str, &str)) -> Value {
     for condition in status
         .get_mut("conditions")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten()
     {
-        if text(condition, "/type") == Some("Ready") && yes_or_no(condition) == "True" {
+        if text_at(condition, "/type") == Some("Ready") && condition_status(condition) == "True" {
             for (field, said) in [
                 ("status", "False"),
                 ("reason", reason),
@@ -385,10 +385,10 @@ const PEER_UNREACHABLE: (&str, &str) = (
 
 /// Ready depends on the remote containers and node, and on the readiness gates, which are the home
 /// cluster's.
-fn readiness(
+fn pod_readiness(
     home: &Value,
     remote: &Value,
-    link: &Link<'_>,
+    link: &RemotePodView<'_>,
 ) -> (bool, Option<String>, Option<String>) {
     if !link.peer_answers {
         return (
@@ -399,19 +399,19 @@ fn readiness(
     }
     // The remote pod has no gates: if its Ready differs from ContainersReady, its node is dead.
     for kind in ["ContainersReady", "Ready"] {
-        if let Some(theirs) =
-            condition(remote, "/conditions", kind).filter(|theirs| yes_or_no(theirs) != "True")
+        if let Some(theirs) = find_condition(remote, "/conditions", kind)
+            .filter(|theirs| condition_status(theirs) != "True")
         {
-            let owned = |pointer| text(theirs, pointer).map(str::to_owned);
+            let owned = |pointer| text_at(theirs, pointer).map(str::to_owned);
             return (false, owned("/reason"), owned("/message"));
         }
     }
-    for gate in items(home, "/spec/readinessGates")
+    for gate in items_at(home, "/spec/readinessGates")
         .iter()
-        .filter_map(|gate| text(gate, "/conditionType"))
+        .filter_map(|gate| text_at(gate, "/conditionType"))
     {
-        let holds = condition(home, "/status/conditions", gate)
-            .is_some_and(|condition| yes_or_no(condition) == "True");
+        let holds = find_condition(home, "/status/conditions", gate)
+            .is_some_and(|condition| condition_status(condition) == "True");
         if !holds {
             return (
                 false,
@@ -425,8 +425,8 @@ fn readiness(
 
 /// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true
 /// at home.
-fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) {
-    let Some(theirs) = condition(remote, "/conditions", "PodScheduled") else {
+fn set_remote_scheduling(conditions: &mut ConditionChanges, home: &Value, remote: &Value) {
+    let Some(theirs) = find_condition(remote, "/conditions", "PodScheduled") else {
         return;
     };
     // A provider that borrows what it lends: the cluster behind it refuses the pod, or finds no
@@ -434,36 +434,36 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
     let behind = [pods::OFFLOADED, pods::REMOTE_SCHEDULED];
     let mut behind = behind
         .into_iter()
-        .filter_map(|kind| condition(remote, "/conditions", kind));
+        .filter_map(|kind| find_condition(remote, "/conditions", kind));
     let theirs = behind
-        .find(|one| yes_or_no(one) == "False")
+        .find(|one| condition_status(one) == "False")
         .unwrap_or(theirs);
-    if yes_or_no(theirs) != "True" {
+    if condition_status(theirs) != "True" {
         conditions.set(
             pods::REMOTE_SCHEDULED,
             "False",
-            text(theirs, "/reason"),
-            text(theirs, "/message"),
+            text_at(theirs, "/reason"),
+            text_at(theirs, "/message"),
         );
-    } else if condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {
+    } else if find_condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {
         conditions.set(pods::REMOTE_SCHEDULED, "True", Some("Scheduled"), None);
     }
 }
 
 /// What a cluster behind the provider says of a pod that runs there, for this reason.
-pub fn said_behind(remote: &Value, reason: &str) -> Option<String> {
-    let shown = condition(remote, "/conditions", pods::OFFLOADED)?;
-    (text(shown, "/reason") == Some(reason))
-        .then(|| text(shown, "/message").unwrap_or_default().to_owned())
+pub fn downstream_message(remote: &Value, reason: &str) -> Option<String> {
+    let shown = find_condition(remote, "/conditions", pods::OFFLOADED)?;
+    (text_at(shown, "/reason") == Some(reason))
+        .then(|| text_at(shown, "/message").unwrap_or_default().to_owned())
 }
 
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.
-fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &str)>) {
-    let shown = condition(home, "/status/conditions", pods::OFFLOADED);
+fn set_offloaded(conditions: &mut ConditionChanges, home: &Value, amiss: Option<(&str, &str)>) {
+    let shown = find_condition(home, "/status/conditions", pods::OFFLOADED);
     let amiss_before = |shown: &Value| {
-        text(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
+        text_at(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
     };
-    let corrected = |shown: &Value| yes_or_no(shown) != "True" || amiss_before(shown);
+    let corrected = |shown: &Value| condition_status(shown) != "True" || amiss_before(shown);
     if let Some((reason, message)) = amiss {
         conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));
     } else if shown.is_some_and(corrected) {
@@ -477,15 +477,18 @@ fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &st
 }
 
 /// The start time is written once. A provider's time in the future is not believed.
-fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
-    if let (None, Some(theirs)) = (text(home, "/status/startTime"), text(remote, "/startTime")) {
+fn set_start_time(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
+    if let (None, Some(theirs)) = (
+        text_at(home, "/status/startTime"),
+        text_at(remote, "/startTime"),
+    ) {
         let theirs = theirs.parse::<Timestamp>().ok().filter(|time| *time <= now);
-        status.insert("startTime".into(), stamp(theirs.unwrap_or(now)));
+        status.insert("startTime".into(), seconds_timestamp(theirs.unwrap_or(now)));
     }
 }
 
 /// Sets or removes a field of the status, if that changes it.
-fn set(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Option<Value>) {
+fn set_field(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Option<Value>) {
     let now = home
         .pointer("/status")
         .and_then(|status| status.get(field))
@@ -495,24 +498,24 @@ fn set(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Optio
     }
 }
 
-fn condition<'a>(value: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
-    items(value, list)
+fn find_condition<'a>(value: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
+    items_at(value, list)
         .iter()
-        .find(|condition| text(condition, "/type") == Some(kind))
+        .find(|condition| text_at(condition, "/type") == Some(kind))
 }
 
-fn yes_or_no(condition: &Value) -> &str {
-    text(condition, "/status")
+fn condition_status(condition: &Value) -> &str {
+    text_at(condition, "/status")
         .filter(|status| ["True", "False"].contains(status))
         .unwrap_or("Unknown")
 }
 
 /// Times in a status have whole seconds.
-pub(crate) fn stamp(time: Timestamp) -> Value {
+pub(crate) fn seconds_timestamp(time: Timestamp) -> Value {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
 }
 
-fn patch(annotations: Map<String, Value>, status: Map<String, Value>) -> Option<Value> {
+fn pod_status_patch(annotations: Map<String, Value>, status: Map<String, Value>) -> Option<Value> {
     let mut body = Map::new();
     if !annotations.is_empty() {
         body.insert(
@@ -527,14 +530,14 @@ fn patch(annotations: Map<String, Value>, status: Map<String, Value>) -> Option<
 }
 
 /// The conditions to write: only changed ones. The API server merges them by type, so others stay.
-struct Conditions<'a> {
+struct ConditionChanges<'a> {
     home: &'a Value,
     now: Timestamp,
     changed: Vec<Value>,
 }
 
-impl<'a> Conditions<'a> {
-    fn of(home: &'a Value, now: Timestamp) -> Self {
+impl<'a> ConditionChanges<'a> {
+    fn of_pod(home: &'a Value, now: Timestamp) -> Self {
         Self {
             home,
             now,
@@ -545,9 +548,12 @@ impl<'a> Conditions<'a> {
     /// The time of the last transition is by the home cluster's clock, and changes only with the
     /// status.
     fn set(&mut self, kind: &str, status: &str, reason: Option<&str>, message: Option<&str>) {
-        let (reason, message) = (reason.map(reduce::cut), message.map(reduce::cut));
-        let before = condition(self.home, "/status/conditions", kind);
-        let said = |field: &str| before.and_then(|before| text(before, field));
+        let (reason, message) = (
+            reason.map(reduce::truncate_text),
+            message.map(reduce::truncate_text),
+        );
+        let before = find_condition(self.home, "/status/conditions", kind);
+        let said = |field: &str| before.and_then(|before| text_at(before, field));
         if said("/status") == Some(status)
             && said("/reason") == reason.as_deref()
             && said("/message") == message.as_deref()
@@ -557,7 +563,9 @@ impl<'a> Conditions<'a> {
         let since = before
             .filter(|_| said("/status") == Some(status))
             .and_then(|before| before.get("lastTransitionTime"));
-        let since = since.cloned().unwrap_or_else(|| stamp(self.now));
+        let since = since
+            .cloned()
+            .unwrap_or_else(|| seconds_timestamp(self.now));
         self.changed
             .push(json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}));
     }

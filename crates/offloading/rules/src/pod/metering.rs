@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use liqo_api::Charge;
-use liqo_metering::{Charges, Entry, SeenPod};
+use liqo_metering::{Charges, SeenPod, UsageEntry};
 
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::reported_status::ReportedStatus;
-use crate::pod::shadow_pod::Shadow;
+use crate::pod::shadow_pod::ProviderShadowPod;
 
 /// The facts by which the usage of a tenancy's pods is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub struct Metering {
 }
 
 /// The recorded charges. Charges that cannot be read count as none.
-fn recorded(reported: &ReportedStatus) -> Charges {
+fn recorded_charges(reported: &ReportedStatus) -> Charges {
     reported
         .charges
         .as_deref()
@@ -49,7 +49,7 @@ fn recorded(reported: &ReportedStatus) -> Charges {
 }
 
 /// The charges after the pod was seen now.
-pub fn with_pod(
+pub fn charges_with_pod(
     charges: &Charges,
     pod: &RemotePod,
     metering: &Metering,
@@ -60,19 +60,19 @@ pub fn with_pod(
     let seen = SeenPod {
         created: pod.created.max(metering.since).as_second(),
         ended,
-        amounts: pod.charge.charged(metering.charge),
+        amounts: pod.charge.charged_amounts(metering.charge),
         settled: metering.settled.as_second(),
     };
-    charges.seen(&seen, now.as_second())
+    charges.after_seen(&seen, now.as_second())
 }
 
 /// The text of charges; `None` if there are none.
-pub fn text(charges: &Charges) -> Option<Arc<str>> {
+pub fn charges_text(charges: &Charges) -> Option<Arc<str>> {
     (!charges.is_empty()).then(|| charges.to_string().into())
 }
 
 /// The recorded charges. They have ended if the recorded pod is none of these: then it is gone.
-fn ended_if_gone(
+fn charges_ended_if_gone(
     reported: &ReportedStatus,
     pods: &[Arc<RemotePod>],
     metering: &Metering,
@@ -85,15 +85,15 @@ fn ended_if_gone(
             .is_none_or(|uid| pod.uid == *uid)
     };
     if pods.iter().any(is_recorded) {
-        recorded(reported)
+        recorded_charges(reported)
     } else {
-        gone(reported, metering, now)
+        charges_after_gone(reported, metering, now)
     }
 }
 
 /// The text of the charges after `pod`, which is one of these pods, was seen. Without a contract
 /// nothing changes.
-pub(super) fn seen(
+pub(super) fn charges_after_seen(
     reported: &ReportedStatus,
     pods: &[Arc<RemotePod>],
     pod: &RemotePod,
@@ -103,8 +103,8 @@ pub(super) fn seen(
     let Some(metering) = metering else {
         return reported.charges.clone();
     };
-    text(&with_pod(
-        &ended_if_gone(reported, pods, metering, now),
+    charges_text(&charges_with_pod(
+        &charges_ended_if_gone(reported, pods, metering, now),
         pod,
         metering,
         now,
@@ -112,8 +112,12 @@ pub(super) fn seen(
 }
 
 /// The charges after the recorded pod was found gone.
-pub(super) fn gone(reported: &ReportedStatus, metering: &Metering, now: Timestamp) -> Charges {
-    recorded(reported).gone(
+pub(super) fn charges_after_gone(
+    reported: &ReportedStatus,
+    metering: &Metering,
+    now: Timestamp,
+) -> Charges {
+    recorded_charges(reported).after_gone(
         now.as_second(),
         metering.unwatched_since.map(Timestamp::as_second),
     )
@@ -121,29 +125,30 @@ pub(super) fn gone(reported: &ReportedStatus, metering: &Metering, now: Timestam
 
 /// The entries, at this time, of a shadow pod that has these pods. Its name is the UID of the local
 /// pod.
-pub fn entries(
+pub fn usage_entries(
     uid: &str,
-    shadow: &Shadow,
+    shadow: &ProviderShadowPod,
     pods: &[Arc<RemotePod>],
     metering: &Metering,
     now: Timestamp,
-) -> Vec<Entry> {
+) -> Vec<UsageEntry> {
     let now = shadow.charged_until(now);
-    let before = ended_if_gone(&shadow.reported, pods, metering, now);
+    let before = charges_ended_if_gone(&shadow.reported, pods, metering, now);
     let charges = pods.iter().fold(before, |charges, pod| {
-        with_pod(&charges, pod, metering, now)
+        charges_with_pod(&charges, pod, metering, now)
     });
     charges.entries(uid, &shadow.pool, now.as_second())
 }
 
 /// The entries, at this time, of a pod whose shadow pod is gone and was never seen.
-pub fn orphan_entries(
+pub fn orphan_usage_entries(
     uid: &str,
     pod: &RemotePod,
     metering: &Metering,
     now: Timestamp,
-) -> Vec<Entry> {
-    let charges = with_pod(&Charges::default(), pod, metering, now).gone(now.as_second(), None);
+) -> Vec<UsageEntry> {
+    let charges =
+        charges_with_pod(&Charges::default(), pod, metering, now).after_gone(now.as_second(), None);
     charges.entries(uid, &pod.pool, now.as_second())
 }
 
@@ -157,23 +162,25 @@ mod tests {
     use super::*;
     use crate::fixtures::pod;
     use crate::namespace::mapped::{Destination, DestinationState};
-    use crate::pod::remote::{Live, Snapshot, Step, decide};
-    use crate::pod::shadow_pod::Shadow;
+    use crate::pod::remote::{LivePod, ShadowPodSnapshot, ShadowPodStep, decide_shadow_pod};
+    use crate::pod::shadow_pod::ProviderShadowPod;
 
     fn second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn shadow(deleted: Option<i64>) -> Arc<Shadow> {
+    fn shadow(deleted: Option<i64>) -> Arc<ProviderShadowPod> {
         let template =
             json!({ "metadata": { "name": "web" }, "spec": { "containers": [] } }).to_string();
         let object = json!({ "metadata": { "name": "home-uid", "generation": 1,
             "deletionTimestamp": deleted.map(|at| second(at).to_string()) },
             "spec": { "namespace": "demo", "pool": "default", "pod": template } });
-        Arc::new(Shadow::reduce(serde_json::from_value(object).unwrap()))
+        Arc::new(ProviderShadowPod::from_shadow_pod(
+            serde_json::from_value(object).unwrap(),
+        ))
     }
 
-    fn snapshot(deleted: Option<i64>, now: i64) -> Snapshot {
+    fn snapshot(deleted: Option<i64>, now: i64) -> ShadowPodSnapshot {
         let metering = Metering {
             charge: Charge::Requests,
             settled: second(0),
@@ -181,7 +188,7 @@ mod tests {
             is_stored: false,
             unwatched_since: None,
         };
-        Snapshot {
+        ShadowPodSnapshot {
             shadow: shadow(deleted),
             reported: ReportedStatus::default(),
             expected_uid: None,
@@ -189,7 +196,7 @@ mod tests {
             observed_deletion: false,
             ended_and_gone: None,
             name_taken: false,
-            live: Live::NotAsked,
+            live: LivePod::NotAsked,
             refusal: None,
             destination: Destination {
                 namespace: "demo-rome-aaaaaa".into(),
@@ -216,8 +223,8 @@ mod tests {
         }))
     }
 
-    fn reported(step: Step) -> ReportedStatus {
-        let Step::Report(status) = step else {
+    fn reported(step: ShadowPodStep) -> ReportedStatus {
+        let ShadowPodStep::Report(status) = step else {
             panic!("{step:?}")
         };
         status
@@ -225,19 +232,19 @@ mod tests {
 
     #[test]
     fn the_first_status_says_since_when_a_pod_is_charged() {
-        let running = Snapshot {
+        let running = ShadowPodSnapshot {
             seen: vec![remote(100, |_| {})],
             ..snapshot(None, 102)
         };
         assert_eq!(
-            reported(decide(&running)).charges.as_deref(),
+            reported(decide_shadow_pod(&running)).charges.as_deref(),
             Some("100- cpu=1,pods=1")
         );
-        let without_contract = Snapshot {
+        let without_contract = ShadowPodSnapshot {
             metering: None,
             ..running
         };
-        assert_eq!(reported(decide(&without_contract)).charges, None);
+        assert_eq!(reported(decide_shadow_pod(&without_contract)).charges, None);
     }
 
     #[test]
@@ -252,7 +259,7 @@ mod tests {
             charges: Some("100- cpu=1,pods=1".into()),
             ..ReportedStatus::default()
         };
-        let status = reported(decide(&Snapshot {
+        let status = reported(decide_shadow_pod(&ShadowPodSnapshot {
             seen: vec![ended],
             reported: before,
             ..snapshot(None, 400)
@@ -269,21 +276,21 @@ mod tests {
             charges: Some("100- cpu=1".into()),
             ..ReportedStatus::default()
         };
-        let gone = Snapshot {
+        let gone = ShadowPodSnapshot {
             reported,
             expected_uid: Some("u1".into()),
             observed_deletion: true,
             ..snapshot(Some(200), 215)
         };
-        let Step::StoreUsage(charges) = decide(&gone) else {
+        let ShadowPodStep::StoreUsage(charges) = decide_shadow_pod(&gone) else {
             panic!("released")
         };
         assert_eq!(charges.to_string(), "100-215 cpu=1");
-        let later = Snapshot {
+        let later = ShadowPodSnapshot {
             now: second(900),
             ..gone.clone()
         };
-        let Step::StoreUsage(charges) = decide(&later) else {
+        let ShadowPodStep::StoreUsage(charges) = decide_shadow_pod(&later) else {
             panic!("released")
         };
         assert_eq!(
@@ -296,42 +303,42 @@ mod tests {
             ..metering
         });
         assert_eq!(
-            decide(&Snapshot {
+            decide_shadow_pod(&ShadowPodSnapshot {
                 metering,
                 ..gone.clone()
             }),
-            Step::Release
+            ShadowPodStep::Release
         );
         assert_eq!(
-            decide(&Snapshot {
+            decide_shadow_pod(&ShadowPodSnapshot {
                 metering: None,
                 ..gone
             }),
-            Step::Release
+            ShadowPodStep::Release
         );
         assert_eq!(
-            decide(&Snapshot {
+            decide_shadow_pod(&ShadowPodSnapshot {
                 observed_deletion: true,
                 ..snapshot(Some(200), 215)
             }),
-            Step::Release,
+            ShadowPodStep::Release,
             "it never ran"
         );
     }
 
     #[test]
     fn a_pod_is_not_deleted_before_it_is_known_since_when_it_is_charged() {
-        let unreported = Snapshot {
+        let unreported = ShadowPodSnapshot {
             seen: vec![remote(100, |_| {})],
             ..snapshot(Some(101), 101)
         };
-        let status = reported(decide(&unreported));
+        let status = reported(decide_shadow_pod(&unreported));
         assert_eq!(status.charges.as_deref(), Some("100- cpu=1,pods=1"));
-        let step = decide(&Snapshot {
+        let step = decide_shadow_pod(&ShadowPodSnapshot {
             reported: status,
             ..unreported
         });
-        assert!(matches!(step, Step::Delete(..)), "{step:?}");
+        assert!(matches!(step, ShadowPodStep::Delete(..)), "{step:?}");
     }
 
     #[test]
@@ -346,20 +353,20 @@ mod tests {
             namespace: "demo-rome-aaaaaa".into(),
             state,
         };
-        let vanished = Snapshot {
+        let vanished = ShadowPodSnapshot {
             reported: before,
             expected_uid: Some("u1".into()),
-            live: Live::Absent,
+            live: LivePod::Absent,
             destination,
             ..snapshot(None, 300)
         };
-        let status = reported(decide(&vanished));
+        let status = reported(decide_shadow_pod(&vanished));
         assert_eq!(
             (status.phase, status.charges.as_deref()),
             (ShadowPodPhase::Pending, Some("100-300 cpu=1"))
         );
         let metering = unwatched(&vanished, 220);
-        let status = reported(decide(&Snapshot {
+        let status = reported(decide_shadow_pod(&ShadowPodSnapshot {
             metering,
             ..vanished
         }));
@@ -372,7 +379,7 @@ mod tests {
 
     /// The same where this process never saw the recorded pod, and the former one was alive until
     /// this second.
-    fn unwatched(snapshot: &Snapshot, since: i64) -> Option<Metering> {
+    fn unwatched(snapshot: &ShadowPodSnapshot, since: i64) -> Option<Metering> {
         snapshot.metering.clone().map(|metering| Metering {
             unwatched_since: Some(second(since)),
             ..metering
@@ -393,14 +400,14 @@ mod tests {
         let again = Arc::new(pod("web", "u2", |object| {
             object["metadata"]["creationTimestamp"] = second(300).to_string().into();
         }));
-        let created = Snapshot {
+        let created = ShadowPodSnapshot {
             reported: running_before("100- cpu=1,pods=1"),
             expected_uid: Some("u1".into()),
-            live: Live::Ours(again),
+            live: LivePod::Ours(again),
             ..snapshot(None, 301)
         };
         let metering = unwatched(&created, 220);
-        let status = reported(decide(&Snapshot {
+        let status = reported(decide_shadow_pod(&ShadowPodSnapshot {
             metering,
             ..created
         }));
@@ -417,9 +424,9 @@ mod tests {
         pods: &[Arc<RemotePod>],
         unwatched_since: Option<i64>,
     ) -> Vec<String> {
-        let shadow = Shadow {
+        let shadow = ProviderShadowPod {
             reported: running_before("100- cpu=1,pods=1"),
-            ..Shadow::clone(&shadow(deleted))
+            ..ProviderShadowPod::clone(&shadow(deleted))
         };
         let unwatched_since = unwatched_since.map(second);
         let metering = Metering {
@@ -429,7 +436,7 @@ mod tests {
             is_stored: false,
             unwatched_since,
         };
-        entries("home-uid", &shadow, pods, &metering, second(now))
+        usage_entries("home-uid", &shadow, pods, &metering, second(now))
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -486,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_a_later_shadow_pod_adopted_is_charged_there_only_after_the_former_one() {
-        let snapshot = Snapshot {
+        let snapshot = ShadowPodSnapshot {
             seen: vec![remote(100, |_| {})],
             ..snapshot(None, 160)
         };
@@ -494,7 +501,7 @@ mod tests {
             since: second(150),
             ..metering
         });
-        let status = reported(decide(&Snapshot {
+        let status = reported(decide_shadow_pod(&ShadowPodSnapshot {
             metering,
             ..snapshot
         }));

@@ -17,8 +17,8 @@ use std::collections::BTreeSet;
 use liqo_api::{PlacementStrategy, PodOffloadingStrategy, PodPlacement, ResourceList, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, set_at, text};
-use crate::node::priced::{Cost, PricedNode, by_cost, costs};
+use crate::json::{items_at, set_at, text_at};
+use crate::node::priced::{HourlyCost, PricedNode, costs_by_node, nodes_by_cost};
 
 /// Maximum number of virtual nodes that get a weight. The best ones do.
 pub const MAX_NODES: usize = 64;
@@ -40,7 +40,7 @@ const LABELS_OF_ONE_POD: [&str; 4] = [
 
 /// Nodes that are equally good for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Class<'a> {
+pub struct NodeClass<'a> {
     /// Whether this cluster's own nodes are among them.
     pub own: bool,
     /// Names of virtual nodes.
@@ -49,7 +49,7 @@ pub struct Class<'a> {
 
 /// The facts on which the preference of a pod depends.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct PreferenceFacts<'a> {
     pub placement: &'a PodPlacement,
     pub strategy: PodOffloadingStrategy,
     /// The virtual nodes on which the pod may run.
@@ -61,12 +61,12 @@ pub struct Facts<'a> {
 }
 
 /// The nodes in classes, the best class first. Nodes in no class are worse than all.
-pub fn classes<'a>(facts: &Facts<'a>) -> Vec<Class<'a>> {
+pub fn node_classes<'a>(facts: &PreferenceFacts<'a>) -> Vec<NodeClass<'a>> {
     let own_allowed = facts.strategy != PodOffloadingStrategy::Remote;
     match facts.placement.strategy {
         PlacementStrategy::Spread => Vec::new(),
         PlacementStrategy::OwnFirst => {
-            let own = own_allowed.then(|| Class {
+            let own = own_allowed.then(|| NodeClass {
                 own: true,
                 nodes: BTreeSet::new(),
             });
@@ -75,26 +75,26 @@ pub fn classes<'a>(facts: &Facts<'a>) -> Vec<Class<'a>> {
                 .collect()
         }
         PlacementStrategy::Cheapest => cheapest_first(facts, own_allowed),
-        PlacementStrategy::FixedOrder => in_order(facts, own_allowed),
+        PlacementStrategy::FixedOrder => classes_in_order(facts, own_allowed),
     }
 }
 
 /// `own`: this cluster's own nodes are among them, and cost nothing.
-fn cheapest_first<'a>(facts: &Facts<'a>, own: bool) -> Vec<Class<'a>> {
-    let mut classes = by_cost(&costs(facts.amounts, facts.nodes));
+fn cheapest_first<'a>(facts: &PreferenceFacts<'a>, own: bool) -> Vec<NodeClass<'a>> {
+    let mut classes = nodes_by_cost(&costs_by_node(facts.amounts, facts.nodes));
     if own {
-        classes.entry(Cost::NOTHING).or_default();
+        classes.entry(HourlyCost::NOTHING).or_default();
     }
     classes
         .into_iter()
-        .map(|(cost, nodes)| Class {
-            own: own && cost == Cost::NOTHING,
+        .map(|(cost, nodes)| NodeClass {
+            own: own && cost == HourlyCost::NOTHING,
             nodes,
         })
         .collect()
 }
 
-fn in_order<'a>(facts: &Facts<'a>, own_allowed: bool) -> Vec<Class<'a>> {
+fn classes_in_order<'a>(facts: &PreferenceFacts<'a>, own_allowed: bool) -> Vec<NodeClass<'a>> {
     let mut left: Vec<&PricedNode> = facts.nodes.to_vec();
     let mut own_left = own_allowed;
     let class = |name: &String| {
@@ -103,12 +103,12 @@ fn in_order<'a>(facts: &Facts<'a>, own_allowed: bool) -> Vec<Class<'a>> {
         let own = own_left && name == facts.own_name;
         own_left &= !own;
         let called = left.extract_if(.., |node| !own && node.is_called(name));
-        Class {
+        NodeClass {
             own,
             nodes: called.map(|node| node.name.as_str()).collect(),
         }
     };
-    let classes: Vec<Class> = facts.placement.order.iter().map(class).collect();
+    let classes: Vec<NodeClass> = facts.placement.order.iter().map(class).collect();
     classes
         .into_iter()
         .filter(|class| class.own || !class.nodes.is_empty())
@@ -117,7 +117,7 @@ fn in_order<'a>(facts: &Facts<'a>, own_allowed: bool) -> Vec<Class<'a>> {
 
 /// Weights for this many classes: from 100 to 1 by an equal ratio, rounded up, and each less than
 /// the one before. At most 100 classes.
-pub fn weights(classes: usize) -> Vec<i32> {
+pub fn class_weights(classes: usize) -> Vec<i32> {
     let steps = i32::try_from(classes.saturating_sub(1)).unwrap_or(MAX_WEIGHT);
     let log = |number: i32| f64::from(number).ln();
     // The smallest weight of at least 100^(step / steps). The tolerance is far below the distance
@@ -145,7 +145,7 @@ pub fn weights(classes: usize) -> Vec<i32> {
 }
 
 /// The preferred terms for these classes, with at most [`MAX_NODES`] virtual nodes.
-pub fn terms(classes: &[Class]) -> Vec<Value> {
+pub fn preferred_terms(classes: &[NodeClass]) -> Vec<Value> {
     let mut room = MAX_NODES;
     let mut kept: Vec<(bool, Vec<&str>)> = Vec::new();
     for class in classes.iter().take(MAX_NODES) {
@@ -156,12 +156,12 @@ pub fn terms(classes: &[Class]) -> Vec<Value> {
         }
     }
     let mut terms = Vec::new();
-    for (weight, (own, nodes)) in weights(kept.len()).into_iter().zip(kept) {
+    for (weight, (own, nodes)) in class_weights(kept.len()).into_iter().zip(kept) {
         if own {
-            terms.push(term(weight, &json!({"key": labels::TYPE, "operator": "NotIn", "values": [labels::TYPE_VIRTUAL_NODE]})));
+            terms.push(preferred_term(weight, &json!({"key": labels::TYPE, "operator": "NotIn", "values": [labels::TYPE_VIRTUAL_NODE]})));
         }
         if !nodes.is_empty() {
-            terms.push(term(
+            terms.push(preferred_term(
                 weight,
                 &json!({"key": HOSTNAME, "operator": "In", "values": nodes}),
             ));
@@ -170,32 +170,33 @@ pub fn terms(classes: &[Class]) -> Vec<Value> {
     terms
 }
 
-fn term(weight: i32, expression: &Value) -> Value {
-    json!({"weight": weight, "preference": {"matchExpressions": [mark(), expression]}})
+fn preferred_term(weight: i32, expression: &Value) -> Value {
+    json!({"weight": weight, "preference": {"matchExpressions": [marker_requirement(), expression]}})
 }
 
 /// A requirement that every node meets, and that nobody else writes.
-pub(super) fn mark() -> Value {
+pub(super) fn marker_requirement() -> Value {
     json!({"key": labels::PLACEMENT, "operator": "DoesNotExist"})
 }
 
-fn is_ours(term: &Value) -> bool {
-    items(term, "/preference/matchExpressions").contains(&mark())
+fn has_marker(term: &Value) -> bool {
+    items_at(term, "/preference/matchExpressions").contains(&marker_requirement())
 }
 
 /// Adds the preference to the JSON patch of a pod that may leave. A second run changes nothing.
-pub fn prefer(pod: &Value, patch: &mut Vec<Value>, facts: &Facts) {
+pub fn add_preference(pod: &Value, patch: &mut Vec<Value>, facts: &PreferenceFacts) {
     if facts.placement.strategy == PlacementStrategy::Spread {
-        patch.extend(spread(pod, facts.strategy));
+        patch.extend(spread_constraint(pod, facts.strategy));
     }
     let before = patch
         .iter_mut()
-        .find(|operation| text(operation, "/path") == Some(AFFINITY));
+        .find(|operation| text_at(operation, "/path") == Some(AFFINITY));
     let affinity = before
         .as_ref()
         .and_then(|operation| operation.get("value"))
         .or_else(|| pod.pointer(AFFINITY));
-    let Some(affinity) = with_terms(affinity, terms(&classes(facts))) else {
+    let Some(affinity) = affinity_with_terms(affinity, preferred_terms(&node_classes(facts)))
+    else {
         return;
     };
     let operation = json!({"op": "add", "path": AFFINITY, "value": affinity});
@@ -206,12 +207,12 @@ pub fn prefer(pod: &Value, patch: &mut Vec<Value>, facts: &Facts) {
 }
 
 /// The affinity with these terms of ours and the user's; `None` if it is so already.
-fn with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Value> {
+fn affinity_with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Value> {
     let mut affinity = affinity.cloned().unwrap_or_default();
-    let now = items(&affinity, PREFERRED);
+    let now = items_at(&affinity, PREFERRED);
     let wanted: Vec<Value> = now
         .iter()
-        .filter(|term| !is_ours(term))
+        .filter(|term| !has_marker(term))
         .cloned()
         .chain(ours)
         .collect();
@@ -231,8 +232,8 @@ fn with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Value> {
 
 /// A soft constraint that spreads the pods with the same labels. A pod that has constraints keeps
 /// only these.
-fn spread(pod: &Value, strategy: PodOffloadingStrategy) -> Option<Value> {
-    if !items(pod, CONSTRAINTS).is_empty() {
+fn spread_constraint(pod: &Value, strategy: PodOffloadingStrategy) -> Option<Value> {
+    if !items_at(pod, CONSTRAINTS).is_empty() {
         return None;
     }
     let all = pod.pointer("/metadata/labels").and_then(Value::as_object)?;

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use liqo_api::{Key, rfc3339};
 use liqo_quantity::ResourceList;
 
-use crate::pod::admission::{Offer, Turn};
+use crate::pod::admission::{AdmissionPosition, PoolOffer};
 
 /// The offer of a pool with pods counts as gone after it has been missing for this time.
 pub(crate) const MISSING: Duration = Duration::from_mins(1);
@@ -23,7 +23,7 @@ pub(crate) const MISSING: Duration = Duration::from_mins(1);
 pub struct ChargedPod {
     pub shadow: Key,
     /// Its position in the order of admission.
-    pub turn: Turn,
+    pub turn: AdmissionPosition,
     pub amounts: ResourceList,
     /// Whether it is ending already, so that its resources will be free.
     pub is_ending: bool,
@@ -35,15 +35,15 @@ pub struct ChargedPod {
 
 /// The offer of a pool.
 #[derive(Clone, Copy, Debug)]
-pub enum Pool<'a> {
-    Offered(&'a Offer),
+pub enum PoolState<'a> {
+    Offered(&'a PoolOffer),
     /// There is none, for this long.
     Missing(Duration),
 }
 
 /// A pod whose room or node is taken back, with the reason for its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TakenBack {
+pub enum PodReclaim {
     /// It ends.
     Now(String),
     /// It ends when the notice is over, unless its consumer moves it before.
@@ -52,35 +52,40 @@ pub enum TakenBack {
 
 /// The pods that end, and the time until the next decision even if nothing changes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct ReclaimPlan {
     /// By their shadow pods.
-    pub taken_back: BTreeMap<Key, TakenBack>,
+    pub taken_back: BTreeMap<Key, PodReclaim>,
     /// Time until the next decision is due.
     pub again: Option<Duration>,
 }
 
 /// Decides which pods of a pool end now, and which ones later.
-pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan {
+pub fn plan_reclaim(
+    name: &str,
+    pool: PoolState,
+    pods: &[ChargedPod],
+    now: Timestamp,
+) -> ReclaimPlan {
     let all = |reason: &str| {
         let staying = pods.iter().filter(|pod| !pod.is_ending);
         let taken_back = staying
-            .map(|pod| (pod.shadow.clone(), TakenBack::Now(reason.to_owned())))
+            .map(|pod| (pod.shadow.clone(), PodReclaim::Now(reason.to_owned())))
             .collect();
-        Plan {
+        ReclaimPlan {
             taken_back,
             again: None,
         }
     };
     let offer = match pool {
-        Pool::Missing(_) if pods.is_empty() => return Plan::default(),
-        Pool::Missing(since) if since < MISSING => {
-            return Plan {
+        PoolState::Missing(_) if pods.is_empty() => return ReclaimPlan::default(),
+        PoolState::Missing(since) if since < MISSING => {
+            return ReclaimPlan {
                 again: Some(MISSING.saturating_sub(since)),
-                ..Plan::default()
+                ..ReclaimPlan::default()
             };
         }
-        Pool::Missing(_) => return all(&format!("pool {name} is no longer offered")),
-        Pool::Offered(offer) => offer,
+        PoolState::Missing(_) => return all(&format!("pool {name} is no longer offered")),
+        PoolState::Offered(offer) => offer,
     };
     if offer.withdrawal.is_some_and(|due| due <= now) {
         return all(&format!("pool {name} was taken back as a whole"));
@@ -90,28 +95,28 @@ pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan
         .flatten()
         .filter(|due| *due > now)
         .min();
-    Plan {
-        taken_back: taken_back(name, offer, pods, now),
+    ReclaimPlan {
+        taken_back: pods_to_reclaim(name, offer, pods, now),
         again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
     }
 }
 
 /// The pods for which a pool that goes on has no node or no room.
-fn taken_back(
+fn pods_to_reclaim(
     name: &str,
-    offer: &Offer,
+    offer: &PoolOffer,
     pods: &[ChargedPod],
     now: Timestamp,
-) -> BTreeMap<Key, TakenBack> {
+) -> BTreeMap<Key, PodReclaim> {
     let is_due = |time: Option<Timestamp>| time.is_some_and(|due| due <= now);
     let staying = pods.iter().filter(|pod| !pod.is_ending);
     let (in_pool, left): (Vec<&ChargedPod>, Vec<_>) =
         staying.partition(|pod| pod.is_in_pool || offer.drain.is_none());
     let elsewhere = match offer.drain.filter(|due| *due > now) {
-        None => TakenBack::Now(format!(
+        None => PodReclaim::Now(format!(
             "pool {name} has other nodes now, and the pod was on one that is not in it any more"
         )),
-        Some(due) => TakenBack::AfterNotice(format!(
+        Some(due) => PodReclaim::AfterNotice(format!(
             "the pod ends at {}, because its pool has other nodes now",
             rfc3339(due)
         )),
@@ -123,17 +128,17 @@ fn taken_back(
         in_pool.into_iter().chain(left.iter().copied()).collect()
     };
     let (beyond, notice) = match (offer.reclaim.filter(|due| *due > now), &offer.reclaim_to) {
-        (None, _) if is_due(offer.reclaim) => (beyond(&offer.hard, stays), None),
-        (Some(due), Some(hard)) => (beyond(hard, stays), Some(due)),
+        (None, _) if is_due(offer.reclaim) => (pods_beyond(&offer.hard, stays), None),
+        (Some(due), Some(hard)) => (pods_beyond(hard, stays), Some(due)),
         _ => (Vec::new(), None),
     };
     let among = |short: &str| format!("among the youngest of those that use too much of {short}");
     let smaller = |short: &str| match notice {
-        None => TakenBack::Now(format!(
+        None => PodReclaim::Now(format!(
             "pool {name} became smaller, and the pod was {}",
             among(short)
         )),
-        Some(due) => TakenBack::AfterNotice(format!(
+        Some(due) => PodReclaim::AfterNotice(format!(
             "the pod ends at {}, because its pool becomes smaller, and it is {}",
             rfc3339(due),
             among(short)
@@ -156,7 +161,10 @@ fn taken_back(
 
 /// The youngest pods without which the others fit, each with the resources that are short; before
 /// them those that end anyway. A pod that uses none of these stays: its end would free nothing.
-fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a ChargedPod>) -> Vec<(&'a ChargedPod, String)> {
+fn pods_beyond<'a>(
+    hard: &ResourceList,
+    mut pods: Vec<&'a ChargedPod>,
+) -> Vec<(&'a ChargedPod, String)> {
     pods.sort_by(|one, other| (other.ends_behind, &other.turn).cmp(&(one.ends_behind, &one.turn)));
     let mut used: ResourceList = pods.iter().map(|pod| &pod.amounts).sum();
     let mut ending = Vec::new();
@@ -194,7 +202,7 @@ mod tests {
     }
 
     fn pod(uid: &str, created: i64, requests: &str) -> ChargedPod {
-        let turn = Turn {
+        let turn = AdmissionPosition {
             created: at(created),
             uid: uid.into(),
         };
@@ -208,20 +216,22 @@ mod tests {
         }
     }
 
-    fn offer(hard: &str) -> Offer {
+    fn offer(hard: &str) -> PoolOffer {
         fixtures::offer(list(hard))
     }
 
-    fn ending(pool: Pool, pods: &[ChargedPod], now: i64) -> Vec<String> {
-        let all = plan("default", pool, pods, at(now)).taken_back.into_iter();
-        all.filter(|(_, one)| matches!(one, TakenBack::Now(_)))
+    fn ending(pool: PoolState, pods: &[ChargedPod], now: i64) -> Vec<String> {
+        let all = plan_reclaim("default", pool, pods, at(now))
+            .taken_back
+            .into_iter();
+        all.filter(|(_, one)| matches!(one, PodReclaim::Now(_)))
             .map(|(key, _)| key.name)
             .collect()
     }
 
     /// What the owner of the first of the pods reads.
-    fn told(offer: &Offer, pods: &[ChargedPod], now: i64) -> TakenBack {
-        plan("default", Pool::Offered(offer), pods, at(now))
+    fn told(offer: &PoolOffer, pods: &[ChargedPod], now: i64) -> PodReclaim {
+        plan_reclaim("default", PoolState::Offered(offer), pods, at(now))
             .taken_back
             .into_values()
             .next()
@@ -230,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_youngest_pods_beyond_the_offer_end_when_the_reclaim_is_due_and_not_before() {
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim: Some(at(100)),
             ..offer("cpu=2,pods=9")
         };
@@ -240,18 +250,18 @@ mod tests {
             pod("b", 5, "cpu=1,pods=1"),
             pod("a", 5, "cpu=1,pods=1"),
         ];
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 99), [""; 0]);
+        assert_eq!(ending(PoolState::Offered(&offer), &pods, 99), [""; 0]);
         assert_eq!(
-            plan("default", Pool::Offered(&offer), &pods, at(99)).again,
+            plan_reclaim("default", PoolState::Offered(&offer), &pods, at(99)).again,
             Some(Duration::from_secs(1))
         );
         assert_eq!(
-            ending(Pool::Offered(&offer), &pods, 100),
+            ending(PoolState::Offered(&offer), &pods, 100),
             ["b", "young"],
             "of two of one age the later UID ends"
         );
         assert_eq!(
-            plan("default", Pool::Offered(&offer), &pods, at(100)).again,
+            plan_reclaim("default", PoolState::Offered(&offer), &pods, at(100)).again,
             None
         );
     }
@@ -259,7 +269,7 @@ mod tests {
     #[test]
     fn before_a_reclaim_is_due_those_that_will_end_are_told_when() {
         let to = Some(list("cpu=1,pods=9"));
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim: Some(at(100)),
             reclaim_to: to,
             ..offer("cpu=3,pods=9")
@@ -269,13 +279,13 @@ mod tests {
             pod("young", 2, "cpu=1,pods=1"),
             pod("last", 3, "pods=1"),
         ];
-        let told = plan("default", Pool::Offered(&offer), &pods, at(99)).taken_back;
+        let told = plan_reclaim("default", PoolState::Offered(&offer), &pods, at(99)).taken_back;
         let why = "the pod ends at 1970-01-01T00:01:40Z, because its pool becomes smaller, and it is among the youngest of those that use too much of cpu";
         assert_eq!(
             told,
             [(
                 Key::new("t", "young"),
-                TakenBack::AfterNotice(why.to_owned())
+                PodReclaim::AfterNotice(why.to_owned())
             )]
             .into()
         );
@@ -284,7 +294,7 @@ mod tests {
             ..pod
         });
         assert_eq!(
-            plan("default", Pool::Offered(&offer), &moving, at(99)).taken_back,
+            plan_reclaim("default", PoolState::Offered(&offer), &moving, at(99)).taken_back,
             BTreeMap::new(),
             "the others fit"
         );
@@ -293,7 +303,7 @@ mod tests {
     #[test]
     fn those_that_end_anyway_go_first_and_of_two_ends_the_earlier_one_is_told() {
         let to = Some(list("cpu=1,pods=9"));
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim: Some(at(100)),
             reclaim_to: to,
             drain: Some(at(50)),
@@ -304,7 +314,7 @@ mod tests {
             ..pod("old", 1, "cpu=1,pods=1")
         };
         let pods = [old.clone(), pod("young", 2, "cpu=1,pods=1")];
-        let told = plan("default", Pool::Offered(&offer), &pods, at(10)).taken_back;
+        let told = plan_reclaim("default", PoolState::Offered(&offer), &pods, at(10)).taken_back;
         assert_eq!(
             told.into_keys().map(|key| key.name).collect::<Vec<_>>(),
             ["old"]
@@ -316,7 +326,7 @@ mod tests {
             },
             pods[1].clone(),
         ];
-        let TakenBack::AfterNotice(why) = self::told(&offer, &both, 10) else {
+        let PodReclaim::AfterNotice(why) = self::told(&offer, &both, 10) else {
             panic!("it ends later")
         };
         assert!(why.contains("ends at 1970-01-01T00:00:50Z"), "{why}");
@@ -324,12 +334,16 @@ mod tests {
 
     #[test]
     fn pods_within_the_offer_stay_even_when_a_reclaim_is_due() {
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim: Some(at(1)),
             ..offer("cpu=2,pods=9")
         };
         assert_eq!(
-            ending(Pool::Offered(&offer), &[pod("a", 1, "cpu=2,pods=1")], 100),
+            ending(
+                PoolState::Offered(&offer),
+                &[pod("a", 1, "cpu=2,pods=1")],
+                100
+            ),
             [""; 0]
         );
     }
@@ -338,7 +352,7 @@ mod tests {
     fn a_smaller_offer_alone_ends_no_pod() {
         assert_eq!(
             ending(
-                Pool::Offered(&offer("cpu=0")),
+                PoolState::Offered(&offer("cpu=0")),
                 &[pod("a", 1, "cpu=2,pods=1")],
                 100
             ),
@@ -348,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_uses_nothing_of_what_is_short_stays() {
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim: Some(at(1)),
             ..offer("cpu=9,pods=9")
         };
@@ -356,8 +370,8 @@ mod tests {
             pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"),
             pod("plain", 2, "cpu=1,pods=1"),
         ];
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
-        let TakenBack::Now(why) = told(&offer, &pods, 100) else {
+        assert_eq!(ending(PoolState::Offered(&offer), &pods, 100), ["gpu"]);
+        let PodReclaim::Now(why) = told(&offer, &pods, 100) else {
             panic!("it ends now")
         };
         assert!(
@@ -368,7 +382,7 @@ mod tests {
 
     #[test]
     fn pods_on_former_nodes_end_when_the_drain_is_due_and_make_room_for_those_that_stay() {
-        let offer = Offer {
+        let offer = PoolOffer {
             drain: Some(at(100)),
             reclaim: Some(at(50)),
             ..offer("cpu=1,pods=9")
@@ -381,20 +395,20 @@ mod tests {
             pod("young", 9, "cpu=1"),
         ];
         assert_eq!(
-            plan("default", Pool::Offered(&offer), &pods, at(20)).again,
+            plan_reclaim("default", PoolState::Offered(&offer), &pods, at(20)).again,
             Some(Duration::from_secs(30))
         );
         assert_eq!(
-            ending(Pool::Offered(&offer), &pods, 99),
+            ending(PoolState::Offered(&offer), &pods, 99),
             ["young"],
             "before, the usual order counts"
         );
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["former"]);
-        let TakenBack::Now(why) = told(&offer, &pods, 100) else {
+        assert_eq!(ending(PoolState::Offered(&offer), &pods, 100), ["former"]);
+        let PodReclaim::Now(why) = told(&offer, &pods, 100) else {
             panic!("it ends now")
         };
         assert!(why.contains("pool default has other nodes now"), "{why}");
-        let TakenBack::AfterNotice(notice) = told(&offer, &pods, 99) else {
+        let PodReclaim::AfterNotice(notice) = told(&offer, &pods, 99) else {
             panic!("it ends later")
         };
         assert_eq!(
@@ -405,7 +419,7 @@ mod tests {
 
     #[test]
     fn what_ends_already_is_not_charged_twice() {
-        let offer = Offer {
+        let offer = PoolOffer {
             reclaim: Some(at(1)),
             ..offer("cpu=1,pods=9")
         };
@@ -416,12 +430,12 @@ mod tests {
                 ..pod("young", 2, "cpu=1,pods=1")
             },
         ];
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), [""; 0]);
+        assert_eq!(ending(PoolState::Offered(&offer), &pods, 100), [""; 0]);
     }
 
     #[test]
     fn all_pods_of_a_withdrawn_pool_end_when_it_is_due() {
-        let offer = Offer {
+        let offer = PoolOffer {
             withdrawal: Some(at(50)),
             ..offer("cpu=9,pods=9")
         };
@@ -433,16 +447,16 @@ mod tests {
                 ..pod("c", 3, "cpu=1")
             },
         ];
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 49), [""; 0]);
-        assert_eq!(ending(Pool::Offered(&offer), &pods, 50), ["a", "b"]);
+        assert_eq!(ending(PoolState::Offered(&offer), &pods, 49), [""; 0]);
+        assert_eq!(ending(PoolState::Offered(&offer), &pods, 50), ["a", "b"]);
     }
 
     #[test]
     fn an_offer_that_is_gone_takes_its_pods_along_but_one_that_comes_back_does_not() {
         let pods = [pod("a", 1, "cpu=1")];
-        let early = plan(
+        let early = plan_reclaim(
             "default",
-            Pool::Missing(Duration::from_secs(20)),
+            PoolState::Missing(Duration::from_secs(20)),
             &pods,
             at(0),
         );
@@ -450,10 +464,10 @@ mod tests {
             (early.taken_back.len(), early.again),
             (0, Some(Duration::from_secs(40)))
         );
-        assert_eq!(ending(Pool::Missing(MISSING), &pods, 0), ["a"]);
+        assert_eq!(ending(PoolState::Missing(MISSING), &pods, 0), ["a"]);
         assert_eq!(
-            plan("default", Pool::Missing(Duration::ZERO), &[], at(0)),
-            Plan::default(),
+            plan_reclaim("default", PoolState::Missing(Duration::ZERO), &[], at(0)),
+            ReclaimPlan::default(),
             "there is nothing to wait for"
         );
     }
@@ -468,7 +482,7 @@ mod tests {
             (seed >> 33) % below
         };
         for _ in 0..500 {
-            let offer = Offer {
+            let offer = PoolOffer {
                 reclaim: Some(at(0)),
                 ..offer(&format!("cpu={},pods={}", random(8), random(8)))
             };
@@ -481,7 +495,7 @@ mod tests {
                     )
                 })
                 .collect();
-            let ended = ending(Pool::Offered(&offer), &pods, 1);
+            let ended = ending(PoolState::Offered(&offer), &pods, 1);
             let sum =
                 |pods: &[&ChargedPod]| pods.iter().map(|pod| &pod.amounts).sum::<ResourceList>();
             let stays: Vec<&ChargedPod> = pods

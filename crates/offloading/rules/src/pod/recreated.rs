@@ -11,8 +11,8 @@ use liqo_api::annotations;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::json::{items, name, set_at, text};
-use crate::pod::local_status::stamp;
+use crate::json::{items_at, name, set_at, text_at};
+use crate::pod::local_status::seconds_timestamp;
 use crate::pod::reported_status::PodStatusText;
 
 /// The reason with which the former containers ended.
@@ -41,12 +41,12 @@ struct EarlierRuns {
 }
 
 /// The annotation of a pod that replaces one with this last status; `None` if no container ran.
-pub fn earlier_runs(last: &PodStatusText) -> Option<String> {
-    let last = last.value();
-    let statuses = LISTS.iter().flat_map(|list| items(&last, list));
+pub fn earlier_runs_annotation(last: &PodStatusText) -> Option<String> {
+    let last = last.to_value();
+    let statuses = LISTS.iter().flat_map(|list| items_at(&last, list));
     let ran = statuses.filter_map(|status| {
         let restarts = restart_count(status);
-        let owned = |pointer: &str| text(status, pointer).map(str::to_owned);
+        let owned = |pointer: &str| text_at(status, pointer).map(str::to_owned);
         let runs = EarlierRuns {
             restart_count: restarts.saturating_add(1),
             started_at: owned("/state/running/startedAt")
@@ -91,7 +91,7 @@ pub(crate) fn add_earlier_runs(
             if status.get("lastState").is_none() {
                 let end = json!({
                     "exitCode": KILLED, "reason": RECREATED, "message": RECREATED_MESSAGE, "containerID": runs.container_id,
-                    "startedAt": runs.started_at, "finishedAt": created.map(stamp),
+                    "startedAt": runs.started_at, "finishedAt": created.map(seconds_timestamp),
                 });
                 set_at(status, &["lastState"], json!({ "terminated": end }));
             }
@@ -102,9 +102,9 @@ pub(crate) fn add_earlier_runs(
 /// Whether the remote pod was created again, and the local pod does not show it yet.
 pub fn is_newly_recreated(home: &Value, remote: &Value) -> bool {
     let ended =
-        |status: &Value| text(status, "/lastState/terminated/finishedAt").map(str::to_owned);
+        |status: &Value| text_at(status, "/lastState/terminated/finishedAt").map(str::to_owned);
     let shown = |status: &Value| {
-        let ours = items(home, "/status/containerStatuses")
+        let ours = items_at(home, "/status/containerStatuses")
             .iter()
             .find(|ours| name(ours) == name(status));
         ours.is_some_and(|ours| {
@@ -112,8 +112,8 @@ pub fn is_newly_recreated(home: &Value, remote: &Value) -> bool {
         })
     };
     let recreated =
-        |status: &&Value| text(status, "/lastState/terminated/reason") == Some(RECREATED);
-    items(remote, "/containerStatuses")
+        |status: &&Value| text_at(status, "/lastState/terminated/reason") == Some(RECREATED);
+    items_at(remote, "/containerStatuses")
         .iter()
         .filter(recreated)
         .any(|status| !shown(status))
@@ -141,14 +141,14 @@ mod tests {
 
     /// The status of a pod with this own status that replaces one with the last status.
     fn replacement(last: &Value, own: &Value) -> Value {
-        let annotation = earlier_runs(&PodStatusText::of(last));
+        let annotation = earlier_runs_annotation(&PodStatusText::from_status(last));
         let pod = pod("web", "u2", |object| {
             object["metadata"]["creationTimestamp"] = NOW.into();
             object["metadata"]["annotations"] =
                 annotation.map_or(json!({}), |runs| json!({ annotations::EARLIER_RUNS: runs }));
             object["status"] = own.clone();
         });
-        pod.status.value()
+        pod.status.to_value()
     }
 
     #[test]
@@ -183,7 +183,10 @@ mod tests {
         let mut waiting = running(0);
         waiting["containerStatuses"][0]["state"] =
             json!({ "waiting": { "reason": "ImagePullBackOff" } });
-        assert_eq!(earlier_runs(&PodStatusText::of(&waiting)), None);
+        assert_eq!(
+            earlier_runs_annotation(&PodStatusText::from_status(&waiting)),
+            None
+        );
         assert_eq!(
             replacement(&waiting, &running(0)),
             replacement(&json!({}), &running(0))

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::json::{items, name, text};
-use crate::pod::injected::injected;
+use crate::json::{items_at, name, text_at};
+use crate::pod::injected::injected_volumes;
 use crate::pod::local_status::EPHEMERAL_CONTAINERS;
-use crate::replica::kind::Kind;
+use crate::replica::kind::ReplicaKind;
 use crate::replica::name::replica_name;
 
 /// The `ConfigMap` with the CA of its cluster that every cluster's own controller manager writes
@@ -18,7 +18,7 @@ pub const ROOT_CA: &str = "kube-root-ca.crt";
 const PULL_SECRETS: &str = "/spec/imagePullSecrets";
 
 /// A field of a pod with the name of an object.
-struct Place {
+struct ReferenceField {
     /// Pointer to the list with the references, in a container or volume; empty if there is only
     /// one.
     list: &'static str,
@@ -26,15 +26,15 @@ struct Place {
     reference: &'static str,
     /// Its field with the name.
     field: &'static str,
-    kind: Kind,
+    kind: ReplicaKind,
 }
 
-impl Place {
+impl ReferenceField {
     const fn new(
         list: &'static str,
         reference: &'static str,
         field: &'static str,
-        kind: Kind,
+        kind: ReplicaKind,
     ) -> Self {
         Self {
             list,
@@ -45,29 +45,40 @@ impl Place {
     }
 }
 
-const IN_CONTAINERS: [Place; 4] = [
-    Place::new(
+const IN_CONTAINERS: [ReferenceField; 4] = [
+    ReferenceField::new(
         "/env",
         "/valueFrom/configMapKeyRef",
         "name",
-        Kind::ConfigMap,
+        ReplicaKind::ConfigMap,
     ),
-    Place::new("/env", "/valueFrom/secretKeyRef", "name", Kind::Secret),
-    Place::new("/envFrom", "/configMapRef", "name", Kind::ConfigMap),
-    Place::new("/envFrom", "/secretRef", "name", Kind::Secret),
+    ReferenceField::new(
+        "/env",
+        "/valueFrom/secretKeyRef",
+        "name",
+        ReplicaKind::Secret,
+    ),
+    ReferenceField::new("/envFrom", "/configMapRef", "name", ReplicaKind::ConfigMap),
+    ReferenceField::new("/envFrom", "/secretRef", "name", ReplicaKind::Secret),
 ];
 
-const IN_VOLUMES: [Place; 4] = [
-    Place::new("", "/configMap", "name", Kind::ConfigMap),
-    Place::new("", "/secret", "secretName", Kind::Secret),
-    Place::new("/projected/sources", "/configMap", "name", Kind::ConfigMap),
-    Place::new("/projected/sources", "/secret", "name", Kind::Secret),
+const IN_VOLUMES: [ReferenceField; 4] = [
+    ReferenceField::new("", "/configMap", "name", ReplicaKind::ConfigMap),
+    ReferenceField::new("", "/secret", "secretName", ReplicaKind::Secret),
+    ReferenceField::new(
+        "/projected/sources",
+        "/configMap",
+        "name",
+        ReplicaKind::ConfigMap,
+    ),
+    ReferenceField::new("/projected/sources", "/secret", "name", ReplicaKind::Secret),
 ];
 
-const IN_PULL_SECRETS: [Place; 1] = [Place::new("", "", "name", Kind::Secret)];
+const IN_PULL_SECRETS: [ReferenceField; 1] =
+    [ReferenceField::new("", "", "name", ReplicaKind::Secret)];
 
 /// The lists of a `PodSpec` whose elements name objects.
-const LISTS: [(&str, &[Place]); 5] = [
+const LISTS: [(&str, &[ReferenceField]); 5] = [
     ("containers", &IN_CONTAINERS),
     ("initContainers", &IN_CONTAINERS),
     ("ephemeralContainers", &IN_CONTAINERS),
@@ -76,7 +87,7 @@ const LISTS: [(&str, &[Place]); 5] = [
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct References {
+pub struct PodReferences {
     pub config_maps: BTreeSet<String>,
     pub secrets: BTreeSet<String>,
 }
@@ -86,8 +97,8 @@ pub struct References {
 ///
 /// Optional references count like the others: an object that is not there yet is reflected when it
 /// appears.
-pub fn refs(pod: &Value) -> References {
-    let mut found = named(
+pub fn referenced_objects(pod: &Value) -> PodReferences {
+    let mut found = objects_in_lists(
         pod,
         &[
             "/spec/containers",
@@ -106,9 +117,9 @@ pub fn refs(pod: &Value) -> References {
 
 /// The Secrets in a pod's `imagePullSecrets`.
 pub fn pull_secrets(pod: &Value) -> BTreeSet<String> {
-    items(pod, PULL_SECRETS)
+    items_at(pod, PULL_SECRETS)
         .iter()
-        .filter_map(|secret| text(secret, "/name"))
+        .filter_map(|secret| text_at(secret, "/name"))
         .map(str::to_owned)
         .collect()
 }
@@ -116,14 +127,15 @@ pub fn pull_secrets(pod: &Value) -> BTreeSet<String> {
 /// Leaves these Secrets out of a pod's `imagePullSecrets`.
 pub fn leave_out_pull_secrets(pod: &mut Value, left_out: &BTreeSet<String>) {
     if let Some(secrets) = pod.pointer_mut(PULL_SECRETS).and_then(Value::as_array_mut) {
-        secrets.retain(|secret| text(secret, "/name").is_none_or(|name| !left_out.contains(name)));
+        secrets
+            .retain(|secret| text_at(secret, "/name").is_none_or(|name| !left_out.contains(name)));
     }
 }
 
 /// The objects without which its containers do not start: neither optional ones nor those of
 /// `imagePullSecrets`. Ephemeral containers do not count, because the others start without them.
-pub fn required(pod: &Value) -> References {
-    named(
+pub fn required_objects(pod: &Value) -> PodReferences {
+    objects_in_lists(
         pod,
         &["/spec/containers", "/spec/initContainers"],
         &|reference| reference.get("optional") != Some(&Value::Bool(true)),
@@ -134,17 +146,17 @@ pub fn required(pod: &Value) -> References {
 /// containers, from references that count. The volume with which the API server gives the pod
 /// access to itself stays at home. Another one takes its place, see
 /// [`withhold`](crate::pod::carry::api_server::withhold).
-fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> References {
-    let mut found = References::default();
-    for container in lists.iter().flat_map(|list| items(pod, list)) {
-        found.add(container, &IN_CONTAINERS, counts);
+fn objects_in_lists(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> PodReferences {
+    let mut found = PodReferences::default();
+    for container in lists.iter().flat_map(|list| items_at(pod, list)) {
+        found.add_from(container, &IN_CONTAINERS, counts);
     }
-    let injected = injected(pod);
-    for volume in items(pod, "/spec/volumes")
+    let injected = injected_volumes(pod);
+    for volume in items_at(pod, "/spec/volumes")
         .iter()
         .filter(|volume| !injected.contains(name(volume)))
     {
-        found.add(volume, &IN_VOLUMES, counts);
+        found.add_from(volume, &IN_VOLUMES, counts);
     }
     found
 }
@@ -167,13 +179,13 @@ pub(crate) fn name_replicas(spec: &mut Map<String, Value>) {
     }
 }
 
-impl Place {
+impl ReferenceField {
     /// The references of a container, a volume or an image pull secret.
     fn references<'a>(&self, holder: &'a Value) -> impl Iterator<Item = &'a Value> {
         let elements = if self.list.is_empty() {
             std::slice::from_ref(holder)
         } else {
-            items(holder, self.list)
+            items_at(holder, self.list)
         };
         elements
             .iter()
@@ -200,10 +212,15 @@ impl Place {
     }
 }
 
-impl References {
-    fn add(&mut self, holder: &Value, places: &[Place], counts: &dyn Fn(&Value) -> bool) {
+impl PodReferences {
+    fn add_from(
+        &mut self,
+        holder: &Value,
+        places: &[ReferenceField],
+        counts: &dyn Fn(&Value) -> bool,
+    ) {
         for place in places {
-            let names = if place.kind == Kind::Secret {
+            let names = if place.kind == ReplicaKind::Secret {
                 &mut self.secrets
             } else {
                 &mut self.config_maps
@@ -217,9 +234,12 @@ impl References {
     }
 
     /// All of them, with their kinds.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Kind, &String)> {
-        let config_maps = self.config_maps.iter().map(|name| (Kind::ConfigMap, name));
-        config_maps.chain(self.secrets.iter().map(|name| (Kind::Secret, name)))
+    pub(crate) fn kinds_and_names(&self) -> impl Iterator<Item = (ReplicaKind, &String)> {
+        let config_maps = self
+            .config_maps
+            .iter()
+            .map(|name| (ReplicaKind::ConfigMap, name));
+        config_maps.chain(self.secrets.iter().map(|name| (ReplicaKind::Secret, name)))
     }
 }
 
@@ -228,7 +248,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pod::carry::outgoing;
+    use crate::pod::carry::outgoing_pod;
 
     fn names(set: &BTreeSet<String>) -> Vec<&str> {
         set.iter().map(String::as_str).collect()
@@ -236,7 +256,7 @@ mod tests {
 
     #[test]
     fn every_place_where_a_pod_names_an_object_is_found() {
-        let found = refs(&json!({"spec": {
+        let found = referenced_objects(&json!({"spec": {
             "containers": [{"name": "c",
                 "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "cm-env", "key": "k"}}},
                         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s-env", "key": "k", "optional": true}}},
@@ -263,7 +283,7 @@ mod tests {
         assert_eq!(names(&pull_secrets(&pod)), ["own", "sent"]);
         leave_out_pull_secrets(&mut pod, &["own".to_owned()].into());
         assert_eq!(pod["spec"]["imagePullSecrets"], json!([{ "name": "sent" }]));
-        assert_eq!(names(&refs(&pod).secrets), ["own", "sent"]);
+        assert_eq!(names(&referenced_objects(&pod).secrets), ["own", "sent"]);
         let mut strange = json!({ "spec": { "imagePullSecrets": "own" } });
         leave_out_pull_secrets(&mut strange, &["own".to_owned()].into());
         assert!(pull_secrets(&strange).is_empty());
@@ -273,12 +293,12 @@ mod tests {
     fn an_ephemeral_container_names_objects_that_the_pod_can_start_without() {
         let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
         let pod = json!({"spec": {"ephemeralContainers": [{"name": "e", "env": env, "envFrom": [{"configMapRef": {"name": "cm"}}]}]}});
-        let found = refs(&pod);
+        let found = referenced_objects(&pod);
         assert_eq!(
             (names(&found.config_maps), names(&found.secrets)),
             (vec!["cm"], vec!["s"])
         );
-        assert_eq!(required(&pod), References::default());
+        assert_eq!(required_objects(&pod), PodReferences::default());
     }
 
     #[test]
@@ -286,13 +306,19 @@ mod tests {
         let injected = json!({"name": "kube-api-access-x", "projected": {"sources": [
             {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": ROOT_CA}}]}});
         let pod = |volumes: Value| json!({ "spec": { "volumes": volumes } });
-        assert_eq!(refs(&pod(json!([injected]))), References::default());
-        assert_eq!(required(&pod(json!([injected]))), References::default());
+        assert_eq!(
+            referenced_objects(&pod(json!([injected]))),
+            PodReferences::default()
+        );
+        assert_eq!(
+            required_objects(&pod(json!([injected]))),
+            PodReferences::default()
+        );
         let named = pod(json!([injected, { "name": "ca", "configMap": { "name": ROOT_CA } }]));
         assert_eq!(
             (
-                names(&refs(&named).config_maps),
-                names(&required(&named).config_maps)
+                names(&referenced_objects(&named).config_maps),
+                names(&required_objects(&named).config_maps)
             ),
             (vec![ROOT_CA], vec![ROOT_CA])
         );
@@ -398,24 +424,24 @@ mod tests {
     #[test]
     fn at_a_provider_a_pod_names_replicas_in_every_place_and_nothing_else_changes() {
         let pod = pod_with_all();
-        let named = refs(&pod);
+        let named = referenced_objects(&pod);
         assert_eq!(names(&named.config_maps), ["m1", "m2", "m3", "m4"]);
         assert_eq!(names(&named.secrets), ["s1", "s2", "s3", "s4", "s5"]);
         let mut remote = pod.clone();
         name_replicas(remote["spec"].as_object_mut().unwrap());
         let derived: BTreeSet<String> = named
-            .all()
+            .kinds_and_names()
             .map(|(kind, name)| replica_name(kind, name))
             .collect();
-        let found = refs(&remote);
+        let found = referenced_objects(&remote);
         assert_eq!(
             found
-                .all()
+                .kinds_and_names()
                 .map(|(_, name)| name.clone())
                 .collect::<BTreeSet<_>>(),
             derived
         );
-        let homes: BTreeSet<&String> = named.all().map(|(_, name)| name).collect();
+        let homes: BTreeSet<&String> = named.kinds_and_names().map(|(_, name)| name).collect();
         let left: Vec<String> = texts(&remote)
             .into_iter()
             .filter(|text| homes.contains(text))
@@ -433,10 +459,12 @@ mod tests {
     #[test]
     fn a_pod_of_a_strange_shape_names_nothing() {
         assert_eq!(
-            refs(&json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})),
-            References::default()
+            referenced_objects(
+                &json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})
+            ),
+            PodReferences::default()
         );
-        assert_eq!(refs(&json!(null)), References::default());
+        assert_eq!(referenced_objects(&json!(null)), PodReferences::default());
     }
 
     /// Each field of a pod, by type, that is called after a `ConfigMap` or Secret, or that refers
@@ -524,7 +552,7 @@ mod tests {
             let pod =
                 json!({ "spec": { "containers": [], "volumes": [{ "name": "v", volume: {} }] } });
             assert!(
-                outgoing(&pod, &BTreeSet::new()).is_err(),
+                outgoing_pod(&pod, &BTreeSet::new()).is_err(),
                 "{volume} travels"
             );
         }

@@ -11,20 +11,20 @@ use liqo_api::{ClusterId, OffloadedReason};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::json::text;
-use crate::pod::controller::Controller;
-use crate::pod::references::{References, refs};
+use crate::json::text_at;
+use crate::pod::controller::OwningController;
+use crate::pod::references::{PodReferences, referenced_objects};
 
 /// Decides how long a provider is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum RefusalCause {
     /// It holds for the next pod, too, until a person changes something: an hour.
     Lasts,
     /// It may be over soon: ten minutes, or twice the time that a pod waits for that.
     Passes,
 }
 
-impl Cause {
+impl RefusalCause {
     /// After this time the provider is tried again.
     fn lifetime(self, refusal_timeout: Duration) -> SignedDuration {
         match self {
@@ -63,7 +63,7 @@ pub struct NewRefusal<'a> {
     pub owner: &'a str,
     pub cluster: (&'a ClusterId, &'a str),
     pub reason: OffloadedReason,
-    pub cause: Cause,
+    pub cause: RefusalCause,
     /// Time that a pod waits for a cause that passes.
     pub refusal_timeout: Duration,
 }
@@ -91,7 +91,7 @@ impl Refusals {
     /// already, or is full. If the cause passes, other providers that refused the owner are avoided
     /// as long as this one: otherwise its pods would be tried by all of them in turns, and never
     /// come home.
-    pub fn with(&self, refusal: NewRefusal, now: Timestamp) -> Option<Self> {
+    pub fn with_refusal(&self, refusal: NewRefusal, now: Timestamp) -> Option<Self> {
         let NewRefusal {
             owner,
             cluster: (cluster_id, cluster_name),
@@ -105,13 +105,13 @@ impl Refusals {
             .filter(|one| one.until > now)
             .cloned()
             .collect();
-        if self.known(owner, cluster_id, now).is_some() || valid.len() >= MAX_ENTRIES {
+        if self.valid_entry(owner, cluster_id, now).is_some() || valid.len() >= MAX_ENTRIES {
             return None;
         }
         let until = now + cause.lifetime(refusal_timeout);
         let of_owner = valid
             .iter_mut()
-            .filter(|other| other.owner == owner && cause == Cause::Passes);
+            .filter(|other| other.owner == owner && cause == RefusalCause::Passes);
         of_owner.for_each(|other| other.until = other.until.max(until));
         valid.push(RefusedOwner {
             owner: owner.to_owned(),
@@ -125,22 +125,28 @@ impl Refusals {
     }
 
     /// The valid entry of an owner, or an object, and a cluster.
-    pub fn known(&self, owner: &str, cluster: &ClusterId, now: Timestamp) -> Option<&RefusedOwner> {
+    pub fn valid_entry(
+        &self,
+        owner: &str,
+        cluster: &ClusterId,
+        now: Timestamp,
+    ) -> Option<&RefusedOwner> {
         self.0
             .iter()
             .find(|one| one.owner == owner && one.cluster_id == *cluster && one.until > now)
     }
 
     /// The refusals of pods of the same owner as this pod, and of objects that it names.
-    pub fn of_pod(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
+    pub fn refusals_of_pod(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
         if self.0.is_empty() {
             return Vec::new();
         }
-        let owner = Controller::of(pod).map(|controller| owner(&controller.uid, pod));
-        let References {
+        let owner =
+            OwningController::of_pod(pod).map(|controller| owner_identity(&controller.uid, pod));
+        let PodReferences {
             config_maps,
             secrets,
-        } = refs(pod);
+        } = referenced_objects(pod);
         let concerns = |one: &&RefusedOwner| match one.owner.split_once('/') {
             Some(("ConfigMap", name)) => config_maps.contains(name),
             Some(("Secret", name)) => secrets.contains(name),
@@ -156,7 +162,7 @@ impl Refusals {
 
 /// The reason why a pod is not sent to providers that refused another pod of its owner, or do not
 /// get an object that it names.
-pub fn avoided(refusals: &[&RefusedOwner]) -> String {
+pub fn avoided_message(refusals: &[&RefusedOwner]) -> String {
     let each = refusals.iter().map(|one| {
         let why = match one.owner.split_once('/') {
             Some((kind @ ("ConfigMap" | "Secret"), name)) => {
@@ -186,8 +192,8 @@ pub fn avoided(refusals: &[&RefusedOwner]) -> String {
 
 /// The common identity of pods with the same template: the UID of their controller, and its
 /// revision if it keeps its UID when the template changes, as a `StatefulSet` does.
-pub fn owner(controller: &str, pod: &Value) -> String {
-    match text(pod, "/metadata/labels/controller-revision-hash") {
+pub fn owner_identity(controller: &str, pod: &Value) -> String {
+    match text_at(pod, "/metadata/labels/controller-revision-hash") {
         Some(revision) => format!("{controller}/{revision:.63}"),
         None => controller.to_owned(),
     }
@@ -195,7 +201,7 @@ pub fn owner(controller: &str, pod: &Value) -> String {
 
 /// The reason for which a pod does not run at a provider, and how long it counts for the next pod
 /// of the same owner. `None` if the rules of this cluster decide anew for each pod.
-pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
+pub fn remembered_reason(reason: &str) -> Option<(OffloadedReason, RefusalCause)> {
     use OffloadedReason as Reason;
     // A provider of a later version may give other reasons.
     let reason = OffloadedReason::parse(reason).unwrap_or(Reason::Refused);
@@ -220,7 +226,7 @@ pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
         | Reason::NamespaceNotReady
         | Reason::NameTaken
         | Reason::Unschedulable
-        | Reason::NotStarted => Some((reason, Cause::Passes)),
+        | Reason::NotStarted => Some((reason, RefusalCause::Passes)),
         Reason::ApiServerNotAllowed
         // A provider that borrows what it lends.
         | Reason::NoApiServer
@@ -242,7 +248,7 @@ pub fn remembered(reason: &str) -> Option<(OffloadedReason, Cause)> {
         | Reason::KindNotAllowed
         | Reason::TooLarge
         | Reason::ImageNotAllowed
-        | Reason::ProbeHost => Some((reason, Cause::Lasts)),
+        | Reason::ProbeHost => Some((reason, RefusalCause::Lasts)),
     }
 }
 
@@ -263,7 +269,7 @@ mod tests {
 
     fn refused(refusals: &Refusals, owner: &str, minute: i64) -> Option<Refusals> {
         let cluster = (&milan(), "milan");
-        refusals.with(
+        refusals.with_refusal(
             lasting(owner, cluster, OffloadedReason::NotAllowed),
             at(minute),
         )
@@ -278,7 +284,7 @@ mod tests {
             owner,
             cluster,
             reason,
-            cause: Cause::Lasts,
+            cause: RefusalCause::Lasts,
             refusal_timeout: Duration::from_mins(5),
         }
     }
@@ -292,7 +298,7 @@ mod tests {
     fn a_refusal_holds_for_pods_of_the_same_owner_for_an_hour() {
         let refusals = refused(&Refusals::default(), "o", 0).unwrap();
         let refusals = Refusals::parse(Some(&refusals.to_annotation()));
-        let of_pod = |pod: &Value, minute| refusals.of_pod(pod, at(minute)).len();
+        let of_pod = |pod: &Value, minute| refusals.refusals_of_pod(pod, at(minute)).len();
         assert_eq!(
             (of_pod(&pod("o", None), 59), of_pod(&pod("o", None), 60)),
             (1, 0)
@@ -300,7 +306,7 @@ mod tests {
         assert_eq!(of_pod(&pod("another", None), 0), 0);
         assert_eq!(of_pod(&json!({}), 0), 0, "a pod without a controller");
         assert_eq!(
-            refusals.of_pod(&pod("o", None), at(0))[0].reason,
+            refusals.refusals_of_pod(&pod("o", None), at(0))[0].reason,
             "NotAllowed"
         );
     }
@@ -309,12 +315,22 @@ mod tests {
     fn another_revision_of_a_stateful_set_is_another_owner() {
         let refusals = refused(
             &Refusals::default(),
-            &owner("o", &pod("o", Some("web-1"))),
+            &owner_identity("o", &pod("o", Some("web-1"))),
             0,
         )
         .unwrap();
-        assert_eq!(refusals.of_pod(&pod("o", Some("web-1")), at(0)).len(), 1);
-        assert_eq!(refusals.of_pod(&pod("o", Some("web-2")), at(0)).len(), 0);
+        assert_eq!(
+            refusals
+                .refusals_of_pod(&pod("o", Some("web-1")), at(0))
+                .len(),
+            1
+        );
+        assert_eq!(
+            refusals
+                .refusals_of_pod(&pod("o", Some("web-2")), at(0))
+                .len(),
+            0
+        );
     }
 
     #[test]
@@ -334,9 +350,9 @@ mod tests {
         let name = "n".repeat(300);
         let mut refusals = Refusals::default();
         let with = |refusals: &Refusals, number: usize, minute: i64| {
-            let owner = owner(&format!("{number:036}"), &pod("o", Some(&name)));
+            let owner = owner_identity(&format!("{number:036}"), &pod("o", Some(&name)));
             let (cluster, reason) = ((&milan(), name.as_str()), OffloadedReason::NotAllowed);
-            refusals.with(lasting(&owner, cluster, reason), at(minute))
+            refusals.with_refusal(lasting(&owner, cluster, reason), at(minute))
         };
         for number in 0..MAX_ENTRIES {
             refusals = with(&refusals, number, 0).unwrap();
@@ -355,24 +371,26 @@ mod tests {
     fn an_object_that_does_not_get_there_keeps_all_pods_that_name_it_away() {
         let (owner, cluster) = ("ConfigMap/bundle", (&milan(), "milan"));
         let refusals = Refusals::default()
-            .with(
+            .with_refusal(
                 lasting(owner, cluster, OffloadedReason::NotReflected),
                 at(0),
             )
             .unwrap();
         let naming = |kind: &str, field: &str| json!({ "spec": { "volumes": [{ "name": "v", kind: { field: "bundle" } }] } });
         assert_eq!(
-            refusals.of_pod(&naming("configMap", "name"), at(59)).len(),
+            refusals
+                .refusals_of_pod(&naming("configMap", "name"), at(59))
+                .len(),
             1
         );
         assert!(
             refusals
-                .of_pod(&naming("secret", "secretName"), at(59))
+                .refusals_of_pod(&naming("secret", "secretName"), at(59))
                 .is_empty(),
             "another kind"
         );
         assert!(
-            avoided(&refusals.of_pod(&naming("configMap", "name"), at(0)))
+            avoided_message(&refusals.refusals_of_pod(&naming("configMap", "name"), at(0)))
                 .contains("milan (ConfigMap bundle does not get there)")
         );
     }
@@ -380,9 +398,9 @@ mod tests {
     /// Where a pod with this reason runs in the end, if a controller creates it again and it may
     /// run here, too.
     fn in_the_end(reason: OffloadedReason) -> &'static str {
-        match remembered(reason.as_str()) {
-            Some((_, Cause::Lasts)) => "here, at once",
-            Some((_, Cause::Passes)) => "here, in time",
+        match remembered_reason(reason.as_str()) {
+            Some((_, RefusalCause::Lasts)) => "here, at once",
+            Some((_, RefusalCause::Passes)) => "here, in time",
             None if is_accepted(reason) || reason == OffloadedReason::Sending => "there",
             None if [OffloadedReason::DaemonSet, OffloadedReason::Node].contains(&reason) => {
                 "nowhere"
@@ -447,7 +465,7 @@ mod tests {
 
     #[test]
     fn what_may_be_over_soon_is_remembered_for_a_shorter_time() {
-        let cause = |reason: &str| remembered(reason).map(|(_, cause)| cause);
+        let cause = |reason: &str| remembered_reason(reason).map(|(_, cause)| cause);
         for reason in [
             "OfferExceeded",
             "NameTaken",
@@ -455,7 +473,7 @@ mod tests {
             "Unschedulable",
             "NotStarted",
         ] {
-            assert_eq!(cause(reason), Some(Cause::Passes), "{reason}");
+            assert_eq!(cause(reason), Some(RefusalCause::Passes), "{reason}");
         }
         for reason in ["PoolWithdrawn", "BudgetSpent", "OffloadingIsLocal"] {
             assert_eq!(cause(reason), None, "{reason}");
@@ -463,24 +481,27 @@ mod tests {
         // From behind a broker, no API server is reached later either.
         assert_eq!(
             (cause("NotAllowed"), cause("NoApiServer")),
-            (Some(Cause::Lasts), Some(Cause::Lasts))
+            (Some(RefusalCause::Lasts), Some(RefusalCause::Lasts))
         );
         assert_eq!(
-            remembered("ReasonOfALaterVersion"),
-            Some((OffloadedReason::Refused, Cause::Lasts))
+            remembered_reason("ReasonOfALaterVersion"),
+            Some((OffloadedReason::Refused, RefusalCause::Lasts))
         );
         let [milan, paris, oslo] = [2, 3, 4].map(|key| ClusterId::of_public_key(&[key; 32]));
         let passing = |cluster, minutes: u64| NewRefusal {
-            cause: Cause::Passes,
+            cause: RefusalCause::Passes,
             refusal_timeout: Duration::from_secs(60 * minutes),
             ..lasting("o", (cluster, "milan"), OffloadedReason::NotStarted)
         };
-        let avoided =
-            |refusals: &Refusals, minute| refusals.of_pod(&pod("o", None), at(minute)).len();
-        let refusals = Refusals::default().with(passing(&milan, 5), at(0)).unwrap();
+        let avoided = |refusals: &Refusals, minute| {
+            refusals.refusals_of_pod(&pod("o", None), at(minute)).len()
+        };
+        let refusals = Refusals::default()
+            .with_refusal(passing(&milan, 5), at(0))
+            .unwrap();
         assert_eq!((avoided(&refusals, 9), avoided(&refusals, 10)), (1, 0));
         let patient = Refusals::default()
-            .with(passing(&milan, 20), at(0))
+            .with_refusal(passing(&milan, 20), at(0))
             .unwrap();
         assert_eq!(
             (avoided(&patient, 39), avoided(&patient, 40)),
@@ -489,18 +510,20 @@ mod tests {
         );
         // The second and the third provider refuse it, too, each after its five minutes.
         let refusals = refusals
-            .with(passing(&paris, 5), at(5))
+            .with_refusal(passing(&paris, 5), at(5))
             .unwrap()
-            .with(passing(&oslo, 5), at(11))
+            .with_refusal(passing(&oslo, 5), at(11))
             .unwrap();
         assert_eq!(
             (avoided(&refusals, 20), avoided(&refusals, 21)),
             (3, 0),
             "it comes home for some time"
         );
-        let refusals = Refusals::default().with(passing(&milan, 5), at(0)).unwrap();
+        let refusals = Refusals::default()
+            .with_refusal(passing(&milan, 5), at(0))
+            .unwrap();
         let refusals = refusals
-            .with(
+            .with_refusal(
                 lasting("o", (&paris, "paris"), OffloadedReason::NotAllowed),
                 at(5),
             )

@@ -35,18 +35,18 @@ use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
 use liqo_metering::Charges;
 use serde_json::Value;
 
-use crate::json::{OFFER_RECLAIMED, items, set_at, text};
+use crate::json::{OFFER_RECLAIMED, items_at, set_at, text_at};
 use crate::namespace::mapped::{Destination, DestinationState};
-use crate::pod::admission::Refusal;
+use crate::pod::admission::AdmissionRefusal;
 use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
-use crate::pod::local_status::{self, EPHEMERAL_STATUSES, cut};
+use crate::pod::local_status::{self, EPHEMERAL_STATUSES, truncate_text};
 use crate::pod::metering::{self, Metering};
-use crate::pod::reclaim::TakenBack;
+use crate::pod::reclaim::PodReclaim;
 use crate::pod::recreated::RECREATED as REMOTE_POD_DELETED;
-use crate::pod::remote_pod::{End, RemotePod};
+use crate::pod::remote_pod::{PodEnd, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
-use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, Shadow};
+use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, ProviderShadowPod};
 
 /// Delay before details are reported, because a more important change may come and include them.
 pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ pub const NAMESPACE_NOT_READY: &str = OffloadedReason::NamespaceNotReady.as_str(
 
 /// The API server's answer about the pod with the wanted name.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Live {
+pub enum LivePod {
     NotAsked,
     Absent,
     /// It does not belong to this shadow pod.
@@ -89,8 +89,8 @@ pub enum Live {
 
 /// The input of a decision.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
-    pub shadow: Arc<Shadow>,
+pub struct ShadowPodSnapshot {
+    pub shadow: Arc<ProviderShadowPod>,
     /// Its status, including our own writes that the watch has not shown yet.
     pub reported: ReportedStatus,
     /// UID of the expected pod: the recorded one, or one that was just created.
@@ -103,9 +103,9 @@ pub struct Snapshot {
     pub ended_and_gone: Option<Arc<RemotePod>>,
     /// Whether the watch shows another pod of the wanted name.
     pub name_taken: bool,
-    pub live: Live,
+    pub live: LivePod,
     /// The reason why the creation failed in this pass.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<AdmissionRefusal>,
     /// The namespace for the pod.
     pub destination: Destination,
     /// The generation of the shadow pod that the remote pod was updated to.
@@ -113,7 +113,7 @@ pub struct Snapshot {
     /// Time for which a detail has been unreported.
     pub unreported_for: Duration,
     /// Whether the pod's room or node is taken back.
-    pub taken_back: Option<TakenBack>,
+    pub taken_back: Option<PodReclaim>,
     /// The hash of the nodes of its pool now; `None` without an offer.
     pub pool_nodes: Option<String>,
     /// UID of the pod that was evicted for that; the watch may not show it yet.
@@ -133,7 +133,7 @@ pub struct Snapshot {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum ShadowPodStep {
     /// Nothing, until something changes.
     Wait,
     /// Nothing, until something changes or this time is over.
@@ -162,20 +162,20 @@ pub enum Step {
     Release,
 }
 
-pub fn decide(snapshot: &Snapshot) -> Step {
+pub fn decide_shadow_pod(snapshot: &ShadowPodSnapshot) -> ShadowPodStep {
     let shadow = &snapshot.shadow;
     if shadow.deleted || shadow.deletion_grace.is_some() {
-        ending(snapshot, shadow)
+        decide_ending(snapshot, shadow)
     } else if snapshot.reported.phase.is_final() {
-        ended(snapshot)
-    } else if let Some(pod) = snapshot.pod() {
-        running(snapshot, shadow, &pod)
+        decide_ended(snapshot)
+    } else if let Some(pod) = snapshot.current_pod() {
+        decide_running(snapshot, shadow, &pod)
     } else {
-        absent(snapshot, shadow)
+        decide_absent(snapshot, shadow)
     }
 }
 
-impl Snapshot {
+impl ShadowPodSnapshot {
     /// Time until the next decision after a write that lets this pod go. `None` if the watch
     /// reports its end. A pod that the watch never showed may be gone before an interrupted watch
     /// lists the pods again, and then nothing is reported.
@@ -184,9 +184,9 @@ impl Snapshot {
         (!is_seen).then_some(UNSEEN_RETRY)
     }
 
-    fn pods(&self) -> Vec<Arc<RemotePod>> {
+    fn known_pods(&self) -> Vec<Arc<RemotePod>> {
         let mut pods = self.seen.clone();
-        if let Live::Ours(live) = &self.live {
+        if let LivePod::Ours(live) = &self.live {
             // The live answer is newer than the watch.
             pods.retain(|pod| pod.key != live.key);
             pods.push(live.clone());
@@ -195,46 +195,49 @@ impl Snapshot {
     }
 
     /// The pod; the expected one first.
-    fn pod(&self) -> Option<Arc<RemotePod>> {
-        let pods = self.pods();
+    fn current_pod(&self) -> Option<Arc<RemotePod>> {
+        let pods = self.known_pods();
         pods.iter()
             .find(|pod| Some(&pod.uid) == self.expected_uid.as_ref())
             .or(pods.first())
             .cloned()
     }
 
-    fn unwanted(&self, pod: &RemotePod) -> bool {
+    fn is_unwanted(&self, pod: &RemotePod) -> bool {
         self.destination.state == DestinationState::Unwanted
             || pod.key.namespace != self.destination.namespace
     }
 
     /// The reason why this pod ends or will end, if its resources are taken back. An evicted pod
     /// keeps the reason.
-    fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
+    fn reclaim_reason(&self, pod: &RemotePod) -> Option<String> {
         if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
-            return self.ends_now().cloned().filter(|_| pod.end.is_none());
+            return self
+                .immediate_end_reason()
+                .cloned()
+                .filter(|_| pod.end.is_none());
         }
         self.reported_reclaim()
     }
 
-    fn ends_now(&self) -> Option<&String> {
+    fn immediate_end_reason(&self) -> Option<&String> {
         self.taken_back
             .as_ref()
             .and_then(|taken_back| match taken_back {
-                TakenBack::Now(why) => Some(why),
-                TakenBack::AfterNotice(_) => None,
+                PodReclaim::Now(why) => Some(why),
+                PodReclaim::AfterNotice(_) => None,
             })
     }
 
     /// The message about when and why this running pod will end.
-    fn notice(&self, pod: &RemotePod) -> Option<&String> {
+    fn end_notice(&self, pod: &RemotePod) -> Option<&String> {
         let stays = pod.end.is_none() && pod.deletion_grace.is_none();
         self.taken_back
             .as_ref()
             .filter(|_| stays)
             .and_then(|taken_back| match taken_back {
-                TakenBack::Now(_) => None,
-                TakenBack::AfterNotice(why) => Some(why),
+                PodReclaim::Now(_) => None,
+                PodReclaim::AfterNotice(why) => Some(why),
             })
     }
 
@@ -253,10 +256,10 @@ impl Snapshot {
     /// The step towards another pod, if this one never gets a node: it is being deleted, or waits
     /// for nodes that its pool does not have any more. It never ran, so another one may, also if
     /// the pod may run only once.
-    fn created_again(&self, pod: &Arc<RemotePod>) -> Option<Step> {
+    fn recreation_step(&self, pod: &Arc<RemotePod>) -> Option<ShadowPodStep> {
         let leaves = pod.deletion_grace.is_some() && pod.has_finalizer && ends_unseen(pod);
         let is_outdated = self.time_until_outdated(pod) == Some(Duration::ZERO);
-        if !(leaves || is_outdated) || self.reclaimed(pod).is_some() {
+        if !(leaves || is_outdated) || self.reclaim_reason(pod).is_some() {
             return None;
         }
         // Before the pod goes: afterwards it would count as one that vanished.
@@ -265,11 +268,11 @@ impl Snapshot {
             ..ReportedStatus::default()
         };
         let step = if leaves {
-            Step::StripFinalizer(pod.clone())
+            ShadowPodStep::StripFinalizer(pod.clone())
         } else {
-            Step::DeleteUnscheduled(pod.clone())
+            ShadowPodStep::DeleteUnscheduled(pod.clone())
         };
-        Some(self.record(waiting).unwrap_or(step))
+        Some(self.report_step(waiting).unwrap_or(step))
     }
 
     /// Time until a pod that waits for a node is created again, because its pool has other nodes
@@ -278,7 +281,7 @@ impl Snapshot {
         let waits = !pod.is_scheduled()
             && pod.end.is_none()
             && pod.deletion_grace.is_none()
-            && self.reclaimed(pod).is_none();
+            && self.reclaim_reason(pod).is_none();
         let (then, now) = pod
             .pool_nodes
             .as_ref()
@@ -290,17 +293,17 @@ impl Snapshot {
 
     /// Whether the consumer, which asked for the deletion of the pod, waits for a report of its
     /// end.
-    fn end_is_awaited(&self) -> bool {
+    fn is_end_awaited(&self) -> bool {
         let nobody_reads_it = self.shadow.deleted || self.shadow.deletion_grace == Some(0);
         !nobody_reads_it && !self.reported.phase.is_final()
     }
 
     /// The recorded end of the pod, with what a later status says of its containers.
     fn with_late_ends(&self) -> Option<ReportedStatus> {
-        let (shown, pod) = (self.reported.pod.as_ref()?, self.pod()?);
-        let status = local_status::with_late_ends(&shown.value(), &pod.status.value())?;
+        let (shown, pod) = (self.reported.pod.as_ref()?, self.current_pod()?);
+        let status = local_status::with_late_ends(&shown.to_value(), &pod.status.to_value())?;
         Some(ReportedStatus {
-            pod: Some(PodStatusText::of(&status)),
+            pod: Some(PodStatusText::from_status(&status)),
             ..self.reported.clone()
         })
     }
@@ -326,9 +329,9 @@ impl Snapshot {
     /// The charges for an existing pod.
     fn charges_of(&self, pod: &RemotePod) -> Option<Arc<str>> {
         let now = self.shadow.charged_until(self.now);
-        metering::seen(
+        metering::charges_after_seen(
             &self.reported,
-            &self.pods(),
+            &self.known_pods(),
             pod,
             self.metering.as_ref(),
             now,
@@ -337,14 +340,14 @@ impl Snapshot {
 
     /// The charges for the pod, if it is gone now.
     fn charges_if_gone(&self) -> Option<Arc<str>> {
-        self.gone().map_or_else(
+        self.final_charges().map_or_else(
             || self.reported.charges.clone(),
-            |charges| metering::text(&charges),
+            |charges| metering::charges_text(&charges),
         )
     }
 
     /// The recorded status of a pod that is gone.
-    fn reported_gone(&self) -> ReportedStatus {
+    fn status_if_gone(&self) -> ReportedStatus {
         ReportedStatus {
             charges: self.charges_if_gone(),
             ..self.reported.clone()
@@ -353,7 +356,7 @@ impl Snapshot {
 
     /// The status to record before the pod is deleted, because afterwards nobody knows since when
     /// it was charged.
-    fn first_charges(&self, pod: &RemotePod) -> Option<ReportedStatus> {
+    fn status_with_first_charges(&self, pod: &RemotePod) -> Option<ReportedStatus> {
         let charges = self
             .charges_of(pod)
             .filter(|_| self.reported.charges.is_none())?;
@@ -369,14 +372,14 @@ impl Snapshot {
             .metering
             .as_ref()
             .is_some_and(|metering| !metering.is_stored);
-        self.gone()
+        self.final_charges()
             .filter(|charges| unstored && !charges.is_empty())
     }
 
     /// The charges of a pod that is gone. `None` without a contract.
-    fn gone(&self) -> Option<Charges> {
+    fn final_charges(&self) -> Option<Charges> {
         let metering = self.metering.as_ref()?;
-        Some(metering::gone(
+        Some(metering::charges_after_gone(
             &self.reported,
             metering,
             self.shadow.charged_until(self.now),
@@ -385,7 +388,7 @@ impl Snapshot {
 
     /// The reason why the pod differs from its record. The reported reason stays until the present
     /// record is judged.
-    fn refused_change(&self, shadow: &Shadow) -> Option<&String> {
+    fn refused_change(&self, shadow: &ProviderShadowPod) -> Option<&String> {
         let is_judged = self.applied_generation == Some(shadow.generation);
         let told = self
             .reported
@@ -399,20 +402,23 @@ impl Snapshot {
         }
     }
 
-    fn record(&self, reported: ReportedStatus) -> Option<Step> {
-        (self.reported != reported).then_some(Step::Report(reported))
+    fn report_step(&self, reported: ReportedStatus) -> Option<ShadowPodStep> {
+        (self.reported != reported).then_some(ShadowPodStep::Report(reported))
     }
 }
 
 /// The step for a pod without a shadow pod: nobody wants it, and nobody will read how it ended.
-pub fn decide_orphan(pod: &Arc<RemotePod>) -> Step {
-    delete(pod, Some(bounded_grace(pod)))
-        .or_else(|| pod.has_finalizer.then(|| Step::StripFinalizer(pod.clone())))
-        .unwrap_or(Step::Wait)
+pub fn decide_orphan(pod: &Arc<RemotePod>) -> ShadowPodStep {
+    deletion_step(pod, Some(bounded_grace(pod)))
+        .or_else(|| {
+            pod.has_finalizer
+                .then(|| ShadowPodStep::StripFinalizer(pod.clone()))
+        })
+        .unwrap_or(ShadowPodStep::Wait)
 }
 
 /// The deletion to request: the first one, one with less grace, or one that was interrupted.
-fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
+fn deletion_step(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<ShadowPodStep> {
     let needed = match pod.deletion_grace {
         None => true,
         // The API server writes a grace of zero before it deletes the object. The kubelet repeats
@@ -420,7 +426,7 @@ fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
         Some(0) if !pod.is_scheduled() && !pod.has_finalizer => true,
         Some(given) => grace.is_some_and(|wanted| wanted < given),
     };
-    needed.then(|| Step::Delete(pod.clone(), grace))
+    needed.then(|| ShadowPodStep::Delete(pod.clone(), grace))
 }
 
 /// Whether nobody will ever report how this pod, which is being deleted, ended: it has no node, and
@@ -441,30 +447,30 @@ pub(crate) fn default_grace(own: Option<i64>) -> i64 {
 }
 
 /// The consumer wants the pod to end.
-fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
-    let pods = snapshot.pods();
+fn decide_ending(snapshot: &ShadowPodSnapshot, shadow: &ProviderShadowPod) -> ShadowPodStep {
+    let pods = snapshot.known_pods();
     if pods.is_empty() {
         let never_named = shadow.pod_name.is_empty();
-        if !snapshot.observed_deletion && !never_named && snapshot.live == Live::NotAsked {
-            return Step::ReadLive;
+        if !snapshot.observed_deletion && !never_named && snapshot.live == LivePod::NotAsked {
+            return ShadowPodStep::ReadLive;
         }
         if let Some(pod) = snapshot
             .ended_and_gone
             .as_ref()
-            .filter(|_| snapshot.end_is_awaited())
+            .filter(|_| snapshot.is_end_awaited())
         {
-            return Step::Report(ReportedStatus {
+            return ShadowPodStep::Report(ReportedStatus {
                 charges: snapshot.charges_if_gone(),
                 ..status_of(pod)
             });
         }
         return snapshot
             .unstored_usage()
-            .map_or(Step::Release, Step::StoreUsage);
+            .map_or(ShadowPodStep::Release, ShadowPodStep::StoreUsage);
     }
     for pod in &pods {
-        if let Some(status) = snapshot.first_charges(pod) {
-            return Step::Report(status);
+        if let Some(status) = snapshot.status_with_first_charges(pod) {
+            return ShadowPodStep::Report(status);
         }
         let grace = if shadow.deleted {
             // The end of a tenancy does not wait for the grace that its consumer asked for before.
@@ -476,7 +482,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         } else {
             // Nor do resources that are taken back.
             let clamped = |grace: i64| {
-                if snapshot.ends_now().is_some() {
+                if snapshot.immediate_end_reason().is_some() {
                     grace.min(MAX_GRACE_SECONDS)
                 } else {
                     grace
@@ -484,71 +490,75 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             };
             shadow.deletion_grace.map(clamped)
         };
-        if let Some(step) = delete(pod, grace) {
+        if let Some(step) = deletion_step(pod, grace) {
             return step;
         }
-        if pod.has_finalizer && (!snapshot.end_is_awaited() || ends_unseen(pod)) {
-            return Step::StripFinalizer(pod.clone());
+        if pod.has_finalizer && (!snapshot.is_end_awaited() || ends_unseen(pod)) {
+            return ShadowPodStep::StripFinalizer(pod.clone());
         }
-        if pod.end.is_some() && snapshot.end_is_awaited() {
-            return Step::Report(snapshot.status_of(pod));
+        if pod.end.is_some() && snapshot.is_end_awaited() {
+            return ShadowPodStep::Report(snapshot.status_of(pod));
         }
     }
     pods.iter()
         .find_map(|pod| snapshot.retry_after_end_of(pod))
-        .map_or(Step::Wait, Step::WaitFor)
+        .map_or(ShadowPodStep::Wait, ShadowPodStep::WaitFor)
 }
 
 /// The end of the pod is recorded. The pod stays, with its logs, as long as the local pod.
-fn ended(snapshot: &Snapshot) -> Step {
+fn decide_ended(snapshot: &ShadowPodSnapshot) -> ShadowPodStep {
     if let Some(status) = snapshot.with_late_ends() {
-        return Step::Report(status);
+        return ShadowPodStep::Report(status);
     }
-    for pod in snapshot.pods() {
-        if (snapshot.reported.phase == ShadowPodPhase::Lost || snapshot.unwanted(&pod))
-            && let Some(step) = delete(&pod, Some(bounded_grace(&pod)))
+    for pod in snapshot.known_pods() {
+        if (snapshot.reported.phase == ShadowPodPhase::Lost || snapshot.is_unwanted(&pod))
+            && let Some(step) = deletion_step(&pod, Some(bounded_grace(&pod)))
         {
             return step;
         }
         if pod.has_finalizer {
-            return Step::StripFinalizer(pod);
+            return ShadowPodStep::StripFinalizer(pod);
         }
     }
-    Step::Wait
+    ShadowPodStep::Wait
 }
 
 /// The pod exists.
-fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
-    if snapshot.unwanted(pod)
-        && let Some(step) = delete(pod, Some(bounded_grace(pod)))
+fn decide_running(
+    snapshot: &ShadowPodSnapshot,
+    shadow: &ProviderShadowPod,
+    pod: &Arc<RemotePod>,
+) -> ShadowPodStep {
+    if snapshot.is_unwanted(pod)
+        && let Some(step) = deletion_step(pod, Some(bounded_grace(pod)))
     {
         return step;
     }
-    if let Some(step) = snapshot.created_again(pod) {
+    if let Some(step) = snapshot.recreation_step(pod) {
         return step;
     }
     let leaving = pod.deletion_grace.is_some();
     let time_until_given_up = snapshot.time_until_given_up(pod);
     let given_up = time_until_given_up == Some(Duration::ZERO);
-    let reclaimed = snapshot.reclaimed(pod);
+    let reclaimed = snapshot.reclaim_reason(pod);
     let mut wanted = snapshot.status_of(pod);
     if given_up {
         wanted.charges = snapshot.charges_if_gone();
     }
-    wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
+    wanted.pod = ephemeral::with_refused_containers(wanted.pod, &snapshot.refused_containers);
     if let Some(message) = snapshot
         .refused_change(shadow)
         .filter(|_| pod.end.is_none())
     {
         wanted.reason = Some(pods::CHANGE_REFUSED.to_owned());
-        wanted.message = Some(cut(message));
+        wanted.message = Some(truncate_text(message));
     }
-    if let Some(notice) = snapshot.notice(pod) {
+    if let Some(notice) = snapshot.end_notice(pod) {
         wanted.reason = Some(pods::ENDS_SOON.to_owned());
         wanted.message = Some(notice.clone());
     }
     let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
-    wanted.pod = resize::with_pending(
+    wanted.pod = resize::with_pending_resize(
         wanted.pod,
         snapshot
             .pending_resize
@@ -556,12 +566,12 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
             .filter(|_| pod.end.is_none()),
     );
     if leaving && pod.end.is_none() {
-        wanted.pod = wanted.pod.map(|status| leaves_here(&status));
+        wanted.pod = wanted.pod.map(|status| leaving_status(&status));
     }
-    let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
+    let succeeded = pod.end == Some(PodEnd::Succeeded) && !shadow.restarts;
     if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
         wanted = if pod.end.is_some() || given_up {
-            evicted(wanted, reason)
+            evicted_status(wanted, reason)
         } else {
             ReportedStatus {
                 reason: Some(OFFER_RECLAIMED.to_owned()),
@@ -570,7 +580,7 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
             }
         };
     } else if given_up {
-        wanted = lost(
+        wanted = lost_status(
             wanted,
             "the pod was deleted at the provider, and its node there does not answer to end it",
         );
@@ -579,35 +589,37 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         // end.
         wanted.phase = ShadowPodPhase::Created;
         wanted.pod.clone_from(&snapshot.reported.pod);
-    } else if leaving && pod.end == Some(End::Failed) {
-        wanted.pod = wanted.pod.map(|status| deleted_here(&status));
+    } else if leaving && pod.end == Some(PodEnd::Failed) {
+        wanted.pod = wanted.pod.map(|status| deleted_status(&status));
     }
     if leaving && pod.has_finalizer && ends_unseen(pod) {
-        return Step::StripFinalizer(pod.clone());
+        return ShadowPodStep::StripFinalizer(pod.clone());
     }
-    let news = news(&snapshot.reported, &wanted, shadow.restarts);
-    if news == News::Headline || (news == News::Detail && snapshot.unreported_for >= DETAIL_DELAY) {
-        return Step::Report(wanted);
+    let news = report_urgency(&snapshot.reported, &wanted, shadow.restarts);
+    if news == ReportUrgency::Headline
+        || (news == ReportUrgency::Detail && snapshot.unreported_for >= DETAIL_DELAY)
+    {
+        return ShadowPodStep::Report(wanted);
     }
     if !leaving
         && !snapshot.is_evicted(pod)
         && reclaimed.is_some()
         && reclaimed == snapshot.reported_reclaim()
     {
-        return Step::Evict(pod.clone(), bounded_grace(pod));
+        return ShadowPodStep::Evict(pod.clone(), bounded_grace(pod));
     }
     if !leaving
         && (snapshot.applied_generation != Some(shadow.generation)
             || resize_retry == Some(Duration::ZERO))
     {
-        return Step::Update(pod.clone());
+        return ShadowPodStep::Update(pod.clone());
     }
-    let untold =
-        (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
+    let untold = (news == ReportUrgency::Detail)
+        .then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
     let wait = if untold.is_some() {
-        Step::WaitToReport
+        ShadowPodStep::WaitToReport
     } else {
-        Step::WaitFor
+        ShadowPodStep::WaitFor
     };
     let waits = time_until_given_up
         .into_iter()
@@ -617,40 +629,40 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         .into_iter()
         .chain(waits)
         .min()
-        .map_or(Step::Wait, wait)
+        .map_or(ShadowPodStep::Wait, wait)
 }
 
 /// No pod is known.
-fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
+fn decide_absent(snapshot: &ShadowPodSnapshot, shadow: &ProviderShadowPod) -> ShadowPodStep {
     let name_was_taken = snapshot.reported.reason.as_deref() == Some(NAME_TAKEN);
-    if snapshot.live == Live::NotAsked
+    if snapshot.live == LivePod::NotAsked
         && (snapshot.expected_uid.is_some() || name_was_taken)
         && !shadow.pod_name.is_empty()
     {
-        return Step::ReadLive;
+        return ShadowPodStep::ReadLive;
     }
     if let Some(reason) = snapshot
         .reported_reclaim()
         .filter(|_| snapshot.expected_uid.is_some())
     {
-        return Step::Report(evicted(snapshot.reported_gone(), &reason));
+        return ShadowPodStep::Report(evicted_status(snapshot.status_if_gone(), &reason));
     }
     if snapshot.expected_uid.is_some()
         && snapshot
             .refusal
             .as_ref()
-            .is_some_and(Refusal::is_about_offer)
+            .is_some_and(AdmissionRefusal::is_about_offer)
     {
         // It ran, so the local pod shows that it runs: it cannot wait for room again.
         let reason = format!(
             "the pod disappeared at the provider, and pool {} is too small for it now",
             shadow.pool
         );
-        return Step::Report(evicted(snapshot.reported_gone(), &reason));
+        return ShadowPodStep::Report(evicted_status(snapshot.status_if_gone(), &reason));
     }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
         let why = "the pod vanished at the provider before it ended, and its restartPolicy forbids to run it again";
-        return Step::Report(lost(snapshot.reported_gone(), why));
+        return ShadowPodStep::Report(lost_status(snapshot.status_if_gone(), why));
     }
     let (mut reported, otherwise) = if shadow.pod_name.is_empty() {
         let message = match &shadow.unreadable {
@@ -658,16 +670,19 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             None => "the pod has no valid name".to_owned(),
         };
         (
-            refused(OffloadedReason::Invalid.as_str(), message),
-            Step::Wait,
+            refused_status(OffloadedReason::Invalid.as_str(), message),
+            ShadowPodStep::Wait,
         )
     } else if let Some(refusal) = &snapshot.refusal {
         let again = if refusal.is_about_offer() {
-            Step::Wait
+            ShadowPodStep::Wait
         } else {
-            Step::WaitFor(REFUSED_RETRY)
+            ShadowPodStep::WaitFor(REFUSED_RETRY)
         };
-        (refused(refusal.reason, refusal.message.clone()), again)
+        (
+            refused_status(refusal.reason, refusal.message.clone()),
+            again,
+        )
     } else {
         match &snapshot.destination.state {
             DestinationState::Unwanted => {
@@ -675,22 +690,28 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
                     "namespace {} is not offloaded to this cluster",
                     shadow.namespace
                 );
-                (pending(NAMESPACE_NOT_READY, message), Step::Wait)
+                (
+                    pending_status(NAMESPACE_NOT_READY, message),
+                    ShadowPodStep::Wait,
+                )
             }
-            DestinationState::NotReady(message) => {
-                (pending(NAMESPACE_NOT_READY, message.clone()), Step::Wait)
-            }
-            DestinationState::Ready if snapshot.name_taken || snapshot.live == Live::OtherOwner => {
+            DestinationState::NotReady(message) => (
+                pending_status(NAMESPACE_NOT_READY, message.clone()),
+                ShadowPodStep::Wait,
+            ),
+            DestinationState::Ready
+                if snapshot.name_taken || snapshot.live == LivePod::OtherOwner =>
+            {
                 let message = format!(
                     "another pod named {} exists in namespace {} of this cluster; this one starts when that one is gone",
                     shadow.pod_name, snapshot.destination.namespace
                 );
                 (
-                    pending(NAME_TAKEN, message),
-                    Step::WaitFor(NAME_TAKEN_RETRY),
+                    pending_status(NAME_TAKEN, message),
+                    ShadowPodStep::WaitFor(NAME_TAKEN_RETRY),
                 )
             }
-            DestinationState::Ready => return Step::Create,
+            DestinationState::Ready => return ShadowPodStep::Create,
         }
     };
     reported.charges = snapshot.charges_if_gone();
@@ -701,12 +722,12 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         && snapshot.expected_uid.is_none();
     if other_words_only && snapshot.unreported_for < WORDS_DELAY {
         // The missing amount changes with every other pod; that is not worth a write each time.
-        return Step::WaitToReport(WORDS_DELAY.saturating_sub(snapshot.unreported_for));
+        return ShadowPodStep::WaitToReport(WORDS_DELAY.saturating_sub(snapshot.unreported_for));
     }
-    snapshot.record(reported).unwrap_or(otherwise)
+    snapshot.report_step(reported).unwrap_or(otherwise)
 }
 
-fn refused(reason: &str, message: String) -> ReportedStatus {
+fn refused_status(reason: &str, message: String) -> ReportedStatus {
     ReportedStatus {
         phase: ShadowPodPhase::Refused,
         reason: Some(reason.to_owned()),
@@ -715,20 +736,20 @@ fn refused(reason: &str, message: String) -> ReportedStatus {
     }
 }
 
-fn pending(reason: &str, message: String) -> ReportedStatus {
+fn pending_status(reason: &str, message: String) -> ReportedStatus {
     ReportedStatus {
         phase: ShadowPodPhase::Pending,
-        ..refused(reason, message)
+        ..refused_status(reason, message)
     }
 }
 
 /// The end of a pod whose resources were taken back, like that of a pod evicted under node
 /// pressure.
-fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
+fn evicted_status(reported: ReportedStatus, reason: &str) -> ReportedStatus {
     let mut status = reported
         .pod
         .as_ref()
-        .map(PodStatusText::value)
+        .map(PodStatusText::to_value)
         .unwrap_or_default();
     for (field, said) in [
         ("phase", "Failed"),
@@ -741,16 +762,16 @@ fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
         phase: ShadowPodPhase::Failed,
         reason: Some(OFFER_RECLAIMED.to_owned()),
         message: Some(reason.to_owned()),
-        pod: Some(PodStatusText::of(&status)),
+        pod: Some(PodStatusText::from_status(&status)),
         ..reported
     }
 }
 
 /// The status of a pod that somebody here deletes, and whose owner wants it. Its kubelet lets it be
 /// Ready until its containers have ended; at home it would count as healthy meanwhile.
-fn leaves_here(status: &PodStatusText) -> PodStatusText {
-    PodStatusText::of(&local_status::not_ready(
-        status.value(),
+fn leaving_status(status: &PodStatusText) -> PodStatusText {
+    PodStatusText::from_status(&local_status::with_not_ready(
+        status.to_value(),
         (
             REMOTE_POD_DELETED,
             "the pod is being deleted in the other cluster",
@@ -760,16 +781,16 @@ fn leaves_here(status: &PodStatusText) -> PodStatusText {
 
 /// The status of a pod that failed because somebody here deleted it: not by itself, whatever its
 /// exit code says.
-fn deleted_here(status: &PodStatusText) -> PodStatusText {
+fn deleted_status(status: &PodStatusText) -> PodStatusText {
     let message = "the pod was deleted in the other cluster";
-    PodStatusText::of(&local_status::with_disruption(
-        status.value(),
+    PodStatusText::from_status(&local_status::with_disruption(
+        status.to_value(),
         (REMOTE_POD_DELETED, message),
     ))
 }
 
 /// The end of a pod whose fate is unknown.
-fn lost(reported: ReportedStatus, why: &str) -> ReportedStatus {
+fn lost_status(reported: ReportedStatus, why: &str) -> ReportedStatus {
     ReportedStatus {
         phase: ShadowPodPhase::Lost,
         reason: Some(REMOTE_POD_LOST.to_owned()),
@@ -781,8 +802,8 @@ fn lost(reported: ReportedStatus, why: &str) -> ReportedStatus {
 /// The status of an existing pod.
 fn status_of(pod: &RemotePod) -> ReportedStatus {
     let phase = match pod.end {
-        Some(End::Succeeded) => ShadowPodPhase::Succeeded,
-        Some(End::Failed) => ShadowPodPhase::Failed,
+        Some(PodEnd::Succeeded) => ShadowPodPhase::Succeeded,
+        Some(PodEnd::Failed) => ShadowPodPhase::Failed,
         None => ShadowPodPhase::Created,
     };
     let (remote_uid, status) = (Some(pod.uid.clone()), Some(pod.status.clone()));
@@ -796,7 +817,7 @@ fn status_of(pod: &RemotePod) -> ReportedStatus {
 
 /// The importance of an unreported change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum ReportUrgency {
     Nothing,
     /// Not worth a write of its own if more important changes come soon.
     Detail,
@@ -804,9 +825,13 @@ enum News {
     Headline,
 }
 
-fn news(reported: &ReportedStatus, wanted: &ReportedStatus, restarts: bool) -> News {
+fn report_urgency(
+    reported: &ReportedStatus,
+    wanted: &ReportedStatus,
+    restarts: bool,
+) -> ReportUrgency {
     if reported == wanted {
-        return News::Nothing;
+        return ReportUrgency::Nothing;
     }
     // A pod that may run again need not be recorded at once: if it vanishes, it is created again.
     let new_pod = reported.remote_uid != wanted.remote_uid;
@@ -815,21 +840,21 @@ fn news(reported: &ReportedStatus, wanted: &ReportedStatus, restarts: bool) -> N
         || reported.reason != wanted.reason
         || (new_pod && !first)
     {
-        return News::Headline;
+        return ReportUrgency::Headline;
     }
-    if headline(reported.pod.as_ref()) == headline(wanted.pod.as_ref()) {
-        News::Detail
+    if status_headline(reported.pod.as_ref()) == status_headline(wanted.pod.as_ref()) {
+        ReportUrgency::Detail
     } else {
-        News::Headline
+        ReportUrgency::Headline
     }
 }
 
 /// The parts of a pod's status that its owner waits for: phase, readiness, and the states of its
 /// containers.
-fn headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
-    let status = status.map(PodStatusText::value).unwrap_or_default();
-    let phase = text(&status, "/phase").unwrap_or("Pending").to_owned();
-    let conditions = items(&status, "/conditions");
+fn status_headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
+    let status = status.map(PodStatusText::to_value).unwrap_or_default();
+    let phase = text_at(&status, "/phase").unwrap_or("Pending").to_owned();
+    let conditions = items_at(&status, "/conditions");
     let ready = conditions
         .iter()
         .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
@@ -839,13 +864,13 @@ fn headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
         EPHEMERAL_STATUSES,
     ]
     .iter()
-    .flat_map(|list| items(&status, &format!("/{list}")));
+    .flat_map(|list| items_at(&status, &format!("/{list}")));
     let doing = containers.filter_map(container_headline).collect();
     (phase, ready, doing)
 }
 
 fn container_headline(status: &Value) -> Option<Value> {
-    let reason = text(status, "/state/waiting/reason");
+    let reason = text_at(status, "/state/waiting/reason");
     let just_starting = matches!(reason, Some("ContainerCreating" | "PodInitializing"));
     let before_any_start = just_starting && status["restartCount"] == 0;
     let state = status["state"]
@@ -863,7 +888,7 @@ fn container_headline(status: &Value) -> Option<Value> {
 }
 
 /// The key of a shadow pod's remote pod.
-pub fn pod_key(shadow: &Shadow, destination: &Destination) -> Key {
+pub fn pod_key(shadow: &ProviderShadowPod, destination: &Destination) -> Key {
     Key::new(destination.namespace.clone(), shadow.pod_name.clone())
 }
 

@@ -21,11 +21,11 @@ use crate::dns_names;
 use crate::json::set_at;
 use crate::pod::home_text::{self, replace_word};
 use crate::pod::local_state::LocalPod;
-use crate::pod::local_status::stamp;
+use crate::pod::local_status::seconds_timestamp;
 
-pub use journal::{Due, Journal};
-pub use rate::Rate;
-pub use selection::Selection;
+pub use journal::{DueEvent, RemoteEventJournal};
+pub use rate::TokenBucket;
+pub use selection::EventSelection;
 
 const WARNING: &str = "Warning";
 const NORMAL: &str = "Normal";
@@ -87,7 +87,12 @@ enum PullStep {
 impl RemoteEvent {
     /// Reads an event of the provider's namespace `namespace`; nothing if it is not about a pod
     /// there, is not selected, or is malformed.
-    pub fn of(event: Event, namespace: &str, selection: Selection, now: Timestamp) -> Option<Self> {
+    pub fn from_event(
+        event: Event,
+        namespace: &str,
+        selection: EventSelection,
+        now: Timestamp,
+    ) -> Option<Self> {
         let object = event.involved_object;
         let is_about_pod =
             object.kind.as_deref() == Some("Pod") && object.namespace.as_deref() == Some(namespace);
@@ -104,9 +109,11 @@ impl RemoteEvent {
         let (event_type, pull) = match (event.type_.as_deref()?, selection) {
             _ if !is_about_pod => return None,
             (WARNING, _) => (WARNING, None),
-            (NORMAL, Selection::All) if component != liqo_api::CONTROLLER_MANAGER => (NORMAL, None),
+            (NORMAL, EventSelection::All) if component != liqo_api::CONTROLLER_MANAGER => {
+                (NORMAL, None)
+            }
             (NORMAL, _) if is_failed_probe(&reason, &message) => (NORMAL, None),
-            (NORMAL, Selection::Notable) => (NORMAL, Some(pull_step(&reason, &message)?)),
+            (NORMAL, EventSelection::Notable) => (NORMAL, Some(pull_step(&reason, &message)?)),
             _ => return None,
         };
         let series = event.series.unwrap_or_default();
@@ -125,7 +132,7 @@ impl RemoteEvent {
         // Clocks of clusters differ.
         let last = last.or(first)?.min(now);
         Some(Self {
-            order: order(event.metadata.name.as_deref(), created),
+            order: event_order(event.metadata.name.as_deref(), created),
             uid: event.metadata.uid.filter(|uid| is_plain(uid, ""))?,
             pod_name: object.name.filter(|name| dns_names::is_subdomain(name))?,
             pod_uid: object.uid.filter(|uid| is_plain(uid, ""))?,
@@ -135,7 +142,7 @@ impl RemoteEvent {
                 .unwrap_or_default(),
             event_type,
             reason,
-            message: printable(&message),
+            message: printable_line(&message),
             component,
             count: event
                 .count
@@ -153,7 +160,7 @@ impl RemoteEvent {
     /// one is never written twice, not even by another process. `mapped` is the provider's
     /// namespace; `node` is the virtual node's name. The consumer of a pod that is lent on reads
     /// who reports the event, and knows no names for the clusters behind this one.
-    pub fn at_home(
+    pub fn to_local_event(
         &self,
         pod: &LocalPod,
         mapped: &str,
@@ -171,7 +178,8 @@ impl RemoteEvent {
             .collect();
         let name = format!("{}.{end}", start.trim_end_matches(['-', '.']));
         let message = replace_word(&self.message, mapped, &pod.key.namespace);
-        let message = home_text::of_pod(&replace_word(&message, &self.pod_uid, &pod.uid), pod);
+        let message =
+            home_text::with_names_of_pod(&replace_word(&message, &self.pod_uid, &pod.uid), pod);
         let mut object = json!({
             "apiVersion": "v1", "kind": "Pod", "namespace": pod.key.namespace, "name": pod.key.name, "uid": pod.uid,
         });
@@ -191,10 +199,10 @@ impl RemoteEvent {
             "involvedObject": object,
             "type": self.event_type,
             "reason": self.reason,
-            "message": bounded(&message),
+            "message": bounded_message(&message),
             "count": self.count,
-            "firstTimestamp": stamp(self.first),
-            "lastTimestamp": stamp(self.last),
+            "firstTimestamp": seconds_timestamp(self.first),
+            "lastTimestamp": seconds_timestamp(self.last),
             "source": { "component": component, "host": node },
             "reportingComponent": liqo_api::CONTROLLER_MANAGER,
         });
@@ -226,7 +234,7 @@ fn pull_step(reason: &str, message: &str) -> Option<PullStep> {
 
 /// Kubelets and schedulers end the names of events with the nanoseconds since 1970 of the first
 /// occurrence, in hexadecimal digits. Like the time of creation, the name never changes.
-fn order(name: Option<&str>, created: Option<Timestamp>) -> u64 {
+fn event_order(name: Option<&str>, created: Option<Timestamp>) -> u64 {
     let end = name.and_then(|name| u64::from_str_radix(name.rsplit('.').next()?, 16).ok());
     end.or_else(|| u64::try_from(created?.as_nanosecond()).ok())
         .unwrap_or_default()
@@ -247,7 +255,7 @@ fn is_reason(text: &str) -> bool {
 
 /// A text on one line, without control characters and those that change the direction of writing,
 /// and not too long.
-fn printable(text: &str) -> String {
+fn printable_line(text: &str) -> String {
     let is_hidden = |c: &char| {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -257,10 +265,10 @@ fn printable(text: &str) -> String {
         .map(|c| if c.is_whitespace() { ' ' } else { c })
         .filter(|c| !is_hidden(c))
         .collect();
-    bounded(&visible)
+    bounded_message(&visible)
 }
 
-fn bounded(text: &str) -> String {
+fn bounded_message(text: &str) -> String {
     let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_MESSAGE_LEN;
     text.char_indices()
         .take_while(fits)

@@ -9,23 +9,23 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{ClusterId, Key, annotations, finalizers, labels, pods, tenant_namespace};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::{items, text};
-use crate::pod::admission::Account;
+use crate::json::{items_at, text_at};
+use crate::pod::admission::PoolAccount;
 use crate::pod::local_status::reduce_status;
 use crate::pod::recreated::add_earlier_runs;
 use crate::pod::reported_status::PodStatusText;
-use crate::replica::label_selector::Labels;
+use crate::replica::label_selector::LabelMap;
 
 /// A pod whose status is JSON, so that unknown fields survive.
 pub type WatchedPod = Object<PodSpec, Value>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum PodEnd {
     Succeeded,
     /// A container failed, or the pod was evicted.
     Failed,
@@ -42,13 +42,13 @@ pub struct RemotePod {
     pub consumer: ClusterId,
     pub shadow_pod: String,
     pub pool: String,
-    pub charge: Effective,
+    pub charge: EffectiveAmounts,
     /// The amounts in its spec, if it is charged others because it is being resized.
-    pub asked: Option<Effective>,
+    pub asked: Option<EffectiveAmounts>,
     /// The reduced status that the consumer gets.
     pub status: PodStatusText,
     /// `None` if it has not ended.
-    pub end: Option<End>,
+    pub end: Option<PodEnd>,
     /// The grace in seconds that it has, if it is being deleted.
     pub deletion_grace: Option<i64>,
     pub deletion_due: Option<Timestamp>,
@@ -58,7 +58,7 @@ pub struct RemotePod {
     pub has_finalizer: bool,
     /// Its node; `None` while it has none.
     pub node: Option<Box<str>>,
-    pub labels: Labels,
+    pub labels: LabelMap,
     /// The hash of the nodes of its pool with which it was created, see
     /// [`annotations::POOL_NODES`].
     pub pool_nodes: Option<String>,
@@ -70,8 +70,8 @@ pub struct RemotePod {
 
 impl RemotePod {
     /// Reduces a pod; `None` if it is no remote pod.
-    pub fn reduce(pod: WatchedPod) -> Option<Self> {
-        let key = Key::of(&pod);
+    pub fn from_pod(pod: WatchedPod) -> Option<Self> {
+        let key = Key::of_object(&pod);
         let meta = pod.metadata;
         let label = |name: &str| meta.labels.as_ref().and_then(|all| all.get(name)).cloned();
         let mut status = pod.status.unwrap_or_default();
@@ -79,16 +79,16 @@ impl RemotePod {
             end_with_the_last_container(&mut status);
         }
         let end = match status.get("phase").and_then(Value::as_str) {
-            Some("Succeeded") => Some(End::Succeeded),
-            Some("Failed") => Some(End::Failed),
+            Some("Succeeded") => Some(PodEnd::Succeeded),
+            Some("Failed") => Some(PodEnd::Failed),
             _ => None,
         };
-        let ended_at = end.and_then(|_| time_of_end(&status));
+        let ended_at = end.and_then(|_| end_time(&status));
         let is_lent_on = tolerates_virtual_nodes(&pod.spec);
         // A pod that was lent on has the address by which this cluster sees it: its consumer sees
         // that one behind this cluster.
         let addresses = if end.is_none() {
-            addresses(&status)
+            status_addresses(&status)
         } else {
             Vec::new()
         };
@@ -98,7 +98,7 @@ impl RemotePod {
             meta.annotations.as_ref(),
             meta.creation_timestamp.as_ref().map(|created| created.0),
         );
-        let asked = Effective::of_pod(&pod.spec);
+        let asked = EffectiveAmounts::of_pod(&pod.spec);
         let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
         let node = pod
             .spec
@@ -106,7 +106,7 @@ impl RemotePod {
             .as_deref()
             .filter(|node| !node.is_empty())
             .map(Into::into);
-        let charge = Effective::of_bound_pod(
+        let charge = EffectiveAmounts::of_bound_pod(
             meta.generation,
             pod.spec,
             &PodStatus::deserialize(&status).unwrap_or_default(),
@@ -134,7 +134,7 @@ impl RemotePod {
             is_lent_on,
             asked: (asked != charge).then_some(asked),
             charge,
-            status: PodStatusText::of(&reduced),
+            status: PodStatusText::from_status(&reduced),
             end,
             deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
             deletion_grace: meta
@@ -158,20 +158,20 @@ impl RemotePod {
         Key::new(tenant_namespace(&self.consumer), self.shadow_pod.clone())
     }
 
-    pub fn account(&self) -> Account {
-        Account {
+    pub fn account(&self) -> PoolAccount {
+        PoolAccount {
             tenant: tenant_namespace(&self.consumer),
             pool: self.pool.clone(),
         }
     }
 
     /// The amounts in its spec.
-    pub fn asked(&self) -> &Effective {
+    pub fn asked_amounts(&self) -> &EffectiveAmounts {
         self.asked.as_ref().unwrap_or(&self.charge)
     }
 
     /// Whether it is charged to its offer.
-    pub fn counts(&self) -> bool {
+    pub fn is_charged(&self) -> bool {
         self.end.is_none()
     }
 }
@@ -196,10 +196,10 @@ fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
 fn end_with_the_last_container(status: &mut Value) {
     let runs = CONTAINER_STATUSES
         .iter()
-        .flat_map(|list| items(status, list))
+        .flat_map(|list| items_at(status, list))
         .any(|one| one.pointer("/state/running").is_some());
     if runs
-        && matches!(text(status, "/phase"), Some("Succeeded" | "Failed"))
+        && matches!(text_at(status, "/phase"), Some("Succeeded" | "Failed"))
         && let Some(fields) = status.as_object_mut()
     {
         fields.insert("phase".into(), "Running".into());
@@ -210,29 +210,32 @@ fn end_with_the_last_container(status: &mut Value) {
 
 /// The time at which a pod ended: that of its last container. A pod without an ended container was
 /// evicted; a condition has the time.
-fn time_of_end(status: &Value) -> Option<Timestamp> {
+fn end_time(status: &Value) -> Option<Timestamp> {
     let containers = CONTAINER_STATUSES
         .into_iter()
-        .flat_map(|list| items(status, list));
+        .flat_map(|list| items_at(status, list));
     let finished = containers
         .filter_map(|one| {
-            text(one, "/state/terminated/finishedAt")?
+            text_at(one, "/state/terminated/finishedAt")?
                 .parse::<Timestamp>()
                 .ok()
         })
         .max();
-    let conditions = items(status, "/conditions").iter();
-    let changed =
-        conditions.filter_map(|one| text(one, "/lastTransitionTime")?.parse::<Timestamp>().ok());
+    let conditions = items_at(status, "/conditions").iter();
+    let changed = conditions.filter_map(|one| {
+        text_at(one, "/lastTransitionTime")?
+            .parse::<Timestamp>()
+            .ok()
+    });
     finished.or_else(|| changed.max())
 }
 
-pub(crate) fn addresses(status: &Value) -> Vec<IpAddr> {
-    let listed = items(status, "/podIPs")
+pub(crate) fn status_addresses(status: &Value) -> Vec<IpAddr> {
+    let listed = items_at(status, "/podIPs")
         .iter()
-        .filter_map(|one| text(one, "/ip"));
+        .filter_map(|one| text_at(one, "/ip"));
     let mut all: Vec<IpAddr> = listed
-        .chain(text(status, "/podIP"))
+        .chain(text_at(status, "/podIP"))
         .filter_map(|address| address.parse().ok())
         .collect();
     all.sort();
@@ -241,7 +244,7 @@ pub(crate) fn addresses(status: &Value) -> Vec<IpAddr> {
 }
 
 #[derive(Default)]
-pub struct PodIndex {
+pub struct ProviderPodIndex {
     by_shadow: HashMap<Key, BTreeMap<Key, Arc<RemotePod>>>,
     /// The last pod of a shadow pod that the watch reported as gone, as it was then.
     gone: HashMap<Key, Arc<RemotePod>>,
@@ -249,10 +252,10 @@ pub struct PodIndex {
     waiting_for_name: HashMap<Key, BTreeSet<Key>>,
 }
 
-impl PodIndex {
+impl ProviderPodIndex {
     /// Records a change that the watch reported; returns the shadow pods that waited for a name
     /// which is free now.
-    pub fn changed(
+    pub fn pod_changed(
         &mut self,
         old: Option<&Arc<RemotePod>>,
         new: Option<&Arc<RemotePod>>,
@@ -285,7 +288,7 @@ impl PodIndex {
         self.waiting_for_name.entry(pod).or_default().insert(shadow);
     }
 
-    pub fn of(&self, shadow: &Key) -> Vec<Arc<RemotePod>> {
+    pub fn pods_of_shadow(&self, shadow: &Key) -> Vec<Arc<RemotePod>> {
         self.by_shadow
             .get(shadow)
             .into_iter()
@@ -309,7 +312,7 @@ impl PodIndex {
 
     /// The pod that the watch reported as gone, if it had ended by then. A kubelet writes the end
     /// of a pod a moment before it removes it.
-    pub fn ended(&self, shadow: &Key, uid: &str) -> Option<Arc<RemotePod>> {
+    pub fn ended_pod(&self, shadow: &Key, uid: &str) -> Option<Arc<RemotePod>> {
         self.gone
             .get(shadow)
             .filter(|gone| gone.uid == uid && gone.end.is_some())
@@ -326,7 +329,7 @@ impl PodIndex {
     }
 
     /// Removes the records that matter only while the shadow pod exists.
-    pub fn forget(&mut self, shadow: &Key) {
+    pub fn forget_shadow(&mut self, shadow: &Key) {
         self.gone.remove(shadow);
         self.waiting_for_name.retain(|_, waiting| {
             waiting.remove(shadow);
@@ -353,7 +356,7 @@ mod tests {
                 .unwrap()
                 .remove(missing);
             assert_eq!(
-                RemotePod::reduce(serde_json::from_value(object).unwrap()),
+                RemotePod::from_pod(serde_json::from_value(object).unwrap()),
                 None,
                 "{missing}"
             );
@@ -375,9 +378,9 @@ mod tests {
                 ended.deletion_grace,
                 ended.is_scheduled()
             ),
-            (Some(End::Failed), true, Some(30), true)
+            (Some(PodEnd::Failed), true, Some(30), true)
         );
-        assert!(!ended.counts());
+        assert!(!ended.is_charged());
         assert_eq!(ended.charge.requests.get("cpu").to_string(), "1");
     }
 
@@ -428,24 +431,24 @@ mod tests {
             json!({ "terminated": { "exitCode": 0, "finishedAt": "2026-01-01T00:00:10Z" } }),
         );
         let early = failed(running.clone(), false);
-        let shown = early.status.value();
+        let shown = early.status.to_value();
         assert_eq!(
             (early.end, &shown["phase"], &shown["reason"]),
             (None, &json!("Running"), &Value::Null)
         );
         let ended = failed(terminated, false);
-        let shown = ended.status.value();
+        let shown = ended.status.to_value();
         assert_eq!(
             (ended.end, &shown["phase"], &shown["reason"]),
             (
-                Some(End::Failed),
+                Some(PodEnd::Failed),
                 &json!("Failed"),
                 &json!("DeadlineExceeded")
             )
         );
         assert_eq!(
             failed(running, true).end,
-            Some(End::Failed),
+            Some(PodEnd::Failed),
             "nobody reports more of a pod that its node lost"
         );
     }
@@ -473,43 +476,46 @@ mod tests {
         });
         assert!(lent_on.is_lent_on && lent_on.addresses.len() == 1);
         assert_eq!(
-            lent_on.status.value().get("podIP"),
+            lent_on.status.to_value().get("podIP"),
             Some(&json!("10.65.0.9"))
         );
     }
 
     #[test]
     fn a_shadow_pod_that_is_gone_waits_for_no_name() {
-        let mut index = PodIndex::default();
+        let mut index = ProviderPodIndex::default();
         let taken = Arc::new(pod("web", "u1", |_| {}));
-        index.changed(None, Some(&taken));
+        index.pod_changed(None, Some(&taken));
         for shadow in ["gone", "waits"] {
             index.wait_for_name(taken.key.clone(), Key::new("t", shadow));
         }
-        index.forget(&Key::new("t", "gone"));
-        assert_eq!(index.changed(Some(&taken), None), [Key::new("t", "waits")]);
+        index.forget_shadow(&Key::new("t", "gone"));
+        assert_eq!(
+            index.pod_changed(Some(&taken), None),
+            [Key::new("t", "waits")]
+        );
     }
 
     #[test]
     fn a_pod_is_found_by_its_shadow_pod_until_the_watch_reports_it_gone() {
-        let mut index = PodIndex::default();
+        let mut index = ProviderPodIndex::default();
         let first = Arc::new(pod("web", "u1", |_| {}));
         let shadow = first.shadow_key();
-        assert!(index.changed(None, Some(&first)).is_empty());
+        assert!(index.pod_changed(None, Some(&first)).is_empty());
         index.wait_for_name(first.key.clone(), Key::new("t", "waits"));
-        assert_eq!(index.of(&shadow), std::slice::from_ref(&first));
+        assert_eq!(index.pods_of_shadow(&shadow), std::slice::from_ref(&first));
         assert!(!index.observed_deletion(&shadow, "u1"));
         assert!(index.has_seen(&shadow, "u1") && !index.has_seen(&shadow, "u2"));
         // A list after an interruption may show the successor in place of the one that is gone.
         let second = Arc::new(pod("web", "u2", |_| {}));
         assert_eq!(
-            index.changed(Some(&first), Some(&second)),
+            index.pod_changed(Some(&first), Some(&second)),
             [Key::new("t", "waits")]
         );
-        assert_eq!(index.of(&shadow), std::slice::from_ref(&second));
+        assert_eq!(index.pods_of_shadow(&shadow), std::slice::from_ref(&second));
         assert!(index.observed_deletion(&shadow, "u1") && !index.observed_deletion(&shadow, "u2"));
-        index.changed(Some(&second), None);
-        assert!(index.of(&shadow).is_empty() && index.observed_deletion(&shadow, "u2"));
+        index.pod_changed(Some(&second), None);
+        assert!(index.pods_of_shadow(&shadow).is_empty() && index.observed_deletion(&shadow, "u2"));
         assert!(
             index.has_seen(&shadow, "u2"),
             "until the shadow pod is gone"

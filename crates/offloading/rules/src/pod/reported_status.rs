@@ -15,11 +15,11 @@ pub struct PodStatusText(Arc<str>);
 
 impl PodStatusText {
     /// Nulls are left out.
-    pub fn of(status: &Value) -> Self {
-        Self(sorted(status).to_string().into())
+    pub fn from_status(status: &Value) -> Self {
+        Self(sorted_json(status).to_string().into())
     }
 
-    pub fn value(&self) -> Value {
+    pub fn to_value(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 }
@@ -37,7 +37,7 @@ pub struct ReportedStatus {
 }
 
 impl ReportedStatus {
-    pub fn of(status: Option<&ShadowPodStatus>) -> Self {
+    pub fn from_shadow_status(status: Option<&ShadowPodStatus>) -> Self {
         let Some(status) = status else {
             return Self::default();
         };
@@ -47,16 +47,16 @@ impl ReportedStatus {
             message: status.message.clone(),
             remote_uid: status.remote_uid.clone(),
             charges: status.charges.as_deref().map(Arc::from),
-            pod: status.pod.as_ref().map(PodStatusText::of),
+            pod: status.pod.as_ref().map(PodStatusText::from_status),
         }
     }
 
     /// The merge patch of the status subresource from this to `wanted`; `None` if they are equal.
     pub fn patch_to(&self, wanted: &Self) -> Option<Value> {
-        Some(json!({ "status": difference(&self.value(), &wanted.value())? }))
+        Some(json!({ "status": merge_patch(&self.to_json(), &wanted.to_json())? }))
     }
 
-    fn value(&self) -> Value {
+    fn to_json(&self) -> Value {
         let mut status = json!({ "phase": self.phase });
         for (field, text) in [
             ("reason", &self.reason),
@@ -71,7 +71,7 @@ impl ReportedStatus {
             set_at(&mut status, &["charges"], charges.as_ref());
         }
         if let Some(pod) = &self.pod {
-            set_at(&mut status, &["pod"], pod.value());
+            set_at(&mut status, &["pod"], pod.to_value());
         }
         // A status that was never written is written even if it equals the default.
         if *self == Self::default() {
@@ -84,7 +84,7 @@ impl ReportedStatus {
 
 /// The merge patch (RFC 7386) from `from` to `to`; `None` if they are equal. Neither may contain
 /// nulls.
-pub fn difference(from: &Value, to: &Value) -> Option<Value> {
+pub fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (from, to) else {
         return (from != to).then(|| to.clone());
     };
@@ -92,7 +92,7 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
         .iter()
         .filter_map(|(key, value)| {
             let change = match old.get(key) {
-                Some(before) => difference(before, value)?,
+                Some(before) => merge_patch(before, value)?,
                 None => value.clone(),
             };
             Some((key.clone(), change))
@@ -107,13 +107,13 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
 }
 
 /// The same with ordered keys and without nulls.
-pub(crate) fn sorted(value: &Value) -> Value {
+pub(crate) fn sorted_json(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let fields: BTreeMap<&String, Value> = map
                 .iter()
                 .filter(|(_, value)| !value.is_null())
-                .map(|(key, value)| (key, sorted(value)))
+                .map(|(key, value)| (key, sorted_json(value)))
                 .collect();
             fields
                 .into_iter()
@@ -121,7 +121,7 @@ pub(crate) fn sorted(value: &Value) -> Value {
                 .collect::<Map<_, _>>()
                 .into()
         }
-        Value::Array(list) => list.iter().map(sorted).collect(),
+        Value::Array(list) => list.iter().map(sorted_json).collect(),
         other => other.clone(),
     }
 }
@@ -135,15 +135,18 @@ mod tests {
         let ours =
             json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
         let theirs = json!({ "conditions": [{ "status": "True", "type": "Ready" }], "phase": "Running", "reason": null });
-        assert_eq!(PodStatusText::of(&ours), PodStatusText::of(&theirs));
-        assert_eq!(PodStatusText::of(&ours).value(), ours);
+        assert_eq!(
+            PodStatusText::from_status(&ours),
+            PodStatusText::from_status(&theirs)
+        );
+        assert_eq!(PodStatusText::from_status(&ours).to_value(), ours);
     }
 
     #[test]
     fn a_merge_patch_names_what_changed_and_what_vanished_and_nothing_else() {
         let from = json!({ "a": 1, "b": { "c": 1, "d": 2 }, "list": [1, 2], "same": { "x": 1 } });
         let to = json!({ "a": 1, "b": { "c": 5 }, "list": [1], "same": { "x": 1 }, "new": true });
-        let patch = difference(&from, &to).unwrap();
+        let patch = merge_patch(&from, &to).unwrap();
         assert_eq!(
             patch,
             json!({ "b": { "c": 5, "d": null }, "list": [1], "new": true })
@@ -151,7 +154,7 @@ mod tests {
         let mut patched = from.clone();
         json_patch::merge(&mut patched, &patch);
         assert_eq!(patched, to);
-        assert_eq!(difference(&to, &patched), None);
+        assert_eq!(merge_patch(&to, &patched), None);
     }
 
     #[test]
@@ -186,9 +189,9 @@ mod tests {
             pod: Some(json!({ "phase": "Running" })),
             ..ShadowPodStatus::default()
         };
-        let reported = ReportedStatus::of(Some(&status));
+        let reported = ReportedStatus::from_shadow_status(Some(&status));
         assert_eq!(
-            serde_json::from_value::<ShadowPodStatus>(reported.value()).unwrap(),
+            serde_json::from_value::<ShadowPodStatus>(reported.to_json()).unwrap(),
             status
         );
     }

@@ -7,10 +7,10 @@ use liqo_api::{PodOffloadingStrategy, labels, short_on_largest_node};
 use liqo_quantity::{ResourceList, Shortage};
 use serde_json::Value;
 
-use crate::json::{items, text};
-use crate::node::priced::{PricedNode, charged_json};
-use crate::pod::controller::Controller;
-use crate::pod::preference::mark;
+use crate::json::{items_at, text_at};
+use crate::node::priced::{PricedNode, default_charge_of_json};
+use crate::pod::controller::OwningController;
+use crate::pod::preference::marker_requirement;
 use crate::pod::scheduling::must_leave;
 
 /// A warning names at most this many clusters.
@@ -28,20 +28,20 @@ pub struct FullCluster<'a> {
 
 /// The clusters without room for a new pod now.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Room<'a> {
+pub struct ClusterRoom<'a> {
     full: Vec<FullCluster<'a>>,
     /// Whether the pod is not kept off these: it can run in no other cluster, or could not be
     /// brought back.
     waits: bool,
 }
 
-impl<'a> Room<'a> {
+impl<'a> ClusterRoom<'a> {
     /// `nodes` are the virtual nodes that the pod's namespace selects. A cluster has room if one of
     /// its nodes does, or does not say what its nodes have.
-    pub fn of(pod: &Value, strategy: PodOffloadingStrategy, nodes: &[&'a PricedNode]) -> Self {
+    pub fn for_pod(pod: &Value, strategy: PodOffloadingStrategy, nodes: &[&'a PricedNode]) -> Self {
         let is_known = nodes.iter().any(|node| !node.largest_pods.is_empty());
-        let Some(amounts) =
-            charged_json(pod).filter(|_| is_known && strategy != PodOffloadingStrategy::Local)
+        let Some(amounts) = default_charge_of_json(pod)
+            .filter(|_| is_known && strategy != PodOffloadingStrategy::Local)
         else {
             return Self::default();
         };
@@ -53,14 +53,15 @@ impl<'a> Room<'a> {
         // A host name may be that of a virtual node.
         let is_of_virtual_node =
             |(key, _): (&String, &str)| OF_VIRTUAL_NODES.contains(&key.as_str()) || key == HOSTNAME;
-        let must_leave =
-            must_leave(pod) || (!wanted.is_empty() && selector(pod).any(is_of_virtual_node));
+        let must_leave = must_leave(pod)
+            || (!wanted.is_empty() && own_node_selector(pod).any(is_of_virtual_node));
         let may_stay =
             strategy == PodOffloadingStrategy::LocalAndRemote && !must_leave && !has_own_terms(pod);
-        let room = Self::at(&amounts, &wanted, may_stay);
+        let room = Self::for_amounts(&amounts, &wanted, may_stay);
         // What keeps a pod off a cluster cannot be taken back. Only a pod that is created again at
         // no cost gets it.
-        let is_bound = !Controller::of(pod).is_some_and(|controller| controller.recreates());
+        let is_bound =
+            !OwningController::of_pod(pod).is_some_and(|controller| controller.recreates_pods());
         Self {
             waits: room.waits || (is_bound && !room.full.is_empty()),
             ..room
@@ -68,13 +69,13 @@ impl<'a> Room<'a> {
     }
 
     /// The same for a pod that wants all of these nodes.
-    fn at(amounts: &ResourceList, nodes: &[&'a PricedNode], may_stay: bool) -> Self {
+    fn for_amounts(amounts: &ResourceList, nodes: &[&'a PricedNode], may_stay: bool) -> Self {
         let mut clusters: BTreeMap<&str, Option<FullCluster>> = BTreeMap::new();
         for node in nodes {
             let cluster_id = node.cluster_id();
             let full = node
                 .largest_pods
-                .may_take(amounts)
+                .may_have_room(amounts)
                 .err()
                 .map(|short| FullCluster {
                     cluster_id,
@@ -95,7 +96,7 @@ impl<'a> Room<'a> {
 
     /// The clusters (IDs) to keep the pod off. Otherwise it waits where the scheduler sends it: it
     /// is admitted as soon as a node there has room.
-    pub fn avoided(&self) -> impl Iterator<Item = &'a str> {
+    pub fn avoided_clusters(&self) -> impl Iterator<Item = &'a str> {
         self.full
             .iter()
             .filter(|_| !self.waits)
@@ -128,14 +129,14 @@ impl<'a> Room<'a> {
 /// Whether the user says which nodes the pod needs, by terms that we do not understand: they may
 /// select virtual nodes only. What we added has our mark.
 fn has_own_terms(pod: &Value) -> bool {
-    let terms = items(
+    let terms = items_at(
         pod,
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
     );
     !terms.is_empty()
         && !terms
             .iter()
-            .any(|term| items(term, "/matchExpressions").contains(&mark()))
+            .any(|term| items_at(term, "/matchExpressions").contains(&marker_requirement()))
 }
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -144,7 +145,7 @@ const OF_VIRTUAL_NODES: [&str; 3] = [labels::TYPE, labels::REMOTE_CLUSTER_ID, la
 
 /// The pod's own node selector. Its affinity is not looked at: it may contain what we added because
 /// of the room that there was.
-fn selector(pod: &Value) -> impl Iterator<Item = (&String, &str)> {
+fn own_node_selector(pod: &Value) -> impl Iterator<Item = (&String, &str)> {
     let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
     selector
         .into_iter()
@@ -153,9 +154,10 @@ fn selector(pod: &Value) -> impl Iterator<Item = (&String, &str)> {
 }
 
 fn matches_selector(pod: &Value, node: &PricedNode) -> bool {
-    let has_node = text(pod, "/spec/nodeName").is_some_and(|name| !name.is_empty());
+    let has_node = text_at(pod, "/spec/nodeName").is_some_and(|name| !name.is_empty());
     !has_node
-        && selector(pod).all(|(key, value)| node.labels.get(key).is_some_and(|own| own == value))
+        && own_node_selector(pod)
+            .all(|(key, value)| node.labels.get(key).is_some_and(|own| own == value))
 }
 
 #[cfg(test)]
@@ -183,8 +185,8 @@ mod tests {
             "spec": { "containers": [container], "nodeSelector": selector } })
     }
 
-    fn avoided(room: &Room) -> Vec<String> {
-        room.avoided().map(str::to_owned).collect()
+    fn avoided(room: &ClusterRoom) -> Vec<String> {
+        room.avoided_clusters().map(str::to_owned).collect()
     }
 
     const SMALL: &str = r#"[{"cpu":"1143m","memory":"1Gi","pods":"1"}]"#;
@@ -200,7 +202,7 @@ mod tests {
         );
         let pod = pod("2300m", &json!({}));
         for strategy in [LocalAndRemote, Remote] {
-            let room = Room::of(&pod, strategy, &[&milan, &turin, &old]);
+            let room = ClusterRoom::for_pod(&pod, strategy, &[&milan, &turin, &old]);
             assert_eq!(
                 avoided(&room),
                 ["id-of-milan"],
@@ -212,7 +214,10 @@ mod tests {
                  1143m available) on the largest node)"
             );
         }
-        assert_eq!(Room::of(&pod, Local, &[&milan]), Room::default());
+        assert_eq!(
+            ClusterRoom::for_pod(&pod, Local, &[&milan]),
+            ClusterRoom::default()
+        );
     }
 
     #[test]
@@ -224,8 +229,8 @@ mod tests {
         );
         for nodes in [[&small, &large], [&large, &small]] {
             assert_eq!(
-                Room::of(&pod("2300m", &json!({})), LocalAndRemote, &nodes),
-                Room::default()
+                ClusterRoom::for_pod(&pod("2300m", &json!({})), LocalAndRemote, &nodes),
+                ClusterRoom::default()
             );
         }
     }
@@ -240,7 +245,7 @@ mod tests {
             (LocalAndRemote, pinned),
             (LocalAndRemote, virtual_node),
         ] {
-            let room = Room::of(&pod("2300m", &selector), strategy, &[&milan, &turin]);
+            let room = ClusterRoom::for_pod(&pod("2300m", &selector), strategy, &[&milan, &turin]);
             assert_eq!(avoided(&room), Vec::<String>::new(), "{selector}");
             let warning = room.warning().unwrap();
             assert!(
@@ -251,7 +256,7 @@ mod tests {
             );
         }
         assert_eq!(
-            avoided(&Room::of(
+            avoided(&ClusterRoom::for_pod(
                 &pod("2300m", &json!({})),
                 LocalAndRemote,
                 &[&milan, &turin]
@@ -267,7 +272,12 @@ mod tests {
         let avoids = |change: Value| {
             let mut pod = pod("2300m", &json!({}));
             json_patch::merge(&mut pod, &change);
-            avoided(&Room::of(&pod, LocalAndRemote, &[&milan, &turin])).len()
+            avoided(&ClusterRoom::for_pod(
+                &pod,
+                LocalAndRemote,
+                &[&milan, &turin],
+            ))
+            .len()
         };
         let required = |expressions: Value| {
             let terms = json!({ "nodeSelectorTerms": [{ "matchExpressions": expressions }] });
@@ -276,7 +286,7 @@ mod tests {
         let region = json!({ "key": "region", "operator": "In", "values": ["eu"] });
         assert_eq!(avoids(json!({})), 2);
         assert_eq!(
-            avoids(required(json!([mark(), region]))),
+            avoids(required(json!([marker_requirement(), region]))),
             2,
             "that is our own"
         );
@@ -299,11 +309,11 @@ mod tests {
     #[test]
     fn a_node_that_the_pod_does_not_want_does_not_matter() {
         let (milan, turin) = (with_room("milan", SMALL), with_room("turin", LARGE));
-        let room = Room::of(
+        let room = ClusterRoom::for_pod(
             &pod("2300m", &json!({ "kubernetes.io/hostname": "turin" })),
             Remote,
             &[&milan, &turin],
         );
-        assert_eq!(room, Room::default());
+        assert_eq!(room, ClusterRoom::default());
     }
 }

@@ -8,9 +8,9 @@ use liqo_api::{Key, ResourceList, labels};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::items;
+use crate::json::items_at;
 use crate::namespace::node_selector;
-use crate::node::priced::{PricedNode, charged_on_node};
+use crate::node::priced::{PricedNode, default_charge_on_node};
 use crate::pod::local_state::LocalPod;
 
 /// A pod on a virtual node, in a namespace whose pods may move.
@@ -40,7 +40,7 @@ pub struct RunningPod {
 impl RunningPod {
     /// A pod on this node; `None` if it has ended, or another one has taken its place. `nodes` are
     /// those to which it could move.
-    pub fn of(local: &LocalPod, node: &str, nodes: &[&PricedNode]) -> Option<Self> {
+    pub fn on_node(local: &LocalPod, node: &str, nodes: &[&PricedNode]) -> Option<Self> {
         let is_replaced = local.deletion.is_some()
             && !local
                 .controller
@@ -49,8 +49,8 @@ impl RunningPod {
         if local.finished || is_replaced {
             return None;
         }
-        let pod = local.json();
-        let ready = items(&pod, "/status/conditions")
+        let pod = local.to_json();
+        let ready = items_at(&pod, "/status/conditions")
             .iter()
             .any(|one| one["type"] == "Ready" && one["status"] == "True");
         let excluded = nodes
@@ -66,11 +66,11 @@ impl RunningPod {
             uid: local.uid.clone(),
             node: node.to_owned(),
             labels: labels.unwrap_or_default(),
-            amounts: charged(&pod)?,
+            amounts: charged_amounts_of_json(&pod)?,
             controller: local
                 .controller
                 .as_ref()
-                .filter(|one| DepartureCause::Cheaper.takes(Some(&one.kind)))
+                .filter(|one| DepartureCause::Cheaper.takes_pods_of(Some(&one.kind)))
                 .map(|one| one.uid.clone()),
             ready: ready && local.deletion.is_none(),
             excluded,
@@ -87,22 +87,22 @@ fn waits_for_the_former(kind: &str) -> bool {
 }
 
 /// The amounts that a pod on a virtual node is charged; `None` if it has ended.
-pub fn amounts(local: &LocalPod) -> Option<ResourceList> {
+pub fn charged_amounts(local: &LocalPod) -> Option<ResourceList> {
     if local.finished {
         None
     } else {
-        charged(&local.json())
+        charged_amounts_of_json(&local.to_json())
     }
 }
 
-fn charged(pod: &Value) -> Option<ResourceList> {
+fn charged_amounts_of_json(pod: &Value) -> Option<ResourceList> {
     let spec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
     let status = pod
         .get("status")
         .and_then(|status| serde_json::from_value(status.clone()).ok())
         .unwrap_or_default();
     let generation = pod.pointer("/metadata/generation").and_then(Value::as_i64);
-    Some(charged_on_node(generation, spec, &status))
+    Some(default_charge_on_node(generation, spec, &status))
 }
 
 /// Whether the node selector and the required affinity of a pod let it run on a node.
@@ -117,7 +117,9 @@ fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
     let required = required.map(NodeSelector::deserialize);
     by_label
         && match required {
-            Some(Ok(required)) => node_selector::matches(Some(&required), &node.name, &node.labels),
+            Some(Ok(required)) => {
+                node_selector::selects_node(Some(&required), &node.name, &node.labels)
+            }
             Some(Err(_)) => false,
             None => true,
         }
@@ -129,7 +131,7 @@ pub(super) fn may_run_at_home(pod: &Value) -> bool {
     let selector = pod
         .pointer("/spec/nodeSelector")
         .and_then(|selector| selector.get(labels::TYPE));
-    let terms = items(
+    let terms = items_at(
         pod,
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
     );
@@ -148,7 +150,7 @@ fn asks_for_virtual_nodes(term: &Value) -> bool {
 
 /// A virtual node, and whether pods may move to it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Target<'a> {
+pub struct TargetNode<'a> {
     pub node: &'a PricedNode,
     /// The free resources there; `None` if it takes no new pods.
     pub free: Option<ResourceList>,

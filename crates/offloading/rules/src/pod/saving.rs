@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, pods};
 use serde_json::Value;
 
-use crate::json::{items, text};
-use crate::node::priced::{Cost, PricedNode, costs};
-use crate::pod::running_pod::{RunningPod, Target};
-use crate::pod::turns::{AtOnce, Turns};
+use crate::json::{items_at, text_at};
+use crate::node::priced::{HourlyCost, PricedNode, costs_by_node};
+use crate::pod::running_pod::{RunningPod, TargetNode};
+use crate::pod::turns::{EvictionLimits, MaxMissingPods};
 
 /// A pod moves only if another node costs at least this much less, in per cent of what it costs
 /// now. Small changes of prices, and two providers that undercut each other, move nothing.
@@ -33,15 +33,15 @@ pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
 
 /// Whether a virtual node, as JSON, takes new pods.
 pub fn takes_new_pods(node: &Value) -> bool {
-    let is_ready = items(node, "/status/conditions")
+    let is_ready = items_at(node, "/status/conditions")
         .iter()
         .any(|one| one["type"] == "Ready" && one["status"] == "True");
     let repels = |taint: &Value| {
-        text(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
-            && text(taint, "/effect") != Some("PreferNoSchedule")
+        text_at(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
+            && text_at(taint, "/effect") != Some("PreferNoSchedule")
     };
     let is_cordoned = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
-    is_ready && !is_cordoned && !items(node, "/spec/taints").iter().any(repels)
+    is_ready && !is_cordoned && !items_at(node, "/spec/taints").iter().any(repels)
 }
 
 /// A pod to evict.
@@ -61,11 +61,11 @@ pub struct Saving {
 
 /// The input of [`savings`].
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct SavingFacts<'a> {
     /// The pods of one namespace.
     pub pods: &'a [RunningPod],
     /// All virtual nodes on which pods of the namespace run or may run.
-    pub targets: &'a [Target<'a>],
+    pub targets: &'a [TargetNode<'a>],
     /// The number of pods that each `PodDisruptionBudget` still allows to evict
     /// (`status.disruptionsAllowed`). A missing one allows none.
     pub allowed: &'a BTreeMap<Key, u32>,
@@ -79,15 +79,20 @@ pub struct Facts<'a> {
 /// The pods to evict now, the largest saving first: at most one of each controller, and none of a
 /// controller whose pods are not all Ready. So a controller without a `PodDisruptionBudget` never
 /// lacks more than one pod.
-pub fn savings(facts: &Facts) -> Vec<Saving> {
-    let mut turns = Turns::new(facts.pods, facts.unsettled, facts.allowed, AtOnce::One);
+pub fn find_savings(facts: &SavingFacts) -> Vec<Saving> {
+    let mut turns = EvictionLimits::new(
+        facts.pods,
+        facts.unsettled,
+        facts.allowed,
+        MaxMissingPods::One,
+    );
     let mut candidates: Vec<(&RunningPod, Money)> = Vec::new();
     for pod in facts
         .pods
         .iter()
         .filter(|pod| pod.ready && turns.may_wait_for_another(pod))
     {
-        if let Some((_, saving)) = saving(pod, facts.targets) {
+        if let Some((_, saving)) = best_saving(pod, facts.targets) {
             candidates.push((pod, saving));
         }
     }
@@ -102,10 +107,10 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
             continue;
         }
         // Those before it may have taken the room.
-        let Some((index, per_hour)) = saving(pod, &targets) else {
+        let Some((index, per_hour)) = best_saving(pod, &targets) else {
             continue;
         };
-        let Some(controller) = turns.take(pod) else {
+        let Some(controller) = turns.take_turn(pod) else {
             continue;
         };
         let Some(target) = targets.get_mut(index) else {
@@ -130,15 +135,15 @@ pub fn savings(facts: &Facts) -> Vec<Saving> {
 
 /// The index of the cheapest target with room, and what the pod costs less there; `None` if that is
 /// not enough.
-fn saving(pod: &RunningPod, targets: &[Target]) -> Option<(usize, Money)> {
+fn best_saving(pod: &RunningPod, targets: &[TargetNode]) -> Option<(usize, Money)> {
     let nodes: Vec<&PricedNode> = targets.iter().map(|target| target.node).collect();
-    let costs = costs(&pod.amounts, &nodes);
-    let (_, Cost::Known(now)) = *costs.iter().find(|(node, _)| node.name == pod.node)? else {
+    let costs = costs_by_node(&pod.amounts, &nodes);
+    let (_, HourlyCost::Known(now)) = *costs.iter().find(|(node, _)| node.name == pod.node)? else {
         return None;
     };
-    let has_room = |target: &Target| {
+    let has_room = |target: &TargetNode| {
         !pod.excluded.contains(&target.node.name)
-            && target.node.largest_pods.may_take(&pod.amounts).is_ok()
+            && target.node.largest_pods.may_have_room(&pod.amounts).is_ok()
             && target
                 .free
                 .as_ref()
@@ -149,7 +154,7 @@ fn saving(pod: &RunningPod, targets: &[Target]) -> Option<(usize, Money)> {
     // Where several cost the same, the first by name.
     let (best, (_, (_, cost))) =
         others.min_by_key(|(_, (target, (_, cost)))| (*cost, &target.node.name))?;
-    let Cost::Known(then) = *cost else {
+    let HourlyCost::Known(then) = *cost else {
         return None;
     };
     let saving = now - then;

@@ -10,18 +10,18 @@
 use liqo_api::{PodOffloadingStrategy, labels, pods};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, set_at, text};
-use crate::pod::carry::Refusal;
-use crate::pod::carry::obstacle::obstacle;
-use crate::pod::preference::mark;
+use crate::json::{items_at, set_at, text_at};
+use crate::pod::carry::PodRefusal;
+use crate::pod::carry::obstacle::pod_obstacle;
+use crate::pod::preference::marker_requirement;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Placement {
+pub struct NewPodPlacement {
     /// JSON patch operations; empty if the pod needs no change.
     pub patch: Vec<Value>,
     /// The reason why the pod stays in this cluster, whatever its namespace says; `None` if it may
     /// leave.
-    pub obstacle: Option<Refusal>,
+    pub obstacle: Option<PodRefusal>,
     /// Whether the pod may run at a provider.
     pub may_leave: bool,
     /// Another warning for the person who creates the pod: about room at providers, or about the
@@ -29,7 +29,7 @@ pub struct Placement {
     pub caution: Option<String>,
 }
 
-impl Placement {
+impl NewPodPlacement {
     /// For the person who creates the pod.
     pub fn warning(&self) -> Option<String> {
         let obstacle = self
@@ -42,19 +42,19 @@ impl Placement {
     /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate:
     /// a required term may grow, and none may be added to those that the pod has.
     pub fn fits_held_back(&self, pod: &Value) -> bool {
-        let before = items(pod, TERMS).len();
+        let before = items_at(pod, TERMS).len();
         let affinity = self
             .patch
             .iter()
-            .find(|operation| text(operation, "/path") == Some(AFFINITY));
-        let after = affinity.map(|operation| items(operation, PATCHED_TERMS).len());
+            .find(|operation| text_at(operation, "/path") == Some(AFFINITY));
+        let after = affinity.map(|operation| items_at(operation, PATCHED_TERMS).len());
         before == 0 || after.is_none_or(|after| after == before)
     }
 
     /// Whether Kubernetes would let the patch be applied to a pod that exists.
     pub fn adds_only_a_toleration(&self) -> bool {
         self.patch.iter().all(|operation| {
-            text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
+            text_at(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
         })
     }
 }
@@ -72,82 +72,95 @@ const TERMS: &str =
 /// sent to the `avoided` clusters (IDs).
 ///
 /// A second run changes nothing.
-pub fn place(
+pub fn place_pod(
     pod: &Value,
     strategy: PodOffloadingStrategy,
     selector: Option<&[Value]>,
     avoided: &[&str],
-) -> Placement {
+) -> NewPodPlacement {
     if strategy == PodOffloadingStrategy::Local || named_node(pod).is_some() {
-        return Placement::default();
+        return NewPodPlacement::default();
     }
-    if let Some(obstacle) = obstacle(pod) {
-        let patch = require(pod, &[at_home()]).into_iter().collect();
-        return Placement {
+    if let Some(obstacle) = pod_obstacle(pod) {
+        let patch = require_terms(pod, &[local_nodes_term()])
+            .into_iter()
+            .collect();
+        return NewPodPlacement {
             patch,
             obstacle: Some(obstacle),
-            ..Placement::default()
+            ..NewPodPlacement::default()
         };
     }
     let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
-        PodOffloadingStrategy::Remote if remote.is_empty() => vec![nowhere()],
+        PodOffloadingStrategy::Remote if remote.is_empty() => vec![no_node_term()],
         PodOffloadingStrategy::Remote => remote,
         _ if selector.is_none_or(<[Value]>::is_empty) && avoided.is_empty() => Vec::new(),
-        _ => [vec![at_home()], remote].concat(),
+        _ => [vec![local_nodes_term()], remote].concat(),
     };
-    let patch = tolerate(pod)
+    let patch = toleration_patch(pod)
         .into_iter()
-        .chain(require(pod, &wanted))
+        .chain(require_terms(pod, &wanted))
         .collect();
-    Placement {
+    NewPodPlacement {
         patch,
         may_leave: true,
-        ..Placement::default()
+        ..NewPodPlacement::default()
     }
 }
 
 /// The change to a new pod that names this virtual node itself, so that no scheduler looks at it:
 /// without a toleration, Kubernetes deletes it at once. `closed` says why no new pod of its
 /// namespace may go there, if so.
-pub fn place_on_named_node(pod: &Value, node: &str, closed: Option<&str>) -> Placement {
-    if items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes) {
-        return Placement::default();
+pub fn place_on_named_node(pod: &Value, node: &str, closed: Option<&str>) -> NewPodPlacement {
+    if items_at(pod, TOLERATIONS)
+        .iter()
+        .any(tolerates_virtual_nodes)
+    {
+        return NewPodPlacement::default();
     }
-    let refusal = obstacle(pod).map(|obstacle| obstacle.message);
+    let refusal = pod_obstacle(pod).map(|obstacle| obstacle.message);
     let Some(why) = closed.or(refusal.as_deref()) else {
-        return Placement {
-            patch: tolerate(pod).into_iter().collect(),
+        return NewPodPlacement {
+            patch: toleration_patch(pod).into_iter().collect(),
             may_leave: true,
-            ..Placement::default()
+            ..NewPodPlacement::default()
         };
     };
     let caution = format!("the pod names the node {node}, so Kubernetes deletes it at once: {why}");
-    Placement {
+    NewPodPlacement {
         caution: Some(caution),
-        ..Placement::default()
+        ..NewPodPlacement::default()
     }
 }
 
 /// The node that a pod names itself.
 pub fn named_node(pod: &Value) -> Option<&str> {
-    text(pod, "/spec/nodeName").filter(|node| !node.is_empty())
+    text_at(pod, "/spec/nodeName").filter(|node| !node.is_empty())
 }
 
 /// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes,
 /// which Kubernetes lets us add later. A pod that has it by itself stays at home if it may run
 /// there; otherwise the virtual node does not send it.
-pub fn held(pod: &Value, strategy: PodOffloadingStrategy, mut placed: Placement) -> Placement {
+pub fn place_without_toleration(
+    pod: &Value,
+    strategy: PodOffloadingStrategy,
+    mut placed: NewPodPlacement,
+) -> NewPodPlacement {
     if !placed.may_leave {
         return placed;
     }
     placed.patch.retain(|operation| {
-        !text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
+        !text_at(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
     });
     if strategy == PodOffloadingStrategy::LocalAndRemote
-        && items(pod, TOLERATIONS).iter().any(tolerates_virtual_nodes)
+        && items_at(pod, TOLERATIONS)
+            .iter()
+            .any(tolerates_virtual_nodes)
     {
-        placed.patch = require(pod, &[at_home()]).into_iter().collect();
+        placed.patch = require_terms(pod, &[local_nodes_term()])
+            .into_iter()
+            .collect();
     }
     placed
 }
@@ -156,16 +169,18 @@ const GATES: &str = "/spec/schedulingGates";
 
 /// The change to a new pod whose namespace has no strategy yet, and will have one: the scheduler
 /// waits until the manager removes the gate. A pod that can run in no other cluster need not wait.
-pub fn hold_back(pod: &Value) -> Placement {
+pub fn hold_back(pod: &Value) -> NewPodPlacement {
     if named_node(pod).is_some() || is_held_back(pod) {
-        return Placement::default();
+        return NewPodPlacement::default();
     }
-    if let Some(obstacle) = obstacle(pod) {
-        let patch = require(pod, &[at_home()]).into_iter().collect();
-        return Placement {
+    if let Some(obstacle) = pod_obstacle(pod) {
+        let patch = require_terms(pod, &[local_nodes_term()])
+            .into_iter()
+            .collect();
+        return NewPodPlacement {
             patch,
             obstacle: Some(obstacle),
-            ..Placement::default()
+            ..NewPodPlacement::default()
         };
     }
     let gate = json!({"name": pods::OFFLOADING_GATE});
@@ -175,9 +190,9 @@ pub fn hold_back(pod: &Value) -> Placement {
     } else {
         (GATES.to_owned(), json!([gate]))
     };
-    Placement {
+    NewPodPlacement {
         patch: vec![json!({"op": "add", "path": path, "value": value})],
-        ..Placement::default()
+        ..NewPodPlacement::default()
     }
 }
 
@@ -187,15 +202,15 @@ pub fn is_held_back(pod: &Value) -> bool {
 }
 
 fn gate_position(pod: &Value) -> Option<usize> {
-    items(pod, GATES)
+    items_at(pod, GATES)
         .iter()
-        .position(|gate| text(gate, "/name") == Some(pods::OFFLOADING_GATE))
+        .position(|gate| text_at(gate, "/name") == Some(pods::OFFLOADING_GATE))
 }
 
 /// The change to a pod that was held back, and now goes where `placement` says: JSON patch
 /// operations, which fail if another pod has its name by now, or if its gates changed. Kubernetes
 /// lets requirements be added until the gate is gone.
-pub fn release(pod: &Value, uid: &str, placement: &Placement) -> Vec<Value> {
+pub fn release_operations(pod: &Value, uid: &str, placement: &NewPodPlacement) -> Vec<Value> {
     let Some(position) = gate_position(pod) else {
         return Vec::new();
     };
@@ -220,26 +235,27 @@ fn tolerates_virtual_nodes(toleration: &Value) -> bool {
     is_meant && ["", "NoExecute"].contains(&field("effect"))
 }
 
-fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
+fn node_requirement(key: &str, operator: &str, values: &[&str]) -> Value {
     json!({"key": key, "operator": operator, "values": values})
 }
 
-fn at_home() -> Value {
-    json!({"matchExpressions": [expression(labels::TYPE, "NotIn", &[labels::TYPE_VIRTUAL_NODE])]})
+fn local_nodes_term() -> Value {
+    json!({"matchExpressions": [node_requirement(labels::TYPE, "NotIn", &[labels::TYPE_VIRTUAL_NODE])]})
 }
 
 /// A term that matches no node, for a selector that selects no cluster.
-fn nowhere() -> Value {
-    let virtual_node = |operator| expression(labels::TYPE, operator, &[labels::TYPE_VIRTUAL_NODE]);
+fn no_node_term() -> Value {
+    let virtual_node =
+        |operator| node_requirement(labels::TYPE, operator, &[labels::TYPE_VIRTUAL_NODE]);
     json!({"matchExpressions": [virtual_node("In"), virtual_node("NotIn")]})
 }
 
 fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
-    let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
+    let virtual_node = node_requirement(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
     let elsewhere = (!avoided.is_empty()).then(|| {
         [
-            mark(),
-            expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided),
+            marker_requirement(),
+            node_requirement(labels::REMOTE_CLUSTER_ID, "NotIn", avoided),
         ]
     });
     let expressions: Vec<Value> = [virtual_node]
@@ -251,59 +267,59 @@ fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
         None | Some([]) => vec![any],
         Some(terms) => terms
             .iter()
-            .filter(|term| asks_for_something(term))
-            .map(|term| both(&any, term))
+            .filter(|term| has_requirements(term))
+            .map(|term| combined_term(&any, term))
             .collect(),
     }
 }
 
 /// Whether a pod must not run at a cluster only because [`place`] kept it off when it was new: the
 /// `avoided` clusters (IDs) are those that it would keep a new pod off.
-pub fn avoids_in_vain(pod: &Value, avoided: &[&str]) -> bool {
-    let expressions = items(pod, TERMS)
+pub fn avoids_needlessly(pod: &Value, avoided: &[&str]) -> bool {
+    let expressions = items_at(pod, TERMS)
         .iter()
-        .map(|term| items(term, "/matchExpressions"));
+        .map(|term| items_at(term, "/matchExpressions"));
     // What the user wrote does not follow our mark: it would be in the next pod, too.
     let ours = expressions
         .flat_map(|all| all.iter().zip(all.iter().skip(1)))
         .filter(|(before, one)| {
-            **before == mark()
-                && text(one, "/key") == Some(labels::REMOTE_CLUSTER_ID)
-                && text(one, "/operator") == Some("NotIn")
+            **before == marker_requirement()
+                && text_at(one, "/key") == Some(labels::REMOTE_CLUSTER_ID)
+                && text_at(one, "/operator") == Some("NotIn")
         });
-    let mut named = ours.flat_map(|(_, one)| items(one, "/values"));
+    let mut named = ours.flat_map(|(_, one)| items_at(one, "/values"));
     named.any(|id| id.as_str().is_some_and(|id| !avoided.contains(&id)))
 }
 
 /// Whether a pod can run on virtual nodes only.
 pub fn must_leave(pod: &Value) -> bool {
-    let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
-    let terms = items(pod, TERMS);
+    let virtual_node = node_requirement(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
+    let terms = items_at(pod, TERMS);
     !terms.is_empty()
         && terms
             .iter()
-            .all(|term| items(term, "/matchExpressions").contains(&virtual_node))
+            .all(|term| items_at(term, "/matchExpressions").contains(&virtual_node))
 }
 
 /// In Kubernetes a term without requirements matches no node.
-fn asks_for_something(term: &Value) -> bool {
+fn has_requirements(term: &Value) -> bool {
     PARTS
         .iter()
-        .any(|part| !requirements(term, part).is_empty())
+        .any(|part| !term_requirements(term, part).is_empty())
 }
 
 const PARTS: [&str; 2] = ["matchExpressions", "matchFields"];
 
-fn requirements<'a>(term: &'a Value, part: &str) -> &'a [Value] {
+fn term_requirements<'a>(term: &'a Value, part: &str) -> &'a [Value] {
     term.get(part)
         .and_then(Value::as_array)
         .map_or(&[], Vec::as_slice)
 }
 
-fn both(one: &Value, other: &Value) -> Value {
+fn combined_term(one: &Value, other: &Value) -> Value {
     let mut term = Map::new();
     for part in PARTS {
-        let joined = [requirements(one, part), requirements(other, part)].concat();
+        let joined = [term_requirements(one, part), term_requirements(other, part)].concat();
         if !joined.is_empty() {
             term.insert(part.to_owned(), joined.into());
         }
@@ -311,38 +327,38 @@ fn both(one: &Value, other: &Value) -> Value {
     term.into()
 }
 
-fn implies(term: &Value, wanted: &Value) -> bool {
+fn implies_term(term: &Value, wanted: &Value) -> bool {
     PARTS.iter().all(|part| {
-        requirements(wanted, part)
+        term_requirements(wanted, part)
             .iter()
-            .all(|wanted| requirements(term, part).contains(wanted))
+            .all(|wanted| term_requirements(term, part).contains(wanted))
     })
 }
 
 /// The operation that makes the pod require one of the wanted terms, in addition to its own
 /// requirements.
-fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
+fn require_terms(pod: &Value, wanted: &[Value]) -> Option<Value> {
     if wanted.is_empty() {
         return None;
     }
-    let theirs = items(pod, TERMS);
+    let theirs = items_at(pod, TERMS);
     let terms = if theirs.is_empty() {
         wanted.to_vec()
     } else {
         // Drop terms that match no node: combined with ours they would match.
         let theirs: Vec<&Value> = theirs
             .iter()
-            .filter(|term| asks_for_something(term))
+            .filter(|term| has_requirements(term))
             .collect();
         if theirs
             .iter()
-            .all(|term| wanted.iter().any(|wanted| implies(term, wanted)))
+            .all(|term| wanted.iter().any(|wanted| implies_term(term, wanted)))
         {
             return None;
         }
         theirs
             .iter()
-            .flat_map(|term| wanted.iter().map(|wanted| both(term, wanted)))
+            .flat_map(|term| wanted.iter().map(|wanted| combined_term(term, wanted)))
             .collect()
     };
     let mut affinity = pod.pointer(AFFINITY).cloned().unwrap_or_default();
@@ -359,19 +375,19 @@ fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
 }
 
 /// The tolerations of a pod, with the one for virtual nodes.
-pub fn tolerations(pod: &Value) -> Vec<Value> {
-    let theirs = items(pod, TOLERATIONS);
-    let ours = Some(toleration()).filter(|ours| !theirs.contains(ours));
+pub fn tolerations_with_ours(pod: &Value) -> Vec<Value> {
+    let theirs = items_at(pod, TOLERATIONS);
+    let ours = Some(virtual_node_toleration()).filter(|ours| !theirs.contains(ours));
     theirs.iter().cloned().chain(ours).collect()
 }
 
-fn toleration() -> Value {
+fn virtual_node_toleration() -> Value {
     json!({"key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute"})
 }
 
-fn tolerate(pod: &Value) -> Option<Value> {
-    let toleration = toleration();
-    if items(pod, TOLERATIONS).contains(&toleration) {
+fn toleration_patch(pod: &Value) -> Option<Value> {
+    let toleration = virtual_node_toleration();
+    if items_at(pod, TOLERATIONS).contains(&toleration) {
         return None;
     }
     let list = pod.pointer(TOLERATIONS).is_some_and(Value::is_array);
@@ -395,15 +411,15 @@ mod tests {
 
     /// The pod after the webhook; also checks that a second run changes nothing.
     fn placed(spec: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>) -> Value {
-        let apply = |pod: &mut Value, placement: Placement| {
+        let apply = |pod: &mut Value, placement: NewPodPlacement| {
             let patch: json_patch::Patch = serde_json::from_value(placement.patch.into()).unwrap();
             json_patch::patch(pod, &patch).unwrap();
         };
         let mut pod = pod(spec);
-        let placement = place(&pod, strategy, selector, &[]);
+        let placement = place_pod(&pod, strategy, selector, &[]);
         apply(&mut pod, placement);
         assert_eq!(
-            place(&pod, strategy, selector, &[]).patch,
+            place_pod(&pod, strategy, selector, &[]).patch,
             Vec::<Value>::new(),
             "the second time"
         );
@@ -454,7 +470,11 @@ mod tests {
                 json!({ "nodeName": "milan", "tolerations": [{ "operator": "Exists" }] }),
                 closed,
             );
-            assert_eq!(own, Placement::default(), "its owner knows what it does");
+            assert_eq!(
+                own,
+                NewPodPlacement::default(),
+                "its owner knows what it does"
+            );
         }
     }
 
@@ -462,33 +482,40 @@ mod tests {
     fn a_pod_that_is_held_lacks_only_the_toleration() {
         let hold = |spec: &Value, strategy, selector| {
             let pod = pod(spec);
-            held(&pod, strategy, place(&pod, strategy, selector, &[])).patch
+            place_without_toleration(&pod, strategy, place_pod(&pod, strategy, selector, &[])).patch
         };
         assert_eq!(hold(&json!({}), LocalAndRemote, None), Vec::<Value>::new());
         let remote = hold(&json!({}), Remote, None);
         assert_eq!(
-            (remote.len(), text(&remote[0], "/path")),
+            (remote.len(), text_at(&remote[0], "/path")),
             (1, Some("/spec/affinity")),
             "it can run nowhere until it tolerates"
         );
         // As soon as it is not held any more, only the toleration is missing.
         let mut pod = pod(&json!({ "tolerations": [{ "key": "other", "operator": "Exists" }] }));
         let selector = [zone("a")];
-        let patch = held(&pod, Remote, place(&pod, Remote, Some(&selector), &[])).patch;
+        let patch =
+            place_without_toleration(&pod, Remote, place_pod(&pod, Remote, Some(&selector), &[]))
+                .patch;
         json_patch::patch(
             &mut pod,
             &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap(),
         )
         .unwrap();
-        let later = place(&pod, Remote, Some(&selector), &[]);
+        let later = place_pod(&pod, Remote, Some(&selector), &[]);
         assert!(!later.patch.is_empty() && later.adds_only_a_toleration());
     }
 
     #[test]
     fn a_pod_that_tolerates_everything_and_is_held_stays_at_home() {
-        for toleration in [json!({ "operator": "Exists" }), toleration()] {
+        for toleration in [json!({ "operator": "Exists" }), virtual_node_toleration()] {
             let pod = pod(&json!({ "tolerations": [toleration] }));
-            let patch = held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[])).patch;
+            let patch = place_without_toleration(
+                &pod,
+                LocalAndRemote,
+                place_pod(&pod, LocalAndRemote, None, &[]),
+            )
+            .patch;
             assert_eq!(patch.len(), 1);
             let required = "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0";
             assert_eq!(patch[0].pointer(required), Some(&not_virtual_node()));
@@ -496,9 +523,13 @@ mod tests {
         let pod =
             pod(&json!({ "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }] }));
         assert!(
-            held(&pod, LocalAndRemote, place(&pod, LocalAndRemote, None, &[]))
-                .patch
-                .is_empty()
+            place_without_toleration(
+                &pod,
+                LocalAndRemote,
+                place_pod(&pod, LocalAndRemote, None, &[])
+            )
+            .patch
+            .is_empty()
         );
     }
 
@@ -528,9 +559,9 @@ mod tests {
             new["metadata"]["uid"] = json!("u");
             let waits = apply(&new, hold_back(&new).patch);
             assert!(is_held_back(&waits) && hold_back(&waits).patch.is_empty());
-            let placement = place(&waits, strategy, None, &[]);
+            let placement = place_pod(&waits, strategy, None, &[]);
             assert!(placement.fits_held_back(&waits));
-            let mut released = apply(&waits, release(&waits, "u", &placement));
+            let mut released = apply(&waits, release_operations(&waits, "u", &placement));
             if released["spec"]["schedulingGates"] == json!([]) {
                 released["spec"]
                     .as_object_mut()
@@ -539,7 +570,7 @@ mod tests {
             }
             assert_eq!(
                 released,
-                apply(&new, place(&new, strategy, None, &[]).patch),
+                apply(&new, place_pod(&new, strategy, None, &[]).patch),
                 "{strategy:?}"
             );
         }
@@ -551,11 +582,11 @@ mod tests {
         let placement = hold_back(&pod(&host));
         assert_eq!(
             (placement.patch, placement.obstacle.is_some()),
-            (place(&pod(&host), Remote, None, &[]).patch, true)
+            (place_pod(&pod(&host), Remote, None, &[]).patch, true)
         );
         assert_eq!(
             hold_back(&pod(&json!({"nodeName": "n1"}))),
-            Placement::default()
+            NewPodPlacement::default()
         );
     }
 
@@ -567,27 +598,27 @@ mod tests {
         let one = [zone("b")];
         for (strategy, expected) in [(Remote, true), (LocalAndRemote, false)] {
             assert_eq!(
-                place(&with_terms, strategy, Some(&one), &[]).fits_held_back(&with_terms),
+                place_pod(&with_terms, strategy, Some(&one), &[]).fits_held_back(&with_terms),
                 expected,
                 "{strategy:?}"
             );
-            assert!(place(&plain, strategy, Some(&one), &[]).fits_held_back(&plain));
+            assert!(place_pod(&plain, strategy, Some(&one), &[]).fits_held_back(&plain));
         }
     }
 
     #[test]
     fn a_local_namespace_changes_no_pod() {
         assert_eq!(
-            place(&pod(&json!({})), Local, None, &[]),
-            Placement::default()
+            place_pod(&pod(&json!({})), Local, None, &[]),
+            NewPodPlacement::default()
         );
     }
 
     #[test]
     fn a_pod_that_has_a_node_is_left_alone() {
         assert_eq!(
-            place(&pod(&json!({"nodeName": "n1"})), Remote, None, &[]),
-            Placement::default()
+            place_pod(&pod(&json!({"nodeName": "n1"})), Remote, None, &[]),
+            NewPodPlacement::default()
         );
     }
 
@@ -596,15 +627,15 @@ mod tests {
         let mut labelled = pod(&json!({}));
         labelled["metadata"]["labels"] = json!({"liqo.io/shadow-pod": "uid"});
         assert_eq!(
-            place(&labelled, Remote, None, &["turin"]),
-            place(&pod(&json!({})), Remote, None, &["turin"])
+            place_pod(&labelled, Remote, None, &["turin"]),
+            place_pod(&pod(&json!({})), Remote, None, &["turin"])
         );
     }
 
     #[test]
     fn a_remote_pod_tolerates_and_requires_a_virtual_node() {
         let spec = placed(&json!({}), Remote, None);
-        assert_eq!(spec["tolerations"], json!([toleration()]));
+        assert_eq!(spec["tolerations"], json!([virtual_node_toleration()]));
         assert_eq!(
             terms(&spec),
             &json!([{"matchExpressions": [virtual_node()]}])
@@ -625,12 +656,12 @@ mod tests {
         );
         assert_eq!(terms(&spec), &Value::Null);
         assert_eq!(
-            json!(tolerations(&pod(&spec))),
+            json!(tolerations_with_ours(&pod(&spec))),
             spec["tolerations"],
             "it is there already"
         );
         let before = pod(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}));
-        assert_eq!(json!(tolerations(&before)), spec["tolerations"]);
+        assert_eq!(json!(tolerations_with_ours(&before)), spec["tolerations"]);
     }
 
     #[test]
@@ -701,32 +732,32 @@ mod tests {
             (
                 Remote,
                 None,
-                json!([{"matchExpressions": [virtual_node(), mark(), avoid]}]),
+                json!([{"matchExpressions": [virtual_node(), marker_requirement(), avoid]}]),
             ),
             (
                 LocalAndRemote,
                 None,
-                json!([{"matchExpressions": [not_virtual_node()]}, {"matchExpressions": [virtual_node(), mark(), avoid]}]),
+                json!([{"matchExpressions": [not_virtual_node()]}, {"matchExpressions": [virtual_node(), marker_requirement(), avoid]}]),
             ),
             (
                 Remote,
                 Some(&[zone("a")][..]),
-                json!([{"matchExpressions": [virtual_node(), mark(), avoid, zone("a")["matchExpressions"][0]]}]),
+                json!([{"matchExpressions": [virtual_node(), marker_requirement(), avoid, zone("a")["matchExpressions"][0]]}]),
             ),
         ] {
             let mut placed = pod(&json!({}));
-            let placement = place(&placed, strategy, selector, &["milan", "turin"]);
+            let placement = place_pod(&placed, strategy, selector, &["milan", "turin"]);
             let patch: json_patch::Patch = serde_json::from_value(placement.patch.into()).unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
             assert_eq!(terms(&placed["spec"]), &expected);
             assert!(
-                place(&placed, strategy, selector, &["milan", "turin"])
+                place_pod(&placed, strategy, selector, &["milan", "turin"])
                     .patch
                     .is_empty(),
                 "the second time"
             );
             assert!(
-                place(&placed, strategy, selector, &[]).patch.is_empty(),
+                place_pod(&placed, strategy, selector, &[]).patch.is_empty(),
                 "it may keep what it does not need"
             );
         }
@@ -745,20 +776,20 @@ mod tests {
             (users.clone(), Remote),
         ] {
             let mut placed = pod(&spec);
-            let placement = place(&placed, strategy, None, &["milan", "turin"]);
+            let placement = place_pod(&placed, strategy, None, &["milan", "turin"]);
             json_patch::patch(
                 &mut placed,
                 &serde_json::from_value::<json_patch::Patch>(placement.patch.into()).unwrap(),
             )
             .unwrap();
-            assert!(!avoids_in_vain(&placed, &["milan", "turin"]));
-            assert!(avoids_in_vain(&placed, &["turin"]) && avoids_in_vain(&placed, &[]));
+            assert!(!avoids_needlessly(&placed, &["milan", "turin"]));
+            assert!(avoids_needlessly(&placed, &["turin"]) && avoids_needlessly(&placed, &[]));
         }
-        assert!(!avoids_in_vain(
+        assert!(!avoids_needlessly(
             &json!({"spec": placed(&users, Remote, None)}),
             &[]
         ));
-        assert!(!avoids_in_vain(
+        assert!(!avoids_needlessly(
             &json!({"spec": placed(&json!({}), Remote, None)}),
             &[]
         ));
@@ -776,12 +807,14 @@ mod tests {
         ] {
             spec["tolerations"] = json!([{"operator": "Exists"}]);
             for strategy in [Remote, LocalAndRemote] {
-                let warning = place(&pod(&spec), strategy, None, &[]).warning().unwrap();
+                let warning = place_pod(&pod(&spec), strategy, None, &[])
+                    .warning()
+                    .unwrap();
                 assert!(
                     warning.starts_with("the pod runs in this cluster only: "),
                     "{warning}"
                 );
-                assert!(!place(&pod(&spec), strategy, None, &[]).may_leave);
+                assert!(!place_pod(&pod(&spec), strategy, None, &[]).may_leave);
                 let spec = placed(&spec, strategy, None);
                 assert_eq!(
                     terms(&spec),

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{Key, ShadowPod, ShadowPodPhase, finalizers};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::{OFFER_RECLAIMED, text};
+use crate::json::{OFFER_RECLAIMED, text_at};
 
-use crate::pod::admission::{Account, Turn, negative_quantity};
+use crate::pod::admission::{AdmissionPosition, PoolAccount, negative_quantity};
 use crate::pod::ledger::AdmissionRequest;
-use crate::pod::remote_pod::addresses;
+use crate::pod::remote_pod::status_addresses;
 use crate::pod::reported_status::ReportedStatus;
 use crate::{dns_names, finalizer};
 
@@ -37,7 +37,7 @@ pub fn end_of_charges(deleted_at: Timestamp) -> Timestamp {
 
 /// The reduced form of a shadow pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shadow {
+pub struct ProviderShadowPod {
     pub uid: String,
     pub created: Timestamp,
     /// Generation of its spec.
@@ -64,16 +64,16 @@ pub struct Shadow {
     pub pod: Option<Arc<str>>,
     /// The estimated charge of that pod, before the provider's own admission changes it. Cached
     /// only while there is no remote pod.
-    pub charge: Option<Effective>,
+    pub charge: Option<EffectiveAmounts>,
 }
 
-impl Shadow {
-    pub fn reduce(shadow: ShadowPod) -> Self {
-        let (carried, unreadable) = match record_text::read(&shadow.spec.pod, MAX_POD_LEN) {
+impl ProviderShadowPod {
+    pub fn from_shadow_pod(shadow: ShadowPod) -> Self {
+        let (carried, unreadable) = match record_text::parse_object(&shadow.spec.pod, MAX_POD_LEN) {
             Ok(carried) => (carried, None),
             Err(error) => (Value::Null, Some(error.to_string())),
         };
-        let reported = ReportedStatus::of(shadow.status.as_ref());
+        let reported = ReportedStatus::from_shadow_status(shadow.status.as_ref());
         let never_ran = reported.remote_uid.is_none() && !reported.phase.is_final();
         let waits = never_ran
             && shadow.metadata.deletion_timestamp.is_none()
@@ -89,12 +89,13 @@ impl Shadow {
             generation: shadow.metadata.generation.unwrap_or_default(),
             namespace: shadow.spec.namespace,
             pool: shadow.spec.pool,
-            pod_name: text(&carried, "/metadata/name")
+            pod_name: text_at(&carried, "/metadata/name")
                 .filter(|name| dns_names::is_subdomain(name))
                 .unwrap_or_default()
                 .to_owned(),
             unreadable,
-            restarts: text(&carried, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
+            restarts: text_at(&carried, "/spec/restartPolicy")
+                .is_none_or(|policy| policy == "Always"),
             deletion_grace: shadow
                 .spec
                 .deletion
@@ -109,7 +110,7 @@ impl Shadow {
                 shadow.metadata.finalizers.as_ref(),
                 finalizers::SHADOW_POD,
             ),
-            charge: waits.then(|| charge_of(&carried)).flatten(),
+            charge: waits.then(|| charge_of_pod(&carried)).flatten(),
             pod: (never_ran && is_small).then(|| shadow.spec.pod.into()),
             reported,
         }
@@ -123,23 +124,23 @@ impl Shadow {
 
     /// The reason why its pod ended, if the resources that it used were taken back. Then it never
     /// runs again.
-    pub fn taken_back(&self) -> Option<&str> {
+    pub fn reclaim_reason(&self) -> Option<&str> {
         let is_taken_back = self.reported.phase == ShadowPodPhase::Failed
             && self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
         is_taken_back.then(|| self.reported.message.as_deref().unwrap_or_default())
     }
 
     /// Whether its pod had this address when its status was last reported.
-    pub fn had(&self, address: IpAddr) -> bool {
+    pub fn had_address(&self, address: IpAddr) -> bool {
         self.reported
             .pod
             .as_ref()
-            .is_some_and(|pod| addresses(&pod.value()).contains(&address))
+            .is_some_and(|pod| status_addresses(&pod.to_value()).contains(&address))
     }
 
     /// Its position in the order of admission; `name` is that of the shadow pod.
-    pub fn turn(&self, name: &str) -> Turn {
-        Turn {
+    pub fn admission_position(&self, name: &str) -> AdmissionPosition {
+        AdmissionPosition {
             created: self.created,
             uid: name.to_owned(),
         }
@@ -147,12 +148,12 @@ impl Shadow {
 
     /// The room that it waits for, if it has no pod.
     pub fn admission_request(&self, key: &Key) -> Option<AdmissionRequest> {
-        let account = Account {
+        let account = PoolAccount {
             tenant: key.namespace.clone(),
             pool: self.pool.clone(),
         };
         let (turn, charge, had_a_pod) = (
-            self.turn(&key.name),
+            self.admission_position(&key.name),
             self.charge.clone()?,
             self.reported.remote_uid.is_some(),
         );
@@ -173,12 +174,12 @@ impl Shadow {
 }
 
 /// The charge for a pod; `None` for a pod that will be refused.
-fn charge_of(pod: &Value) -> Option<Effective> {
+fn charge_of_pod(pod: &Value) -> Option<EffectiveAmounts> {
     let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
     negative_quantity(&spec)
         .is_none()
-        .then(|| Effective::of_pod(&spec))
-        .filter(Effective::is_bounded)
+        .then(|| EffectiveAmounts::of_pod(&spec))
+        .filter(EffectiveAmounts::is_bounded)
 }
 
 #[cfg(test)]
@@ -194,9 +195,9 @@ mod tests {
         json!({ "metadata": { "name": "web" }, "spec": { "containers": [container], "restartPolicy": "Never" } }).to_string()
     }
 
-    fn reduced(text: &str) -> Shadow {
+    fn reduced(text: &str) -> ProviderShadowPod {
         let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": text } });
-        Shadow::reduce(serde_json::from_value(object).unwrap())
+        ProviderShadowPod::from_shadow_pod(serde_json::from_value(object).unwrap())
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
     fn a_pod_whose_room_was_taken_back_is_told_from_one_that_runs_or_ended_otherwise() {
         let with = |status: Value| {
             let spec = json!({ "namespace": "demo", "pool": "default", "pod": valid() });
-            Shadow::reduce(
+            ProviderShadowPod::from_shadow_pod(
                 serde_json::from_value(
                     json!({ "metadata": { "name": "u" }, "spec": spec, "status": status }),
                 )
@@ -225,7 +226,7 @@ mod tests {
         };
         let status =
             json!({ "phase": "Failed", "reason": OFFER_RECLAIMED, "message": "less is lent" });
-        assert_eq!(with(status.clone()).taken_back(), Some("less is lent"));
+        assert_eq!(with(status.clone()).reclaim_reason(), Some("less is lent"));
         // It is told that its room goes before it ends.
         for change in [
             json!({ "phase": "Created" }),
@@ -233,7 +234,7 @@ mod tests {
         ] {
             let mut other = status.clone();
             json_patch::merge(&mut other, &change);
-            assert_eq!(with(other).taken_back(), None);
+            assert_eq!(with(other).reclaim_reason(), None);
         }
     }
 

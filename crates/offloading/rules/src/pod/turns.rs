@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::Key;
 
-use crate::pod::running_pod::{RunningPod, Target};
+use crate::pod::running_pod::{RunningPod, TargetNode};
 
 /// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NextPod {
+pub struct NextEviction {
     pub key: Key,
     pub uid: String,
     /// UID of its controller.
@@ -26,15 +26,15 @@ pub struct NextPod {
 
 /// Maximum number of pods of a controller that may be missing at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtOnce {
+pub enum MaxMissingPods {
     One,
     /// A quarter of those on virtual nodes, at least one: as in a rollout of a Deployment that says
     /// nothing else.
     Quarter,
 }
 
-impl AtOnce {
-    fn of(self, pods: usize) -> usize {
+impl MaxMissingPods {
+    fn limit_for(self, pods: usize) -> usize {
         match self {
             Self::One => 1,
             Self::Quarter => (pods / 4).max(1),
@@ -43,16 +43,16 @@ impl AtOnce {
 }
 
 /// The places where other pods may run instead of those that leave.
-pub struct Places<'a> {
+pub struct ReplacementRoom<'a> {
     /// Whether pods of the namespace may run in this cluster.
     pub here: bool,
-    pub nodes: Vec<Target<'a>>,
+    pub nodes: Vec<TargetNode<'a>>,
 }
 
-impl Places<'_> {
+impl ReplacementRoom<'_> {
     /// Takes room for a pod that replaces this one, beside it. Returns whether there is any.
     /// Whether a node of this cluster has room is up to the scheduler.
-    pub fn take(&mut self, pod: &RunningPod) -> bool {
+    pub fn take_room(&mut self, pod: &RunningPod) -> bool {
         if self.here && pod.may_run_at_home {
             return true;
         }
@@ -64,7 +64,7 @@ impl Places<'_> {
                     return false;
                 };
                 let fits = pod.amounts.fits_in(free).is_ok()
-                    && target.node.largest_pods.may_take(&pod.amounts).is_ok();
+                    && target.node.largest_pods.may_have_room(&pod.amounts).is_ok();
                 if fits {
                     *free = free.saturating_sub(&pod.amounts);
                 }
@@ -77,14 +77,14 @@ impl Places<'_> {
 /// whether a controller's pods are Ready; those that are not leave first, because nobody misses
 /// them. `leaves` is asked only about pods that may be evicted now. `allowed` and `unsettled` are
 /// as in [`Facts`](super::saving::Facts).
-pub fn next_pods(
+pub fn next_evictions(
     pods: &[RunningPod],
     mut leaves: impl FnMut(&RunningPod) -> bool,
     allowed: &BTreeMap<Key, u32>,
     unsettled: &BTreeSet<String>,
-    (at_once, max): (AtOnce, usize),
-) -> Vec<NextPod> {
-    let mut turns = Turns::new(pods, unsettled, allowed, at_once);
+    (at_once, max): (MaxMissingPods, usize),
+) -> Vec<NextEviction> {
+    let mut turns = EvictionLimits::new(pods, unsettled, allowed, at_once);
     let mut candidates: Vec<&RunningPod> = pods.iter().collect();
     candidates.sort_by_key(|pod| (pod.ready, &pod.key));
     let mut chosen = Vec::new();
@@ -95,11 +95,11 @@ pub fn next_pods(
         if !(turns.is_next(pod) && leaves(pod)) {
             continue;
         }
-        let Some(controller) = turns.take(pod) else {
+        let Some(controller) = turns.take_turn(pod) else {
             continue;
         };
         let has_budget = !pod.budgets.is_empty();
-        chosen.push(NextPod {
+        chosen.push(NextEviction {
             key: pod.key.clone(),
             uid: pod.uid.clone(),
             controller,
@@ -112,18 +112,18 @@ pub fn next_pods(
 
 /// Limits the evictions in one round: to a number of pods of each controller, less those of its
 /// pods that are not Ready, and to what the `PodDisruptionBudgets` allow.
-pub(super) struct Turns<'a> {
+pub(super) struct EvictionLimits<'a> {
     /// Number of pods of each controller that may go.
     left: BTreeMap<&'a String, usize>,
     allowed: BTreeMap<Key, u32>,
 }
 
-impl<'a> Turns<'a> {
+impl<'a> EvictionLimits<'a> {
     pub(super) fn new(
         pods: &'a [RunningPod],
         unsettled: &'a BTreeSet<String>,
         allowed: &BTreeMap<Key, u32>,
-        at_once: AtOnce,
+        at_once: MaxMissingPods,
     ) -> Self {
         let mut counts: BTreeMap<&String, (usize, usize)> = BTreeMap::new();
         for (controller, ready) in pods
@@ -136,7 +136,7 @@ impl<'a> Turns<'a> {
         }
         counts.retain(|controller, _| !unsettled.contains(*controller));
         let left = counts.into_iter().map(|(controller, (all, missing))| {
-            (controller, at_once.of(all).saturating_sub(missing))
+            (controller, at_once.limit_for(all).saturating_sub(missing))
         });
         Self {
             left: left.collect(),
@@ -165,7 +165,7 @@ impl<'a> Turns<'a> {
     }
 
     /// The pod is evicted. Returns the UID of its controller; `None` if it must not be evicted now.
-    pub(super) fn take(&mut self, pod: &'a RunningPod) -> Option<String> {
+    pub(super) fn take_turn(&mut self, pod: &'a RunningPod) -> Option<String> {
         let controller = pod.controller.as_ref().filter(|_| self.is_next(pod))?;
         if let Some(left) = pod
             .budgets
@@ -208,10 +208,16 @@ mod tests {
             .map(|(name, left)| (Key::new("demo", *name), *left))
             .collect();
         let leaves = |pod: &RunningPod| pod.may_run_at_home && pod.node == "milan";
-        next_pods(pods, leaves, &allowed, &BTreeSet::new(), (AtOnce::One, max))
-            .into_iter()
-            .map(|one| one.key.name)
-            .collect()
+        next_evictions(
+            pods,
+            leaves,
+            &allowed,
+            &BTreeSet::new(),
+            (MaxMissingPods::One, max),
+        )
+        .into_iter()
+        .map(|one| one.key.name)
+        .collect()
     }
 
     #[test]
@@ -266,14 +272,14 @@ mod tests {
     #[test]
     fn a_pod_leaves_only_if_another_one_finds_a_place() {
         let (milan, turin) = (node("milan"), node("turin"));
-        let places = |here: bool, free: &str| Places {
+        let places = |here: bool, free: &str| ReplacementRoom {
             here,
             nodes: vec![
-                Target {
+                TargetNode {
                     node: &milan,
                     free: None,
                 },
-                Target {
+                TargetNode {
                     node: &turin,
                     free: Some(cpu(free)),
                 },
@@ -286,7 +292,9 @@ mod tests {
                 ..pod(&n.to_string(), "milan", &n.to_string())
             })
             .collect();
-        let leave = |mut places: Places| leaving.iter().filter(|pod| places.take(pod)).count();
+        let leave = |mut places: ReplacementRoom| {
+            leaving.iter().filter(|pod| places.take_room(pod)).count()
+        };
         assert_eq!(leave(places(false, "0")), 0);
         assert_eq!(leave(places(true, "0")), 1, "at home");
         assert_eq!(leave(places(false, "2")), 2, "at turin");
@@ -298,7 +306,7 @@ mod tests {
     }
 
     fn node(name: &str) -> PricedNode {
-        PricedNode::of_json(name, &serde_json::json!({}))
+        PricedNode::from_json(name, &serde_json::json!({}))
     }
 
     #[test]
@@ -313,12 +321,12 @@ mod tests {
         };
         let leave = |pods: &[RunningPod], unsettled: &[&str]| {
             let unsettled = unsettled.iter().map(|&uid| uid.to_owned()).collect();
-            next_pods(
+            next_evictions(
                 pods,
                 |pod| pod.ready,
                 &BTreeMap::new(),
                 &unsettled,
-                (AtOnce::Quarter, 9),
+                (MaxMissingPods::Quarter, 9),
             )
             .len()
         };

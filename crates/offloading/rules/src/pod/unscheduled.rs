@@ -14,16 +14,16 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::departure::{DepartureCause, JOB, Leaving};
+use liqo_api::departure::{DepartureCause, JOB, LeavingPods};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
 use serde_json::{Value, json};
 
-use crate::json::items;
-use crate::pod::controller::{self, Controller};
+use crate::json::items_at;
+use crate::pod::controller::{self, OwningController};
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
-use crate::pod::refusals::{RefusedOwner, avoided};
-use crate::pod::scheduling::{Placement, is_held_back, must_leave};
+use crate::pod::refusals::{RefusedOwner, avoided_message};
+use crate::pod::scheduling::{NewPodPlacement, is_held_back, must_leave};
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
 const SETTLING_TIME: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub const RECREATION_INTERVAL: Duration = Duration::from_mins(10);
 pub struct UnscheduledPod {
     pub uid: String,
     pub created: Timestamp,
-    pub controller: Option<Controller>,
+    pub controller: Option<OwningController>,
     /// Whether the webhook holds it back from the scheduler until its namespace has a strategy.
     pub held_back: bool,
     /// Whether somebody else holds it back.
@@ -53,19 +53,19 @@ pub struct UnscheduledPod {
 
 impl UnscheduledPod {
     /// Reduces a pod. `None` if it has a node, has ended or is being deleted.
-    pub fn of(pod: JsonPod) -> Option<Self> {
-        Self::reduce(pod)
+    pub fn from_pod(pod: JsonPod) -> Option<Self> {
+        Self::reduce_with_node(pod)
             .filter(|(_, node)| node.is_none())
             .map(|(pod, _)| pod)
     }
 
     /// Reduces a pod to what it was before it got its node, and that node. `None` if it has none,
     /// has ended or is being deleted.
-    pub fn before_node(pod: JsonPod) -> Option<(Self, String)> {
-        Self::reduce(pod).and_then(|(pod, node)| Some((pod, node?)))
+    pub fn before_scheduling(pod: JsonPod) -> Option<(Self, String)> {
+        Self::reduce_with_node(pod).and_then(|(pod, node)| Some((pod, node?)))
     }
 
-    fn reduce(pod: JsonPod) -> Option<(Self, Option<String>)> {
+    fn reduce_with_node(pod: JsonPod) -> Option<(Self, Option<String>)> {
         let JsonPod {
             metadata,
             mut spec,
@@ -96,13 +96,13 @@ impl UnscheduledPod {
         }
         let held_back = is_held_back(&whole);
         let reduced = Self {
-            controller: Controller::of(&whole),
+            controller: OwningController::of_pod(&whole),
             uid: metadata.uid?,
             created: metadata
                 .creation_timestamp
                 .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             held_back,
-            gated: items(&whole, "/spec/schedulingGates").len() > usize::from(held_back),
+            gated: items_at(&whole, "/spec/schedulingGates").len() > usize::from(held_back),
             must_leave: must_leave(&whole),
             json: whole.to_string().into(),
         };
@@ -112,13 +112,13 @@ impl UnscheduledPod {
     /// Whether it is deleted when its namespace is not offloaded any more: it waits for a virtual
     /// node that it does not get, or for a strategy, and its controller creates it again, in this
     /// cluster.
-    pub fn comes_home(&self) -> bool {
-        Leaving::Recreated.has(controller::kind(self.controller.as_ref()))
+    pub fn is_recreated_here(&self) -> bool {
+        LeavingPods::Recreated.includes(controller::controller_kind(self.controller.as_ref()))
             && (self.must_leave || self.held_back)
     }
 
     /// The pod as JSON: labels, annotations, owners and spec.
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
     }
 }
@@ -141,10 +141,10 @@ pub enum Repair {
 
 /// The input of [`repair`].
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct UnscheduledPodFacts<'a> {
     pub pod: &'a UnscheduledPod,
     /// The placement that the webhook would choose, if no provider had refused a pod of its owner.
-    pub placement: &'a Placement,
+    pub placement: &'a NewPodPlacement,
     /// Providers that refused one.
     pub refusals: &'a [&'a RefusedOwner],
     /// Whether it avoids a cluster that a new pod of its owner would not avoid.
@@ -180,8 +180,8 @@ const CLOSED_BEFORE: &str = "the pod avoids a cluster that was closed to it when
      That cannot be changed in an existing pod: delete the pod and create it again";
 
 /// Decides the next step for the pod.
-pub fn repair(facts: &Facts) -> Repair {
-    let Facts {
+pub fn decide_repair(facts: &UnscheduledPodFacts) -> Repair {
+    let UnscheduledPodFacts {
         pod,
         placement,
         refusals,
@@ -192,14 +192,14 @@ pub fn repair(facts: &Facts) -> Repair {
         now,
         ..
     } = *facts;
-    if pod.held_back && placement.fits_held_back(&pod.json()) {
+    if pod.held_back && placement.fits_held_back(&pod.to_json()) {
         return Repair::Release;
     }
     if pod.must_leave
         && home_since
             .is_some_and(|since| pod.created < since.saturating_add(WEBHOOK_LAG).unwrap_or(since))
     {
-        return left_behind(facts);
+        return repair_left_behind(facts);
     }
     let is_handled = placement.patch.is_empty();
     if placement.obstacle.is_some()
@@ -225,9 +225,12 @@ pub fn repair(facts: &Facts) -> Repair {
         return Repair::Tell(format!("the pod is not sent to another cluster: {why}"));
     }
     if is_handled && !avoids_in_vain {
-        return Repair::Tell(avoided(refusals));
+        return Repair::Tell(avoided_message(refusals));
     }
-    let is_created_again = pod.controller.as_ref().is_some_and(Controller::recreates);
+    let is_created_again = pod
+        .controller
+        .as_ref()
+        .is_some_and(OwningController::recreates_pods);
     match recreated_since {
         _ if !is_created_again => {
             Repair::Tell(if is_handled { CLOSED_BEFORE } else { ALONE }.to_owned())
@@ -239,8 +242,8 @@ pub fn repair(facts: &Facts) -> Repair {
 }
 
 /// Decides what to do about a pod that waits for a virtual node, and may run here by now.
-fn left_behind(facts: &Facts) -> Repair {
-    let Facts {
+fn repair_left_behind(facts: &UnscheduledPodFacts) -> Repair {
+    let UnscheduledPodFacts {
         pod,
         recreated_since,
         now,
@@ -256,10 +259,10 @@ fn left_behind(facts: &Facts) -> Repair {
     {
         return Repair::Later(rest);
     }
-    let kind = controller::kind(pod.controller.as_ref());
+    let kind = controller::controller_kind(pod.controller.as_ref());
     let is_of_job = kind == Some(JOB);
     let is_created_again =
-        DepartureCause::Unplaced.takes(kind) && (!is_of_job || facts.is_survived);
+        DepartureCause::Unplaced.takes_pods_of(kind) && (!is_of_job || facts.is_survived);
     if is_created_again && recreated_since.is_none_or(|since| pod.created < since) {
         return Repair::Recreate;
     }
@@ -281,8 +284,8 @@ const UNSEEN_HERE: &str = "the pod runs in this cluster, although pods of its na
 
 /// Decides what to do about a pod that has a node of this cluster, in a namespace whose strategy
 /// has been `Remote` since this time. An older pod was there before.
-pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
-    let Facts {
+pub fn decide_repair_here(facts: &UnscheduledPodFacts, since: Timestamp) -> Repair {
+    let UnscheduledPodFacts {
         pod,
         placement,
         held,
@@ -295,7 +298,9 @@ pub fn repair_here(facts: &Facts, since: Timestamp) -> Repair {
         return Repair::Nothing;
     }
     match recreated_since {
-        _ if !DepartureCause::RunsHere.takes(controller::kind(pod.controller.as_ref())) => {
+        _ if !DepartureCause::RunsHere
+            .takes_pods_of(controller::controller_kind(pod.controller.as_ref())) =>
+        {
             Repair::Tell(ALONE_HERE.to_owned())
         }
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN_HERE.to_owned()),
@@ -338,7 +343,7 @@ mod tests {
     use liqo_api::PodOffloadingStrategy::{self, Local, LocalAndRemote, Remote};
 
     use super::*;
-    use crate::pod::scheduling::place;
+    use crate::pod::scheduling::place_pod;
 
     fn whole(changes: &Value) -> JsonPod {
         let mut pod = json!({
@@ -352,11 +357,11 @@ mod tests {
     }
 
     fn pod(changes: &Value) -> Option<UnscheduledPod> {
-        UnscheduledPod::of(whole(changes))
+        UnscheduledPod::from_pod(whole(changes))
     }
 
     fn before_node(changes: &Value) -> Option<(UnscheduledPod, String)> {
-        UnscheduledPod::before_node(whole(changes))
+        UnscheduledPod::before_scheduling(whole(changes))
     }
 
     fn at(second: i64) -> Timestamp {
@@ -364,9 +369,13 @@ mod tests {
             + jiff::SignedDuration::from_secs(second)
     }
 
-    fn facts<'a>(pod: &'a UnscheduledPod, placement: &'a Placement, second: i64) -> Facts<'a> {
+    fn facts<'a>(
+        pod: &'a UnscheduledPod,
+        placement: &'a NewPodPlacement,
+        second: i64,
+    ) -> UnscheduledPodFacts<'a> {
         let now = at(second);
-        Facts {
+        UnscheduledPodFacts {
             pod,
             placement,
             refusals: &[],
@@ -383,19 +392,19 @@ mod tests {
     fn a_pod_that_was_to_leave_and_may_run_here_now_is_created_again_unless_that_costs_something() {
         let left_behind = |changes: &Value, since: i64, recreated: Option<i64>| {
             let whole = pod(changes).unwrap();
-            let mut placed = whole.json();
+            let mut placed = whole.to_json();
             let patch: json_patch::Patch =
-                serde_json::from_value(place(&placed, Remote, None, &[]).patch.into()).unwrap();
+                serde_json::from_value(place_pod(&placed, Remote, None, &[]).patch.into()).unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
             let merged = json!({ "spec": placed["spec"] });
             let mut changes = changes.clone();
             json_patch::merge(&mut changes, &merged);
             let pod = pod(&changes).unwrap();
             assert!(pod.must_leave);
-            let placement = place(&pod.json(), Local, None, &[]);
+            let placement = place_pod(&pod.to_json(), Local, None, &[]);
             let facts = facts(&pod, &placement, 100);
             let repaired = |is_survived: bool| {
-                repair(&Facts {
+                decide_repair(&UnscheduledPodFacts {
                     home_since: Some(at(since)),
                     is_survived,
                     recreated_since: recreated.map(at),
@@ -446,8 +455,8 @@ mod tests {
         recreated_since: Option<Timestamp>,
     ) -> Repair {
         let pod = pod(changes).unwrap();
-        let placement = place(&pod.json(), strategy, None, &[]);
-        repair(&Facts {
+        let placement = place_pod(&pod.to_json(), strategy, None, &[]);
+        decide_repair(&UnscheduledPodFacts {
             recreated_since,
             ..facts(&pod, &placement, 10)
         })
@@ -456,8 +465,8 @@ mod tests {
     #[test]
     fn a_pod_that_waits_for_a_virtual_node_comes_home_if_it_is_created_again() {
         let placed = |strategy| {
-            let mut whole = pod(&json!({})).unwrap().json();
-            let patch = place(&whole, strategy, None, &[]).patch;
+            let mut whole = pod(&json!({})).unwrap().to_json();
+            let patch = place_pod(&whole, strategy, None, &[]).patch;
             json_patch::patch(
                 &mut whole,
                 &serde_json::from_value::<json_patch::Patch>(patch.into()).unwrap(),
@@ -473,7 +482,11 @@ mod tests {
             (placed(Local), false),
             (alone, false),
         ] {
-            assert_eq!(pod(&changes).unwrap().comes_home(), expected, "{changes}");
+            assert_eq!(
+                pod(&changes).unwrap().is_recreated_here(),
+                expected,
+                "{changes}"
+            );
         }
     }
 
@@ -505,7 +518,9 @@ mod tests {
             );
         }
         assert!(
-            pod(&gates(&["liqo.io/offloading"])).unwrap().comes_home(),
+            pod(&gates(&["liqo.io/offloading"]))
+                .unwrap()
+                .is_recreated_here(),
             "its controller creates it again"
         );
         // Kubernetes lets no alternative be added to terms.
@@ -513,8 +528,11 @@ mod tests {
         with_terms["spec"]["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
             { "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] }] } } });
         let held_back = pod(&with_terms).unwrap();
-        let placement = place(&held_back.json(), LocalAndRemote, None, &["x"]);
-        assert_eq!(repair(&facts(&held_back, &placement, 10)), Repair::Recreate);
+        let placement = place_pod(&held_back.to_json(), LocalAndRemote, None, &["x"]);
+        assert_eq!(
+            decide_repair(&facts(&held_back, &placement, 10)),
+            Repair::Recreate
+        );
     }
 
     #[test]
@@ -524,9 +542,9 @@ mod tests {
             running["spec"]["nodeName"] = json!("n");
             let (pod, node) = before_node(&running).unwrap();
             assert_eq!(node, "n");
-            let placement = place(&pod.json(), Remote, None, &[]);
-            repair_here(
-                &Facts {
+            let placement = place_pod(&pod.to_json(), Remote, None, &[]);
+            decide_repair_here(
+                &UnscheduledPodFacts {
                     recreated_since,
                     ..facts(&pod, &placement, 0)
                 },
@@ -570,10 +588,10 @@ mod tests {
     #[test]
     fn a_running_pod_stays_here_while_no_other_cluster_may_have_it() {
         let (pod, _) = before_node(&json!({ "spec": { "nodeName": "n" } })).unwrap();
-        let placement = place(&pod.json(), Remote, None, &[]);
+        let placement = place_pod(&pod.to_json(), Remote, None, &[]);
         assert_eq!(
-            repair_here(
-                &Facts {
+            decide_repair_here(
+                &UnscheduledPodFacts {
                     held: Some("spent"),
                     ..facts(&pod, &placement, 0)
                 },
@@ -624,10 +642,11 @@ mod tests {
     #[test]
     fn a_pod_that_the_webhook_handled_needs_nothing() {
         for strategy in [Local, LocalAndRemote, Remote] {
-            let plain = pod(&json!({})).unwrap().json();
+            let plain = pod(&json!({})).unwrap().to_json();
             let mut placed = plain.clone();
             let patch: json_patch::Patch =
-                serde_json::from_value(place(&plain, strategy, None, &[]).patch.into()).unwrap();
+                serde_json::from_value(place_pod(&plain, strategy, None, &[]).patch.into())
+                    .unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
             assert_eq!(
                 repaired(&json!({ "spec": placed["spec"] }), strategy, None),
@@ -704,9 +723,9 @@ mod tests {
     #[test]
     fn a_pod_that_a_budget_holds_says_so_and_leaves_when_it_may() {
         let pod = pod(&json!({})).unwrap();
-        let placement = place(&pod.json(), LocalAndRemote, None, &[]);
+        let placement = place_pod(&pod.to_json(), LocalAndRemote, None, &[]);
         let repaired = |held, second| {
-            repair(&Facts {
+            decide_repair(&UnscheduledPodFacts {
                 held,
                 ..facts(&pod, &placement, second)
             })
@@ -724,10 +743,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_avoids_a_cluster_which_is_open_again_is_created_again_once() {
-        let handled = Placement::default();
+        let handled = NewPodPlacement::default();
         let repaired = |changes: &Value, held, recreated_since| {
             let pod = pod(changes).unwrap();
-            repair(&Facts {
+            decide_repair(&UnscheduledPodFacts {
                 avoids_in_vain: true,
                 held,
                 recreated_since,
@@ -766,20 +785,25 @@ mod tests {
             since: at(0),
             until: at(3600),
         };
-        let repaired = |placement: &Placement, second| {
+        let repaired = |placement: &NewPodPlacement, second| {
             let pod = pod(&json!({})).unwrap();
-            repair(&Facts {
+            decide_repair(&UnscheduledPodFacts {
                 refusals: &[&refusal],
                 ..facts(&pod, placement, second)
             })
         };
-        let unseen = place(&pod(&json!({})).unwrap().json(), LocalAndRemote, None, &[]);
+        let unseen = place_pod(
+            &pod(&json!({})).unwrap().to_json(),
+            LocalAndRemote,
+            None,
+            &[],
+        );
         assert_eq!(
             repaired(&unseen, 10),
             Repair::Recreate,
             "a toleration alone would open it"
         );
-        let handled = Placement::default();
+        let handled = NewPodPlacement::default();
         assert_eq!(repaired(&handled, 9), Repair::Later(Duration::from_secs(1)));
         let Repair::Tell(message) = repaired(&handled, 10) else {
             panic!("the user is told")

@@ -16,11 +16,11 @@ use liqo_quantity::Quantity;
 use serde_json::Value;
 
 use crate::namespace::mapped::ConsumerNamespace;
-pub use crate::patterns::is_named;
-use crate::pod::admission::{Offer, Refusal};
-use crate::pod::carry::amounts::{self, Amounts, EPHEMERAL_STORAGE, MEMORY};
+pub use crate::patterns::matches_any_pattern;
+use crate::pod::admission::{AdmissionRefusal, PoolOffer};
+use crate::pod::carry::amounts::{self, AmountRules, EPHEMERAL_STORAGE, MEMORY};
 use crate::pod::carry::{ALLOWED_VOLUMES, ProviderRules};
-use crate::replica::kind::Kind;
+use crate::replica::kind::ReplicaKind;
 
 /// The label for the standard that Pod Security Admission enforces.
 pub const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
@@ -36,12 +36,12 @@ pub struct ConsumerPolicy {
 }
 
 /// The rules for this consumer; `None` if no policy selects it.
-pub fn of_consumer(
+pub fn policy_of_consumer(
     policies: &[Arc<PeeringPolicy>],
     consumer: &ClusterId,
     foreign_cluster: Option<&ForeignCluster>,
 ) -> Option<ConsumerPolicy> {
-    let found = policies::of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
+    let found = policies::policies_of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
     let policy = found.first()?;
     let (name, provide) = (
         policy.metadata.name.clone().unwrap_or_default(),
@@ -62,15 +62,15 @@ pub fn with_default_amounts(spec: PodSpec) -> PodSpec {
         let Value::Object(mut fields) = serde_json::to_value(spec).ok()? else {
             return None;
         };
-        amounts::complete(&mut fields, &ConsumerPolicy::default().amounts(None));
+        amounts::complete_amounts(&mut fields, &ConsumerPolicy::default().amount_rules(None));
         serde_json::from_value(fields.into()).ok()
     };
     completed(&spec).unwrap_or(spec)
 }
 
 /// The refusal of a pod of a consumer that no policy selects.
-pub fn not_shared() -> Refusal {
-    Refusal {
+pub fn not_shared_refusal() -> AdmissionRefusal {
+    AdmissionRefusal {
         reason: OffloadedReason::NotAllowed.as_str(),
         message: "no PeeringPolicy of the provider selects this cluster any more".to_owned(),
     }
@@ -78,7 +78,7 @@ pub fn not_shared() -> Refusal {
 
 impl ConsumerPolicy {
     /// The rules for pods that use this offer.
-    pub fn rules(&self, offer: Option<&Offer>) -> ProviderRules {
+    pub fn provider_rules(&self, offer: Option<&PoolOffer>) -> ProviderRules {
         let travels = |kind: &&&str| {
             self.usage
                 .volume_types
@@ -111,14 +111,14 @@ impl ConsumerPolicy {
             images: self.usage.images.clone(),
             always_pull_images: self.usage.always_pull_images,
             hardened: self.usage.hardening == Hardening::RuntimeDefault,
-            amounts: self.amounts(offer),
+            amounts: self.amount_rules(offer),
             ..ProviderRules::default()
         }
     }
 
     /// If limits are charged, the pod sets them itself, and a limit of ephemeral storage would be
     /// charged.
-    fn amounts(&self, offer: Option<&Offer>) -> Amounts {
+    fn amount_rules(&self, offer: Option<&PoolOffer>) -> AmountRules {
         let is_offered =
             offer.is_some_and(|offer| offer.hard.get(EPHEMERAL_STORAGE) > Quantity::ZERO);
         let limited = match self.usage.charge {
@@ -126,10 +126,10 @@ impl ConsumerPolicy {
             Charge::Limits if is_offered => vec![EPHEMERAL_STORAGE],
             Charge::Limits => Vec::new(),
         };
-        let mut amounts = Amounts {
+        let mut amounts = AmountRules {
             limited,
             limit_percentage: self.usage.default_limit_percentage,
-            ..Amounts::default()
+            ..AmountRules::default()
         };
         if amounts.limited.contains(&EPHEMERAL_STORAGE) {
             // Without a request, the API server would take the limit for it, and not every node of
@@ -143,7 +143,7 @@ impl ConsumerPolicy {
 
     /// The refusal of a pod that is charged its limits, but whose limits do not cover its use. To a
     /// kubelet a limit of zero is no limit. Ephemeral containers have no limits.
-    pub fn missing_limit(&self, spec: &PodSpec) -> Option<Refusal> {
+    pub fn missing_limit(&self, spec: &PodSpec) -> Option<AdmissionRefusal> {
         let has = |resources: &Option<ResourceRequirements>, resource: &str| {
             let limits = resources
                 .as_ref()
@@ -163,7 +163,7 @@ impl ConsumerPolicy {
                 .map(|container| (container.name.as_str(), resource))
         };
         let (container, resource) = ["cpu", "memory"].into_iter().find_map(missing)?;
-        (self.usage.charge == Charge::Limits).then(|| Refusal {
+        (self.usage.charge == Charge::Limits).then(|| AdmissionRefusal {
             reason: OffloadedReason::LimitMissing.as_str(),
             message: format!(
                 "container {container} has no limit of {resource}, and PeeringPolicy {} of the provider charges limits: set limits of \
@@ -174,16 +174,16 @@ impl ConsumerPolicy {
     }
 
     /// Whether the policy allows replicas of this kind. Slices follow their Service.
-    pub(crate) fn reflects(&self, kind: Kind) -> bool {
-        kind == Kind::EndpointSlice
+    pub(crate) fn allows_kind(&self, kind: ReplicaKind) -> bool {
+        kind == ReplicaKind::EndpointSlice
             || kind
-                .word()
+                .reflected_kind()
                 .is_none_or(|word| self.usage.reflected_kinds.contains(&word))
     }
 }
 
 /// The value of the label for a standard.
-pub fn level(standard: PodSecurity) -> &'static str {
+pub fn pod_security_level(standard: PodSecurity) -> &'static str {
     match standard {
         PodSecurity::Baseline => "baseline",
         PodSecurity::Restricted => "restricted",
@@ -196,7 +196,7 @@ pub fn pod_security_to_set(
     namespace: &ConsumerNamespace,
     policy: Option<&ConsumerPolicy>,
 ) -> Option<&'static str> {
-    let wanted = level(policy?.usage.pod_security);
+    let wanted = pod_security_level(policy?.usage.pod_security);
     let found = namespace
         .pod_security
         .iter()
@@ -242,7 +242,7 @@ mod tests {
             "kind": "ForeignCluster", "metadata": { "name": "rome" }, "spec": { "clusterID": consumer() } }))
         .unwrap();
         let of = |cluster| {
-            of_consumer(&policies, &consumer(), cluster)
+            policy_of_consumer(&policies, &consumer(), cluster)
                 .map(|policy| (policy.name, policy.usage.pod_security))
         };
         assert_eq!(
@@ -250,7 +250,7 @@ mod tests {
             Some(("partners".into(), PodSecurity::Restricted))
         );
         assert_eq!(of(None), Some(("default".into(), PodSecurity::Baseline)));
-        assert_eq!(of_consumer(&policies[1..], &consumer(), None), None);
+        assert_eq!(policy_of_consumer(&policies[1..], &consumer(), None), None);
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         let usage = json!({ "priorityClassName": "guests", "runtimeClassName": "sandbox",
             "tolerations": [{ "key": "gpu", "operator": "Exists" }, { "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
             "reflectedKinds": ["ConfigMap"] });
-        let rules = policy(usage).rules(None);
+        let rules = policy(usage).provider_rules(None);
         assert_eq!(
             (
                 rules.priority_class.as_deref(),
@@ -295,12 +295,12 @@ mod tests {
             (vec![ReflectedKind::ConfigMap], "partners")
         );
         assert_eq!(
-            policy(json!({})).rules(None).volume_types,
+            policy(json!({})).provider_rules(None).volume_types,
             ProviderRules::default().volume_types
         );
         assert!(
             policy(json!({ "volumeTypes": [] }))
-                .rules(None)
+                .provider_rules(None)
                 .volume_types
                 .is_empty()
         );
@@ -316,7 +316,7 @@ mod tests {
             )
         };
         let storage = |usage: Value, hard: &[(&str, &str)]| {
-            let amounts = policy(usage).rules(Some(&offer(hard))).amounts;
+            let amounts = policy(usage).provider_rules(Some(&offer(hard))).amounts;
             let request = amounts
                 .default_requests
                 .into_iter()
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(storage(limits, &[]), (None, vec![]));
         assert_eq!(
             policy(json!({ "defaultLimitPercentage": 100 }))
-                .rules(None)
+                .provider_rules(None)
                 .amounts
                 .limit_percentage,
             100
@@ -349,7 +349,7 @@ mod tests {
     fn what_the_policy_says_of_images_and_metadata_becomes_the_rules_for_them() {
         let usage = json!({ "podLabels": ["example.com/*"], "podAnnotations": ["prometheus.io/scrape"], "images": ["docker.io"],
             "alwaysPullImages": true, "hardening": "None" });
-        let rules = policy(usage).rules(None);
+        let rules = policy(usage).provider_rules(None);
         assert_eq!(
             (rules.pod_labels, rules.pod_annotations),
             (
@@ -361,7 +361,7 @@ mod tests {
             (rules.images, rules.always_pull_images, rules.hardened),
             (Some(vec!["docker.io".into()]), true, false)
         );
-        let default = policy(json!({})).rules(None);
+        let default = policy(json!({})).provider_rules(None);
         assert!(default.images.is_none() && !default.always_pull_images && default.hardened);
     }
 
@@ -429,14 +429,16 @@ mod tests {
     fn only_the_kinds_that_the_policy_names_are_reflected() {
         let only_config_maps = policy(json!({ "reflectedKinds": ["ConfigMap"] }));
         assert!(
-            only_config_maps.reflects(Kind::ConfigMap) && !only_config_maps.reflects(Kind::Secret)
+            only_config_maps.allows_kind(ReplicaKind::ConfigMap)
+                && !only_config_maps.allows_kind(ReplicaKind::Secret)
         );
         assert!(
-            !only_config_maps.reflects(Kind::Service)
-                && only_config_maps.reflects(Kind::EndpointSlice)
+            !only_config_maps.allows_kind(ReplicaKind::Service)
+                && only_config_maps.allows_kind(ReplicaKind::EndpointSlice)
         );
         assert!(
-            policy(json!({})).reflects(Kind::Secret) && policy(json!({})).reflects(Kind::Service)
+            policy(json!({})).allows_kind(ReplicaKind::Secret)
+                && policy(json!({})).allows_kind(ReplicaKind::Service)
         );
     }
 
@@ -450,12 +452,12 @@ mod tests {
             ("team-", true),
             ("team", false),
         ] {
-            assert_eq!(is_named(&patterns, name), fits, "{name}");
+            assert_eq!(matches_any_pattern(&patterns, name), fits, "{name}");
         }
         assert!(
-            is_named(&["*".to_owned()], "anything")
-                && !is_named(&[], "anything")
-                && !is_named(&["a*b".to_owned()], "axb")
+            matches_any_pattern(&["*".to_owned()], "anything")
+                && !matches_any_pattern(&[], "anything")
+                && !matches_any_pattern(&["a*b".to_owned()], "axb")
         );
     }
 

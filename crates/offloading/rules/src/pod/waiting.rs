@@ -3,11 +3,11 @@
 use liqo_api::{OffloadedReason, pods};
 use serde_json::Value;
 
-use crate::json::{items, name, text};
+use crate::json::{items_at, name, text_at};
 
 /// The home cluster's knowledge about a pod that waits at its provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingStatus {
     /// The cause of the wait, and a message for people. A kubelet names no cause while it pulls an
     /// image.
     pub cause: Option<(OffloadedReason, String)>,
@@ -29,30 +29,37 @@ const STATUSES: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
 
 /// Whether a container of a pod with this status runs or ran.
 pub fn has_started(status: &Value) -> bool {
-    let is_pending = text(status, "/phase").is_none_or(|phase| phase == "Pending");
+    let is_pending = text_at(status, "/phase").is_none_or(|phase| phase == "Pending");
     !is_pending
         || STATUSES
             .iter()
-            .flat_map(|list| items(status, list))
+            .flat_map(|list| items_at(status, list))
             .any(is_or_was_running)
 }
 
-impl Waiting {
+impl WaitingStatus {
     /// Reads the status of a local pod. `None` if a container of it runs or ran.
-    pub fn of(pod: &Value) -> Option<Self> {
-        let containers = || STATUSES.iter().flat_map(|list| items(&pod["status"], list));
+    pub fn of_pod(pod: &Value) -> Option<Self> {
+        let containers = || {
+            STATUSES
+                .iter()
+                .flat_map(|list| items_at(&pod["status"], list))
+        };
         if has_started(&pod["status"]) {
             return None;
         }
         let false_condition = |kind: &str| {
-            let conditions = items(pod, "/status/conditions").iter();
+            let conditions = items_at(pod, "/status/conditions").iter();
             conditions.into_iter().find(|one| {
-                text(one, "/type") == Some(kind) && text(one, "/status") == Some("False")
+                text_at(one, "/type") == Some(kind) && text_at(one, "/status") == Some("False")
             })
         };
         let unscheduled = false_condition(pods::REMOTE_SCHEDULED);
-        let message =
-            |condition: &Value| text(condition, "/message").unwrap_or_default().to_owned();
+        let message = |condition: &Value| {
+            text_at(condition, "/message")
+                .unwrap_or_default()
+                .to_owned()
+        };
         let cause = if let Some(condition) = unscheduled {
             Some((OffloadedReason::Unschedulable, message(condition)))
         } else if let Some(stuck) = containers().find_map(cannot_start) {
@@ -78,8 +85,8 @@ fn is_or_was_running(status: &Value) -> bool {
 
 fn cannot_start(status: &Value) -> Option<String> {
     let waiting = status.pointer("/state/waiting")?;
-    let reason = text(waiting, "/reason").filter(|reason| CANNOT_START.contains(reason))?;
-    let message = text(waiting, "/message")
+    let reason = text_at(waiting, "/reason").filter(|reason| CANNOT_START.contains(reason))?;
+    let message = text_at(waiting, "/message")
         .map(|message| format!(": {message}"))
         .unwrap_or_default();
     Some(format!("container {}: {reason}{message}", name(status)))
@@ -97,7 +104,7 @@ mod tests {
     )]
     fn of(status: &Value) -> Option<Option<OffloadedReason>> {
         Some(
-            Waiting::of(&json!({ "status": status }))?
+            WaitingStatus::of_pod(&json!({ "status": status }))?
                 .cause
                 .map(|(reason, _)| reason),
         )
@@ -153,7 +160,7 @@ mod tests {
             Some(None),
             "an image may take long"
         );
-        let waiting = Waiting::of(&json!({ "status": pulls("ErrImagePull") })).unwrap();
+        let waiting = WaitingStatus::of_pod(&json!({ "status": pulls("ErrImagePull") })).unwrap();
         assert_eq!(
             waiting.cause.unwrap().1,
             "container c: ErrImagePull: not found"

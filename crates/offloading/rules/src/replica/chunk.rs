@@ -29,12 +29,12 @@ pub struct Chunk {
 
 impl Chunk {
     /// Reads the chunk from the object in a record.
-    pub(super) fn of_object(object: &Value) -> Option<Self> {
+    pub(super) fn from_object(object: &Value) -> Option<Self> {
         Self::parse(object.get(CHUNK)?.as_str()?)
     }
 
     /// Reads the chunk from a record that is a Secret.
-    pub(super) fn of_secret(secret: &Secret) -> Option<Self> {
+    pub(super) fn from_secret(secret: &Secret) -> Option<Self> {
         Self::parse(secret.annotations().get(annotations::CHUNK)?)
     }
 

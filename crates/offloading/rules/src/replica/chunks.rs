@@ -24,11 +24,11 @@ use liqo_api::record_text::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::json::{entry_at, fields};
+use crate::json::{entry_at, select_fields};
 use crate::replica::chunk::{CHUNK, Chunk, MAX_CHUNKS, chunk_name};
-use crate::replica::kind::Kind;
-use crate::replica::record::{Reference, object_of, record_of_secret, type_that_travels};
-use crate::replica::source::{Problem, Source, fingerprint};
+use crate::replica::kind::ReplicaKind;
+use crate::replica::record::{Reference, config_map_object, record_of_secret, travelling_type};
+use crate::replica::source::{ReplicaProblem, ReplicaSource, travelling_fingerprint};
 
 /// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of
 /// the chunk.
@@ -47,14 +47,14 @@ const MAX_WHOLE_LEN: usize = 3 << 19;
 const DATA_FIELDS: [&str; 2] = ["data", "binaryData"];
 
 /// The objects inside the records of a `ConfigMap`: one, or its chunks.
-pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
-    let object = object_of(map);
-    let too_long = match record_text::write(&object, MAX_OBJECT_LEN) {
+pub fn chunks_of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
+    let object = config_map_object(map);
+    let too_long = match record_text::print_object(&object, MAX_OBJECT_LEN) {
         Ok(_) => return Ok(vec![object]),
         Err(error @ RecordTextError::TooLong(..)) => error,
         Err(error) => return Err(error),
     };
-    let mut chunks = Chunks::new(MAX_OBJECT_LEN - HEAD_LEN);
+    let mut chunks = ChunkBuilder::new(MAX_OBJECT_LEN - HEAD_LEN);
     for field in DATA_FIELDS {
         for (key, value) in object
             .get(field)
@@ -65,8 +65,8 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
             let key_len: usize = ENTRY_LEN + key.chars().map(stored_len).sum::<usize>();
             let mut rest = value.as_str().unwrap_or_default();
             while let Some(room) = chunks.room_for(key_len) {
-                let (part, len) = beginning(rest, room);
-                chunks.add(key_len + len, |chunk: &mut Map<String, Value>| {
+                let (part, len) = leading_part(rest, room);
+                chunks.add_value(key_len + len, |chunk: &mut Map<String, Value>| {
                     let entries = chunk.entry(field).or_insert_with(|| json!({}));
                     entries[key] = part.into();
                 });
@@ -74,7 +74,7 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
                 if rest.is_empty() {
                     break;
                 }
-                chunks.close();
+                chunks.close_chunk();
             }
         }
     }
@@ -85,8 +85,8 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
     if entries > MAX_VALUES {
         return Err(RecordTextError::TooManyValues);
     }
-    let whole = fingerprint(Kind::ConfigMap, &object);
-    let chunks = chunks.closed().ok_or(too_long)?;
+    let whole = travelling_fingerprint(ReplicaKind::ConfigMap, &object);
+    let chunks = chunks.into_chunks().ok_or(too_long)?;
     let count = chunks.len();
     let record = |(index, mut chunk): (usize, Map<String, Value>)| {
         let said = Chunk {
@@ -95,7 +95,7 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
             whole: whole.clone(),
             secret_type: None,
         };
-        chunk.extend(fields(&object, &["apiVersion", "kind", "metadata"]));
+        chunk.extend(select_fields(&object, &["apiVersion", "kind", "metadata"]));
         chunk.insert(CHUNK.to_owned(), said.to_text().into());
         Value::from(chunk)
     };
@@ -104,7 +104,7 @@ pub fn of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextError> {
 
 /// The records of a Secret, each with what names it: one, or its chunks; none if it does not
 /// travel.
-pub fn of_secret(
+pub fn chunks_of_secret(
     reference: &Reference,
     secret: &Secret,
 ) -> Result<Vec<(Reference, Secret)>, RecordTextError> {
@@ -127,7 +127,7 @@ pub fn of_secret(
     {
         return Err(RecordTextError::TooManyValues);
     }
-    let mut chunks = Chunks::new(MAX_SECRET_LEN);
+    let mut chunks = ChunkBuilder::new(MAX_SECRET_LEN);
     for (key, ByteString(value)) in record.data.iter().flatten() {
         let mut rest = value.as_slice();
         while let Some(room) = chunks.room_for(key.len()) {
@@ -136,7 +136,7 @@ pub fn of_secret(
             } else {
                 room - room % BASE64_GROUP
             });
-            chunks.add(
+            chunks.add_value(
                 key.len() + part.len(),
                 |chunk: &mut BTreeMap<String, ByteString>| {
                     chunk.insert(key.clone(), ByteString(part.to_vec()));
@@ -146,15 +146,15 @@ pub fn of_secret(
             if rest.is_empty() {
                 break;
             }
-            chunks.close();
+            chunks.close_chunk();
         }
     }
-    let whole = fingerprint(
-        Kind::Secret,
+    let whole = travelling_fingerprint(
+        ReplicaKind::Secret,
         &serde_json::to_value(&record).unwrap_or_default(),
     );
     let chunks = chunks
-        .closed()
+        .into_chunks()
         .ok_or(RecordTextError::TooLong(len, MAX_CHUNKS * MAX_SECRET_LEN))?;
     let count = chunks.len();
     let written = |(index, data): (usize, BTreeMap<String, ByteString>)| {
@@ -170,10 +170,10 @@ pub fn of_secret(
         };
         let mut chunk = Secret {
             data: Some(data),
-            type_: Some(type_that_travels(None).to_owned()),
+            type_: Some(travelling_type(None).to_owned()),
             ..record.clone()
         };
-        chunk.metadata.name = Some(named.record());
+        chunk.metadata.name = Some(named.record_name());
         chunk
             .metadata
             .annotations
@@ -185,7 +185,7 @@ pub fn of_secret(
 }
 
 /// The chunks of an object while it is divided.
-struct Chunks<T> {
+struct ChunkBuilder<T> {
     max_len: usize,
     closed: Vec<T>,
     /// The one that is being filled, and what is left of its length.
@@ -193,7 +193,7 @@ struct Chunks<T> {
     left: usize,
 }
 
-impl<T: Default> Chunks<T> {
+impl<T: Default> ChunkBuilder<T> {
     fn new(max_len: usize) -> Self {
         Self {
             max_len,
@@ -206,30 +206,30 @@ impl<T: Default> Chunks<T> {
     /// The room for a value, or a part of it, beside its key. `None` if there are too many chunks.
     fn room_for(&mut self, key_len: usize) -> Option<usize> {
         if self.left < key_len + MIN_PART_LEN {
-            self.close();
+            self.close_chunk();
         }
         (self.closed.len() < MAX_CHUNKS).then(|| self.left.saturating_sub(key_len))
     }
 
-    fn add(&mut self, len: usize, insert: impl FnOnce(&mut T)) {
+    fn add_value(&mut self, len: usize, insert: impl FnOnce(&mut T)) {
         insert(&mut self.open);
         self.left = self.left.saturating_sub(len);
     }
 
-    fn close(&mut self) {
+    fn close_chunk(&mut self) {
         self.closed.push(std::mem::take(&mut self.open));
         self.left = self.max_len;
     }
 
     /// All of them; `None` if there are too many.
-    fn closed(mut self) -> Option<Vec<T>> {
-        self.close();
+    fn into_chunks(mut self) -> Option<Vec<T>> {
+        self.close_chunk();
         (self.closed.len() <= MAX_CHUNKS).then_some(self.closed)
     }
 }
 
 /// The beginning of a text that takes at most so many bytes in a record, and how many it takes.
-fn beginning(text: &str, max_len: usize) -> (&str, usize) {
+fn leading_part(text: &str, max_len: usize) -> (&str, usize) {
     let mut len = 0;
     for (at, character) in text.char_indices() {
         let next = len + stored_len(character);
@@ -242,14 +242,14 @@ fn beginning(text: &str, max_len: usize) -> (&str, usize) {
 }
 
 /// Kind, name and fingerprint of an object that comes in chunks.
-type Whole = (Kind, String, String);
+type WholeObject = (ReplicaKind, String, String);
 
 /// The sources of `ConfigMap`s and Secrets, of which chunk 0 stands for the whole: it names the
 /// others, or waits for them. Of these only those stay that are being deleted, because they have a
 /// finalizer.
 #[must_use]
-pub fn joined(sources: Vec<Source>) -> Vec<Source> {
-    let mut others: BTreeMap<Whole, BTreeMap<usize, (Key, String)>> = BTreeMap::new();
+pub fn join_sources(sources: Vec<ReplicaSource>) -> Vec<ReplicaSource> {
+    let mut others: BTreeMap<WholeObject, BTreeMap<usize, (Key, String)>> = BTreeMap::new();
     for source in sources
         .iter()
         .filter(|source| !source.deleted && source.problem.is_none() && source.refused.is_none())
@@ -264,7 +264,7 @@ pub fn joined(sources: Vec<Source>) -> Vec<Source> {
             whole.insert(chunk.index, (source.key.clone(), source.uid.clone()));
         }
     }
-    let join = |mut source: Source| {
+    let join = |mut source: ReplicaSource| {
         let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else {
             return Some(source);
         };
@@ -286,22 +286,22 @@ pub fn joined(sources: Vec<Source>) -> Vec<Source> {
 
 /// The reason why the chunks that were read are not the object.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unjoined {
+pub enum ChunkJoinError {
     /// A chunk is of another content, because the object is being written.
     Other,
     /// They do not make up what they say, or nothing that Kubernetes takes.
-    Wrong(Problem),
+    Wrong(ReplicaProblem),
 }
 
-impl Unjoined {
+impl ChunkJoinError {
     fn wrong(why: &str) -> Self {
-        Self::Wrong(Problem::new("Invalid", why))
+        Self::Wrong(ReplicaProblem::new("Invalid", why))
     }
 }
 
 /// Puts an object together, chunk after chunk, so that only one of them is in memory beside it.
-pub struct Joiner<'a> {
-    kind: Kind,
+pub struct ChunkJoiner<'a> {
+    kind: ReplicaKind,
     whole: &'a Chunk,
     content: Value,
     /// The index of the next chunk.
@@ -310,8 +310,8 @@ pub struct Joiner<'a> {
     len: usize,
 }
 
-impl<'a> Joiner<'a> {
-    pub fn new(kind: Kind, whole: &'a Chunk) -> Self {
+impl<'a> ChunkJoiner<'a> {
+    pub fn new(kind: ReplicaKind, whole: &'a Chunk) -> Self {
         Self {
             kind,
             whole,
@@ -323,15 +323,15 @@ impl<'a> Joiner<'a> {
     }
 
     /// Adds the content of the next chunk.
-    pub fn add(&mut self, chunk: &Value) -> Result<(), Unjoined> {
-        let said = Chunk::of_object(chunk).or_else(|| Chunk::parse(annotation(chunk)?));
+    pub fn add_chunk(&mut self, chunk: &Value) -> Result<(), ChunkJoinError> {
+        let said = Chunk::from_object(chunk).or_else(|| Chunk::parse(chunk_annotation(chunk)?));
         if said
             != Some(Chunk {
                 index: self.next,
                 ..self.whole.clone()
             })
         {
-            return Err(Unjoined::Other);
+            return Err(ChunkJoinError::Other);
         }
         self.next += 1;
         for field in DATA_FIELDS {
@@ -352,7 +352,7 @@ impl<'a> Joiner<'a> {
                     }
                 }
                 if self.keys > MAX_VALUES || self.len > MAX_WHOLE_LEN {
-                    return Err(Unjoined::wrong(
+                    return Err(ChunkJoinError::wrong(
                         "its chunks make up more than Kubernetes takes",
                     ));
                 }
@@ -362,18 +362,20 @@ impl<'a> Joiner<'a> {
     }
 
     /// The content of the object.
-    pub fn finish(self) -> Result<Value, Unjoined> {
+    pub fn finish(self) -> Result<Value, ChunkJoinError> {
         let is_right = self.next == self.whole.count
-            && fingerprint(self.kind, &self.content) == self.whole.whole;
+            && travelling_fingerprint(self.kind, &self.content) == self.whole.whole;
         if is_right {
             Ok(self.content)
         } else {
-            Err(Unjoined::wrong("its chunks do not make up the object"))
+            Err(ChunkJoinError::wrong(
+                "its chunks do not make up the object",
+            ))
         }
     }
 }
 
-fn annotation(chunk: &Value) -> Option<&str> {
+fn chunk_annotation(chunk: &Value) -> Option<&str> {
     chunk
         .pointer("/metadata/annotations")?
         .get(annotations::CHUNK)?
@@ -394,7 +396,7 @@ mod tests {
         .unwrap()
     }
 
-    fn reference(kind: Kind) -> Reference {
+    fn reference(kind: ReplicaKind) -> Reference {
         Reference {
             kind,
             namespace: "demo".into(),
@@ -403,28 +405,37 @@ mod tests {
     }
 
     /// The records as a provider has them, and what it makes of them.
-    fn sources(objects: &[Value]) -> (Vec<Source>, Vec<Value>) {
+    fn sources(objects: &[Value]) -> (Vec<ReplicaSource>, Vec<Value>) {
         let record = |object: &Value| {
-            crate::replica::record::record_of(&reference(Kind::ConfigMap), object).unwrap()
+            crate::replica::record::record_of(&reference(ReplicaKind::ConfigMap), object).unwrap()
         };
         let records: Vec<_> = objects.iter().map(record).collect();
         let contents = records
             .iter()
-            .map(|one| record_text::read(&one.spec.object, MAX_OBJECT_LEN).unwrap())
+            .map(|one| record_text::parse_object(&one.spec.object, MAX_OBJECT_LEN).unwrap())
             .collect();
         (
-            records.into_iter().map(Source::of_object).collect(),
+            records
+                .into_iter()
+                .map(ReplicaSource::from_object)
+                .collect(),
             contents,
         )
     }
 
-    fn content(kind: Kind, whole: &Chunk, chunks: &[Value]) -> Result<Value, Unjoined> {
-        let mut joiner = Joiner::new(kind, whole);
-        chunks.iter().try_for_each(|chunk| joiner.add(chunk))?;
+    fn content(
+        kind: ReplicaKind,
+        whole: &Chunk,
+        chunks: &[Value],
+    ) -> Result<Value, ChunkJoinError> {
+        let mut joiner = ChunkJoiner::new(kind, whole);
+        chunks
+            .iter()
+            .try_for_each(|chunk| joiner.add_chunk(chunk))?;
         joiner.finish()
     }
 
-    fn whole_of(sources: &[Source]) -> &Source {
+    fn whole_of(sources: &[ReplicaSource]) -> &ReplicaSource {
         sources.iter().find(|source| source.kind.is_some()).unwrap()
     }
 
@@ -447,7 +458,7 @@ mod tests {
             .map(|(_, value)| value.len())
             .sum();
         assert!(len > 900 << 10 && len <= 1 << 20, "{len}");
-        let objects = of_config_map(&map).unwrap();
+        let objects = chunks_of_config_map(&map).unwrap();
         println!("{len} bytes travel in {} records", objects.len());
         let (sources, contents) = sources(&objects);
         let names: std::collections::BTreeSet<&str> = sources
@@ -459,17 +470,22 @@ mod tests {
             objects.len(),
             "each record has a name of its own"
         );
-        let joined = joined(sources);
+        let joined = join_sources(sources);
         let whole = whole_of(&joined);
         assert_eq!(
             (whole.is_incomplete, whole.other_chunks.len() + 1),
             (false, objects.len())
         );
-        let content = content(Kind::ConfigMap, whole.chunk.as_ref().unwrap(), &contents).unwrap();
+        let content = content(
+            ReplicaKind::ConfigMap,
+            whole.chunk.as_ref().unwrap(),
+            &contents,
+        )
+        .unwrap();
         assert_eq!(content["data"], json!(map.data));
         assert_eq!(
             whole.fingerprint,
-            fingerprint(Kind::ConfigMap, &object_of(&map)),
+            travelling_fingerprint(ReplicaKind::ConfigMap, &config_map_object(&map)),
             "as of a replica with this content"
         );
     }
@@ -489,14 +505,14 @@ mod tests {
             type_: Some("kubernetes.io/tls".into()),
             ..Secret::default()
         };
-        let records = of_secret(&reference(Kind::Secret), &secret).unwrap();
+        let records = chunks_of_secret(&reference(ReplicaKind::Secret), &secret).unwrap();
         println!("it travels in {} records", records.len());
         let mut sources = Vec::new();
         let mut contents = Vec::new();
         for (named, record) in records {
             assert_eq!(
                 record.metadata.name.as_deref(),
-                Some(named.record().as_str())
+                Some(named.record_name().as_str())
             );
             assert_eq!(
                 record.type_.as_deref(),
@@ -504,42 +520,48 @@ mod tests {
                 "a part of one would not be valid"
             );
             assert_eq!(crate::replica::record::obstacle_of_secret(&record), None);
-            let read = crate::replica::record::ReflectionRecord::of_secret(record.clone()).unwrap();
+            let read =
+                crate::replica::record::ReflectionRecord::from_secret(record.clone()).unwrap();
             assert_eq!(
                 (read.own_reference(), read.reference),
-                (named, reference(Kind::Secret))
+                (named, reference(ReplicaKind::Secret))
             );
             contents.push(serde_json::to_value(&record).unwrap());
-            sources.push(Source::of_secret(record).unwrap());
+            sources.push(ReplicaSource::from_secret(record).unwrap());
         }
-        let joined = joined(sources);
+        let joined = join_sources(sources);
         let content = content(
-            Kind::Secret,
+            ReplicaKind::Secret,
             whole_of(&joined).chunk.as_ref().unwrap(),
             &contents,
         )
         .unwrap();
-        let replica =
-            crate::replica::plan::replica(Kind::Secret, &content, "there", "demo-rome", "demo");
+        let replica = crate::replica::plan::replica_object(
+            ReplicaKind::Secret,
+            &content,
+            "there",
+            "demo-rome",
+            "demo",
+        );
         let made: Secret = serde_json::from_value(replica).unwrap();
         assert_eq!((made.data, made.type_), (secret.data, secret.type_));
     }
 
     #[test]
     fn until_all_chunks_of_one_content_are_there_nothing_is_made_of_them() {
-        let (before, _) = sources(&of_config_map(&xml()).unwrap());
+        let (before, _) = sources(&chunks_of_config_map(&xml()).unwrap());
         let changed = config_map(&[("a.xml", "<item>&amp;</item>\n".repeat(40 * 1024))]);
-        let (mut after, contents) = sources(&of_config_map(&changed).unwrap());
-        let some: Vec<Source> = before
+        let (mut after, contents) = sources(&chunks_of_config_map(&changed).unwrap());
+        let some: Vec<ReplicaSource> = before
             .iter()
             .take(3)
             .chain(after.iter().skip(3))
             .cloned()
             .collect();
         for incomplete in [before[..3].to_vec(), some] {
-            assert!(whole_of(&joined(incomplete)).is_incomplete);
+            assert!(whole_of(&join_sources(incomplete)).is_incomplete);
         }
-        let (_, former) = sources(&of_config_map(&xml()).unwrap());
+        let (_, former) = sources(&chunks_of_config_map(&xml()).unwrap());
         let whole = after[0].chunk.clone().unwrap();
         let mixed: Vec<Value> = contents
             .iter()
@@ -548,22 +570,22 @@ mod tests {
             .cloned()
             .collect();
         assert_eq!(
-            content(Kind::ConfigMap, &whole, &mixed),
-            Err(Unjoined::Other),
+            content(ReplicaKind::ConfigMap, &whole, &mixed),
+            Err(ChunkJoinError::Other),
             "they are being written"
         );
         after[1].deleted = true;
-        assert!(whole_of(&joined(after)).is_incomplete);
+        assert!(whole_of(&join_sources(after)).is_incomplete);
     }
 
     #[test]
     fn chunks_that_do_not_make_up_what_they_say_are_refused() {
-        let (sources, contents) = sources(&of_config_map(&xml()).unwrap());
+        let (sources, contents) = sources(&chunks_of_config_map(&xml()).unwrap());
         let whole = sources[0].chunk.clone().unwrap();
         let refused = |contents: &[Value]| {
             matches!(
-                content(Kind::ConfigMap, &whole, contents),
-                Err(Unjoined::Wrong(_))
+                content(ReplicaKind::ConfigMap, &whole, contents),
+                Err(ChunkJoinError::Wrong(_))
             )
         };
         assert!(!refused(&contents));
@@ -608,13 +630,16 @@ mod tests {
             whole: "x".into(),
             secret_type: None,
         };
-        let mut joiner = Joiner::new(Kind::ConfigMap, &whole);
-        assert_eq!(joiner.add(&chunk(0)), Ok(()));
-        assert!(matches!(joiner.add(&chunk(1)), Err(Unjoined::Wrong(_))));
+        let mut joiner = ChunkJoiner::new(ReplicaKind::ConfigMap, &whole);
+        assert_eq!(joiner.add_chunk(&chunk(0)), Ok(()));
+        assert!(matches!(
+            joiner.add_chunk(&chunk(1)),
+            Err(ChunkJoinError::Wrong(_))
+        ));
         let long = |index: usize| json!({ "chunk": format!("{index}/128 x"), "data": { "a": "x".repeat(60 << 10) } });
-        let mut joiner = Joiner::new(Kind::ConfigMap, &whole);
+        let mut joiner = ChunkJoiner::new(ReplicaKind::ConfigMap, &whole);
         let taken = (0..128)
-            .take_while(|index| joiner.add(&long(*index)).is_ok())
+            .take_while(|index| joiner.add_chunk(&long(*index)).is_ok())
             .count();
         assert_eq!(taken, 25, "1.5 MiB");
     }
@@ -629,13 +654,13 @@ mod tests {
             .map(|(key, value)| (key.as_str(), value.clone()))
             .collect();
         assert_eq!(
-            of_config_map(&config_map(&many)),
+            chunks_of_config_map(&config_map(&many)),
             Err(RecordTextError::TooManyValues)
         );
         // The API server takes no such map.
         let huge = config_map(&[("a", "\u{1}".repeat(2 << 20))]);
         assert!(matches!(
-            of_config_map(&huge),
+            chunks_of_config_map(&huge),
             Err(RecordTextError::TooLong(..))
         ));
     }
@@ -650,11 +675,11 @@ mod tests {
             let data: BTreeMap<String, String> = entries.into_iter().map(|(key, (value, times))| (key, value.repeat(times))).collect();
             let binary = [("binary".to_owned(), ByteString(vec![3; 50_000]))].into();
             let map = ConfigMap { data: Some(data), binary_data: Some(binary), ..xml() };
-            let Ok(objects) = of_config_map(&map) else { return Ok(()) };
+            let Ok(objects) = chunks_of_config_map(&map) else { return Ok(()) };
             let (sources, contents) = sources(&objects);
             prop_assert!(sources.iter().all(|source| source.problem.is_none()));
-            if let Some(whole) = whole_of(&joined(sources)).chunk.as_ref() {
-                let content = content(Kind::ConfigMap, whole, &contents).unwrap();
+            if let Some(whole) = whole_of(&join_sources(sources)).chunk.as_ref() {
+                let content = content(ReplicaKind::ConfigMap, whole, &contents).unwrap();
                 prop_assert_eq!(&content["data"], &json!(map.data));
                 prop_assert_eq!(&content["binaryData"], &json!(map.binary_data));
             }

@@ -21,10 +21,10 @@ use liqo_api::ClusterId;
 use liqo_api::reflection::{is_denied, is_replica};
 use serde_json::{Map, Value, json};
 
-use crate::json::{set_at, text};
+use crate::json::{set_at, text_at};
 use crate::pod::carry::is_label_of_remote_pod;
-use crate::replica::kind::Kind;
-use crate::replica::label_selector::Selector;
+use crate::replica::kind::ReplicaKind;
+use crate::replica::label_selector::NormalizedSelector;
 
 /// Time for which a provider may use what home allows, before the next one may.
 const TURN: Duration = Duration::from_secs(30);
@@ -40,8 +40,8 @@ const ALWAYS_ALLOW: &str = "AlwaysAllow";
 
 /// The reduced form of a `PodDisruptionBudget` at home.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalBudget {
-    pub selector: Selector,
+pub struct LocalDisruptionBudget {
+    pub selector: NormalizedSelector,
     /// Labels in its selector that remote pods do not have.
     pub unknown_labels: BTreeSet<String>,
     /// Number of pods that may be disrupted now.
@@ -54,15 +54,15 @@ pub struct LocalBudget {
     pub is_replica: bool,
 }
 
-impl LocalBudget {
+impl LocalDisruptionBudget {
     /// Reduces a budget; `None` if it selects no pods, or if its users keep it here.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "what a watch's reduction takes"
     )]
-    pub fn of(budget: PodDisruptionBudget) -> Option<Self> {
+    pub fn from_budget(budget: PodDisruptionBudget) -> Option<Self> {
         let spec = budget.spec.as_ref().filter(|_| !is_denied(&budget))?;
-        let selector = Selector::of(&json!(spec.selector.as_ref()?))?;
+        let selector = NormalizedSelector::from_json(&json!(spec.selector.as_ref()?))?;
         let unknown_labels = selector
             .keys()
             .filter(|key| !is_label_of_remote_pod(key))
@@ -95,7 +95,7 @@ impl LocalBudget {
 
     /// The number of these pods that must stay healthy. `is_turn`: whether their provider may use
     /// what home allows.
-    pub fn least(&self, pods: PodCount, is_turn: bool) -> usize {
+    pub fn min_healthy(&self, pods: PodCount, is_turn: bool) -> usize {
         if is_turn {
             (pods.healthy + self.missing)
                 .saturating_sub(self.allowed)
@@ -106,14 +106,14 @@ impl LocalBudget {
     }
 
     /// The object inside its record; `None` if nothing has to be protected.
-    pub fn at_provider(&self, name: &str, least: usize) -> Option<Value> {
+    pub fn object_at_provider(&self, name: &str, least: usize) -> Option<Value> {
         let mut spec = json!({ "minAvailable": least, "selector": self.selector.to_json() });
         if self.always_allows_unhealthy {
             set_at(&mut spec, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
         }
         let (kind, api_version) = (
-            Kind::PodDisruptionBudget.name(),
-            Kind::PodDisruptionBudget.api_version(),
+            ReplicaKind::PodDisruptionBudget.name(),
+            ReplicaKind::PodDisruptionBudget.api_version(),
         );
         let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name }, "spec": spec });
         (least > 0).then_some(object)
@@ -130,7 +130,7 @@ pub struct PodCount {
 
 /// A provider that has pods which one budget selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct ProviderWithPods {
     pub id: ClusterId,
     /// It drains a node with such a pod.
     pub drains: bool,
@@ -141,7 +141,11 @@ pub struct Holder {
 /// Whether a provider may use what home allows now, and when to ask again if not only a change
 /// decides that. Of several providers only one that drains a node may, and only while all others
 /// keep all of their pods; if several drain, they take turns.
-pub fn turn(provider: &ClusterId, holders: &[Holder], now: Timestamp) -> (bool, Option<Duration>) {
+pub fn drain_turn(
+    provider: &ClusterId,
+    holders: &[ProviderWithPods],
+    now: Timestamp,
+) -> (bool, Option<Duration>) {
     if holders.iter().all(|holder| holder.id == *provider) {
         return (true, None);
     }
@@ -175,13 +179,13 @@ pub fn turn(provider: &ClusterId, holders: &[Holder], now: Timestamp) -> (bool, 
 
 /// The last number that a provider was told of one budget, and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedMinimum {
     least: usize,
     /// The largest of the smaller numbers since a smaller one is right, and since when.
     smaller: Option<(usize, Timestamp)>,
 }
 
-impl Told {
+impl ReportedMinimum {
     pub const fn new(least: usize) -> Self {
         Self {
             least,
@@ -191,7 +195,7 @@ impl Told {
 
     /// Returns the number to tell if `least` is right now, and the time until the next call if
     /// another number is to follow. A larger number protects, and is told at once.
-    pub fn next(&mut self, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
+    pub fn next_minimum(&mut self, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
         if least >= self.least {
             *self = Self::new(least);
             return (least, None);
@@ -214,7 +218,7 @@ impl Told {
 
 /// The fields of a consumer's budget that a provider takes over: no share of pods, because here
 /// they have no controller that says how many there should be.
-pub(super) fn travelling(content: &Value) -> Map<String, Value> {
+pub(super) fn travelling_budget(content: &Value) -> Map<String, Value> {
     let Some(spec) = content.get("spec") else {
         return Map::new();
     };
@@ -222,12 +226,12 @@ pub(super) fn travelling(content: &Value) -> Map<String, Value> {
         .get("minAvailable")
         .and_then(Value::as_u64)
         .and_then(|least| i32::try_from(least).ok());
-    let selector = spec.get("selector").and_then(Selector::of);
+    let selector = spec.get("selector").and_then(NormalizedSelector::from_json);
     let Some((least, selector)) = least.zip(selector) else {
         return Map::new();
     };
     let mut kept = json!({ "minAvailable": least, "selector": selector.to_json() });
-    if text(spec, "/unhealthyPodEvictionPolicy") == Some(ALWAYS_ALLOW) {
+    if text_at(spec, "/unhealthyPodEvictionPolicy") == Some(ALWAYS_ALLOW) {
         set_at(&mut kept, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
     }
     Map::from_iter([("spec".to_owned(), kept)])
@@ -237,13 +241,16 @@ pub(super) fn travelling(content: &Value) -> Map<String, Value> {
 mod tests {
     use super::*;
 
-    fn budget(spec: &Value, [healthy, desired, allowed]: [i32; 3]) -> Option<LocalBudget> {
+    fn budget(
+        spec: &Value,
+        [healthy, desired, allowed]: [i32; 3],
+    ) -> Option<LocalDisruptionBudget> {
         let budget = json!({ "metadata": { "name": "web", "generation": 2 }, "spec": spec, "status": { "observedGeneration": 2,
             "currentHealthy": healthy, "desiredHealthy": desired, "disruptionsAllowed": allowed, "expectedPods": 4 } });
-        LocalBudget::of(serde_json::from_value(budget).unwrap())
+        LocalDisruptionBudget::from_budget(serde_json::from_value(budget).unwrap())
     }
 
-    fn web(status: [i32; 3]) -> LocalBudget {
+    fn web(status: [i32; 3]) -> LocalDisruptionBudget {
         budget(
             &json!({ "minAvailable": 3, "selector": { "matchLabels": { "app": "web" } } }),
             status,
@@ -265,22 +272,22 @@ mod tests {
 
     #[test]
     fn a_provider_keeps_what_home_wants_less_what_is_healthy_elsewhere() {
-        assert_eq!(web([4, 3, 1]).least(pods(3, 3), true), 2);
+        assert_eq!(web([4, 3, 1]).min_healthy(pods(3, 3), true), 2);
         assert_eq!(
-            web([3, 3, 0]).least(pods(3, 3), true),
+            web([3, 3, 0]).min_healthy(pods(3, 3), true),
             3,
             "the pod at home is not healthy"
         );
         assert_eq!(
-            web([3, 3, 0]).least(pods(3, 2), true),
+            web([3, 3, 0]).min_healthy(pods(3, 2), true),
             2,
             "one there is not: the provider sees that itself"
         );
-        assert_eq!(web([2, 3, 0]).least(pods(3, 2), true), 3);
-        assert_eq!(web([9, 3, 6]).least(pods(3, 3), true), 0);
-        assert_eq!(web([0, 3, 0]).least(pods(0, 0), true), 0);
+        assert_eq!(web([2, 3, 0]).min_healthy(pods(3, 2), true), 3);
+        assert_eq!(web([9, 3, 6]).min_healthy(pods(3, 3), true), 0);
+        assert_eq!(web([0, 3, 0]).min_healthy(pods(0, 0), true), 0);
         assert_eq!(
-            web([4, 3, 1]).least(pods(3, 3), false),
+            web([4, 3, 1]).min_healthy(pods(3, 3), false),
             3,
             "another provider may use what home allows"
         );
@@ -291,9 +298,9 @@ mod tests {
         let mut changed = json!({ "metadata": { "name": "web", "generation": 3 }, "spec": { "selector": {} },
             "status": { "observedGeneration": 2, "currentHealthy": 4, "desiredHealthy": 3, "disruptionsAllowed": 1, "expectedPods": 4 } });
         let least = |budget: &Value| {
-            LocalBudget::of(serde_json::from_value(budget.clone()).unwrap())
+            LocalDisruptionBudget::from_budget(serde_json::from_value(budget.clone()).unwrap())
                 .unwrap()
-                .least(pods(3, 3), true)
+                .min_healthy(pods(3, 3), true)
         };
         assert_eq!(least(&changed), 3);
         changed["metadata"]["generation"] = 2.into();
@@ -321,19 +328,19 @@ mod tests {
             ["example.com/tier"]
         );
         assert!(web([4, 3, 1]).unknown_labels.is_empty());
-        assert_eq!(web([4, 3, 1]).at_provider("web", 0), None);
+        assert_eq!(web([4, 3, 1]).object_at_provider("web", 0), None);
         let spec = json!({ "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" });
         let sent = budget(&spec, [4, 3, 1])
             .unwrap()
-            .at_provider("web", 2)
+            .object_at_provider("web", 2)
             .unwrap();
         let kept = json!({ "spec": { "minAvailable": 2, "selector": {}, "unhealthyPodEvictionPolicy": "AlwaysAllow" } });
-        assert_eq!(Value::from(travelling(&sent)), kept);
+        assert_eq!(Value::from(travelling_budget(&sent)), kept);
     }
 
     #[test]
     fn a_provider_takes_over_a_number_and_a_selector_and_nothing_else() {
-        let kept = |spec: Value| Value::from(travelling(&json!({ "spec": spec })));
+        let kept = |spec: Value| Value::from(travelling_budget(&json!({ "spec": spec })));
         let more = json!({ "minAvailable": 2, "maxUnavailable": 1, "selector": {}, "unhealthyPodEvictionPolicy": "IfHealthyBudget", "x": 1 });
         assert_eq!(
             kept(more),
@@ -349,34 +356,43 @@ mod tests {
         ] {
             assert_eq!(kept(unusable.clone()), json!({}), "{unusable}");
         }
-        assert_eq!(Value::from(travelling(&json!({}))), json!({}));
+        assert_eq!(Value::from(travelling_budget(&json!({}))), json!({}));
     }
 
     #[test]
     fn of_several_providers_one_that_drains_may_use_what_home_allows_and_two_take_turns() {
-        let holders = |all: &[u8], draining: &[u8]| -> Vec<Holder> {
+        let holders = |all: &[u8], draining: &[u8]| -> Vec<ProviderWithPods> {
             all.iter()
-                .map(|&number| Holder {
+                .map(|&number| ProviderWithPods {
                     id: id(number),
                     drains: draining.contains(&number),
                     keeps_all: true,
                 })
                 .collect()
         };
-        assert_eq!(turn(&id(1), &holders(&[1], &[]), at(0)), (true, None));
-        assert_eq!(turn(&id(1), &[], at(0)), (true, None));
-        assert_eq!(turn(&id(1), &holders(&[1, 2], &[]), at(0)), (false, None));
-        assert_eq!(turn(&id(1), &holders(&[1, 2], &[2]), at(0)), (false, None));
-        assert_eq!(turn(&id(2), &holders(&[1, 2], &[2]), at(0)), (true, None));
+        assert_eq!(drain_turn(&id(1), &holders(&[1], &[]), at(0)), (true, None));
+        assert_eq!(drain_turn(&id(1), &[], at(0)), (true, None));
         assert_eq!(
-            turn(&id(1), &holders(&[2], &[]), at(0)),
+            drain_turn(&id(1), &holders(&[1, 2], &[]), at(0)),
+            (false, None)
+        );
+        assert_eq!(
+            drain_turn(&id(1), &holders(&[1, 2], &[2]), at(0)),
+            (false, None)
+        );
+        assert_eq!(
+            drain_turn(&id(2), &holders(&[1, 2], &[2]), at(0)),
+            (true, None)
+        );
+        assert_eq!(
+            drain_turn(&id(1), &holders(&[2], &[]), at(0)),
             (false, None),
             "its pods are gone, and it keeps none"
         );
         let both = holders(&[1, 2, 3], &[1, 2]);
         let length = TURN.as_secs().cast_signed();
         for second in 0..3 * length {
-            let turns = [1, 2, 3].map(|number| turn(&id(number), &both, at(second)));
+            let turns = [1, 2, 3].map(|number| drain_turn(&id(number), &both, at(second)));
             assert_eq!(
                 turns.iter().filter(|(is_turn, _)| *is_turn).count(),
                 1,
@@ -390,50 +406,53 @@ mod tests {
             );
         }
         assert_ne!(
-            turn(&id(1), &both, at(0)).0,
-            turn(&id(1), &both, at(length)).0
+            drain_turn(&id(1), &both, at(0)).0,
+            drain_turn(&id(1), &both, at(length)).0
         );
     }
 
     #[test]
     fn nobody_uses_what_home_allows_while_another_provider_may_still_use_it() {
-        let mut holders = [1, 2].map(|number| Holder {
+        let mut holders = [1, 2].map(|number| ProviderWithPods {
             id: id(number),
             drains: number == 2,
             keeps_all: number == 2,
         });
-        assert_eq!(turn(&id(2), &holders, at(0)), (false, Some(HANDOVER)));
+        assert_eq!(drain_turn(&id(2), &holders, at(0)), (false, Some(HANDOVER)));
         holders[0].keeps_all = true;
-        assert_eq!(turn(&id(2), &holders, at(0)), (true, None));
+        assert_eq!(drain_turn(&id(2), &holders, at(0)), (true, None));
     }
 
     #[test]
     fn a_larger_number_is_told_at_once_and_a_smaller_one_when_it_has_settled() {
-        let mut told = Told::new(2);
-        assert_eq!(told.next(3, at(0)), (3, None));
-        assert_eq!(told.next(2, at(1)), (3, Some(SETTLING)));
-        assert_eq!(told.next(2, at(5)), (3, Some(Duration::from_secs(1))));
-        assert_eq!(told.next(3, at(5)), (3, None));
+        let mut told = ReportedMinimum::new(2);
+        assert_eq!(told.next_minimum(3, at(0)), (3, None));
+        assert_eq!(told.next_minimum(2, at(1)), (3, Some(SETTLING)));
         assert_eq!(
-            told.next(1, at(9)),
+            told.next_minimum(2, at(5)),
+            (3, Some(Duration::from_secs(1)))
+        );
+        assert_eq!(told.next_minimum(3, at(5)), (3, None));
+        assert_eq!(
+            told.next_minimum(1, at(9)),
             (3, Some(SETTLING)),
             "it was not right in between"
         );
-        assert_eq!(told.next(1, at(14)), (1, None));
-        assert_eq!(told.next(1, at(15)), (1, None));
+        assert_eq!(told.next_minimum(1, at(14)), (1, None));
+        assert_eq!(told.next_minimum(1, at(15)), (1, None));
     }
 
     #[test]
     fn numbers_that_change_all_the_time_are_told_as_far_as_all_of_them_allow() {
-        let mut told = Told::new(9);
+        let mut told = ReportedMinimum::new(9);
         let numbers = [5, 3, 6, 2, 4, 2];
         let said: Vec<usize> = (0..)
             .step_by(2)
             .zip(numbers)
-            .map(|(second, least)| told.next(least, at(second)).0)
+            .map(|(second, least)| told.next_minimum(least, at(second)).0)
             .collect();
         assert_eq!(said, [9, 9, 9, 6, 6, 6]);
-        assert_eq!(told.next(2, at(12)), (4, Some(SETTLING)));
-        assert_eq!(told.next(2, at(17)), (2, None));
+        assert_eq!(told.next_minimum(2, at(12)), (4, Some(SETTLING)));
+        assert_eq!(told.next_minimum(2, at(17)), (2, None));
     }
 }

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use liqo_api::{Exposure, annotations::REMOTE_CLASS};
 use serde_json::Value;
 
-use crate::json::{items, text};
-use crate::replica::kind::Kind;
+use crate::json::{items_at, text_at};
+use crate::replica::kind::ReplicaKind;
 
 /// Maximum number of addresses of one object that the consumer shows.
 const MAX_ADDRESSES: usize = 8;
@@ -22,7 +22,7 @@ const NONE: &str = "none";
 
 /// The class that an object's annotation names for other clusters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum ExposureRequest {
     /// No annotation: the provider decides.
     Any,
     Class(String),
@@ -30,23 +30,23 @@ pub enum Request {
     Nothing,
 }
 
-pub fn request(object: &Value) -> Request {
-    match named(object).map(str::trim) {
-        None | Some("") => Request::Any,
-        Some(NONE) => Request::Nothing,
-        Some(class) => Request::Class(class.to_owned()),
+pub fn exposure_request(object: &Value) -> ExposureRequest {
+    match annotated_class(object).map(str::trim) {
+        None | Some("") => ExposureRequest::Any,
+        Some(NONE) => ExposureRequest::Nothing,
+        Some(class) => ExposureRequest::Class(class.to_owned()),
     }
 }
 
-fn named(object: &Value) -> Option<&str> {
+fn annotated_class(object: &Value) -> Option<&str> {
     object
         .pointer("/metadata/annotations")?
         .get(REMOTE_CLASS)?
         .as_str()
 }
 
-fn field(kind: Kind) -> &'static str {
-    if kind == Kind::Ingress {
+fn class_field(kind: ReplicaKind) -> &'static str {
+    if kind == ReplicaKind::Ingress {
         "ingressClassName"
     } else {
         "loadBalancerClass"
@@ -55,13 +55,13 @@ fn field(kind: Kind) -> &'static str {
 
 /// The class that an object names, empty if it names none; `None` if it is neither an Ingress nor a
 /// Service of type `LoadBalancer`.
-pub fn class(kind: Kind, object: &Value) -> Option<&str> {
-    let is_shown = kind == Kind::Ingress
-        || (kind == Kind::Service && text(object, "/spec/type") == Some("LoadBalancer"));
+pub fn object_class(kind: ReplicaKind, object: &Value) -> Option<&str> {
+    let is_shown = kind == ReplicaKind::Ingress
+        || (kind == ReplicaKind::Service && text_at(object, "/spec/type") == Some("LoadBalancer"));
     is_shown.then(|| {
         object
             .get("spec")
-            .and_then(|spec| text(spec, &format!("/{}", field(kind))))
+            .and_then(|spec| text_at(spec, &format!("/{}", class_field(kind))))
             .unwrap_or_default()
     })
 }
@@ -69,22 +69,22 @@ pub fn class(kind: Kind, object: &Value) -> Option<&str> {
 /// The part of a replica that travels on from a namespace that is lent on: only the cluster that
 /// the consumer asked lets clients outside the cluster reach it, by its own policy. The classes of
 /// that cluster mean nothing to the next one.
-pub fn lent_on(kind: Kind, mut object: Value) -> Option<Value> {
-    if kind == Kind::Service && class(kind, &object).is_some() {
+pub fn brokered_content(kind: ReplicaKind, mut object: Value) -> Option<Value> {
+    if kind == ReplicaKind::Service && object_class(kind, &object).is_some() {
         let spec = object.get_mut("spec")?.as_object_mut()?;
         spec.retain(|field, _| {
             !field.starts_with("loadBalancer") && field != "allocateLoadBalancerNodePorts"
         });
         spec.insert("type".into(), "ClusterIP".into());
     }
-    (kind != Kind::Ingress).then_some(object)
+    (kind != ReplicaKind::Ingress).then_some(object)
 }
 
-pub(crate) fn set_class(kind: Kind, object: &mut Value, class: &str) {
+pub(crate) fn set_class(kind: ReplicaKind, object: &mut Value, class: &str) {
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
-        spec.remove(field(kind));
+        spec.remove(class_field(kind));
         if !class.is_empty() {
-            spec.insert(field(kind).into(), class.into());
+            spec.insert(class_field(kind).into(), class.into());
         }
     }
 }
@@ -100,15 +100,18 @@ pub(crate) fn granted_class<'a>(asked: &str, allowed: &'a [String]) -> Option<&'
 
 /// The replica as Liqo wrote it, without the class that the cluster filled in; and how clients
 /// outside the cluster reach it.
-pub(crate) fn as_made(kind: Kind, mut replica: Value) -> (Value, Option<Exposure>) {
-    let Some(class) = class(kind, &replica) else {
+pub(crate) fn as_written_by_liqo(
+    kind: ReplicaKind,
+    mut replica: Value,
+) -> (Value, Option<Exposure>) {
+    let Some(class) = object_class(kind, &replica) else {
         return (replica, None);
     };
-    let class = named(&replica).unwrap_or(class).to_owned();
-    let points = items(&replica, "/status/loadBalancer/ingress");
+    let class = annotated_class(&replica).unwrap_or(class).to_owned();
+    let points = items_at(&replica, "/status/loadBalancer/ingress");
     let addresses = points
         .iter()
-        .filter_map(|point| text(point, "/ip").or(text(point, "/hostname")))
+        .filter_map(|point| text_at(point, "/ip").or(text_at(point, "/hostname")))
         .map(str::to_owned);
     let exposure = Exposure {
         addresses: addresses.collect(),
@@ -117,11 +120,11 @@ pub(crate) fn as_made(kind: Kind, mut replica: Value) -> (Value, Option<Exposure
     if exposure.class.is_empty() {
         set_class(kind, &mut replica, "");
     }
-    (replica, clean(exposure))
+    (replica, valid_exposure(exposure))
 }
 
 /// Keeps valid addresses and names, and limits their number; `None` if the class is invalid.
-pub(crate) fn clean(mut exposure: Exposure) -> Option<Exposure> {
+pub(crate) fn valid_exposure(mut exposure: Exposure) -> Option<Exposure> {
     let is_name = |name: &str, more: &[char]| {
         name.len() <= MAX_NAME_LEN
             && name.chars().all(|one| {
@@ -167,17 +170,17 @@ mod tests {
     #[test]
     fn the_annotation_says_what_is_asked_for() {
         let asked = |value: &str| {
-            request(&json!({ "metadata": { "annotations": { REMOTE_CLASS: value } } }))
+            exposure_request(&json!({ "metadata": { "annotations": { REMOTE_CLASS: value } } }))
         };
         assert_eq!(
             (asked(" edge "), asked("none"), asked("")),
             (
-                Request::Class("edge".into()),
-                Request::Nothing,
-                Request::Any
+                ExposureRequest::Class("edge".into()),
+                ExposureRequest::Nothing,
+                ExposureRequest::Any
             )
         );
-        assert_eq!(request(&json!({})), Request::Any);
+        assert_eq!(exposure_request(&json!({})), ExposureRequest::Any);
     }
 
     #[test]
@@ -186,7 +189,7 @@ mod tests {
             json!({ "metadata": { "annotations": { REMOTE_CLASS: given } }, "spec": { "ingressClassName": "nginx" },
                 "status": { "loadBalancer": { "ingress": [{ "ip": "203.0.113.7" }, { "hostname": "lb.example.com" }, { "ip": "a b" }] } } })
         };
-        let (made, exposure) = as_made(Kind::Ingress, replica(""));
+        let (made, exposure) = as_written_by_liqo(ReplicaKind::Ingress, replica(""));
         assert_eq!(made["spec"], json!({}));
         let addresses = vec!["203.0.113.7".to_owned(), "lb.example.com".to_owned()];
         assert_eq!(
@@ -196,7 +199,7 @@ mod tests {
                 addresses
             })
         );
-        let (made, exposure) = as_made(Kind::Ingress, replica("public"));
+        let (made, exposure) = as_written_by_liqo(ReplicaKind::Ingress, replica("public"));
         assert_eq!(
             (
                 made["spec"]["ingressClassName"].as_str(),
@@ -210,22 +213,25 @@ mod tests {
     fn what_is_lent_on_is_reached_from_outside_only_where_the_consumer_asked() {
         let replica = json!({ "metadata": { "annotations": { REMOTE_CLASS: "brokers" } }, "spec": { "type": "LoadBalancer", "loadBalancerClass": "brokers",
             "loadBalancerSourceRanges": ["198.51.100.0/24"], "allocateLoadBalancerNodePorts": false, "ports": [{ "port": 80 }] } });
-        let object = LocalService::of(serde_json::from_value(replica).unwrap())
+        let object = LocalService::from_service(serde_json::from_value(replica).unwrap())
             .unwrap()
-            .object()
+            .to_object()
             .unwrap();
         assert_eq!(
-            class(Kind::Service, &object),
+            object_class(ReplicaKind::Service, &object),
             Some("brokers"),
             "it would ask the next cluster for this class"
         );
-        let travels = lent_on(Kind::Service, object).unwrap();
-        assert_eq!(class(Kind::Service, &travels), None);
+        let travels = brokered_content(ReplicaKind::Service, object).unwrap();
+        assert_eq!(object_class(ReplicaKind::Service, &travels), None);
         assert!(!travels.to_string().contains("brokers") && travels["spec"]["type"] == "ClusterIP");
         assert_eq!(travels["spec"]["ports"][0]["port"], 80);
-        assert_eq!(lent_on(Kind::Ingress, json!({ "spec": {} })), None);
         assert_eq!(
-            lent_on(Kind::EndpointSlice, json!({ "endpoints": [] })),
+            brokered_content(ReplicaKind::Ingress, json!({ "spec": {} })),
+            None
+        );
+        assert_eq!(
+            brokered_content(ReplicaKind::EndpointSlice, json!({ "endpoints": [] })),
             Some(json!({ "endpoints": [] }))
         );
     }
@@ -233,17 +239,29 @@ mod tests {
     #[test]
     fn only_load_balancers_and_ingresses_have_a_class() {
         let service = |kind: &str| json!({ "spec": { "type": kind, "loadBalancerClass": "edge" } });
-        assert_eq!(class(Kind::Service, &service("LoadBalancer")), Some("edge"));
-        assert_eq!(class(Kind::Service, &service("ClusterIP")), None);
-        assert_eq!(class(Kind::Ingress, &json!({ "spec": {} })), Some(""));
-        assert_eq!(as_made(Kind::Service, service("ClusterIP")).1, None);
+        assert_eq!(
+            object_class(ReplicaKind::Service, &service("LoadBalancer")),
+            Some("edge")
+        );
+        assert_eq!(
+            object_class(ReplicaKind::Service, &service("ClusterIP")),
+            None
+        );
+        assert_eq!(
+            object_class(ReplicaKind::Ingress, &json!({ "spec": {} })),
+            Some("")
+        );
+        assert_eq!(
+            as_written_by_liqo(ReplicaKind::Service, service("ClusterIP")).1,
+            None
+        );
     }
 
     #[test]
     fn what_a_provider_says_of_addresses_is_not_believed_beyond_measure() {
         let many = (0..100).map(|host| format!("192.0.2.{host}")).collect();
         assert_eq!(
-            clean(Exposure {
+            valid_exposure(Exposure {
                 class: "a/b_c".into(),
                 addresses: many
             })
@@ -253,7 +271,7 @@ mod tests {
             MAX_ADDRESSES
         );
         assert_eq!(
-            clean(Exposure {
+            valid_exposure(Exposure {
                 class: "a\u{1b}[2J".into(),
                 addresses: Vec::new()
             }),

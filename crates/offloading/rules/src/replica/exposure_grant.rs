@@ -8,9 +8,9 @@ use liqo_api::{Key, Usage};
 use serde_json::Value;
 
 use crate::pod::usage::ConsumerPolicy;
-use crate::replica::ingress::{Clamped, Limits};
-use crate::replica::kind::Kind;
-use crate::replica::source::{Problem, Source};
+use crate::replica::ingress::{ClampedIngress, IngressLimits};
+use crate::replica::kind::ReplicaKind;
+use crate::replica::source::{ReplicaProblem, ReplicaSource};
 use crate::replica::{exposure, service};
 
 /// Maximum number of names that one message lists.
@@ -31,7 +31,7 @@ impl ExposureGrant {
     /// oldest get one.
     pub fn new<'a>(
         policy: Option<&ConsumerPolicy>,
-        sources: impl IntoIterator<Item = &'a Source>,
+        sources: impl IntoIterator<Item = &'a ReplicaSource>,
     ) -> Self {
         let Some(ConsumerPolicy {
             name: policy,
@@ -41,11 +41,11 @@ impl ExposureGrant {
         else {
             return Self::default();
         };
-        let mut asking: Vec<&Source> = sources
+        let mut asking: Vec<&ReplicaSource> = sources
             .into_iter()
             .filter(|source| source.asks_for_balancer())
             .collect();
-        asking.sort_by(|one, other| order(one).cmp(&order(other)));
+        asking.sort_by(|one, other| grant_order(one).cmp(&grant_order(other)));
         let most = if usage.load_balancer_classes.is_empty() {
             0
         } else {
@@ -65,26 +65,32 @@ impl ExposureGrant {
 
     /// Limits a Service or Ingress to what is granted. `services` are those that an Ingress may
     /// route to.
-    pub fn apply(&self, source: Source, services: &BTreeSet<String>) -> Source {
+    pub fn limit_source(
+        &self,
+        source: ReplicaSource,
+        services: &BTreeSet<String>,
+    ) -> ReplicaSource {
         match (
             source.kind,
             source.content().filter(|_| source.problem.is_none()),
         ) {
-            (Some(Kind::Service), Some(content)) => self.service(source, content),
-            (Some(Kind::Ingress), Some(content)) => self.ingress(source, &content, services),
+            (Some(ReplicaKind::Service), Some(content)) => self.limit_service(source, content),
+            (Some(ReplicaKind::Ingress), Some(content)) => {
+                self.limit_ingress(source, &content, services)
+            }
             _ => source,
         }
     }
 
-    fn service(&self, source: Source, mut content: Value) -> Source {
+    fn limit_service(&self, source: ReplicaSource, mut content: Value) -> ReplicaSource {
         let Some(asked) = source.asked_class() else {
             return source;
         };
         match exposure::granted_class(&asked, &self.usage.load_balancer_classes) {
             Some(class) if self.balanced.contains(&source.uid) => {
-                exposure::set_class(Kind::Service, &mut content, class);
-                let problem = self.other_class(&asked, class);
-                source.with_content(Kind::Service, &content, problem)
+                exposure::set_class(ReplicaKind::Service, &mut content, class);
+                let problem = self.other_class_problem(&asked, class);
+                source.with_content(ReplicaKind::Service, &content, problem)
             }
             Some(_) => {
                 let most = self.usage.max_load_balancers;
@@ -93,9 +99,9 @@ impl ExposureGrant {
                     self.policy
                 );
                 source.with_content(
-                    Kind::Service,
-                    &service::closed(content),
-                    Some(Problem::new("LimitReached", message)),
+                    ReplicaKind::Service,
+                    &service::without_load_balancer(content),
+                    Some(ReplicaProblem::new("LimitReached", message)),
                 )
             }
             // Users who name no class for other clusters do not expect a load balancer there.
@@ -104,30 +110,43 @@ impl ExposureGrant {
                     "the Service is of type ClusterIP at the provider, whose PeeringPolicy {} gives no load balancers",
                     self.policy
                 );
-                let problem = (!asked.is_empty()).then(|| Problem::new("ClassNotAllowed", message));
-                source.with_content(Kind::Service, &service::closed(content), problem)
+                let problem =
+                    (!asked.is_empty()).then(|| ReplicaProblem::new("ClassNotAllowed", message));
+                source.with_content(
+                    ReplicaKind::Service,
+                    &service::without_load_balancer(content),
+                    problem,
+                )
             }
         }
     }
 
-    fn ingress(&self, mut source: Source, content: &Value, services: &BTreeSet<String>) -> Source {
+    fn limit_ingress(
+        &self,
+        mut source: ReplicaSource,
+        content: &Value,
+        services: &BTreeSet<String>,
+    ) -> ReplicaSource {
         let asked = source.asked_class().unwrap_or_default();
         let Some(class) = exposure::granted_class(&asked, &self.usage.ingress_classes) else {
-            source.problem = Some(Problem::not_allowed(Kind::Ingress, &self.policy));
+            source.problem = Some(ReplicaProblem::not_allowed(
+                ReplicaKind::Ingress,
+                &self.policy,
+            ));
             return source;
         };
-        let limits = Limits {
+        let limits = IngressLimits {
             hosts: &self.usage.ingress_hosts,
             annotations: &self.usage.ingress_annotations,
             services,
         };
-        let Clamped {
+        let ClampedIngress {
             content,
             hosts,
             services,
             paths,
             annotations,
-        } = limits.clamp(content);
+        } = limits.clamp_ingress(content);
         let hosts = hosts
             .iter()
             .map(|host| if host.is_empty() { "every host" } else { host });
@@ -148,7 +167,8 @@ impl ExposureGrant {
             )
         };
         let said = |reason: &str, what: String, names: Vec<&str>| {
-            (!names.is_empty()).then(|| Problem::new(reason, format!("{what}: {}", named(names))))
+            (!names.is_empty())
+                .then(|| ReplicaProblem::new(reason, format!("{what}: {}", named(names))))
         };
         let policy = &self.policy;
         let problems = [
@@ -177,18 +197,19 @@ impl ExposureGrant {
                 ),
                 annotations.iter().map(String::as_str).collect(),
             ),
-            self.other_class(&asked, class),
+            self.other_class_problem(&asked, class),
         ];
         let problem = problems
             .into_iter()
             .flatten()
-            .reduce(|first, next| Problem {
+            .reduce(|first, next| ReplicaProblem {
                 message: format!("{}; {}", first.message, next.message),
                 reason: first.reason,
             });
         let Some(mut content) = content else {
-            let problem = problem
-                .unwrap_or_else(|| Problem::new("Invalid", "the Ingress has no valid backend"));
+            let problem = problem.unwrap_or_else(|| {
+                ReplicaProblem::new("Invalid", "the Ingress has no valid backend")
+            });
             // What the policy does not allow, or what leads nowhere, goes.
             let is_mistake = problem.reason == "Invalid";
             (source.problem, source.refused, source.content) = if is_mistake {
@@ -198,12 +219,12 @@ impl ExposureGrant {
             };
             return source;
         };
-        exposure::set_class(Kind::Ingress, &mut content, class);
-        source.with_content(Kind::Ingress, &content, problem)
+        exposure::set_class(ReplicaKind::Ingress, &mut content, class);
+        source.with_content(ReplicaKind::Ingress, &content, problem)
     }
 
     /// The problem of an object that asks for a class and gets another one.
-    fn other_class(&self, asked: &str, class: &str) -> Option<Problem> {
+    fn other_class_problem(&self, asked: &str, class: &str) -> Option<ReplicaProblem> {
         let class_there = if class.is_empty() {
             "the default class of its cluster"
         } else {
@@ -214,13 +235,13 @@ impl ExposureGrant {
                 "the provider's PeeringPolicy {} does not give class {asked:.317}; the object has {class_there} there",
                 self.policy
             );
-            Problem::new("ClassNotAllowed", message)
+            ReplicaProblem::new("ClassNotAllowed", message)
         })
     }
 }
 
 /// Those that have a load balancer come first, then the oldest.
-fn order(source: &Source) -> (bool, Timestamp, &Key) {
+fn grant_order(source: &ReplicaSource) -> (bool, Timestamp, &Key) {
     (
         source.reported_exposure.is_none(),
         source.since,
@@ -236,7 +257,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{object, policy};
 
-    fn service(name: &str, second: u8, class: &str) -> Source {
+    fn service(name: &str, second: u8, class: &str) -> ReplicaSource {
         let mut content = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
             "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }], "loadBalancerSourceRanges": ["198.51.100.0/24"] } });
         if !class.is_empty() {
@@ -249,7 +270,7 @@ mod tests {
         })
     }
 
-    fn ingress(class: &str, hosts: &[&str]) -> Source {
+    fn ingress(class: &str, hosts: &[&str]) -> ReplicaSource {
         let rule = |host: &&str| {
             json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix",
                 "backend": { "service": { "name": "web", "port": { "number": 80 } } } }] } })
@@ -260,13 +281,13 @@ mod tests {
         object("ingress-1", &content, |_| {})
     }
 
-    fn within(source: &Source, usage: Value) -> Source {
+    fn within(source: &ReplicaSource, usage: Value) -> ReplicaSource {
         let grant = ExposureGrant::new(Some(&policy(usage)), [source]);
-        grant.apply(source.clone(), &BTreeSet::from(["web".to_owned()]))
+        grant.limit_source(source.clone(), &BTreeSet::from(["web".to_owned()]))
     }
 
     /// Type and class of a Service here, and its problem.
-    fn balanced(source: &Source, usage: Value) -> (String, Option<String>, Option<String>) {
+    fn balanced(source: &ReplicaSource, usage: Value) -> (String, Option<String>, Option<String>) {
         let source = within(source, usage);
         let content = source.content().unwrap();
         let class = content["spec"]["loadBalancerClass"]
@@ -378,7 +399,7 @@ mod tests {
 
     #[test]
     fn an_ingress_needs_a_class_and_its_hosts() {
-        let reason = |source: &Source, usage: Value| {
+        let reason = |source: &ReplicaSource, usage: Value| {
             within(source, usage).problem.map(|problem| problem.reason)
         };
         let shop = ingress("", &["shop.example.com"]);
@@ -403,7 +424,7 @@ mod tests {
     #[test]
     fn an_ingress_gets_the_class_that_it_may_have_and_says_what_is_left_out() {
         let usage = |classes: Value| json!({ "ingressClasses": classes, "ingressHosts": ["*.example.com"] });
-        let class = |source: &Source| {
+        let class = |source: &ReplicaSource| {
             source.content().unwrap()["spec"]
                 .get("ingressClassName")
                 .cloned()
@@ -426,7 +447,7 @@ mod tests {
             problem.message
         );
         let elsewhere = ExposureGrant::new(Some(&policy(usage(json!([""])))), [])
-            .apply(ingress("", &["a.example.com"]), &BTreeSet::new());
+            .limit_source(ingress("", &["a.example.com"]), &BTreeSet::new());
         assert_eq!(elsewhere.problem.unwrap().reason, "NoService");
     }
 }

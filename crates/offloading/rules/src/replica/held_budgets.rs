@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::replica::label_selector::{Labels, Selector};
-use crate::replica::source::{Problem, Source};
+use crate::replica::label_selector::{LabelMap, NormalizedSelector};
+use crate::replica::source::{ReplicaProblem, ReplicaSource};
 
 /// Maximum number of budgets of one namespace that a provider keeps.
 const MAX_BUDGETS: usize = 32;
@@ -14,22 +14,22 @@ const MAX_BUDGETS: usize = 32;
 /// A pod of a consumer that is to leave its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeavingPod {
-    pub labels: Labels,
-    pub why: Leaving,
+    pub labels: LabelMap,
+    pub why: LeavingReason,
 }
 
 /// The reason why a pod is to leave its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leaving {
+pub enum LeavingReason {
     /// The node was cordoned then.
     Drained { node: String, since: Timestamp },
     /// Its consumer had notice that its room is taken back.
     TakenBack,
 }
 
-impl Leaving {
+impl LeavingReason {
     /// Time for which budgets of its consumer may still keep it.
-    fn left(&self, notice: Duration, now: Timestamp) -> Duration {
+    fn time_left(&self, notice: Duration, now: Timestamp) -> Duration {
         match self {
             Self::Drained { since, .. } => notice
                 .saturating_sub(Duration::try_from(now.duration_since(*since)).unwrap_or_default()),
@@ -37,7 +37,7 @@ impl Leaving {
         }
     }
 
-    fn said(&self, notice: Duration) -> String {
+    fn in_words(&self, notice: Duration) -> String {
         match self {
             Self::Drained { node, .. } => format!(
                 "node {node} was cordoned more than {} s ago",
@@ -53,12 +53,12 @@ pub const NOTICE_OVER: &str = "NoticeOver";
 
 /// The budgets of one mapped namespace, of which only the first ones hold, and none that would keep
 /// a pod longer than the notice. Also when the next one ceases to hold.
-pub fn limited(
-    mut sources: Vec<Source>,
+pub fn limit_budgets(
+    mut sources: Vec<ReplicaSource>,
     leaving: &[LeavingPod],
     notice: Duration,
     now: Timestamp,
-) -> (Vec<Source>, Option<Duration>) {
+) -> (Vec<ReplicaSource>, Option<Duration>) {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
     let (mut due, mut guarded): (Option<Duration>, BTreeSet<usize>) = (None, BTreeSet::new());
     for (number, source) in sources
@@ -70,26 +70,26 @@ pub fn limited(
             let why = format!(
                 "a namespace has at most {MAX_BUDGETS} PodDisruptionBudgets at the provider"
             );
-            source.problem = Some(Problem::new("LimitReached", why));
+            source.problem = Some(ReplicaProblem::new("LimitReached", why));
             continue;
         }
         // One whose change is refused may still select every pod.
         let selector = source
             .content()
-            .and_then(|content| Selector::of(content.pointer("/spec/selector")?))
+            .and_then(|content| NormalizedSelector::from_json(content.pointer("/spec/selector")?))
             .unwrap_or_default();
         for (number, pod) in leaving
             .iter()
             .enumerate()
             .filter(|(_, pod)| selector.matches(&pod.labels))
         {
-            let left = pod.why.left(notice, now);
+            let left = pod.why.time_left(notice, now);
             let problem = if left.is_zero() {
-                let why = format!("the provider waits no longer: {}", pod.why.said(notice));
-                Some(Problem::new(NOTICE_OVER, why))
+                let why = format!("the provider waits no longer: {}", pod.why.in_words(notice));
+                Some(ReplicaProblem::new(NOTICE_OVER, why))
             } else if guarded.contains(&number) {
                 let why = "another PodDisruptionBudget selects the same pod, and Kubernetes evicts no pod that two select";
-                Some(Problem::new("Invalid", why))
+                Some(ReplicaProblem::new("Invalid", why))
             } else {
                 None
             };
@@ -123,15 +123,15 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn source(name: &str, app: &str) -> Source {
+    fn source(name: &str, app: &str) -> ReplicaSource {
         let object = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": name },
             "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": app } } } });
         let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
             "metadata": { "namespace": "t", "name": name }, "spec": { "namespace": "demo", "object": object.to_string() } });
-        Source::of_object(serde_json::from_value::<ReflectedObject>(record).unwrap())
+        ReplicaSource::from_object(serde_json::from_value::<ReflectedObject>(record).unwrap())
     }
 
-    fn leaving(app: &str, why: Leaving) -> LeavingPod {
+    fn leaving(app: &str, why: LeavingReason) -> LeavingPod {
         LeavingPod {
             labels: [("app".to_owned(), app.to_owned())].into(),
             why,
@@ -144,14 +144,14 @@ mod tests {
         let drained = |app: &str| {
             leaving(
                 app,
-                Leaving::Drained {
+                LeavingReason::Drained {
                     node: "milan-1".into(),
                     since: at(100),
                 },
             )
         };
         let judged = |leaving: &[LeavingPod], second: i64| {
-            let (sources, due) = limited(
+            let (sources, due) = limit_budgets(
                 vec![source("web", "web"), source("db", "db")],
                 leaving,
                 notice,
@@ -189,7 +189,7 @@ mod tests {
             "it asks for nothing any more"
         );
         assert_eq!(
-            judged(&[leaving("db", Leaving::TakenBack)], 0),
+            judged(&[leaving("db", LeavingReason::TakenBack)], 0),
             (vec![false, false], vec![over(), None], None)
         );
     }
@@ -199,13 +199,13 @@ mod tests {
         let both = vec![source("a", "web"), source("b", "web"), source("c", "db")];
         let drained = leaving(
             "web",
-            Leaving::Drained {
+            LeavingReason::Drained {
                 node: "milan-1".into(),
                 since: at(0),
             },
         );
         let reasons = |leaving: &[LeavingPod]| {
-            let (sources, _) = limited(both.clone(), leaving, Duration::from_secs(9), at(1));
+            let (sources, _) = limit_budgets(both.clone(), leaving, Duration::from_secs(9), at(1));
             sources
                 .into_iter()
                 .map(|one| one.problem.map(|problem| problem.reason))
@@ -223,7 +223,7 @@ mod tests {
         let many = (0..40)
             .map(|number| source(&format!("b{number:02}"), "web"))
             .collect();
-        let (sources, _) = limited(many, &[], Duration::ZERO, at(0));
+        let (sources, _) = limit_budgets(many, &[], Duration::ZERO, at(0));
         let refused: Vec<&str> = sources
             .iter()
             .filter(|one| one.problem.is_some())
@@ -239,7 +239,7 @@ mod tests {
             record["spec"] = spec;
             let object = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
                 "metadata": { "namespace": "t", "name": "x" }, "spec": { "namespace": "demo", "object": record.to_string() } });
-            let source = Source::of_object(serde_json::from_value(object).unwrap());
+            let source = ReplicaSource::from_object(serde_json::from_value(object).unwrap());
             assert_eq!(
                 source.problem.map(|problem| problem.reason).as_deref(),
                 Some("Invalid")

@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use liqo_api::is_own;
 use serde_json::{Map, Value, json};
 
-use crate::json::{fields, items, text, value_at};
-use crate::replica::kind::Kind;
+use crate::json::{items_at, select_fields, text_at, value_at};
+use crate::replica::kind::ReplicaKind;
 use crate::replica::name::replica_name;
 
 /// Annotations that mean something in this cluster only, or that name a class.
@@ -51,13 +51,16 @@ pub(crate) fn is_guarded(object: &Value) -> bool {
         .filter_map(|(key, value)| Some((key.to_lowercase(), value.as_str()?.trim())))
         .any(|(key, value)| {
             let is_off = value.is_empty() || value.eq_ignore_ascii_case("false");
-            (!is_off && GUARDS.iter().any(|guard| name_of(&key).contains(guard)))
+            (!is_off
+                && GUARDS
+                    .iter()
+                    .any(|guard| name_without_domain(&key).contains(guard)))
                 || is_internal(&key, value)
         })
 }
 
 /// The name of an annotation without its domain.
-fn name_of(key: &str) -> &str {
+fn name_without_domain(key: &str) -> &str {
     key.split_once('/').map_or(key, |(_, name)| name)
 }
 
@@ -68,19 +71,22 @@ pub(crate) fn is_internal(key: &str, value: &str) -> bool {
         .any(|word| value.eq_ignore_ascii_case(word));
     let names_it = ["internal", "private", "disable-public"]
         .iter()
-        .any(|word| name_of(key).contains(word));
+        .any(|word| name_without_domain(key).contains(word));
     says_so || (names_it && !value.is_empty() && !value.eq_ignore_ascii_case("false"))
 }
 
 /// The fields of an Ingress that mean the same in another cluster.
-pub fn ingress(object: &Value) -> Map<String, Value> {
-    let mut spec = fields(&object["spec"], &["ingressClassName"]);
+pub fn travelling_ingress(object: &Value) -> Map<String, Value> {
+    let mut spec = select_fields(&object["spec"], &["ingressClassName"]);
     spec.extend(
-        backend(value_at(object, "/spec/defaultBackend"))
+        service_backend(value_at(object, "/spec/defaultBackend"))
             .map(|backend| ("defaultBackend".to_owned(), backend)),
     );
-    for (field, known) in [("rules", rule as fn(&Value) -> Value), ("tls", tls)] {
-        let all: Vec<Value> = items(object, &format!("/spec/{field}"))
+    for (field, known) in [
+        ("rules", travelling_rule as fn(&Value) -> Value),
+        ("tls", travelling_tls),
+    ] {
+        let all: Vec<Value> = items_at(object, &format!("/spec/{field}"))
             .iter()
             .map(known)
             .collect();
@@ -102,23 +108,26 @@ pub fn ingress(object: &Value) -> Map<String, Value> {
     known
 }
 
-fn rule(rule: &Value) -> Value {
-    let mut known = fields(rule, &["host"]);
+fn travelling_rule(rule: &Value) -> Value {
+    let mut known = select_fields(rule, &["host"]);
     if rule.get("http").is_some_and(Value::is_object) {
         let path = |path: &Value| {
-            let mut known = fields(path, &["path", "pathType"]);
-            known.insert("backend".into(), backend(&path["backend"])?);
+            let mut known = select_fields(path, &["path", "pathType"]);
+            known.insert("backend".into(), service_backend(&path["backend"])?);
             Some(Value::from(known))
         };
-        let paths: Vec<Value> = items(rule, "/http/paths").iter().filter_map(path).collect();
+        let paths: Vec<Value> = items_at(rule, "/http/paths")
+            .iter()
+            .filter_map(path)
+            .collect();
         known.insert("http".into(), json!({ "paths": paths }));
     }
     known.into()
 }
 
-fn tls(entry: &Value) -> Value {
-    let mut known = fields(entry, &["secretName"]);
-    let hosts: Vec<&str> = items(entry, "/hosts")
+fn travelling_tls(entry: &Value) -> Value {
+    let mut known = select_fields(entry, &["secretName"]);
+    let hosts: Vec<&str> = items_at(entry, "/hosts")
         .iter()
         .filter_map(Value::as_str)
         .collect();
@@ -129,19 +138,19 @@ fn tls(entry: &Value) -> Value {
 }
 
 /// A backend that is a Service.
-fn backend(backend: &Value) -> Option<Value> {
-    let mut service = fields(backend.get("service")?, &["name"]);
+fn service_backend(backend: &Value) -> Option<Value> {
+    let mut service = select_fields(backend.get("service")?, &["name"]);
     service.contains_key("name").then_some(())?;
-    let port = fields(value_at(backend, "/service/port"), &["name", "number"]);
+    let port = select_fields(value_at(backend, "/service/port"), &["name", "number"]);
     service.insert("port".into(), port.into());
     Some(json!({ "service": service }))
 }
 
 /// The Secrets that an Ingress names.
-pub fn secrets(object: &Value) -> BTreeSet<String> {
-    items(object, "/spec/tls")
+pub fn secret_names(object: &Value) -> BTreeSet<String> {
+    items_at(object, "/spec/tls")
         .iter()
-        .filter_map(|entry| text(entry, "/secretName"))
+        .filter_map(|entry| text_at(entry, "/secretName"))
         .map(str::to_owned)
         .collect()
 }
@@ -154,13 +163,13 @@ pub(crate) fn name_replicas(ingress: &mut Map<String, Value>) {
         .and_then(Value::as_array_mut);
     for entry in entries.into_iter().flatten() {
         if let Some(Value::String(name)) = entry.get_mut("secretName") {
-            *name = replica_name(Kind::Secret, name);
+            *name = replica_name(ReplicaKind::Secret, name);
         }
     }
 }
 
 /// The limits for a consumer's Ingresses.
-pub(crate) struct Limits<'a> {
+pub(crate) struct IngressLimits<'a> {
     /// The hosts that they may claim, as patterns.
     pub hosts: &'a [String],
     /// The names of annotations that they keep.
@@ -171,7 +180,7 @@ pub(crate) struct Limits<'a> {
 
 /// A clamped Ingress.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Clamped {
+pub(crate) struct ClampedIngress {
     /// `None` if no backend is left.
     pub content: Option<Value>,
     /// Hosts that it may not claim; the empty one is every host.
@@ -183,28 +192,28 @@ pub(crate) struct Clamped {
     pub annotations: BTreeSet<String>,
 }
 
-impl Limits<'_> {
-    pub fn clamp(&self, object: &Value) -> Clamped {
-        let mut known = ingress(object);
-        let mut clamped = Clamped::default();
+impl IngressLimits<'_> {
+    pub fn clamp_ingress(&self, object: &Value) -> ClampedIngress {
+        let mut known = travelling_ingress(object);
+        let mut clamped = ClampedIngress::default();
         let Some(spec) = known.get_mut("spec").and_then(Value::as_object_mut) else {
             return clamped;
         };
-        let rules: Vec<Value> = list(spec.remove("rules"))
+        let rules: Vec<Value> = list_or_empty(spec.remove("rules"))
             .into_iter()
-            .filter_map(|one| self.rule(one, &mut clamped))
+            .filter_map(|one| self.clamp_rule(one, &mut clamped))
             .collect();
-        let default = spec
-            .remove("defaultBackend")
-            .filter(|backend| self.claims("", &mut clamped) & self.leads(backend, &mut clamped));
+        let default = spec.remove("defaultBackend").filter(|backend| {
+            self.may_claim_host("", &mut clamped) & self.is_existing_service(backend, &mut clamped)
+        });
         let leads = default.is_some() || rules.iter().any(|rule| rule.get("http").is_some());
         spec.extend(default.map(|backend| ("defaultBackend".to_owned(), backend)));
         if !rules.is_empty() {
             spec.insert("rules".into(), rules.into());
         }
-        let tls: Vec<Value> = list(spec.remove("tls"))
+        let tls: Vec<Value> = list_or_empty(spec.remove("tls"))
             .into_iter()
-            .filter_map(|entry| self.tls(entry, &mut clamped))
+            .filter_map(|entry| self.clamp_tls(entry, &mut clamped))
             .collect();
         if !tls.is_empty() {
             spec.insert("tls".into(), tls.into());
@@ -228,8 +237,8 @@ impl Limits<'_> {
         clamped
     }
 
-    fn rule(&self, mut rule: Value, clamped: &mut Clamped) -> Option<Value> {
-        if !self.claims(text(&rule, "/host").unwrap_or_default(), clamped) {
+    fn clamp_rule(&self, mut rule: Value, clamped: &mut ClampedIngress) -> Option<Value> {
+        if !self.may_claim_host(text_at(&rule, "/host").unwrap_or_default(), clamped) {
             return None;
         }
         if let Some(paths) = rule
@@ -237,7 +246,7 @@ impl Limits<'_> {
             .and_then(Value::as_array_mut)
         {
             paths.retain(|path| {
-                let named = text(path, "/path").unwrap_or_default();
+                let named = text_at(path, "/path").unwrap_or_default();
                 let is_plain = named
                     .chars()
                     .all(|one| one.is_ascii_alphanumeric() || "-._~%!&*+,=:@/".contains(one));
@@ -246,7 +255,7 @@ impl Limits<'_> {
                         .paths
                         .insert(named.escape_debug().take(100).collect());
                 }
-                is_plain && self.leads(&path["backend"], clamped)
+                is_plain && self.is_existing_service(&path["backend"], clamped)
             });
             if paths.is_empty() {
                 return None;
@@ -255,17 +264,17 @@ impl Limits<'_> {
         Some(rule)
     }
 
-    fn tls(&self, mut entry: Value, clamped: &mut Clamped) -> Option<Value> {
+    fn clamp_tls(&self, mut entry: Value, clamped: &mut ClampedIngress) -> Option<Value> {
         let Some(hosts) = entry.get_mut("hosts").and_then(Value::as_array_mut) else {
-            return self.claims("", clamped).then_some(entry);
+            return self.may_claim_host("", clamped).then_some(entry);
         };
-        hosts.retain(|host| self.claims(host.as_str().unwrap_or_default(), clamped));
+        hosts.retain(|host| self.may_claim_host(host.as_str().unwrap_or_default(), clamped));
         (!hosts.is_empty()).then_some(entry)
     }
 
     /// Whether a backend is a Service that exists.
-    fn leads(&self, backend: &Value, clamped: &mut Clamped) -> bool {
-        let service = text(backend, "/service/name").unwrap_or_default();
+    fn is_existing_service(&self, backend: &Value, clamped: &mut ClampedIngress) -> bool {
+        let service = text_at(backend, "/service/name").unwrap_or_default();
         let is_there = self.services.contains(service);
         if !is_there {
             clamped.services.insert(service.to_owned());
@@ -274,7 +283,7 @@ impl Limits<'_> {
     }
 
     /// Whether a host may be claimed; the empty one is every host.
-    fn claims(&self, host: &str, clamped: &mut Clamped) -> bool {
+    fn may_claim_host(&self, host: &str, clamped: &mut ClampedIngress) -> bool {
         let fits = self
             .hosts
             .iter()
@@ -293,7 +302,7 @@ impl Limits<'_> {
     }
 }
 
-fn list(value: Option<Value>) -> Vec<Value> {
+fn list_or_empty(value: Option<Value>) -> Vec<Value> {
     match value {
         Some(Value::Array(all)) => all,
         _ => Vec::new(),
@@ -317,16 +326,16 @@ mod tests {
                 "kubernetes.io/ingress.class": "other", "liqo.io/remote-class": "x" } }, "spec": spec })
     }
 
-    fn clamp(hosts: &[&str], annotations: &[&str], spec: &Value) -> Clamped {
+    fn clamp(hosts: &[&str], annotations: &[&str], spec: &Value) -> ClampedIngress {
         let strings = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
         let services = BTreeSet::from(["web".to_owned()]);
         let (hosts, annotations) = (strings(hosts), strings(annotations));
-        Limits {
+        IngressLimits {
             hosts: &hosts,
             annotations: &annotations,
             services: &services,
         }
-        .clamp(&home(spec))
+        .clamp_ingress(&home(spec))
     }
 
     fn names(all: &[&str]) -> BTreeSet<String> {
@@ -340,7 +349,7 @@ mod tests {
                 { "pathType": "Exact", "path": "/x", "backend": { "resource": { "kind": "Bucket", "name": "b" } } }] } },
                 { "host": "b.example.com" }],
             "tls": [{ "hosts": ["a.example.com"], "secretName": "cert", "new": 1 }] });
-        let known = Value::from(ingress(&home(&spec)));
+        let known = Value::from(travelling_ingress(&home(&spec)));
         let expected = json!({ "ingressClassName": "public", "defaultBackend": to("web"),
             "rules": [{ "host": "a.example.com", "http": { "paths": [path("/", "web")] } }, { "host": "b.example.com" }],
             "tls": [{ "hosts": ["a.example.com"], "secretName": "cert" }] });
@@ -349,8 +358,8 @@ mod tests {
             known["metadata"]["annotations"],
             json!({ "example.com/size": "1m", "example.com/server-snippet": "evil" })
         );
-        assert_eq!(Value::from(ingress(&known)), known);
-        assert_eq!(secrets(&known), names(&["cert"]));
+        assert_eq!(Value::from(travelling_ingress(&known)), known);
+        assert_eq!(secret_names(&known), names(&["cert"]));
     }
 
     #[test]
@@ -370,7 +379,7 @@ mod tests {
         let claimed = |patterns: &[&str]| {
             let clamped = clamp(patterns, &[], &json!({ "rules": rules }));
             let content = clamped.content.unwrap_or_default();
-            items(&content, "/spec/rules")
+            items_at(&content, "/spec/rules")
                 .iter()
                 .map(|rule| rule["host"].as_str().unwrap().to_owned())
                 .collect::<Vec<_>>()

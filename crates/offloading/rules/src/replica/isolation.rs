@@ -34,9 +34,10 @@ use serde_json::Value;
 
 use crate::json::{managed_object, set_at};
 use crate::namespace::mapped::MAPPED;
-use crate::replica::label_selector::{Selector, complement};
+use crate::replica::label_selector::{NormalizedSelector, complement};
 use crate::replica::network_policy::{
-    Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private, sorted,
+    IpBlock, NormalizedPolicy, NormalizedRule, PolicyPort, PortNumber, RulePeer, all_addresses,
+    is_private, sorted_rules,
 };
 
 /// The policy that closes all pods, and the prefix of the names of our other policies.
@@ -74,12 +75,12 @@ pub struct IsolationPolicy {
 /// addresses.
 pub fn allowed_ingress_source(said: &str) -> Option<RulePeer> {
     if said.contains('/') {
-        return Some(RulePeer::Block(Block::new(
+        return Some(RulePeer::Block(IpBlock::new(
             said.parse::<IpNet>().ok()?.trunc(),
             [],
         )?));
     }
-    let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", said)]);
+    let namespaces = NormalizedSelector::exactly(&[("kubernetes.io/metadata.name", said)]);
     Some(RulePeer::Elsewhere {
         namespaces,
         pods: None,
@@ -88,8 +89,8 @@ pub fn allowed_ingress_source(said: &str) -> Option<RulePeer> {
 
 /// A consumer's policy within the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Clamped {
-    pub policy: NetworkPolicy,
+pub(crate) struct ClampedPolicy {
+    pub policy: NormalizedPolicy,
     /// Ranges of which nothing is left.
     pub refused: BTreeSet<IpNet>,
 }
@@ -109,8 +110,8 @@ impl ClampedRanges {
     }
 
     /// Counts these parts.
-    fn counted(&mut self, parts: impl Iterator<Item = Block>) -> Vec<Block> {
-        let parts: Vec<Block> = parts.collect();
+    fn count_parts(&mut self, parts: impl Iterator<Item = IpBlock>) -> Vec<IpBlock> {
+        let parts: Vec<IpBlock> = parts.collect();
         self.ranges += parts
             .iter()
             .map(|part| 1 + part.except.len())
@@ -121,51 +122,56 @@ impl ClampedRanges {
 
 impl IsolationPolicy {
     /// Clamps a policy of the consumer to the limits. `None` if the result is too long.
-    pub(crate) fn clamp(&self, policy: &NetworkPolicy) -> Option<Clamped> {
+    pub(crate) fn clamp_policy(&self, policy: &NormalizedPolicy) -> Option<ClampedPolicy> {
         let mut ranges = ClampedRanges::default();
-        let mut rules = |rules: &Option<Vec<Rule>>, is_egress: bool| {
-            let clamped = |rules: &Vec<Rule>| {
+        let mut rules = |rules: &Option<Vec<NormalizedRule>>, is_egress: bool| {
+            let clamped = |rules: &Vec<NormalizedRule>| {
                 rules
                     .iter()
-                    .flat_map(|rule| self.rule(rule, is_egress, &mut ranges))
+                    .flat_map(|rule| self.clamp_rule(rule, is_egress, &mut ranges))
                     .collect()
             };
             rules
                 .as_ref()
                 .map(clamped)
-                .map(|rules: BTreeSet<Rule>| rules.into_iter().collect())
+                .map(|rules: BTreeSet<NormalizedRule>| rules.into_iter().collect())
         };
         let (ingress, egress) = (rules(&policy.ingress, false), rules(&policy.egress, true));
         if ranges.is_too_long() {
             return None;
         }
         let refused = ranges.refused;
-        let policy = NetworkPolicy {
+        let policy = NormalizedPolicy {
             pods: policy.pods.clone(),
             ingress,
             egress,
             narrowed: policy.narrowed,
         };
-        (policy.to_json().to_string().len() <= MAX_LEN).then_some(Clamped { policy, refused })
+        (policy.to_json().to_string().len() <= MAX_LEN).then_some(ClampedPolicy { policy, refused })
     }
 
-    fn rule(&self, rule: &Rule, is_egress: bool, ranges: &mut ClampedRanges) -> Vec<Rule> {
+    fn clamp_rule(
+        &self,
+        rule: &NormalizedRule,
+        is_egress: bool,
+        ranges: &mut ClampedRanges,
+    ) -> Vec<NormalizedRule> {
         if ranges.is_too_long() {
             return Vec::new();
         }
         let mut resolves = rule.peers.is_none();
         let peers = match &rule.peers {
             None => {
-                let internet = ranges.counted(self.internet());
+                let internet = ranges.count_parts(self.internet_blocks());
                 ranges.refused.extend(
-                    everywhere()
+                    all_addresses()
                         .map(|all| all.cidr)
                         .into_iter()
                         .filter(|_| internet.is_empty()),
                 );
                 let ingress_sources = self.ingress_sources.iter().filter(|_| !is_egress).cloned();
                 let own_pods = self.own_pods(is_egress).map(RulePeer::Block);
-                self.tenant()
+                self.consumer_pods()
                     .chain(internet.into_iter().map(RulePeer::Block))
                     .chain(ingress_sources)
                     .chain(own_pods)
@@ -178,17 +184,17 @@ impl IsolationPolicy {
                         return Vec::new();
                     }
                     match peer {
-                        dns if *dns == RulePeer::dns() => resolves = true,
+                        dns if *dns == RulePeer::dns_pods() => resolves = true,
                         RulePeer::Pods(_) => _ = clamped.insert(peer.clone()),
                         RulePeer::Elsewhere { namespaces, pods } => {
-                            let namespaces = namespaces.clone().and(&self.namespaces());
+                            let namespaces = namespaces.clone().and(&self.consumer_namespaces());
                             clamped.insert(RulePeer::Elsewhere {
                                 namespaces,
                                 pods: pods.clone(),
                             });
                         }
                         RulePeer::Block(block) => {
-                            let parts = ranges.counted(self.parts(block, is_egress));
+                            let parts = ranges.count_parts(self.reachable_parts(block, is_egress));
                             ranges
                                 .refused
                                 .extend(parts.is_empty().then_some(block.cidr));
@@ -199,7 +205,7 @@ impl IsolationPolicy {
                 clamped
             }
         };
-        let rules = Rule {
+        let rules = NormalizedRule {
             peers: Some(peers),
             ports: rule.ports.clone(),
         }
@@ -208,7 +214,7 @@ impl IsolationPolicy {
         let dns = self
             .dns_rules(rule.ports.as_ref())
             .into_iter()
-            .filter_map(Rule::unless_empty)
+            .filter_map(NormalizedRule::unless_empty)
             .filter(|_| is_egress && resolves);
         let is_everybody = is_egress && rule.peers.is_none();
         rules
@@ -223,66 +229,70 @@ impl IsolationPolicy {
     }
 
     /// The reachable part of a range.
-    fn parts(&self, block: &Block, is_egress: bool) -> impl Iterator<Item = Block> {
+    fn reachable_parts(&self, block: &IpBlock, is_egress: bool) -> impl Iterator<Item = IpBlock> {
         let ours = self.own_pods.iter().filter(move |_| !is_egress);
         let elsewhere = self
             .prefixes
             .iter()
             .chain(ours)
-            .filter_map(|prefix| block.within(prefix));
-        elsewhere.chain(block.on_the_internet(self.internal.iter().copied()))
+            .filter_map(|prefix| block.part_within(prefix));
+        elsewhere.chain(block.part_on_internet(self.internal.iter().copied()))
     }
 
     /// Our own pods, as far as they may reach the consumer's.
-    fn own_pods(&self, is_egress: bool) -> impl Iterator<Item = Block> {
+    fn own_pods(&self, is_egress: bool) -> impl Iterator<Item = IpBlock> {
         self.own_pods
             .iter()
             .filter(move |_| !is_egress)
-            .filter_map(|prefix| Block::new(*prefix, []))
+            .filter_map(|prefix| IpBlock::new(*prefix, []))
     }
 
     /// The consumer's namespaces here.
-    fn namespaces(&self) -> Selector {
-        Selector::exactly(&[
+    fn consumer_namespaces(&self) -> NormalizedSelector {
+        NormalizedSelector::exactly(&[
             (labels::CONSUMER_ID, self.consumer.as_str()),
             (labels::NAMESPACE_KIND, MAPPED),
         ])
     }
 
     /// The consumer's pods, here and elsewhere.
-    fn tenant(&self) -> impl Iterator<Item = RulePeer> {
+    fn consumer_pods(&self) -> impl Iterator<Item = RulePeer> {
         let elsewhere = self
             .prefixes
             .iter()
-            .filter_map(|prefix| Block::new(*prefix, []))
+            .filter_map(|prefix| IpBlock::new(*prefix, []))
             .map(RulePeer::Block);
         [RulePeer::Elsewhere {
-            namespaces: self.namespaces(),
+            namespaces: self.consumer_namespaces(),
             pods: None,
         }]
         .into_iter()
         .chain(elsewhere)
     }
 
-    fn internet(&self) -> impl Iterator<Item = Block> {
-        everywhere()
+    fn internet_blocks(&self) -> impl Iterator<Item = IpBlock> {
+        all_addresses()
             .into_iter()
-            .filter_map(|block| block.on_the_internet(self.internal.iter().copied()))
+            .filter_map(|block| block.part_on_internet(self.internal.iter().copied()))
     }
 
     /// Each of our API servers that may be used, at its port if these ports have it.
-    fn api_server_rules(&self, ports: Option<&BTreeSet<Port>>) -> Vec<Rule> {
+    fn api_server_rules(&self, ports: Option<&BTreeSet<PolicyPort>>) -> Vec<NormalizedRule> {
         let has = |server: &&SocketAddr| {
-            ports.is_none_or(|ports| ports.iter().any(|port| port.has("TCP", server.port(), &[])))
+            ports.is_none_or(|ports| {
+                ports
+                    .iter()
+                    .any(|port| port.allows_port("TCP", server.port(), &[]))
+            })
         };
         let rule = |server: &SocketAddr| {
-            let port = Port {
+            let port = PolicyPort {
                 protocol: "TCP".to_owned(),
                 port: Some(PortNumber::Number(server.port())),
                 end: None,
             };
-            let block = Block::new(server.ip().into(), [])?;
-            Some(Rule {
+            let block = IpBlock::new(server.ip().into(), [])?;
+            Some(NormalizedRule {
                 peers: Some([RulePeer::Block(block)].into()),
                 ports: Some([port].into()),
             })
@@ -297,21 +307,21 @@ impl IsolationPolicy {
     /// Liqo's resolver, and our DNS where pods ask it, over those of their protocols for which
     /// these ports contain the port of DNS. The resolver's pods listen at another port, behind its
     /// Service.
-    fn dns_rules(&self, ports: Option<&BTreeSet<Port>>) -> Vec<Rule> {
+    fn dns_rules(&self, ports: Option<&BTreeSet<PolicyPort>>) -> Vec<NormalizedRule> {
         let has = |protocol: &&str| {
             ports.is_none_or(|ports| {
                 ports
                     .iter()
-                    .any(|port| port.has(protocol, 53, &DNS_PORT_NAMES))
+                    .any(|port| port.allows_port(protocol, 53, &DNS_PORT_NAMES))
             })
         };
         let at = |peer: RulePeer, port: u16| {
-            let port = |protocol: &str| Port {
+            let port = |protocol: &str| PolicyPort {
                 protocol: protocol.to_owned(),
                 port: Some(PortNumber::Number(port)),
                 end: None,
             };
-            Rule {
+            NormalizedRule {
                 peers: Some([peer].into()),
                 ports: Some(
                     ["TCP", "UDP"]
@@ -323,35 +333,38 @@ impl IsolationPolicy {
                 ),
             }
         };
-        let own = self.cluster_dns.then(|| at(RulePeer::dns(), 53));
+        let own = self.cluster_dns.then(|| at(RulePeer::dns_pods(), 53));
         own.into_iter()
-            .chain([at(RulePeer::resolver(), RESOLVER_PORT)])
+            .chain([at(RulePeer::resolver_pods(), RESOLVER_PORT)])
             .collect()
     }
 
     /// Our own policies, by name: the one that closes all pods, and those that open the defaults
     /// for the pods that none of these policies selects. If that takes too many selectors, they
     /// open nothing.
-    pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
-        let to = |peers: BTreeSet<RulePeer>| Rule {
+    pub fn own_policies(
+        &self,
+        policies: &[NormalizedPolicy],
+    ) -> BTreeMap<String, NormalizedPolicy> {
+        let to = |peers: BTreeSet<RulePeer>| NormalizedRule {
             peers: Some(peers),
             ports: None,
         };
         let own_pods = self.own_pods(false).map(RulePeer::Block);
         let ingress = vec![to(self
-            .tenant()
+            .consumer_pods()
             .chain(self.ingress_sources.iter().cloned())
             .chain(own_pods)
             .collect())];
         let mut egress = vec![to(self
-            .tenant()
-            .chain(self.internet().map(RulePeer::Block))
+            .consumer_pods()
+            .chain(self.internet_blocks().map(RulePeer::Block))
             .collect())];
         egress.extend(self.dns_rules(None));
         egress.extend(self.api_server_rules(None));
-        let egress = sorted(egress.into_iter());
-        let others = |says: fn(&NetworkPolicy) -> bool| {
-            let selectors: BTreeSet<Selector> = policies
+        let egress = sorted_rules(egress.into_iter());
+        let others = |says: fn(&NormalizedPolicy) -> bool| {
+            let selectors: BTreeSet<NormalizedSelector> = policies
                 .iter()
                 .filter(|policy| says(policy))
                 .map(|policy| policy.pods.clone())
@@ -360,7 +373,7 @@ impl IsolationPolicy {
         };
         let ingress = others(|policy| policy.ingress.is_some())
             .into_iter()
-            .map(|pods| NetworkPolicy {
+            .map(|pods| NormalizedPolicy {
                 pods,
                 ingress: Some(ingress.clone()),
                 egress: None,
@@ -368,16 +381,17 @@ impl IsolationPolicy {
             });
         let egress = others(|policy| policy.egress.is_some())
             .into_iter()
-            .map(|pods| NetworkPolicy {
+            .map(|pods| NormalizedPolicy {
                 pods,
                 ingress: None,
                 egress: Some(egress.clone()),
                 narrowed: false,
             });
-        let fits =
-            |(_, policy): &(String, NetworkPolicy)| policy.to_json().to_string().len() <= MAX_LEN;
+        let fits = |(_, policy): &(String, NormalizedPolicy)| {
+            policy.to_json().to_string().len() <= MAX_LEN
+        };
         let named = |name: &'static str| {
-            move |(number, policy): (usize, NetworkPolicy)| {
+            move |(number, policy): (usize, NormalizedPolicy)| {
                 (
                     if number == 0 {
                         format!("{OWN}-{name}")
@@ -393,14 +407,14 @@ impl IsolationPolicy {
             .map(named("ingress"))
             .chain(egress.enumerate().map(named("egress")))
             .filter(fits);
-        [(OWN.to_owned(), NetworkPolicy::closed())]
+        [(OWN.to_owned(), NormalizedPolicy::closed())]
             .into_iter()
             .chain(open)
             .collect()
     }
 
     /// A policy, ours or the consumer's, as an object of a namespace.
-    pub fn object(namespace: &str, name: &str, policy: &NetworkPolicy) -> Value {
+    pub fn policy_object(namespace: &str, name: &str, policy: &NormalizedPolicy) -> Value {
         let mut object = managed_object("networking.k8s.io/v1", "NetworkPolicy", namespace, name);
         set_at(&mut object, &["spec"], policy.to_json());
         object
@@ -411,14 +425,14 @@ impl IsolationPolicy {
 /// at other clusters: the pods of one of our consumers must not reach those of another one there,
 /// where all of them are ours. Each cluster has another name for them, because the next one may
 /// lend the pods on, too.
-pub fn lent_on_prefix(own: &ClusterId) -> String {
-    format!("lent-on-{}-", own.short())
+pub fn brokered_copy_prefix(own: &ClusterId) -> String {
+    format!("lent-on-{}-", own.short_id())
 }
 
 /// The name of the copy that closes all pods. It always exists, and sorts before the others; no pod
 /// travels before it.
-pub fn lent_on_closed(own: &ClusterId) -> String {
-    format!("{}all", lent_on_prefix(own))
+pub fn brokered_closed_copy(own: &ClusterId) -> String {
+    format!("{}all", brokered_copy_prefix(own))
 }
 
 /// Whether a `NetworkPolicy` of an offloaded namespace may travel. Of our own policies only the
@@ -427,22 +441,22 @@ pub fn lent_on_closed(own: &ClusterId) -> String {
 pub fn may_travel(policy: &impl Resource, own: &ClusterId) -> bool {
     let name = policy.name_any();
     if reflection::is_own(policy) {
-        name.starts_with(&lent_on_prefix(own))
+        name.starts_with(&brokered_copy_prefix(own))
     } else {
-        name != lent_on_closed(own)
+        name != brokered_closed_copy(own)
     }
 }
 
 /// Adds copies of our own policies that travel. Here they open nothing that is closed, because they
 /// say the same.
-pub fn with_lent_on(
-    mut policies: BTreeMap<String, NetworkPolicy>,
+pub fn with_brokered_copies(
+    mut policies: BTreeMap<String, NormalizedPolicy>,
     own: &ClusterId,
-) -> BTreeMap<String, NetworkPolicy> {
-    let prefix = lent_on_prefix(own);
-    let of_ours = |(name, policy): (&String, &NetworkPolicy)| {
+) -> BTreeMap<String, NormalizedPolicy> {
+    let prefix = brokered_copy_prefix(own);
+    let of_ours = |(name, policy): (&String, &NormalizedPolicy)| {
         let copy = match name.strip_prefix(OWN)? {
-            "" => lent_on_closed(own),
+            "" => brokered_closed_copy(own),
             rest => format!("{prefix}{}", rest.strip_prefix('-')?),
         };
         Some((copy, policy.clone()))
@@ -459,8 +473,8 @@ pub fn is_own(name: &str) -> bool {
 }
 
 /// The policy that closes all pods of a namespace.
-pub fn closed(namespace: &str) -> Value {
-    IsolationPolicy::object(namespace, OWN, &NetworkPolicy::closed())
+pub fn closed_policy_object(namespace: &str) -> Value {
+    IsolationPolicy::policy_object(namespace, OWN, &NormalizedPolicy::closed())
 }
 
 /// Public addresses that are not the internet: these networks of nodes and peers, the pods,
@@ -482,20 +496,22 @@ pub fn internal_networks(
             .chain(&ranges.external)
     });
     let ours = ranges.chain(&config.spec.network.peer_cidrs).copied();
-    let networks: Vec<IpNet> = not_private(nodes_and_places.into_iter().chain(ours))
+    let networks: Vec<IpNet> = public_networks(nodes_and_places.into_iter().chain(ours))
         .into_iter()
         .collect();
     let networks = IpNet::aggregate(&networks);
     if networks.len() > MAX_INTERNAL {
-        everywhere().map(|all| all.cidr).into()
+        all_addresses().map(|all| all.cidr).into()
     } else {
         networks.into_iter().collect()
     }
 }
 
 /// Whether nothing is left of the internet.
-pub fn are_everywhere(internal: &BTreeSet<IpNet>) -> bool {
-    everywhere().iter().all(|all| internal.contains(&all.cidr))
+pub fn leave_no_internet(internal: &BTreeSet<IpNet>) -> bool {
+    all_addresses()
+        .iter()
+        .all(|all| internal.contains(&all.cidr))
 }
 
 /// The networks of a node: its own addresses, and those of its pods.
@@ -510,10 +526,10 @@ pub fn networks_of_node(node: &Node) -> BTreeSet<IpNet> {
         .iter()
         .flat_map(|spec| spec.pod_cidrs.iter().flatten());
     let pods = pods.filter_map(|network| network.parse::<IpNet>().ok());
-    not_private(own.chain(pods))
+    public_networks(own.chain(pods))
 }
 
-pub fn not_private(networks: impl Iterator<Item = IpNet>) -> BTreeSet<IpNet> {
+pub fn public_networks(networks: impl Iterator<Item = IpNet>) -> BTreeSet<IpNet> {
     networks
         .map(|network| network.trunc())
         .filter(|network| !is_private(network))

@@ -10,7 +10,7 @@ use kube::core::ApiResource;
 use liqo_api::ReflectedKind;
 use serde_json::Value;
 
-use crate::json::text;
+use crate::json::text_at;
 
 /// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of
 /// these, because a type means nothing to the pods that read it, and may mean something to the
@@ -29,7 +29,7 @@ pub const SECRET_TYPES: [&str; 6] = [
 pub(super) const MAX_LEN: usize = 16 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ReplicaKind {
     ConfigMap,
     Secret,
     Service,
@@ -39,7 +39,7 @@ pub enum Kind {
     PodDisruptionBudget,
 }
 
-impl Kind {
+impl ReplicaKind {
     /// Kinds that travel because a pod names the object.
     pub const NAMED: [Self; 2] = [Self::ConfigMap, Self::Secret];
     /// Kinds that travel because their namespace is offloaded, while there is a network.
@@ -49,8 +49,8 @@ impl Kind {
     const OF_PODS: [Self; 2] = [Self::NetworkPolicy, Self::PodDisruptionBudget];
 
     /// The kind of this object, if it is one of these.
-    pub fn of(object: &Value) -> Option<Self> {
-        let said = (text(object, "/apiVersion")?, text(object, "/kind")?);
+    pub fn of_object(object: &Value) -> Option<Self> {
+        let said = (text_at(object, "/apiVersion")?, text_at(object, "/kind")?);
         let all = Self::NAMED
             .into_iter()
             .chain(Self::SERVICES)
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    pub fn resource(self) -> ApiResource {
+    pub fn api_resource(self) -> ApiResource {
         match self {
             Self::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
             Self::Secret => ApiResource::erase::<Secret>(&()),
@@ -105,7 +105,7 @@ impl Kind {
 
     /// The kind that a policy must allow for it. `NetworkPolicy`s only close pods, so they need no
     /// permission; a policy limits Ingresses by other fields.
-    pub fn word(self) -> Option<ReflectedKind> {
+    pub fn reflected_kind(self) -> Option<ReflectedKind> {
         match self {
             Self::ConfigMap => Some(ReflectedKind::ConfigMap),
             Self::Secret => Some(ReflectedKind::Secret),

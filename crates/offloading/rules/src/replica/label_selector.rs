@@ -8,18 +8,21 @@ use liqo_api::selectors::label_selector;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::items;
+use crate::json::items_at;
 
 /// Labels of a pod or a namespace.
-pub type Labels = BTreeMap<String, String>;
+pub type LabelMap = BTreeMap<String, String>;
 
 /// A label selector: all of these must match. An empty one selects everything. Equal selectors are
 /// equal values: one value is always written as [`Expression::In`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Selector(pub(super) BTreeSet<Expression>);
+pub struct NormalizedSelector(pub(super) BTreeSet<Expression>);
 
 /// The label has one of these values.
-pub(crate) fn is_in(key: &str, values: impl IntoIterator<Item = impl Into<String>>) -> Expression {
+pub(crate) fn key_in_values(
+    key: &str,
+    values: impl IntoIterator<Item = impl Into<String>>,
+) -> Expression {
     Expression::In(key.to_owned(), values.into_iter().map(Into::into).collect())
 }
 
@@ -37,7 +40,7 @@ pub fn key(expression: &Expression) -> &str {
 }
 
 /// Matches exactly when this expression does not.
-fn negated(expression: &Expression) -> Expression {
+fn negated_expression(expression: &Expression) -> Expression {
     match expression.clone() {
         Expression::In(key, values) => Expression::NotIn(key, values),
         Expression::NotIn(key, values) => Expression::In(key, values),
@@ -48,26 +51,26 @@ fn negated(expression: &Expression) -> Expression {
     }
 }
 
-impl Selector {
+impl NormalizedSelector {
     /// Exactly these labels.
     pub fn exactly(labels: &[(&str, &str)]) -> Self {
         Self(
             labels
                 .iter()
-                .map(|(key, value)| is_in(key, [*value]))
+                .map(|(key, value)| key_in_values(key, [*value]))
                 .collect(),
         )
     }
 
     /// Reads JSON; `None` if Kubernetes would refuse it, or if it has an unknown field.
-    pub fn of(value: &Value) -> Option<Self> {
+    pub fn from_json(value: &Value) -> Option<Self> {
         let has_only = |value: &Value, known: &[&str]| {
             value
                 .as_object()
                 .is_some_and(|fields| fields.keys().all(|field| known.contains(&field.as_str())))
         };
         let is_known = has_only(value, &["matchLabels", "matchExpressions"])
-            && items(value, "/matchExpressions")
+            && items_at(value, "/matchExpressions")
                 .iter()
                 .all(|one| has_only(one, &["key", "operator", "values"]));
         let selector = LabelSelector::deserialize(value)
@@ -77,7 +80,7 @@ impl Selector {
             label_selector(&selector)?
                 .into_iter()
                 .map(|expression| match expression {
-                    Expression::Equal(key, value) => is_in(&key, [value]),
+                    Expression::Equal(key, value) => key_in_values(&key, [value]),
                     expression => expression,
                 });
         Some(Self(expressions.collect()))
@@ -98,7 +101,7 @@ impl Selector {
     }
 
     /// Whether it selects an object with these labels.
-    pub fn matches(&self, labels: &Labels) -> bool {
+    pub fn matches(&self, labels: &LabelMap) -> bool {
         self.0.iter().all(|one| one.matches(labels))
     }
 
@@ -108,7 +111,7 @@ impl Selector {
     }
 
     /// Whether it selects everything, whatever its labels.
-    pub(crate) fn is_everything(&self) -> bool {
+    pub(crate) fn selects_everything(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -137,7 +140,7 @@ const MAX_LEN: usize = 256 * 1024;
 /// What a selector does not select fails at least one of its requirements. So for each selector the
 /// algorithm negates one of its requirements, and each combination of these choices is a selector.
 /// It drops selectors that another one contains, so ordinary sets of applications need very few.
-pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
+pub fn complement(selectors: &BTreeSet<NormalizedSelector>) -> Option<Vec<NormalizedSelector>> {
     selectors.iter().try_fold(MAX_LEN, |left, selector| {
         left.checked_sub(selector.to_json().to_string().len())
     })?;
@@ -145,12 +148,12 @@ pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
     let all = selectors
         .iter()
         .flat_map(|selector| &selector.0)
-        .flat_map(|one| [one.clone(), negated(one)]);
+        .flat_map(|one| [one.clone(), negated_expression(one)]);
     let all: Vec<Expression> = all.collect::<BTreeSet<_>>().into_iter().collect();
     let numbers = |one: &Expression| {
         Some((
             all.binary_search(one).ok()?,
-            all.binary_search(&negated(one)).ok()?,
+            all.binary_search(&negated_expression(one)).ok()?,
         ))
     };
     let numbered = selectors
@@ -192,7 +195,7 @@ pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
         found
             .into_iter()
             .map(|numbers| {
-                merged(
+                merge_requirements(
                     numbers
                         .into_iter()
                         .filter_map(|number| all.get(number))
@@ -204,7 +207,7 @@ pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
 }
 
 /// The selector of these requirements, with one list of the values that a label must not have.
-fn merged(requirements: impl Iterator<Item = Expression>) -> Selector {
+fn merge_requirements(requirements: impl Iterator<Item = Expression>) -> NormalizedSelector {
     let mut excluded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut all = BTreeSet::new();
     for requirement in requirements {
@@ -218,7 +221,7 @@ fn merged(requirements: impl Iterator<Item = Expression>) -> Selector {
             .into_iter()
             .map(|(key, values)| Expression::NotIn(key, values)),
     );
-    Selector(all)
+    NormalizedSelector(all)
 }
 
 #[cfg(test)]
@@ -228,11 +231,11 @@ mod tests {
 
     use super::*;
 
-    fn selector(value: &Value) -> Selector {
-        Selector::of(value).unwrap()
+    fn selector(value: &Value) -> NormalizedSelector {
+        NormalizedSelector::from_json(value).unwrap()
     }
 
-    fn labels(pairs: &[(&str, &str)]) -> Labels {
+    fn labels(pairs: &[(&str, &str)]) -> LabelMap {
         pairs
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -240,7 +243,7 @@ mod tests {
     }
 
     /// All pods that differ in the labels a, b and c, each absent or 1 or 2.
-    fn every_pod() -> Vec<Labels> {
+    fn every_pod() -> Vec<LabelMap> {
         let choices = |key: &'static str| [None, Some((key, "1")), Some((key, "2"))];
         let all = choices("a").into_iter().flat_map(move |a| {
             choices("b")
@@ -261,7 +264,7 @@ mod tests {
             json!({ "matchExpressions": ["a"] }),
             json!({ "matchExpressions": [{ "key": "a", "operator": "Exists", "more": true }] }),
         ] {
-            assert_eq!(Selector::of(&unknown), None, "{unknown}");
+            assert_eq!(NormalizedSelector::from_json(&unknown), None, "{unknown}");
         }
     }
 
@@ -304,7 +307,7 @@ mod tests {
                 json!({ "matchExpressions": [{ "key": "a", "operator": "DoesNotExist" }] }),
             ],
         ] {
-            let selectors: BTreeSet<Selector> = selectors.iter().map(selector).collect();
+            let selectors: BTreeSet<NormalizedSelector> = selectors.iter().map(selector).collect();
             let others = complement(&selectors).unwrap();
             for pod in every_pod() {
                 let selected = selectors.iter().any(|one| one.matches(&pod));
@@ -346,9 +349,9 @@ mod tests {
         assert_eq!(complement(&(0..6).map(pair).collect()), None);
         assert!(complement(&(0..5).map(pair).collect()).is_some());
         let long = |start: usize| {
-            Selector(
+            NormalizedSelector(
                 (start..start + 300)
-                    .map(|key| is_in(&key.to_string(), ["x"]))
+                    .map(|key| key_in_values(&key.to_string(), ["x"]))
                     .collect(),
             )
         };
@@ -360,14 +363,15 @@ mod tests {
 
     /// `{y, z}`, and so many that ask for both and for as many more labels: `{not y}` and `{not z}`
     /// are all that none selects.
-    fn wide(count: usize, labels: usize) -> BTreeSet<Selector> {
-        let both = [is_in("y", ["1"]), is_in("z", ["1"])];
+    fn wide(count: usize, labels: usize) -> BTreeSet<NormalizedSelector> {
+        let both = [key_in_values("y", ["1"]), key_in_values("z", ["1"])];
         let more = |number: usize| {
-            (0..labels).map(move |label| is_in(&format!("k{label}"), [number.to_string()]))
+            (0..labels).map(move |label| key_in_values(&format!("k{label}"), [number.to_string()]))
         };
-        let wide =
-            (0..count).map(|number| Selector(both.iter().cloned().chain(more(number)).collect()));
-        wide.chain([Selector(both.clone().into())]).collect()
+        let wide = (0..count)
+            .map(|number| NormalizedSelector(both.iter().cloned().chain(more(number)).collect()));
+        wide.chain([NormalizedSelector(both.clone().into())])
+            .collect()
     }
 
     #[test]
@@ -388,14 +392,15 @@ mod tests {
     #[test]
     fn what_is_too_long_is_not_tried_however_few_requirements_it_has() {
         let listed = |number: usize| {
-            is_in(
+            key_in_values(
                 "a",
                 (0..2000)
                     .chain([9000 + number])
                     .map(|value| value.to_string()),
             )
         };
-        let pair = |number: usize| Selector([is_in("y", ["1"]), listed(number)].into());
+        let pair =
+            |number: usize| NormalizedSelector([key_in_values("y", ["1"]), listed(number)].into());
         assert!(complement(&(0..10).map(pair).collect()).is_some());
         assert_eq!(complement(&(0..200).map(pair).collect()), None);
     }
@@ -411,12 +416,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_mutated_selector_is_refused_or_written_as_it_was_read(texts in prop::collection::vec(mutated_text(Just(valid())), 1..4)) {
-            let read = |text: &String| Selector::of(&serde_json::from_str(text).ok()?);
-            let selectors: BTreeSet<Selector> = texts.iter().filter_map(read).collect();
+            let read = |text: &String| NormalizedSelector::from_json(&serde_json::from_str(text).ok()?);
+            let selectors: BTreeSet<NormalizedSelector> = texts.iter().filter_map(read).collect();
             for selector in &selectors {
-                prop_assert_eq!(Selector::of(&selector.to_json()), Some(selector.clone()));
+                prop_assert_eq!(NormalizedSelector::from_json(&selector.to_json()), Some(selector.clone()));
             }
-            let nothing = Labels::new();
+            let nothing = LabelMap::new();
             if let Some(others) = complement(&selectors) {
                 prop_assert!(others.len() <= MAX_SELECTORS);
                 let selected = selectors.iter().any(|one| one.matches(&nothing));

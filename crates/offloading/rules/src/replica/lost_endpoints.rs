@@ -12,10 +12,10 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::json::{items, set_at};
-use crate::replica::kind::Kind;
+use crate::json::{items_at, set_at};
+use crate::replica::kind::ReplicaKind;
 use crate::replica::service;
-use crate::replica::source::Source;
+use crate::replica::source::ReplicaSource;
 
 /// Endpoints are not ready after their tunnel has not worked for this time. A tunnel counts as
 /// broken after about 9 s of silence, so the sum is the silence after which a virtual node is not
@@ -24,18 +24,20 @@ const LOST_AFTER: Duration = Duration::from_secs(31);
 
 /// Time until the endpoints behind a tunnel are not ready, zero if they are not; `None` while the
 /// tunnel works. The time comes from the tunnel's condition, so another leader decides the same.
-pub fn lost_in(broken_since: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+pub fn time_until_lost(broken_since: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     // A time in the future is another node's clock.
     let broken_for = Duration::try_from(now.duration_since(broken_since?)).unwrap_or_default();
     Some(LOST_AFTER.saturating_sub(broken_for))
 }
 
 /// The Services that publish endpoints that are not ready.
-pub fn publishing<'a>(services: impl IntoIterator<Item = &'a Source>) -> BTreeSet<String> {
-    let publishes = |service: &&Source| {
+pub fn services_publishing_unready<'a>(
+    services: impl IntoIterator<Item = &'a ReplicaSource>,
+) -> BTreeSet<String> {
+    let publishes = |service: &&ReplicaSource| {
         let content = service
             .content()
-            .filter(|_| service.kind == Some(Kind::Service));
+            .filter(|_| service.kind == Some(ReplicaKind::Service));
         content.is_some_and(|content| {
             content.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true))
         })
@@ -47,7 +49,7 @@ pub fn publishing<'a>(services: impl IntoIterator<Item = &'a Source>) -> BTreeSe
         .collect()
 }
 
-impl Source {
+impl ReplicaSource {
     /// Marks the endpoints of a slice that are not `here` as not ready. Those of Services that are
     /// `publishing` stay ready, and no longer serve.
     #[must_use]
@@ -56,7 +58,7 @@ impl Source {
         publishing: &BTreeSet<String>,
         here: impl Fn(IpAddr) -> bool,
     ) -> Self {
-        let is_wanted = self.kind == Some(Kind::EndpointSlice) && self.problem.is_none();
+        let is_wanted = self.kind == Some(ReplicaKind::EndpointSlice) && self.problem.is_none();
         let Some(mut slice) = self.content().filter(|_| is_wanted) else {
             return self;
         };
@@ -68,7 +70,7 @@ impl Source {
             .into_iter()
             .flatten()
         {
-            let addresses = items(endpoint, "/addresses")
+            let addresses = items_at(endpoint, "/addresses")
                 .iter()
                 .filter_map(|address| address.as_str()?.parse().ok());
             if addresses.into_iter().any(&here) {
@@ -98,23 +100,29 @@ mod tests {
 
     #[test]
     fn endpoints_are_lost_when_a_node_would_be_and_again_ready_at_once() {
-        assert_eq!(lost_in(None, at(1000)), None);
-        assert_eq!(lost_in(Some(at(1000)), at(1000)), Some(LOST_AFTER));
+        assert_eq!(time_until_lost(None, at(1000)), None);
+        assert_eq!(time_until_lost(Some(at(1000)), at(1000)), Some(LOST_AFTER));
         assert_eq!(
-            lost_in(Some(at(1000)), at(1030)),
+            time_until_lost(Some(at(1000)), at(1030)),
             Some(Duration::from_secs(1))
         );
-        assert_eq!(lost_in(Some(at(1000)), at(1031)), Some(Duration::ZERO));
-        assert_eq!(lost_in(Some(at(1000)), at(9000)), Some(Duration::ZERO));
         assert_eq!(
-            lost_in(Some(at(1060)), at(1000)),
+            time_until_lost(Some(at(1000)), at(1031)),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            time_until_lost(Some(at(1000)), at(9000)),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            time_until_lost(Some(at(1060)), at(1000)),
             Some(LOST_AFTER),
             "the clock of the gateway's node is ahead"
         );
         assert!(LOST_AFTER < DOWN_AFTER && LOST_AFTER + Duration::from_secs(10) > DOWN_AFTER);
     }
 
-    fn source(content: &Value) -> Source {
+    fn source(content: &Value) -> ReplicaSource {
         object("web", content, |_| {})
     }
 
@@ -133,8 +141,8 @@ mod tests {
         address == "10.244.0.9".parse::<IpAddr>().unwrap()
     }
 
-    fn conditions(source: &Source) -> Vec<Value> {
-        items(&source.content().unwrap(), "/endpoints")
+    fn conditions(source: &ReplicaSource) -> Vec<Value> {
+        items_at(&source.content().unwrap(), "/endpoints")
             .iter()
             .map(|endpoint| endpoint["conditions"].clone())
             .collect()
@@ -173,7 +181,7 @@ mod tests {
     fn a_service_that_publishes_what_is_not_ready_keeps_its_names() {
         let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
             "spec": { "clusterIP": "None", "publishNotReadyAddresses": true } });
-        let publishing = publishing(&[source(&service), source(&slice())]);
+        let publishing = services_publishing_unready(&[source(&service), source(&slice())]);
         assert_eq!(publishing, BTreeSet::from(["web".to_owned()]));
         let lost = source(&slice()).with_lost_endpoints(&publishing, is_here);
         let expected = [

@@ -9,7 +9,7 @@
 use liqo_api::short_hash;
 
 use crate::dns_names::{MAX_SUBDOMAIN_LEN, is_subdomain};
-use crate::replica::kind::Kind;
+use crate::replica::kind::ReplicaKind;
 
 /// Every derived name contains this.
 pub(crate) const MARK: &str = "liqo-";
@@ -17,7 +17,7 @@ pub(crate) const MARK: &str = "liqo-";
 /// The name of the replica of an object with this name. A Service is found by its name, so its
 /// replica has the same one; those of `ConfigMap`s and Secrets have derived names: the beginning of
 /// the name, and a hash of kind and name.
-pub fn replica_name(kind: Kind, home: &str) -> String {
+pub fn replica_name(kind: ReplicaKind, home: &str) -> String {
     if kind.is_of_namespace() {
         return home.to_owned();
     }
@@ -39,26 +39,26 @@ mod tests {
 
     #[test]
     fn a_derived_name_shows_the_one_at_home_and_is_the_same_each_time() {
-        let name = replica_name(Kind::ConfigMap, "settings");
+        let name = replica_name(ReplicaKind::ConfigMap, "settings");
         assert_eq!(
             name,
             format!("settings-liqo-{}", short_hash("ConfigMap/settings"))
         );
-        assert_eq!(name, replica_name(Kind::ConfigMap, "settings"));
+        assert_eq!(name, replica_name(ReplicaKind::ConfigMap, "settings"));
         assert!(name.contains(MARK) && is_subdomain(&name));
-        assert_eq!(replica_name(Kind::Service, "web"), "web");
+        assert_eq!(replica_name(ReplicaKind::Service, "web"), "web");
     }
 
     #[test]
     fn different_objects_have_different_names_and_a_derived_name_is_derived_again() {
-        let twice = replica_name(Kind::Secret, &replica_name(Kind::Secret, "a"));
+        let twice = replica_name(ReplicaKind::Secret, &replica_name(ReplicaKind::Secret, "a"));
         let (long, longer) = ("a".repeat(252), "a".repeat(253));
         let all = [
             twice,
-            replica_name(Kind::Secret, "a"),
-            replica_name(Kind::ConfigMap, "a"),
-            replica_name(Kind::Secret, &long),
-            replica_name(Kind::Secret, &longer),
+            replica_name(ReplicaKind::Secret, "a"),
+            replica_name(ReplicaKind::ConfigMap, "a"),
+            replica_name(ReplicaKind::Secret, &long),
+            replica_name(ReplicaKind::Secret, &longer),
         ];
         assert_eq!(
             all.iter().collect::<std::collections::BTreeSet<_>>().len(),
@@ -71,7 +71,7 @@ mod tests {
         let dotted = format!("{}.{}", "a".repeat(230), "b".repeat(22));
         let dashed = format!("{}--{}", "a".repeat(229), "b".repeat(22));
         for home in ["a", "kube-root-ca.crt", &"a".repeat(253), &dotted, &dashed] {
-            let name = replica_name(Kind::Secret, home);
+            let name = replica_name(ReplicaKind::Secret, home);
             assert!(is_subdomain(&name) && name.len() <= 253, "{name}");
         }
         for home in [
@@ -84,7 +84,7 @@ mod tests {
             &"ä".repeat(300),
             &"a".repeat(254),
         ] {
-            let name = replica_name(Kind::Secret, home);
+            let name = replica_name(ReplicaKind::Secret, home);
             assert!(
                 is_subdomain(&name) && name.starts_with(MARK) && name.len() == 21,
                 "{name}"

@@ -9,10 +9,10 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use liqo_api::{RESOLVER, SYSTEM_NAMESPACE};
-use liqo_network_model::space::overlap;
+use liqo_network_model::space::prefixes_overlap;
 use serde_json::{Map, Value, json};
 
-use crate::replica::label_selector::Selector;
+use crate::replica::label_selector::NormalizedSelector;
 
 /// Networks that are not the internet: private and shared ones, loopback and link-local, those
 /// reserved for protocols and measurements, the IPv4 translation prefixes, and the address where
@@ -46,41 +46,41 @@ const PRIVATE: [&str; 20] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkPolicy {
+pub struct NormalizedPolicy {
     /// The pods that it selects.
-    pub pods: Selector,
+    pub pods: NormalizedSelector,
     /// Ingress rules, if it restricts ingress.
-    pub ingress: Option<Vec<Rule>>,
+    pub ingress: Option<Vec<NormalizedRule>>,
     /// Egress rules, if it restricts egress.
-    pub egress: Option<Vec<Rule>>,
+    pub egress: Option<Vec<NormalizedRule>>,
     /// Whether something was left out.
     pub narrowed: bool,
 }
 
 /// One rule: each of these peers, at each of these ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rule {
+pub struct NormalizedRule {
     /// `None` means everybody.
     pub peers: Option<BTreeSet<RulePeer>>,
     /// `None` means all ports.
-    pub ports: Option<BTreeSet<Port>>,
+    pub ports: Option<BTreeSet<PolicyPort>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RulePeer {
     /// Pods of the policy's own namespace.
-    Pods(Selector),
+    Pods(NormalizedSelector),
     /// Pods of other namespaces; all pods of these if `pods` is `None`.
     Elsewhere {
-        namespaces: Selector,
-        pods: Option<Selector>,
+        namespaces: NormalizedSelector,
+        pods: Option<NormalizedSelector>,
     },
-    Block(Block),
+    Block(IpBlock),
 }
 
 /// A range of addresses with exceptions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Block {
+pub struct IpBlock {
     pub cidr: IpNet,
     /// Each is a proper part of the range.
     pub except: BTreeSet<IpNet>,
@@ -88,7 +88,7 @@ pub struct Block {
 
 /// A port, or a range of ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Port {
+pub struct PolicyPort {
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
     /// `None` means all ports of the protocol.
@@ -104,11 +104,11 @@ pub enum PortNumber {
     Name(String),
 }
 
-impl NetworkPolicy {
+impl NormalizedPolicy {
     /// Closes all pods of a namespace; also the reading of a policy that cannot be read.
     pub fn closed() -> Self {
         Self {
-            pods: Selector::default(),
+            pods: NormalizedSelector::default(),
             ingress: Some(Vec::new()),
             egress: Some(Vec::new()),
             narrowed: true,
@@ -116,15 +116,15 @@ impl NetworkPolicy {
     }
 
     /// Reads the spec of a policy.
-    pub fn of(spec: &Value) -> Self {
-        Self::read(spec).unwrap_or_else(Self::closed)
+    pub fn from_spec(spec: &Value) -> Self {
+        Self::parse_spec(spec).unwrap_or_else(Self::closed)
     }
 
-    fn read(spec: &Value) -> Option<Self> {
-        let fields = known(spec, &["podSelector", "policyTypes", "ingress", "egress"])?;
+    fn parse_spec(spec: &Value) -> Option<Self> {
+        let fields = known_fields(spec, &["podSelector", "policyTypes", "ingress", "egress"])?;
         let pods = match fields.get("podSelector") {
-            None | Some(Value::Null) => Selector::default(),
-            Some(selector) => Selector::of(selector)?,
+            None | Some(Value::Null) => NormalizedSelector::default(),
+            Some(selector) => NormalizedSelector::from_json(selector)?,
         };
         let rules = |field: &str| match fields.get(field) {
             None | Some(Value::Null) => Some(&[][..]),
@@ -155,9 +155,9 @@ impl NetworkPolicy {
             let known = types.contains(&name).then(|| {
                 rules
                     .iter()
-                    .filter_map(|rule| Rule::read(rule, peers, &mut narrowed))
+                    .filter_map(|rule| NormalizedRule::from_json(rule, peers, &mut narrowed))
             });
-            known.map(sorted)
+            known.map(sorted_rules)
         };
         let (ingress, egress) = (
             direction("Ingress", ingress, "from"),
@@ -193,35 +193,42 @@ impl NetworkPolicy {
         spec.into()
     }
 
-    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+    pub fn rules(&self) -> impl Iterator<Item = &NormalizedRule> {
         self.ingress.iter().chain(&self.egress).flatten()
     }
 }
 
 /// Their order has no meaning: [`NetworkPolicy::of`] reads them in this one, so that equal policies
 /// are equal.
-pub(super) fn sorted(rules: impl Iterator<Item = Rule>) -> Vec<Rule> {
+pub(super) fn sorted_rules(rules: impl Iterator<Item = NormalizedRule>) -> Vec<NormalizedRule> {
     rules.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-impl Rule {
-    fn read(rule: &Value, peers: &str, narrowed: &mut bool) -> Option<Self> {
+impl NormalizedRule {
+    fn from_json(rule: &Value, peers: &str, narrowed: &mut bool) -> Option<Self> {
         let list = |field: &str| -> Option<Vec<Value>> {
             match rule.get(field) {
                 None | Some(Value::Null) => Some(Vec::new()),
                 Some(list) => list.as_array().cloned(),
             }
         };
-        let read =
-            known(rule, &[peers, "ports"]).and_then(|_| Some((list(peers)?, list("ports")?)));
+        let read = known_fields(rule, &[peers, "ports"])
+            .and_then(|_| Some((list(peers)?, list("ports")?)));
         let Some((said_peers, said_ports)) = read else {
             *narrowed = true;
             return None;
         };
-        let peers: BTreeSet<RulePeer> = said_peers.iter().filter_map(RulePeer::read).collect();
-        let ports: BTreeSet<Port> = said_ports.iter().filter_map(Port::read).collect();
-        *narrowed |= said_peers.iter().any(|one| RulePeer::read(one).is_none())
-            || said_ports.iter().any(|one| Port::read(one).is_none());
+        let peers: BTreeSet<RulePeer> = said_peers.iter().filter_map(RulePeer::from_json).collect();
+        let ports: BTreeSet<PolicyPort> = said_ports
+            .iter()
+            .filter_map(PolicyPort::from_json)
+            .collect();
+        *narrowed |= said_peers
+            .iter()
+            .any(|one| RulePeer::from_json(one).is_none())
+            || said_ports
+                .iter()
+                .any(|one| PolicyPort::from_json(one).is_none());
         Self {
             peers: (!said_peers.is_empty()).then_some(peers),
             ports: (!said_ports.is_empty()).then_some(ports),
@@ -248,7 +255,7 @@ impl Rule {
         all.extend(rule.ports.map(|ports| {
             (
                 "ports".to_owned(),
-                ports.iter().map(Port::to_json).collect(),
+                ports.iter().map(PolicyPort::to_json).collect(),
             )
         }));
         Some(all.into())
@@ -257,30 +264,35 @@ impl Rule {
 
 impl RulePeer {
     /// The pods of Liqo's resolver, which pods in mapped namespaces ask.
-    pub(crate) fn resolver() -> Self {
-        let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", SYSTEM_NAMESPACE)]);
+    pub(crate) fn resolver_pods() -> Self {
+        let namespaces =
+            NormalizedSelector::exactly(&[("kubernetes.io/metadata.name", SYSTEM_NAMESPACE)]);
         Self::Elsewhere {
             namespaces,
-            pods: Some(Selector::exactly(&[("app.kubernetes.io/name", RESOLVER)])),
+            pods: Some(NormalizedSelector::exactly(&[(
+                "app.kubernetes.io/name",
+                RESOLVER,
+            )])),
         }
     }
 
     /// The DNS pods of this cluster.
-    pub(crate) fn dns() -> Self {
-        let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", DNS_NAMESPACE)]);
+    pub(crate) fn dns_pods() -> Self {
+        let namespaces =
+            NormalizedSelector::exactly(&[("kubernetes.io/metadata.name", DNS_NAMESPACE)]);
         Self::Elsewhere {
             namespaces,
-            pods: Some(Selector::exactly(&[DNS_LABEL])),
+            pods: Some(NormalizedSelector::exactly(&[DNS_LABEL])),
         }
     }
 
-    fn read(peer: &Value) -> Option<Self> {
-        let fields = known(peer, &["podSelector", "namespaceSelector", "ipBlock"])?;
+    fn from_json(peer: &Value) -> Option<Self> {
+        let fields = known_fields(peer, &["podSelector", "namespaceSelector", "ipBlock"])?;
         let selector = |field: &str| {
             fields
                 .get(field)
                 .filter(|value| !value.is_null())
-                .map(Selector::of)
+                .map(NormalizedSelector::from_json)
         };
         let block = fields.get("ipBlock").filter(|value| !value.is_null());
         match (
@@ -299,7 +311,7 @@ impl RulePeer {
                     pods,
                 })
             }
-            (None, None, Some(block)) => Block::read(block).map(Self::Block),
+            (None, None, Some(block)) => IpBlock::from_json(block).map(Self::Block),
             _ => None,
         }
     }
@@ -317,10 +329,10 @@ impl RulePeer {
             } => {
                 json!({ "namespaceSelector": namespaces.to_json(), "podSelector": pods.to_json() })
             }
-            Self::Block(Block { cidr, except }) if except.is_empty() => {
+            Self::Block(IpBlock { cidr, except }) if except.is_empty() => {
                 json!({ "ipBlock": { "cidr": cidr } })
             }
-            Self::Block(Block { cidr, except }) => {
+            Self::Block(IpBlock { cidr, except }) => {
                 json!({ "ipBlock": { "cidr": cidr, "except": except } })
             }
         }
@@ -331,13 +343,13 @@ impl RulePeer {
 pub(crate) const DNS_NAMESPACE: &str = "kube-system";
 pub(crate) const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
-impl Block {
+impl IpBlock {
     /// The range without these; `None` if nothing is left.
     pub fn new(cidr: IpNet, except: impl IntoIterator<Item = IpNet>) -> Option<Self> {
         let parts: Vec<IpNet> = except
             .into_iter()
             .map(|one| one.trunc())
-            .filter(|one| overlap(one, &cidr))
+            .filter(|one| prefixes_overlap(one, &cidr))
             .collect();
         let except: BTreeSet<IpNet> = IpNet::aggregate(&parts).into_iter().collect();
         (!except.iter().any(|one| one.contains(&cidr))).then(|| Self {
@@ -347,7 +359,7 @@ impl Block {
     }
 
     /// The part of it that is in this range.
-    pub(crate) fn within(&self, range: &IpNet) -> Option<Self> {
+    pub(crate) fn part_within(&self, range: &IpNet) -> Option<Self> {
         let inner = if range.contains(&self.cidr) {
             self.cidr
         } else if self.cidr.contains(range) {
@@ -359,7 +371,10 @@ impl Block {
     }
 
     /// The part of it that is on the internet, and in none of these networks.
-    pub(crate) fn on_the_internet(&self, without: impl IntoIterator<Item = IpNet>) -> Option<Self> {
+    pub(crate) fn part_on_internet(
+        &self,
+        without: impl IntoIterator<Item = IpNet>,
+    ) -> Option<Self> {
         let private = PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok());
         Self::new(
             self.cidr,
@@ -373,11 +388,11 @@ impl Block {
 
     /// Whether it contains this whole range.
     pub fn covers(&self, range: &IpNet) -> bool {
-        self.cidr.contains(range) && !self.except.iter().any(|one| overlap(one, range))
+        self.cidr.contains(range) && !self.except.iter().any(|one| prefixes_overlap(one, range))
     }
 
-    fn read(block: &Value) -> Option<Self> {
-        let fields = known(block, &["cidr", "except"])?;
+    fn from_json(block: &Value) -> Option<Self> {
+        let fields = known_fields(block, &["cidr", "except"])?;
         let except = match fields.get("except") {
             None | Some(Value::Null) => Vec::new(),
             Some(list) => list
@@ -390,12 +405,12 @@ impl Block {
     }
 }
 
-pub fn everywhere() -> [Block; 2] {
+pub fn all_addresses() -> [IpBlock; 2] {
     [
         IpNet::V4(ipnet::Ipv4Net::default()),
         IpNet::V6(ipnet::Ipv6Net::default()),
     ]
-    .map(|cidr| Block {
+    .map(|cidr| IpBlock {
         cidr,
         except: BTreeSet::new(),
     })
@@ -409,9 +424,9 @@ pub(crate) fn is_private(range: &IpNet) -> bool {
         .any(|network| network.contains(range))
 }
 
-impl Port {
+impl PolicyPort {
     /// Whether this allows a port that has this number and these names.
-    pub fn has(&self, protocol: &str, number: u16, names: &[&str]) -> bool {
+    pub fn allows_port(&self, protocol: &str, number: u16, names: &[&str]) -> bool {
         self.protocol == protocol
             && match (&self.port, self.end) {
                 (None, _) => true,
@@ -422,8 +437,8 @@ impl Port {
             }
     }
 
-    fn read(port: &Value) -> Option<Self> {
-        let fields = known(port, &["protocol", "port", "endPort"])?;
+    fn from_json(port: &Value) -> Option<Self> {
+        let fields = known_fields(port, &["protocol", "port", "endPort"])?;
         let field = |name: &str| fields.get(name).filter(|value| !value.is_null());
         let number = |value: &Value| {
             u16::try_from(value.as_u64()?)
@@ -467,7 +482,7 @@ impl Port {
 }
 
 /// The fields of an object, if it has no others than these.
-fn known<'a>(value: &'a Value, fields: &[&str]) -> Option<&'a Map<String, Value>> {
+fn known_fields<'a>(value: &'a Value, fields: &[&str]) -> Option<&'a Map<String, Value>> {
     let object = value.as_object()?;
     object
         .iter()

@@ -22,12 +22,13 @@ use std::{
 
 use ipnet::IpNet;
 use liqo_api::{RESOLVER_PORT, labels};
-use liqo_network_model::{Here, PeerMaps, space::translate};
+use liqo_network_model::{Here, PeerMaps, space::translate_address};
 
 use crate::pod::carry::is_label_of_remote_pod;
-use crate::replica::label_selector::{Labels, Selector, is_in, key};
+use crate::replica::label_selector::{LabelMap, NormalizedSelector, key, key_in_values};
 use crate::replica::network_policy::{
-    Block, DNS_LABEL, DNS_NAMESPACE, NetworkPolicy, Port, PortNumber, Rule, RulePeer,
+    DNS_LABEL, DNS_NAMESPACE, IpBlock, NormalizedPolicy, NormalizedRule, PolicyPort, PortNumber,
+    RulePeer,
 };
 
 /// Maximum number of single addresses in a policy.
@@ -40,14 +41,14 @@ const DNS_PORT: u16 = 53;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub namespace: String,
-    pub labels: Labels,
+    pub labels: LabelMap,
     pub addresses: Vec<IpAddr>,
 }
 
 /// This cluster, and how one provider sees it.
 pub struct ClusterView<'a> {
     /// The labels of each namespace, by its name.
-    pub namespaces: &'a BTreeMap<String, Labels>,
+    pub namespaces: &'a BTreeMap<String, LabelMap>,
     /// Every pod that has not ended, wherever it runs.
     pub pods: &'a [&'a Pod],
     /// Our namespaces that exist at the provider.
@@ -60,14 +61,18 @@ pub struct ClusterView<'a> {
 }
 
 /// Translates the policy of this namespace for the provider.
-pub fn at_provider(policy: &NetworkPolicy, namespace: &str, seen: &ClusterView) -> NetworkPolicy {
+pub fn translate_policy(
+    policy: &NormalizedPolicy,
+    namespace: &str,
+    seen: &ClusterView,
+) -> NormalizedPolicy {
     let mut at = Translation {
         namespace,
         seen,
         room: MAX_ADDRESSES,
         narrowed: policy.narrowed,
     };
-    let pods = Selector(
+    let pods = NormalizedSelector(
         policy
             .pods
             .0
@@ -76,9 +81,9 @@ pub fn at_provider(policy: &NetworkPolicy, namespace: &str, seen: &ClusterView) 
             .cloned()
             .collect(),
     );
-    let closed = |pods: Selector| {
-        let none = |rules: &Option<Vec<Rule>>| rules.as_ref().map(|_| Vec::new());
-        NetworkPolicy {
+    let closed = |pods: NormalizedSelector| {
+        let none = |rules: &Option<Vec<NormalizedRule>>| rules.as_ref().map(|_| Vec::new());
+        NormalizedPolicy {
             pods,
             ingress: none(&policy.ingress),
             egress: none(&policy.egress),
@@ -90,9 +95,15 @@ pub fn at_provider(policy: &NetworkPolicy, namespace: &str, seen: &ClusterView) 
         // and opens nothing to them.
         return closed(pods);
     }
-    let ingress = policy.ingress.as_ref().map(|rules| at.rules(rules, false));
-    let egress = policy.egress.as_ref().map(|rules| at.rules(rules, true));
-    let there = NetworkPolicy {
+    let ingress = policy
+        .ingress
+        .as_ref()
+        .map(|rules| at.translate_rules(rules, false));
+    let egress = policy
+        .egress
+        .as_ref()
+        .map(|rules| at.translate_rules(rules, true));
+    let there = NormalizedPolicy {
         pods,
         ingress,
         egress,
@@ -106,17 +117,22 @@ pub fn at_provider(policy: &NetworkPolicy, namespace: &str, seen: &ClusterView) 
 }
 
 /// Whether the translation of this namespace's policy depends on this pod.
-pub fn concerns(
-    policy: &NetworkPolicy,
+pub fn depends_on_pod(
+    policy: &NormalizedPolicy,
     namespace: &str,
     pod: &Pod,
-    labels_of_namespace: Option<&Labels>,
+    labels_of_namespace: Option<&LabelMap>,
 ) -> bool {
     let mut peers = policy.rules().flat_map(|rule| rule.peers.iter().flatten());
-    peers.any(|peer| selects(peer, namespace, pod, labels_of_namespace) || is_dns(pod))
+    peers.any(|peer| selects_pod(peer, namespace, pod, labels_of_namespace) || is_dns(pod))
 }
 
-fn selects(peer: &RulePeer, own: &str, pod: &Pod, labels_of_namespace: Option<&Labels>) -> bool {
+fn selects_pod(
+    peer: &RulePeer,
+    own: &str,
+    pod: &Pod,
+    labels_of_namespace: Option<&LabelMap>,
+) -> bool {
     match peer {
         RulePeer::Pods(pods) => pod.namespace == own && pods.matches(&pod.labels),
         RulePeer::Elsewhere { namespaces, pods } => {
@@ -145,22 +161,26 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    fn rules(&mut self, rules: &[Rule], is_egress: bool) -> Vec<Rule> {
+    fn translate_rules(
+        &mut self,
+        rules: &[NormalizedRule],
+        is_egress: bool,
+    ) -> Vec<NormalizedRule> {
         rules
             .iter()
-            .filter_map(|rule| self.rule(rule, is_egress))
+            .filter_map(|rule| self.translate_rule(rule, is_egress))
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect()
     }
 
-    fn rule(&mut self, rule: &Rule, is_egress: bool) -> Option<Rule> {
+    fn translate_rule(&mut self, rule: &NormalizedRule, is_egress: bool) -> Option<NormalizedRule> {
         let Some(peers) = &rule.peers else {
             return Some(rule.clone());
         };
         // What we open for the pods of a consumer of ours.
-        if is_egress && peers.len() == 1 && peers.contains(&RulePeer::resolver()) {
-            return Some(dns(rule));
+        if is_egress && peers.len() == 1 && peers.contains(&RulePeer::resolver_pods()) {
+            return Some(provider_dns_rule(rule));
         }
         let mut there = BTreeSet::new();
         // The ranges at which we see the provider's pods, where ranges of the rule contain them
@@ -170,27 +190,31 @@ impl Translation<'_> {
             match peer {
                 RulePeer::Pods(pods) => there.extend(is_known_there(pods).then(|| peer.clone())),
                 RulePeer::Elsewhere { namespaces, pods } => {
-                    there.extend(self.elsewhere(namespaces, pods.as_ref()));
+                    there.extend(self.remote_pods_peer(namespaces, pods.as_ref()));
                 }
                 RulePeer::Block(block) => {
-                    there.extend(self.block(block));
-                    covered.extend(self.imported().filter(|prefix| block.covers(prefix)));
+                    there.extend(self.translate_block(block));
+                    covered.extend(self.imported_ranges().filter(|prefix| block.covers(prefix)));
                 }
             }
             if !matches!(peer, RulePeer::Block(_)) {
-                there.extend(self.addresses(peer));
+                there.extend(self.remote_pod_addresses(peer));
             }
             if is_egress && self.resolves_names(peer) {
-                there.insert(RulePeer::dns());
+                there.insert(RulePeer::dns_pods());
             }
         }
-        if !covered.is_empty() && self.imported().all(|prefix| covered.contains(&prefix)) {
+        if !covered.is_empty()
+            && self
+                .imported_ranges()
+                .all(|prefix| covered.contains(&prefix))
+        {
             there.insert(RulePeer::Elsewhere {
-                namespaces: Selector::default(),
+                namespaces: NormalizedSelector::default(),
                 pods: None,
             });
         }
-        Rule {
+        NormalizedRule {
             peers: Some(there),
             ports: rule.ports.clone(),
         }
@@ -198,13 +222,17 @@ impl Translation<'_> {
     }
 
     /// The pods at the provider of the namespaces that are selected here.
-    fn elsewhere(&self, namespaces: &Selector, pods: Option<&Selector>) -> Option<RulePeer> {
+    fn remote_pods_peer(
+        &self,
+        namespaces: &NormalizedSelector,
+        pods: Option<&NormalizedSelector>,
+    ) -> Option<RulePeer> {
         if !pods.is_none_or(is_known_there) {
             return None;
         }
-        if namespaces.is_everything() {
+        if namespaces.selects_everything() {
             return Some(RulePeer::Elsewhere {
-                namespaces: Selector::default(),
+                namespaces: NormalizedSelector::default(),
                 pods: pods.cloned(),
             });
         }
@@ -215,18 +243,18 @@ impl Translation<'_> {
                 .is_some_and(|labels| namespaces.matches(labels))
         };
         let names: Vec<&String> = self.seen.mapped.iter().filter(is_selected).collect();
-        let by_name = is_in(
+        let by_name = key_in_values(
             labels::HOME_NAMESPACE,
             names.iter().map(|name| name.as_str()),
         );
         (!names.is_empty()).then(|| RulePeer::Elsewhere {
-            namespaces: Selector([by_name].into()),
+            namespaces: NormalizedSelector([by_name].into()),
             pods: pods.cloned(),
         })
     }
 
     /// The addresses, as the provider sees them, of the selected pods that run elsewhere.
-    fn addresses(&mut self, peer: &RulePeer) -> Vec<RulePeer> {
+    fn remote_pod_addresses(&mut self, peer: &RulePeer) -> Vec<RulePeer> {
         let Some(maps) = self.seen.maps else {
             return Vec::new();
         };
@@ -240,7 +268,7 @@ impl Translation<'_> {
             .pairs()
             .filter(|(here, _)| whole.iter().any(|range| range.contains(&here.0)));
         let is_selected = |pod: &&&Pod| {
-            selects(
+            selects_pod(
                 peer,
                 self.namespace,
                 pod,
@@ -255,7 +283,7 @@ impl Translation<'_> {
             .flat_map(|pod| &pod.addresses);
         // The provider must not see the ranges at which we see its own pods.
         let single = addresses
-            .filter_map(|&address| Some(IpNet::from(maps.exported.there(Here(address))?.0)));
+            .filter_map(|&address| Some(IpNet::from(maps.exported.to_there(Here(address))?.0)));
         let blocks = IpNet::aggregate(&pairs.map(|(_, there)| there.0).chain(single).collect());
         if blocks.len() > self.room {
             self.narrowed = true;
@@ -264,13 +292,13 @@ impl Translation<'_> {
         self.room -= blocks.len();
         blocks
             .into_iter()
-            .filter_map(|cidr| Block::new(cidr, []))
+            .filter_map(|cidr| IpBlock::new(cidr, []))
             .map(RulePeer::Block)
             .collect()
     }
 
     /// Translates a range of addresses.
-    fn block(&self, block: &Block) -> Vec<RulePeer> {
+    fn translate_block(&self, block: &IpBlock) -> Vec<RulePeer> {
         let exported = || {
             self.seen
                 .maps
@@ -278,26 +306,28 @@ impl Translation<'_> {
                 .flat_map(|maps| maps.exported.pairs())
         };
         let moved = exported().filter_map(|(here, there)| {
-            let inner = block.within(&here.0)?;
+            let inner = block.part_within(&here.0)?;
             let moved = |one: &IpNet| {
                 IpNet::new(
-                    translate(one.network(), &here.0, &there.0)?,
+                    translate_address(one.network(), &here.0, &there.0)?,
                     one.prefix_len(),
                 )
                 .ok()
             };
             let except: Option<Vec<IpNet>> = inner.except.iter().map(moved).collect();
-            Block::new(moved(&inner.cidr)?, except?)
+            IpBlock::new(moved(&inner.cidr)?, except?)
         });
-        let ours = exported().map(|(here, _)| here.0).chain(self.imported());
+        let ours = exported()
+            .map(|(here, _)| here.0)
+            .chain(self.imported_ranges());
         moved
-            .chain(block.on_the_internet(ours))
+            .chain(block.part_on_internet(ours))
             .map(RulePeer::Block)
             .collect()
     }
 
     /// The ranges at which we see the provider's prefixes.
-    fn imported(&self) -> impl Iterator<Item = IpNet> + use<'_> {
+    fn imported_ranges(&self) -> impl Iterator<Item = IpNet> + use<'_> {
         self.seen
             .maps
             .into_iter()
@@ -310,7 +340,7 @@ impl Translation<'_> {
     fn resolves_names(&self, peer: &RulePeer) -> bool {
         let namespace = self.seen.namespaces.get(DNS_NAMESPACE);
         let (key, value) = DNS_LABEL;
-        let labels = Labels::from([(key.to_owned(), value.to_owned())]);
+        let labels = LabelMap::from([(key.to_owned(), value.to_owned())]);
         let usual = Pod {
             namespace: DNS_NAMESPACE.to_owned(),
             labels,
@@ -319,15 +349,15 @@ impl Translation<'_> {
         let known = self.seen.pods.iter().copied().filter(|pod| is_dns(pod));
         known
             .chain([&usual])
-            .any(|pod| selects(peer, self.namespace, pod, namespace))
+            .any(|pod| selects_pod(peer, self.namespace, pod, namespace))
     }
 }
 
 /// The rule for the provider's DNS instead of the one for our resolver, which listens at another
 /// port.
-fn dns(rule: &Rule) -> Rule {
-    let at_53 = |port: &Port| match port.port {
-        Some(PortNumber::Number(RESOLVER_PORT)) => Port {
+fn provider_dns_rule(rule: &NormalizedRule) -> NormalizedRule {
+    let at_53 = |port: &PolicyPort| match port.port {
+        Some(PortNumber::Number(RESOLVER_PORT)) => PolicyPort {
             port: Some(PortNumber::Number(DNS_PORT)),
             ..port.clone()
         },
@@ -337,19 +367,19 @@ fn dns(rule: &Rule) -> Rule {
         .ports
         .as_ref()
         .map(|ports| ports.iter().map(at_53).collect());
-    Rule {
-        peers: Some([RulePeer::dns()].into()),
+    NormalizedRule {
+        peers: Some([RulePeer::dns_pods()].into()),
         ports,
     }
 }
 
 fn selects_every_pod(peer: &RulePeer) -> bool {
     matches!(peer, RulePeer::Elsewhere { namespaces, pods }
-        if namespaces.is_everything() && pods.as_ref().is_none_or(Selector::is_everything))
+        if namespaces.selects_everything() && pods.as_ref().is_none_or(NormalizedSelector::selects_everything))
 }
 
 /// Whether this selects the same of our pods at the provider as here.
-fn is_known_there(pods: &Selector) -> bool {
+fn is_known_there(pods: &NormalizedSelector) -> bool {
     pods.0.iter().all(|one| is_label_of_remote_pod(key(one)))
 }
 

@@ -20,7 +20,7 @@ use liqo_api::short_hash;
 use serde_json::{Map, Value};
 
 use crate::dns_names::MAX_SUBDOMAIN_LEN;
-use crate::json::items;
+use crate::json::items_at;
 use crate::replica::kind::MAX_LEN;
 
 /// Number of bits of a hash.
@@ -28,14 +28,17 @@ const MAX_DEPTH: u32 = u64::BITS;
 
 /// The parts of a slice that travel, each with its name; one with the name of the slice, unless
 /// that is too long.
-pub(super) fn divided(name: &str, slice: &Map<String, Value>) -> Vec<(String, Map<String, Value>)> {
-    let room = room(slice);
-    let endpoints = endpoints(slice)
+pub(super) fn divide_slice(
+    name: &str,
+    slice: &Map<String, Value>,
+) -> Vec<(String, Map<String, Value>)> {
+    let room = endpoint_room(slice);
+    let endpoints = slice_endpoints(slice)
         .iter()
-        .map(|endpoint| (hash(endpoint), endpoint))
+        .map(|endpoint| (endpoint_hash(endpoint), endpoint))
         .collect();
     let mut parts = Vec::new();
-    divide(endpoints, room, String::new(), &mut parts);
+    divide_endpoints(endpoints, room, String::new(), &mut parts);
     let part = |(bits, endpoints): (String, Vec<&Value>)| {
         let mut part = slice.clone();
         part.insert(
@@ -49,18 +52,18 @@ pub(super) fn divided(name: &str, slice: &Map<String, Value>) -> Vec<(String, Ma
 
 /// The number of its first endpoints with which a slice is short enough.
 pub(super) fn endpoints_that_fit(slice: &Map<String, Value>) -> usize {
-    let mut room = room(slice);
+    let mut room = endpoint_room(slice);
     let fits = |endpoint: &&Value| {
         let len = stored_len(endpoint);
         let fits = len <= room;
         room = room.saturating_sub(len);
         fits
     };
-    endpoints(slice).iter().take_while(fits).count()
+    slice_endpoints(slice).iter().take_while(fits).count()
 }
 
 /// The bytes that the endpoints of a slice may take, with a comma for each.
-fn room(slice: &Map<String, Value>) -> usize {
+fn endpoint_room(slice: &Map<String, Value>) -> usize {
     let mut empty = slice.clone();
     empty.insert("endpoints".to_owned(), Value::Array(Vec::new()));
     MAX_LEN.saturating_sub(Value::from(empty).to_string().len())
@@ -70,16 +73,16 @@ fn stored_len(endpoint: &Value) -> usize {
     endpoint.to_string().len() + 1
 }
 
-fn endpoints(slice: &Map<String, Value>) -> &[Value] {
+fn slice_endpoints(slice: &Map<String, Value>) -> &[Value] {
     slice
         .get("endpoints")
         .and_then(Value::as_array)
         .map_or(&[], Vec::as_slice)
 }
 
-fn hash(endpoint: &Value) -> u64 {
+fn endpoint_hash(endpoint: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
-    items(endpoint, "/addresses")
+    items_at(endpoint, "/addresses")
         .iter()
         .filter_map(Value::as_str)
         .for_each(|address| address.hash(&mut hasher));
@@ -88,7 +91,7 @@ fn hash(endpoint: &Value) -> u64 {
 
 /// Adds the parts that hold these endpoints, which share these bits of their hashes. An endpoint
 /// alone is always a part.
-fn divide<'a>(
+fn divide_endpoints<'a>(
     endpoints: Vec<(u64, &'a Value)>,
     room: usize,
     bits: String,
@@ -114,8 +117,8 @@ fn divide<'a>(
     let (ones, zeros): (Vec<_>, Vec<_>) = endpoints
         .into_iter()
         .partition(|(hash, _)| hash >> depth & 1 == 1);
-    divide(zeros, room, format!("{bits}0"), parts);
-    divide(ones, room, format!("{bits}1"), parts);
+    divide_endpoints(zeros, room, format!("{bits}0"), parts);
+    divide_endpoints(ones, room, format!("{bits}1"), parts);
 }
 
 /// The name of a part. When a part is divided, the half with the bit 0 keeps its name.
@@ -155,7 +158,7 @@ mod tests {
     }
 
     fn parts(numbers: impl IntoIterator<Item = u32>) -> BTreeMap<String, Map<String, Value>> {
-        let divided = divided("web-x", &slice(numbers));
+        let divided = divide_slice("web-x", &slice(numbers));
         let (count, parts) = (divided.len(), BTreeMap::from_iter(divided));
         assert_eq!(parts.len(), count, "each part has a name of its own");
         parts
@@ -174,7 +177,7 @@ mod tests {
     fn a_thousand_endpoints_with_long_hostnames_travel_each_once_and_each_part_fits() {
         let all = parts(0..1000);
         let addresses = |part: &Map<String, Value>| -> Vec<String> {
-            endpoints(part)
+            slice_endpoints(part)
                 .iter()
                 .map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned())
                 .collect()
@@ -193,7 +196,7 @@ mod tests {
                 Value::from(part.clone()).to_string().len() <= MAX_LEN && is_subdomain(name),
                 "{name}"
             );
-            assert_eq!(endpoints_that_fit(part), endpoints(part).len());
+            assert_eq!(endpoints_that_fit(part), slice_endpoints(part).len());
             assert!(
                 part["ports"] == slice([])["ports"] && part["metadata"] == slice([])["metadata"]
             );
@@ -234,7 +237,7 @@ mod tests {
             "ports".into(),
             (0..100).map(|port| json!({ "name": format!("port-{port}"), "port": port, "protocol": "TCP" })).collect(),
         );
-        let parts = divided("web-x", &large);
+        let parts = divide_slice("web-x", &large);
         // They have the same addresses, so they cannot be divided; the provider takes as many as
         // fit.
         assert_eq!(parts.len(), 1);

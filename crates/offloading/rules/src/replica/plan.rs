@@ -8,16 +8,18 @@ use kube::{ResourceExt as _, core::DynamicObject};
 use liqo_api::{Exposure, annotations, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{set_at, text, value_at};
+use crate::json::{set_at, text_at, value_at};
 use crate::pod::usage::ConsumerPolicy;
-use crate::replica::kind::Kind;
-use crate::replica::source::{Problem, Source, fingerprint_of, travelling_fields};
+use crate::replica::kind::ReplicaKind;
+use crate::replica::source::{
+    ReplicaProblem, ReplicaSource, fields_fingerprint, travelling_fields,
+};
 use crate::replica::{exposure, service};
 
 /// The reduced form of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    pub kind: Kind,
+    pub kind: ReplicaKind,
     pub name: String,
     pub uid: String,
     /// Hash of its content.
@@ -39,7 +41,7 @@ pub struct Replica {
 
 impl Replica {
     /// Reduces an object of a mapped namespace.
-    pub fn of(kind: Kind, object: DynamicObject) -> Option<Self> {
+    pub fn from_object(kind: ReplicaKind, object: DynamicObject) -> Option<Self> {
         let (name, uid) = (object.name_any(), object.uid()?);
         let deleted = object.metadata.deletion_timestamp.is_some();
         let since = object
@@ -47,10 +49,11 @@ impl Replica {
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let (mut object, exposure) = exposure::as_made(kind, serde_json::to_value(object).ok()?);
-        if kind == Kind::Ingress {
+        let (mut object, exposure) =
+            exposure::as_written_by_liqo(kind, serde_json::to_value(object).ok()?);
+        if kind == ReplicaKind::Ingress {
             // Controllers of this cluster keep the annotations that they added.
-            let made = made_annotations(&object);
+            let made = annotations_from_home(&object);
             if let Some(all) = object
                 .pointer_mut("/metadata/annotations")
                 .and_then(Value::as_object_mut)
@@ -60,15 +63,18 @@ impl Replica {
         }
         let immutable = object.get("immutable") == Some(&Value::Bool(true));
         let mut fields = travelling_fields(kind, &object);
-        let content = matches!(kind, Kind::Service | Kind::Ingress)
+        let content = matches!(kind, ReplicaKind::Service | ReplicaKind::Ingress)
             .then(|| Value::from(fields.clone()).to_string().into());
         // These fields never travel. They make the fingerprint differ, so the replica is written
         // again without them.
-        if kind == Kind::Service {
-            fields.extend(service::foreign(&object));
+        if kind == ReplicaKind::Service {
+            fields.extend(service::provider_fields(&object));
         }
-        let (fingerprint, type_) = (fingerprint_of(fields), type_of(kind, &object).to_owned());
-        let family = service::first_family(&object).filter(|_| kind == Kind::Service);
+        let (fingerprint, type_) = (
+            fields_fingerprint(fields),
+            immutable_part(kind, &object).to_owned(),
+        );
+        let family = service::first_family(&object).filter(|_| kind == ReplicaKind::Service);
         Some(Self {
             kind,
             name,
@@ -87,25 +93,28 @@ impl Replica {
     /// Whether it must be deleted and created again to become this object. Ingresses may change
     /// between two named classes.
     pub fn must_be_recreated_for(&self, wanted: &Value) -> bool {
-        let class = exposure::class(self.kind, wanted);
+        let class = exposure::object_class(self.kind, wanted);
         let other_class = self
             .exposure
             .as_ref()
             .zip(class)
             .is_some_and(|(exposure, class)| {
                 let are_named = !exposure.class.is_empty() && !class.is_empty();
-                exposure.class != class && !(self.kind == Kind::Ingress && are_named)
+                exposure.class != class && !(self.kind == ReplicaKind::Ingress && are_named)
             });
         let other_family = self
             .family
             .zip(service::first_family(wanted))
             .is_some_and(|(family, wanted)| family != wanted);
-        self.immutable || type_of(self.kind, wanted) != self.type_ || other_class || other_family
+        self.immutable
+            || immutable_part(self.kind, wanted) != self.type_
+            || other_class
+            || other_family
     }
 }
 
 /// The annotations that came with the object from home.
-fn made_annotations(replica: &Value) -> BTreeSet<String> {
+fn annotations_from_home(replica: &Value) -> BTreeSet<String> {
     let said = replica
         .pointer("/metadata/annotations")
         .and_then(|all| all.get(annotations::TRAVELLED)?.as_str());
@@ -115,8 +124,8 @@ fn made_annotations(replica: &Value) -> BTreeSet<String> {
 
 /// The object that replaces the live one. Controllers of this cluster keep what they added:
 /// annotations, and finalizers, with which they clean up what they created for it.
-pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
-    let made = made_annotations(standing);
+pub fn replacement_object(standing: &Value, mut wanted: Value) -> Value {
+    let made = annotations_from_home(standing);
     let old = standing
         .pointer("/metadata/annotations")
         .and_then(Value::as_object)
@@ -141,13 +150,15 @@ pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
     set_at(&mut wanted, &["metadata", "annotations"], all);
     // So does the address that was given to a load balancer.
     let address = standing.pointer("/spec/loadBalancerIP");
-    if let Some(address) = address.filter(|_| text(&wanted, "/spec/type") == Some("LoadBalancer")) {
+    if let Some(address) =
+        address.filter(|_| text_at(&wanted, "/spec/type") == Some("LoadBalancer"))
+    {
         set_at(&mut wanted, &["spec", "loadBalancerIP"], address.clone());
     }
     // The default that the cluster filled in stays.
-    if let Some(kind) = Kind::of(&wanted)
-        && exposure::class(kind, &wanted) == Some("")
-        && let Some(class) = exposure::class(kind, standing).map(str::to_owned)
+    if let Some(kind) = ReplicaKind::of_object(&wanted)
+        && exposure::object_class(kind, &wanted) == Some("")
+        && let Some(class) = exposure::object_class(kind, standing).map(str::to_owned)
     {
         exposure::set_class(kind, &mut wanted, &class);
     }
@@ -156,43 +167,46 @@ pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
 
 /// The part of an object that can only be another one's: the type of a Secret, whether a Service is
 /// headless, the family of a slice.
-fn type_of(kind: Kind, object: &Value) -> &str {
+fn immutable_part(kind: ReplicaKind, object: &Value) -> &str {
     match kind {
-        Kind::ConfigMap | Kind::NetworkPolicy | Kind::PodDisruptionBudget | Kind::Ingress => "",
-        Kind::Secret => text(object, "/type").unwrap_or_default(),
-        Kind::Service => text(object, "/spec/clusterIP")
+        ReplicaKind::ConfigMap
+        | ReplicaKind::NetworkPolicy
+        | ReplicaKind::PodDisruptionBudget
+        | ReplicaKind::Ingress => "",
+        ReplicaKind::Secret => text_at(object, "/type").unwrap_or_default(),
+        ReplicaKind::Service => text_at(object, "/spec/clusterIP")
             .filter(|address| *address == "None")
             .unwrap_or_default(),
-        Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
+        ReplicaKind::EndpointSlice => text_at(object, "/addressType").unwrap_or_default(),
     }
 }
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum ReplicaStep {
     Delete(Replica),
     /// Create the replica of this source.
-    Create(Kind, Source),
+    Create(ReplicaKind, ReplicaSource),
     /// Change the replica of this source, or create it again if it may not be changed.
-    Change(Source, Replica),
+    Change(ReplicaSource, Replica),
     /// Report why the source has no replica, or `None` if it has one.
-    ReportProblem(Source, Option<Problem>),
+    ReportProblem(ReplicaSource, Option<ReplicaProblem>),
     /// Report under which addresses its replica is reached.
-    ReportExposure(Source, Option<Exposure>),
+    ReportExposure(ReplicaSource, Option<Exposure>),
     /// Report whether a node is being drained that has a pod which it selects.
-    ReportDraining(Source),
+    ReportDraining(ReplicaSource),
     /// The replica is gone: remove the source's finalizer, which is at this position.
-    Release(Source, usize),
+    Release(ReplicaSource, usize),
 }
 
 /// Gives each source whose content is not taken that of its replica, and applies the provider's
 /// limits to it. They may refuse the content of an Ingress, too.
-pub fn limited(
-    sources: Vec<Source>,
+pub fn limit_sources(
+    sources: Vec<ReplicaSource>,
     replicas: &[Replica],
-    limits: impl Fn(Source) -> Source,
-) -> Vec<Source> {
-    let former_content = |source: &Source| {
+    limits: impl Fn(ReplicaSource) -> ReplicaSource,
+) -> Vec<ReplicaSource> {
+    let former_content = |source: &ReplicaSource| {
         let is_its_own = |one: &&Replica| {
             Some(one.kind) == source.kind && one.name == source.name && !one.deleted
         };
@@ -201,7 +215,7 @@ pub fn limited(
             .as_ref()
             .and_then(|_| replicas.iter().find(is_its_own)?.content.as_deref())
     };
-    let limited = |source: Source| {
+    let limited = |source: ReplicaSource| {
         let limited = limits(source);
         match former_content(&limited) {
             Some(content) => limits(limited.with_former_content(content)),
@@ -217,42 +231,42 @@ pub fn limited(
 /// Deletes only replicas of the kinds in `complete`: all sources of these kinds are known. Waits
 /// for a replica that is being deleted already. Creates no replica of a kind that `policy` does not
 /// allow, but keeps an existing one current, because running pods may read it.
-pub fn plan(
-    sources: &[Source],
+pub fn plan_replicas(
+    sources: &[ReplicaSource],
     replicas: &[Replica],
-    complete: &BTreeSet<Kind>,
+    complete: &BTreeSet<ReplicaKind>,
     policy: Option<&ConsumerPolicy>,
-) -> Vec<Step> {
+) -> Vec<ReplicaStep> {
     // Several sources may name the same replica: the first one counts.
-    let mut sources: Vec<&Source> = sources.iter().collect();
+    let mut sources: Vec<&ReplicaSource> = sources.iter().collect();
     sources.sort_by(|one, other| one.key.cmp(&other.key));
-    let existing: HashMap<(Kind, &str), &Replica> = replicas
+    let existing: HashMap<(ReplicaKind, &str), &Replica> = replicas
         .iter()
         .map(|replica| ((replica.kind, replica.name.as_str()), replica))
         .collect();
-    let mut wanted: BTreeMap<(Kind, &str), &Source> = BTreeMap::new();
+    let mut wanted: BTreeMap<(ReplicaKind, &str), &ReplicaSource> = BTreeMap::new();
     let mut reports = Vec::new();
     for source in sources.iter().copied().filter(|source| !source.deleted) {
         let slot = source.kind.map(|kind| (kind, source.name.as_str()));
         let replica = slot.and_then(|slot| existing.get(&slot));
         let problem = source.problem.clone().or_else(|| {
             let slot = slot?;
-            refusal(
+            source_refusal(
                 wanted.get(&slot).copied(),
                 slot.0,
                 policy.filter(|_| replica.is_none() || !is_read_by_pods(slot.0)),
             )
         });
         if let Some(problem) = problem {
-            reports.extend(report(source, Some(problem)));
+            reports.extend(report_step(source, Some(problem)));
         } else if let Some(slot) = slot {
             wanted.insert(slot, source);
             if source.is_incomplete {
                 // Until it is whole, what is there stays.
             } else if source.refused.is_some() {
-                reports.extend(report(source, source.refused.clone()));
+                reports.extend(report_step(source, source.refused.clone()));
             } else if replica.is_some_and(|replica| replica.fingerprint == source.fingerprint) {
-                reports.extend(report(source, source.partial.clone()));
+                reports.extend(report_step(source, source.partial.clone()));
             }
         }
     }
@@ -270,78 +284,85 @@ pub fn plan(
             .filter(|replica| !replica.deleted);
         let exposure = replica.and_then(|replica| replica.exposure.clone());
         if source.reported_exposure != exposure {
-            reports.push(Step::ReportExposure(source.clone(), exposure));
+            reports.push(ReplicaStep::ReportExposure(source.clone(), exposure));
         }
     }
     let draining = sources
         .iter()
         .filter(|source| !source.deleted && source.is_draining != source.reported_draining);
-    reports.extend(draining.map(|source| Step::ReportDraining((*source).clone())));
+    reports.extend(draining.map(|source| ReplicaStep::ReportDraining((*source).clone())));
     let is_surplus = |replica: &&Replica| {
         !replica.deleted
             && complete.contains(&replica.kind)
             && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
     };
-    let mut steps: Vec<Step> = replicas
+    let mut steps: Vec<ReplicaStep> = replicas
         .iter()
         .filter(is_surplus)
-        .map(|replica| Step::Delete(replica.clone()))
+        .map(|replica| ReplicaStep::Delete(replica.clone()))
         .collect();
     for (slot, source) in wanted
         .iter()
         .filter(|(_, source)| source.refused.is_none() && !source.is_incomplete)
     {
         match existing.get(slot) {
-            None => steps.push(Step::Create(slot.0, (*source).clone())),
+            None => steps.push(ReplicaStep::Create(slot.0, (*source).clone())),
             Some(replica) if replica.fingerprint != source.fingerprint && !replica.deleted => {
-                steps.push(Step::Change((*source).clone(), (*replica).clone()));
+                steps.push(ReplicaStep::Change((*source).clone(), (*replica).clone()));
             }
             Some(_) => {}
         }
     }
     steps.extend(reports);
-    steps.extend(sources.iter().filter_map(|source| release(source)));
+    steps.extend(sources.iter().filter_map(|source| release_step(source)));
     steps
 }
 
 /// Whether running pods may read an object of this kind, so that it stays when the policy does not
 /// allow its kind any more.
-fn is_read_by_pods(kind: Kind) -> bool {
-    kind != Kind::PodDisruptionBudget
+fn is_read_by_pods(kind: ReplicaKind) -> bool {
+    kind != ReplicaKind::PodDisruptionBudget
 }
 
 /// The reason why a source without a problem of its own gets no replica: `first` has the name, or
 /// the policy does not allow the kind.
-fn refusal(first: Option<&Source>, kind: Kind, policy: Option<&ConsumerPolicy>) -> Option<Problem> {
+fn source_refusal(
+    first: Option<&ReplicaSource>,
+    kind: ReplicaKind,
+    policy: Option<&ConsumerPolicy>,
+) -> Option<ReplicaProblem> {
     if let Some(first) = first {
-        return Some(Problem::new(
+        return Some(ReplicaProblem::new(
             "NameTaken",
             format!("{} names the same object", first.key.name),
         ));
     }
     policy
-        .filter(|policy| !policy.reflects(kind))
-        .map(|policy| Problem::not_allowed(kind, &policy.name))
+        .filter(|policy| !policy.allows_kind(kind))
+        .map(|policy| ReplicaProblem::not_allowed(kind, &policy.name))
 }
 
-fn report(source: &Source, problem: Option<Problem>) -> Option<Step> {
-    (source.reported != problem).then(|| Step::ReportProblem(source.clone(), problem))
+fn report_step(source: &ReplicaSource, problem: Option<ReplicaProblem>) -> Option<ReplicaStep> {
+    (source.reported != problem).then(|| ReplicaStep::ReportProblem(source.clone(), problem))
 }
 
 /// The steps while the mapped namespace does not exist.
-pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
-    let waits =
-        |source: &&Source| !source.deleted && matches!(source.kind, None | Some(Kind::ConfigMap));
+pub fn plan_without_namespace(sources: &[ReplicaSource], why: &str) -> Vec<ReplicaStep> {
+    let waits = |source: &&ReplicaSource| {
+        !source.deleted && matches!(source.kind, None | Some(ReplicaKind::ConfigMap))
+    };
     let reports = sources.iter().filter(waits).filter_map(|source| {
         let problem = source.problem.clone().or(source.refused.clone());
-        let problem = problem.unwrap_or_else(|| Problem::new("NamespaceNotReady", why));
-        report(source, Some(problem))
+        let problem = problem.unwrap_or_else(|| ReplicaProblem::new("NamespaceNotReady", why));
+        report_step(source, Some(problem))
     });
-    reports.chain(sources.iter().filter_map(release)).collect()
+    reports
+        .chain(sources.iter().filter_map(release_step))
+        .collect()
 }
 
-fn release(source: &Source) -> Option<Step> {
-    Some(Step::Release(
+fn release_step(source: &ReplicaSource) -> Option<ReplicaStep> {
+    Some(ReplicaStep::Release(
         source.clone(),
         source.finalizer.filter(|_| source.deleted)?,
     ))
@@ -349,7 +370,13 @@ fn release(source: &Source) -> Option<Step> {
 
 /// The replica with this content. It gets none of the consumer's labels, because programs of this
 /// cluster may act on labelled objects.
-pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &str) -> Value {
+pub fn replica_object(
+    kind: ReplicaKind,
+    content: &Value,
+    name: &str,
+    namespace: &str,
+    home: &str,
+) -> Value {
     let mut replica = travelling_fields(kind, content);
     replica.insert("apiVersion".into(), kind.api_version().into());
     replica.insert("kind".into(), kind.name().into());
@@ -367,16 +394,16 @@ pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &
     ] {
         all.insert(label.into(), value.into());
     }
-    if kind == Kind::EndpointSlice {
+    if kind == ReplicaKind::EndpointSlice {
         all.insert(service::MANAGED_BY.into(), "liqo".into());
     }
-    let class = exposure::class(kind, content).map(str::to_owned);
+    let class = exposure::object_class(kind, content).map(str::to_owned);
     replica.insert(
         "metadata".into(),
         json!({ "name": name, "namespace": namespace, "labels": all }),
     );
     let mut replica = Value::from(replica);
-    if let Some(target) = service::external_name(content).filter(|_| kind == Kind::Service) {
+    if let Some(target) = service::external_name(content).filter(|_| kind == ReplicaKind::Service) {
         set_at(
             &mut replica,
             &["metadata", "annotations"],

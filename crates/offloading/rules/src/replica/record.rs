@@ -26,14 +26,14 @@ use liqo_api::{
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Map, Value, json};
 
-use crate::json::{fingerprint, items, set_at, text};
+use crate::json::{items_at, json_fingerprint, set_at, text_at};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
-use crate::pod::local_status::cut;
+use crate::pod::local_status::truncate_text;
 use crate::pod::references::ROOT_CA;
 use crate::replica::chunk::Chunk;
-use crate::replica::kind::{Kind, SECRET_TYPES};
+use crate::replica::kind::{ReplicaKind, SECRET_TYPES};
 use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
 
@@ -53,7 +53,7 @@ const SELECTING_CONTROLLER: &str = "endpointslice-controller.k8s.io";
 const NAMED_ADDRESSES: usize = 2;
 
 /// The text of an event about these addresses of a Service, which are none of pods.
-pub fn no_pod_at(addresses: &BTreeSet<IpAddr>, cluster: &str) -> String {
+pub fn no_pod_message(addresses: &BTreeSet<IpAddr>, cluster: &str) -> String {
     let named: Vec<String> = addresses
         .iter()
         .take(NAMED_ADDRESSES)
@@ -72,20 +72,20 @@ pub fn no_pod_at(addresses: &BTreeSet<IpAddr>, cluster: &str) -> String {
 /// Whether a `ConfigMap` or Secret that a pod names travels with it. In a namespace of one of our
 /// consumers whose pods run at a provider of ours, only what that consumer sent does: everything
 /// else there belongs to this cluster.
-pub fn travels_on(object: &impl Resource, is_lent_on: bool) -> bool {
+pub fn travels_with_pods(object: &impl Resource, is_lent_on: bool) -> bool {
     !is_lent_on || is_replica(object)
 }
 
 /// An object at home that is reflected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    pub kind: Kind,
+    pub kind: ReplicaKind,
     pub namespace: String,
     pub name: String,
 }
 
 impl Reference {
-    pub fn new(kind: Kind, key: &Key) -> Self {
+    pub fn new(kind: ReplicaKind, key: &Key) -> Self {
         Self {
             kind,
             namespace: key.namespace.clone(),
@@ -98,12 +98,12 @@ impl Reference {
     }
 
     /// Every object that travels for a pod: those that it expects, and the CA of this cluster.
-    pub fn all(pod: &LocalPod) -> Vec<Self> {
+    pub fn all_of_pod(pod: &LocalPod) -> Vec<Self> {
         let mut all = Self::expected_by(pod);
         // The pod may also name it.
         if pod.finds_ca && !pod.refs.config_maps.contains(ROOT_CA) {
             all.push(Self {
-                kind: Kind::ConfigMap,
+                kind: ReplicaKind::ConfigMap,
                 namespace: pod.key.namespace.clone(),
                 name: ROOT_CA.to_owned(),
             });
@@ -114,75 +114,76 @@ impl Reference {
     /// The objects that a pod names, and its Secret for the API server: its owner is told if one of
     /// them does not travel.
     pub fn expected_by(pod: &LocalPod) -> Vec<Self> {
-        let of = |kind: Kind| {
+        let of = |kind: ReplicaKind| {
             move |name: &String| Self {
                 kind,
                 namespace: pod.key.namespace.clone(),
                 name: name.clone(),
             }
         };
-        let config_maps = pod.refs.config_maps.iter().map(of(Kind::ConfigMap));
+        let config_maps = pod.refs.config_maps.iter().map(of(ReplicaKind::ConfigMap));
         let of_api_server = matches!(pod.api_server, ApiServerChoice::Home { .. })
             .then(|| Self::of_api_server(pod));
         config_maps
-            .chain(pod.refs.secrets.iter().map(of(Kind::Secret)))
+            .chain(pod.refs.secrets.iter().map(of(ReplicaKind::Secret)))
             .chain(of_api_server)
             .collect()
     }
 
     /// The objects without which no container of a pod starts.
     pub fn needed_by(pod: &LocalPod) -> Vec<Self> {
-        let of = |kind: Kind| {
+        let of = |kind: ReplicaKind| {
             move |name: &String| Self {
                 kind,
                 namespace: pod.key.namespace.clone(),
                 name: name.clone(),
             }
         };
-        let config_maps = pod.needs.config_maps.iter().map(of(Kind::ConfigMap));
+        let config_maps = pod.needs.config_maps.iter().map(of(ReplicaKind::ConfigMap));
         config_maps
-            .chain(pod.needs.secrets.iter().map(of(Kind::Secret)))
+            .chain(pod.needs.secrets.iter().map(of(ReplicaKind::Secret)))
             .collect()
     }
 
     /// The Secret with which a pod uses our API server; it exists at the provider only.
     pub fn of_api_server(pod: &LocalPod) -> Self {
         Self {
-            kind: Kind::Secret,
+            kind: ReplicaKind::Secret,
             namespace: pod.key.namespace.clone(),
-            name: api_server::secret(&pod.uid),
+            name: api_server::api_server_secret_name(&pod.uid),
         }
     }
 
     /// UID of the pod for which this is the Secret of [`Self::of_api_server`].
-    pub fn is_for_api_server(&self) -> Option<&str> {
-        api_server::pod_of(&self.name).filter(|_| self.kind == Kind::Secret)
+    pub fn api_server_pod_uid(&self) -> Option<&str> {
+        api_server::pod_uid_of_secret(&self.name).filter(|_| self.kind == ReplicaKind::Secret)
     }
 
     /// Whether this object travels for the pod.
     pub fn is_named_by(&self, pod: &LocalPod) -> bool {
         let names = match self.kind {
-            Kind::ConfigMap => &pod.refs.config_maps,
-            Kind::Secret => &pod.refs.secrets,
-            Kind::Service
-            | Kind::EndpointSlice
-            | Kind::Ingress
-            | Kind::NetworkPolicy
-            | Kind::PodDisruptionBudget => {
+            ReplicaKind::ConfigMap => &pod.refs.config_maps,
+            ReplicaKind::Secret => &pod.refs.secrets,
+            ReplicaKind::Service
+            | ReplicaKind::EndpointSlice
+            | ReplicaKind::Ingress
+            | ReplicaKind::NetworkPolicy
+            | ReplicaKind::PodDisruptionBudget => {
                 return false;
             }
         };
-        let is_root_ca = pod.finds_ca && self.kind == Kind::ConfigMap && self.name == ROOT_CA;
+        let is_root_ca =
+            pod.finds_ca && self.kind == ReplicaKind::ConfigMap && self.name == ROOT_CA;
         let names_it =
-            names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid) || is_root_ca;
+            names.contains(&self.name) || self.api_server_pod_uid() == Some(&pod.uid) || is_root_ca;
         pod.key.namespace == self.namespace && names_it
     }
 
     /// The same for this object inside a record, which may be a part of the object at home.
     #[must_use]
-    pub fn part(&self, object: &Value) -> Self {
-        let name = text(object, "/metadata/name").unwrap_or(&self.name);
-        let chunk = Chunk::of_object(object).and_then(|chunk| chunk.own_name(name));
+    pub fn for_part(&self, object: &Value) -> Self {
+        let name = text_at(object, "/metadata/name").unwrap_or(&self.name);
+        let chunk = Chunk::from_object(object).and_then(|chunk| chunk.own_name(name));
         Self {
             name: chunk.unwrap_or_else(|| name.to_owned()),
             ..self.clone()
@@ -190,7 +191,7 @@ impl Reference {
     }
 
     /// The name of its record in the tenant namespace.
-    pub fn record(&self) -> String {
+    pub fn record_name(&self) -> String {
         let kind = self.kind.name().to_lowercase();
         format!(
             "{kind}-{}",
@@ -223,22 +224,22 @@ pub struct ReflectionRecord {
 
 impl ReflectionRecord {
     /// Reduces a record; `None` if it is not one of ours.
-    pub fn of_object(object: ReflectedObject) -> Option<Self> {
-        let content = record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?;
-        let name = text(&content, "/metadata/name")?.to_owned();
-        let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
+    pub fn from_object(object: ReflectedObject) -> Option<Self> {
+        let content = record_text::parse_object(&object.spec.object, MAX_OBJECT_LEN).ok()?;
+        let name = text_at(&content, "/metadata/name")?.to_owned();
+        let kind = ReplicaKind::of_object(&content).filter(|kind| *kind != ReplicaKind::Secret)?;
         let home_name = object
             .metadata
             .annotations
             .as_ref()
             .and_then(|all| all.get(annotations::HOME_NAME));
         let slice = home_name
-            .filter(|slice| kind == Kind::EndpointSlice && **slice != name)
+            .filter(|slice| kind == ReplicaKind::EndpointSlice && **slice != name)
             .cloned();
         let part = slice
             .as_ref()
             .map(|_| name.clone())
-            .or_else(|| Chunk::of_object(&content)?.own_name(&name));
+            .or_else(|| Chunk::from_object(&content)?.own_name(&name));
         let name = slice.unwrap_or(name);
         let reference = Reference {
             kind,
@@ -253,13 +254,13 @@ impl ReflectionRecord {
         // Before the namespace exists no pod can run there, and the pod itself reports that.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| {
-            problem(&format!("{reason}: {message}"), kind, &reference.name)
+            problem_message(&format!("{reason}: {message}"), kind, &reference.name)
         });
         let is_draining = object.status.as_ref().is_some_and(|status| status.draining);
         let exposure = object
             .status
-            .and_then(|status| exposure::clean(status.exposure?));
-        let fingerprint = fingerprint(&content);
+            .and_then(|status| exposure::valid_exposure(status.exposure?));
+        let fingerprint = json_fingerprint(&content);
         Some(Self {
             reference,
             part,
@@ -286,7 +287,7 @@ impl ReflectionRecord {
         clippy::needless_pass_by_value,
         reason = "what a watch's reduction takes"
     )]
-    pub fn of_secret(secret: Secret) -> Option<Self> {
+    pub fn from_secret(secret: Secret) -> Option<Self> {
         let namespace = secret
             .metadata
             .labels
@@ -305,9 +306,9 @@ impl ReflectionRecord {
             .annotations
             .as_ref()?
             .get(annotations::NOT_REFLECTED);
-        let problem = said.map(|said| problem(said, Kind::Secret, &name));
+        let problem = said.map(|said| problem_message(said, ReplicaKind::Secret, &name));
         let reference = Reference {
-            kind: Kind::Secret,
+            kind: ReplicaKind::Secret,
             namespace,
             name,
         };
@@ -319,7 +320,7 @@ impl ReflectionRecord {
             .and_then(|at| at.parse().ok());
         let fingerprint = fingerprint_of_secret(&secret);
         let (exposure, is_draining) = (None, false);
-        let part = Chunk::of_secret(&secret).and_then(|chunk| chunk.own_name(&reference.name));
+        let part = Chunk::from_secret(&secret).and_then(|chunk| chunk.own_name(&reference.name));
         Some(Self {
             reference,
             part,
@@ -365,8 +366,8 @@ impl ReflectionRecord {
 
 /// The provider's message about an object, by the name that it has here. Only `NameTaken` keeps the
 /// name there: its reader has to find that object.
-fn problem(said: &str, kind: Kind, name: &str) -> String {
-    let said = cut(said);
+fn problem_message(said: &str, kind: ReplicaKind, name: &str) -> String {
+    let said = truncate_text(said);
     if said.starts_with(OffloadedReason::NameTaken.as_str()) {
         said
     } else {
@@ -375,7 +376,7 @@ fn problem(said: &str, kind: Kind, name: &str) -> String {
 }
 
 /// The object inside the record of a `ConfigMap`; `None` if it does not travel.
-pub fn object_of(map: &ConfigMap) -> Value {
+pub fn config_map_object(map: &ConfigMap) -> Value {
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -389,7 +390,7 @@ pub fn object_of(map: &ConfigMap) -> Value {
 }
 
 /// The name, labels and annotations that travel.
-fn described(meta: &ObjectMeta) -> Value {
+fn travelling_metadata(meta: &ObjectMeta) -> Value {
     let own = |key: &str| {
         key.split_once('/')
             .is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN))
@@ -419,21 +420,24 @@ impl LocalService {
         clippy::needless_pass_by_value,
         reason = "what a watch's reduction takes"
     )]
-    pub fn of(service: Service) -> Option<Self> {
+    pub fn from_service(service: Service) -> Option<Self> {
         let whole = serde_json::to_value(&service)
             .ok()
             .filter(|_| is_reflected(&service))?;
-        let mut object = service::leaving(&whole);
-        object.insert("apiVersion".into(), Kind::Service.api_version().into());
-        object.insert("kind".into(), Kind::Service.name().into());
-        object.insert("metadata".into(), described(&service.metadata));
+        let mut object = service::outgoing_service(&whole);
+        object.insert(
+            "apiVersion".into(),
+            ReplicaKind::Service.api_version().into(),
+        );
+        object.insert("kind".into(), ReplicaKind::Service.name().into());
+        object.insert("metadata".into(), travelling_metadata(&service.metadata));
         Some(Self {
             is_allowed: is_allowed(&service),
             text: Value::from(object).to_string().into(),
         })
     }
 
-    pub fn object(&self) -> Option<Value> {
+    pub fn to_object(&self) -> Option<Value> {
         serde_json::from_str(&self.text).ok()
     }
 }
@@ -454,25 +458,30 @@ impl LocalIngress {
         clippy::needless_pass_by_value,
         reason = "what a watch's reduction takes"
     )]
-    pub fn of(ingress: Ingress) -> Option<Self> {
+    pub fn from_ingress(ingress: Ingress) -> Option<Self> {
         let mut whole = serde_json::to_value(&ingress)
             .ok()
             .filter(|_| !is_denied(&ingress))?;
-        match exposure::request(&whole) {
-            exposure::Request::Nothing => return None,
+        match exposure::exposure_request(&whole) {
+            exposure::ExposureRequest::Nothing => return None,
             // An annotation that restricts access here may mean nothing there.
-            exposure::Request::Any if ingress::is_guarded(&whole) => return None,
-            exposure::Request::Class(class) => {
-                exposure::set_class(Kind::Ingress, &mut whole, &class);
+            exposure::ExposureRequest::Any if ingress::is_guarded(&whole) => return None,
+            exposure::ExposureRequest::Class(class) => {
+                exposure::set_class(ReplicaKind::Ingress, &mut whole, &class);
             }
-            exposure::Request::Any => exposure::set_class(Kind::Ingress, &mut whole, ""),
+            exposure::ExposureRequest::Any => {
+                exposure::set_class(ReplicaKind::Ingress, &mut whole, "")
+            }
         }
-        let mut object = ingress::ingress(&whole);
-        object.insert("apiVersion".into(), Kind::Ingress.api_version().into());
-        object.insert("kind".into(), Kind::Ingress.name().into());
-        object.insert("metadata".into(), described(&ingress.metadata));
+        let mut object = ingress::travelling_ingress(&whole);
+        object.insert(
+            "apiVersion".into(),
+            ReplicaKind::Ingress.api_version().into(),
+        );
+        object.insert("kind".into(), ReplicaKind::Ingress.name().into());
+        object.insert("metadata".into(), travelling_metadata(&ingress.metadata));
         let object = Value::from(object);
-        let secrets = ingress::secrets(&object);
+        let secrets = ingress::secret_names(&object);
         Some(Self {
             is_allowed: is_allowed(&ingress),
             secrets,
@@ -480,7 +489,7 @@ impl LocalIngress {
         })
     }
 
-    pub fn object(&self) -> Option<Value> {
+    pub fn to_object(&self) -> Option<Value> {
         serde_json::from_str(&self.text).ok()
     }
 }
@@ -502,7 +511,7 @@ impl LocalSlice {
         clippy::needless_pass_by_value,
         reason = "what a watch's reduction takes"
     )]
-    pub fn of(slice: EndpointSlice) -> Option<Self> {
+    pub fn from_endpoint_slice(slice: EndpointSlice) -> Option<Self> {
         let whole = serde_json::to_value(&slice)
             .ok()
             .filter(|_| !is_denied(&slice))?;
@@ -523,9 +532,9 @@ impl LocalSlice {
     /// The addresses of its endpoints, as this cluster sees them.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        let addresses = items(&whole, "/endpoints")
+        let addresses = items_at(&whole, "/endpoints")
             .iter()
-            .flat_map(|endpoint| items(endpoint, "/addresses"));
+            .flat_map(|endpoint| items_at(endpoint, "/addresses"));
         addresses
             .filter_map(|address| address.as_str()?.parse().ok())
             .collect()
@@ -533,7 +542,7 @@ impl LocalSlice {
 
     /// The objects inside its records, with the addresses as the peer sees them: usually one, more
     /// if that would be too long, none if the peer sees no address.
-    pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Vec<Value> {
+    pub fn objects_for_peer(&self, name: &str, maps: &PeerMaps) -> Vec<Value> {
         let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
         let seen = service::endpoint_slice(&whole, |address| {
             maps.seen_there(Here(address)).map(|there| there.0)
@@ -543,13 +552,13 @@ impl LocalSlice {
             set_at(
                 &mut object,
                 &["apiVersion"],
-                Kind::EndpointSlice.api_version(),
+                ReplicaKind::EndpointSlice.api_version(),
             );
-            set_at(&mut object, &["kind"], Kind::EndpointSlice.name());
+            set_at(&mut object, &["kind"], ReplicaKind::EndpointSlice.name());
             set_at(&mut object, &["metadata", "name"], name);
             object
         };
-        parts::divided(name, &seen)
+        parts::divide_slice(name, &seen)
             .into_iter()
             .map(object)
             .collect()
@@ -561,12 +570,12 @@ pub fn record_of(
     reference: &Reference,
     object: &Value,
 ) -> Result<ReflectedObject, RecordTextError> {
-    let part = reference.part(object);
-    let object = record_text::write(object, MAX_OBJECT_LEN)?;
+    let part = reference.for_part(object);
+    let object = record_text::print_object(object, MAX_OBJECT_LEN)?;
     Ok(ReflectedObject {
         metadata: ObjectMeta {
-            name: Some(part.record()),
-            ..metadata(reference)
+            name: Some(part.record_name()),
+            ..record_metadata(reference)
         },
         spec: ReflectedObjectSpec {
             namespace: reference.namespace.clone(),
@@ -577,7 +586,7 @@ pub fn record_of(
 }
 
 /// The type of the record and of the replica of a Secret with this type. Both sides ask this.
-pub(super) fn type_that_travels(type_: Option<&str>) -> &'static str {
+pub(super) fn travelling_type(type_: Option<&str>) -> &'static str {
     let [opaque, ..] = SECRET_TYPES;
     SECRET_TYPES
         .into_iter()
@@ -628,17 +637,17 @@ pub fn record_of_secret(reference: &Reference, secret: &Secret) -> Option<Secret
         return None;
     }
     Some(Secret {
-        metadata: metadata(reference),
-        type_: Some(type_that_travels(secret.type_.as_deref()).to_owned()),
+        metadata: record_metadata(reference),
+        type_: Some(travelling_type(secret.type_.as_deref()).to_owned()),
         data: secret.data.clone(),
         ..Secret::default()
     })
 }
 
-fn metadata(reference: &Reference) -> ObjectMeta {
+fn record_metadata(reference: &Reference) -> ObjectMeta {
     let text = str::to_owned;
     ObjectMeta {
-        name: Some(reference.record()),
+        name: Some(reference.record_name()),
         labels: Some(
             [
                 (text(labels::MANAGED), text("true")),
@@ -673,9 +682,9 @@ pub fn fingerprint_of_secret(secret: &Secret) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::source::Source;
+    use crate::replica::source::ReplicaSource;
 
-    fn reference(kind: Kind, name: &str) -> Reference {
+    fn reference(kind: ReplicaKind, name: &str) -> Reference {
         Reference {
             kind,
             namespace: "demo".into(),
@@ -684,7 +693,7 @@ mod tests {
     }
 
     fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
-        record_of(reference, &object_of(map)).unwrap()
+        record_of(reference, &config_map_object(map)).unwrap()
     }
 
     fn config_map(value: Value) -> ConfigMap {
@@ -701,27 +710,27 @@ mod tests {
             secret(json!({})),
             secret(json!({ labels::REFLECTED: "true" })),
         );
-        assert!(travels_on(&own, false) && !travels_on(&own, true));
-        assert!(travels_on(&replica, true));
+        assert!(travels_with_pods(&own, false) && !travels_with_pods(&own, true));
+        assert!(travels_with_pods(&replica, true));
     }
 
     #[test]
     fn records_of_different_objects_have_different_names() {
         let names: std::collections::BTreeSet<String> = [
-            reference(Kind::ConfigMap, "a"),
-            reference(Kind::Secret, "a"),
-            reference(Kind::ConfigMap, "b"),
+            reference(ReplicaKind::ConfigMap, "a"),
+            reference(ReplicaKind::Secret, "a"),
+            reference(ReplicaKind::ConfigMap, "b"),
         ]
         .iter()
         .chain([
             &Reference {
                 namespace: "other".into(),
-                ..reference(Kind::ConfigMap, "a")
+                ..reference(ReplicaKind::ConfigMap, "a")
             },
-            &reference(Kind::Service, "a"),
-            &reference(Kind::EndpointSlice, "a"),
+            &reference(ReplicaKind::Service, "a"),
+            &reference(ReplicaKind::EndpointSlice, "a"),
         ])
-        .map(Reference::record)
+        .map(Reference::record_name)
         .collect();
         assert_eq!(names.len(), 6);
         assert!(names.iter().all(|name| name.len() <= 63));
@@ -733,7 +742,7 @@ mod tests {
             let injected = json!({ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": {} }] } });
             let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
                 "spec": { "containers": [], "volumes": [injected, more] } });
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(pod).unwrap(),
                 &Key::new("provider", "node"),
             )
@@ -743,7 +752,7 @@ mod tests {
             of(json!({ "name": "v" })),
             of(json!({ "name": "v", "configMap": { "name": ROOT_CA } })),
         );
-        let ca = reference(Kind::ConfigMap, ROOT_CA);
+        let ca = reference(ReplicaKind::ConfigMap, ROOT_CA);
         assert!(
             ca.is_named_by(&pod)
                 && !Reference {
@@ -753,11 +762,14 @@ mod tests {
                 .is_named_by(&pod)
         );
         assert_eq!(
-            (Reference::all(&pod), Reference::expected_by(&pod)),
+            (Reference::all_of_pod(&pod), Reference::expected_by(&pod)),
             (vec![ca.clone()], vec![])
         );
         assert_eq!(
-            (Reference::all(&naming), Reference::expected_by(&naming)),
+            (
+                Reference::all_of_pod(&naming),
+                Reference::expected_by(&naming)
+            ),
             (vec![ca.clone()], vec![ca])
         );
         assert!(Reference::needed_by(&pod).is_empty());
@@ -767,24 +779,24 @@ mod tests {
     fn a_pod_names_what_it_reads_and_only_in_its_namespace() {
         let pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
             "spec": {"containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "m"}}]}]}});
-        let pod = LocalPod::of(
+        let pod = LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("p", "default"),
         )
         .unwrap();
         assert_eq!(
-            Reference::all(&pod),
+            Reference::all_of_pod(&pod),
             [
-                reference(Kind::ConfigMap, "m"),
-                reference(Kind::Secret, "s")
+                reference(ReplicaKind::ConfigMap, "m"),
+                reference(ReplicaKind::Secret, "s")
             ]
         );
-        assert!(reference(Kind::Secret, "s").is_named_by(&pod));
-        assert!(!reference(Kind::ConfigMap, "s").is_named_by(&pod));
+        assert!(reference(ReplicaKind::Secret, "s").is_named_by(&pod));
+        assert!(!reference(ReplicaKind::ConfigMap, "s").is_named_by(&pod));
         assert!(
             !Reference {
                 namespace: "other".into(),
-                ..reference(Kind::Secret, "s")
+                ..reference(ReplicaKind::Secret, "s")
             }
             .is_named_by(&pod)
         );
@@ -796,13 +808,13 @@ mod tests {
             json!({"metadata": {"name": "m", "labels": {"z": "1", "a": "2"}}, "data": {"y": "1", "b": "2"},
             "binaryData": {"x": "AAEC"}}),
         );
-        let record = record_of_config_map(&reference(Kind::ConfigMap, "m"), &map);
-        let read = ReflectionRecord::of_object(
+        let record = record_of_config_map(&reference(ReplicaKind::ConfigMap, "m"), &map);
+        let read = ReflectionRecord::from_object(
             serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap(),
         )
         .unwrap();
-        assert_eq!(read.reference, reference(Kind::ConfigMap, "m"));
-        assert_eq!(read.fingerprint, fingerprint(&object_of(&map)));
+        assert_eq!(read.reference, reference(ReplicaKind::ConfigMap, "m"));
+        assert_eq!(read.fingerprint, json_fingerprint(&config_map_object(&map)));
         assert!(
             record.spec.object.contains(r#""binaryData":{"x":"AAEC"}"#),
             "{}",
@@ -814,14 +826,17 @@ mod tests {
     fn order_does_not_matter_and_content_does() {
         let one = json!({"data": {"a": "1", "b": "2"}});
         assert_eq!(
-            fingerprint(&one),
-            fingerprint(&json!({"data": {"b": "2", "a": "1"}}))
+            json_fingerprint(&one),
+            json_fingerprint(&json!({"data": {"b": "2", "a": "1"}}))
         );
         assert_ne!(
-            fingerprint(&one),
-            fingerprint(&json!({"data": {"a": "1", "b": "3"}}))
+            json_fingerprint(&one),
+            json_fingerprint(&json!({"data": {"a": "1", "b": "3"}}))
         );
-        assert_ne!(fingerprint(&one), fingerprint(&json!({"data": {"a": "1"}})));
+        assert_ne!(
+            json_fingerprint(&one),
+            json_fingerprint(&json!({"data": {"a": "1"}}))
+        );
     }
 
     #[test]
@@ -831,7 +846,7 @@ mod tests {
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "immutable": true}),
         );
         assert_eq!(
-            object_of(&map),
+            config_map_object(&map),
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {}})
         );
     }
@@ -844,16 +859,16 @@ mod tests {
             immutable: Some(true),
             ..Secret::default()
         };
-        let record = record_of_secret(&reference(Kind::Secret, "s"), &secret).unwrap();
+        let record = record_of_secret(&reference(ReplicaKind::Secret, "s"), &secret).unwrap();
         assert_eq!(
             (record.type_.as_deref(), record.immutable),
             (Some("kubernetes.io/tls"), None)
         );
-        let record = ReflectionRecord::of_secret(record).unwrap();
+        let record = ReflectionRecord::from_secret(record).unwrap();
         assert_eq!(
             record,
             ReflectionRecord {
-                reference: reference(Kind::Secret, "s"),
+                reference: reference(ReplicaKind::Secret, "s"),
                 part: None,
                 fingerprint: fingerprint_of_secret(&secret),
                 terminating: false,
@@ -873,18 +888,18 @@ mod tests {
         );
         let map = |reason: &str| {
             let mut record = record_of_config_map(
-                &reference(Kind::ConfigMap, "m"),
+                &reference(ReplicaKind::ConfigMap, "m"),
                 &config_map(json!({"metadata": {"name": "m"}})),
             );
             record.status =
                 serde_json::from_value(json!({"reason": reason, "message": said})).unwrap();
-            ReflectionRecord::of_object(record).unwrap().problem
+            ReflectionRecord::from_object(record).unwrap().problem
         };
         assert_eq!(map(name), Some(format!("{name}: {said}")));
         assert_eq!(map("NamespaceNotReady"), None);
-        let there = replica_name(Kind::Secret, "s");
+        let there = replica_name(ReplicaKind::Secret, "s");
         let mut record =
-            record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+            record_of_secret(&reference(ReplicaKind::Secret, "s"), &Secret::default()).unwrap();
         let mut says = |said: &str| {
             record
                 .metadata
@@ -892,7 +907,7 @@ mod tests {
                 .as_mut()
                 .unwrap()
                 .insert(annotations::NOT_REFLECTED.into(), said.into());
-            ReflectionRecord::of_secret(record.clone())
+            ReflectionRecord::from_secret(record.clone())
                 .unwrap()
                 .problem
                 .unwrap()
@@ -904,9 +919,11 @@ mod tests {
         let taken = format!("NameTaken: the provider has a Secret {there} of another owner");
         assert_eq!(says(&taken), taken, "whoever removes it has to find it");
         let mut record =
-            record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+            record_of_secret(&reference(ReplicaKind::Secret, "s"), &Secret::default()).unwrap();
         assert_eq!(
-            ReflectionRecord::of_secret(record.clone()).unwrap().problem,
+            ReflectionRecord::from_secret(record.clone())
+                .unwrap()
+                .problem,
             None
         );
         record.metadata.annotations.as_mut().unwrap().insert(
@@ -914,7 +931,7 @@ mod tests {
             "Invalid: too long".into(),
         );
         assert_eq!(
-            ReflectionRecord::of_secret(record)
+            ReflectionRecord::from_secret(record)
                 .unwrap()
                 .problem
                 .as_deref(),
@@ -926,12 +943,12 @@ mod tests {
     fn a_provider_that_says_much_of_a_record_is_not_remembered_in_full() {
         let much = "x".repeat(256 * 1024);
         let mut map = record_of_config_map(
-            &reference(Kind::ConfigMap, "m"),
+            &reference(ReplicaKind::ConfigMap, "m"),
             &config_map(json!({"metadata": {"name": "m"}})),
         );
         map.status = serde_json::from_value(json!({"reason": "Invalid", "message": much})).unwrap();
         let mut secret =
-            record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+            record_of_secret(&reference(ReplicaKind::Secret, "s"), &Secret::default()).unwrap();
         secret
             .metadata
             .annotations
@@ -939,8 +956,8 @@ mod tests {
             .unwrap()
             .insert(annotations::NOT_REFLECTED.into(), much);
         for record in [
-            ReflectionRecord::of_object(map),
-            ReflectionRecord::of_secret(secret),
+            ReflectionRecord::from_object(map),
+            ReflectionRecord::from_secret(secret),
         ] {
             assert_eq!(
                 record.unwrap().problem.map(|problem| problem.len()),
@@ -952,7 +969,7 @@ mod tests {
     #[test]
     fn what_a_provider_says_of_a_record_changes_nothing_of_what_it_holds() {
         let said = |problem: Option<&str>, fingerprint| ReflectionRecord {
-            reference: reference(Kind::ConfigMap, "m"),
+            reference: reference(ReplicaKind::ConfigMap, "m"),
             part: None,
             fingerprint,
             terminating: false,
@@ -975,9 +992,12 @@ mod tests {
         let map = |bytes: usize| {
             let map =
                 config_map(json!({"metadata": {"name": "m"}, "data": {"x": "x".repeat(bytes)}}));
-            record_of(&reference(Kind::ConfigMap, "m"), &object_of(&map))
-                .map(drop)
-                .map_err(|error| error.to_string())
+            record_of(
+                &reference(ReplicaKind::ConfigMap, "m"),
+                &config_map_object(&map),
+            )
+            .map(drop)
+            .map_err(|error| error.to_string())
         };
         assert_eq!(map(MAX_OBJECT_LEN - 200), Ok(()));
         assert!(
@@ -1010,7 +1030,7 @@ mod tests {
             ..Secret::default()
         };
         let record = |type_: Option<&str>| {
-            record_of_secret(&reference(Kind::Secret, "s"), &secret(type_)).unwrap()
+            record_of_secret(&reference(ReplicaKind::Secret, "s"), &secret(type_)).unwrap()
         };
         for (type_, travels) in [
             (None, "Opaque"),
@@ -1039,7 +1059,7 @@ mod tests {
                 ..Secret::default()
             };
             assert_eq!(
-                record_of_secret(&reference(Kind::Secret, "s"), &secret),
+                record_of_secret(&reference(ReplicaKind::Secret, "s"), &secret),
                 None
             );
             assert_eq!(obstacle_of_secret(&secret).unwrap().0, "KindNotAllowed");
@@ -1048,7 +1068,7 @@ mod tests {
 
     #[test]
     fn a_secret_of_somebody_else_is_no_record() {
-        assert_eq!(ReflectionRecord::of_secret(Secret::default()), None);
+        assert_eq!(ReflectionRecord::from_secret(Secret::default()), None);
     }
 
     #[test]
@@ -1059,12 +1079,12 @@ mod tests {
             .unwrap()
         };
         assert_eq!(
-            LocalService::of(service(json!({ "liqo.io/reflection": "deny" }))),
+            LocalService::from_service(service(json!({ "liqo.io/reflection": "deny" }))),
             None
         );
-        let object = LocalService::of(service(json!({})))
+        let object = LocalService::from_service(service(json!({})))
             .unwrap()
-            .object()
+            .to_object()
             .unwrap();
         assert_eq!(
             object["metadata"],
@@ -1077,11 +1097,11 @@ mod tests {
             ),
             (None, &json!(80))
         );
-        let web = reference(Kind::Service, "web");
-        let record = ReflectionRecord::of_object(record_of(&web, &object).unwrap()).unwrap();
+        let web = reference(ReplicaKind::Service, "web");
+        let record = ReflectionRecord::from_object(record_of(&web, &object).unwrap()).unwrap();
         assert_eq!(
             (record.reference, record.fingerprint),
-            (web, fingerprint(&object))
+            (web, json_fingerprint(&object))
         );
     }
 
@@ -1126,12 +1146,12 @@ mod tests {
                 .collect();
             let slice = json!({ "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "addressType": "IPv4",
                 "endpoints": endpoints, "ports": [{ "port": 80 }] });
-            LocalSlice::of(serde_json::from_value(slice).unwrap())
+            LocalSlice::from_endpoint_slice(serde_json::from_value(slice).unwrap())
         };
         // One at home, one at that provider, one at another provider.
         let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web")
             .unwrap()
-            .seen_by("web-x", &maps)
+            .objects_for_peer("web-x", &maps)
             .remove(0);
         let addresses: Vec<&Value> = seen["endpoints"]
             .as_array()
@@ -1148,13 +1168,13 @@ mod tests {
         assert!(
             slice(&["10.72.0.9"], "web")
                 .unwrap()
-                .seen_by("web-x", &maps)
+                .objects_for_peer("web-x", &maps)
                 .is_empty()
         );
         assert!(
             slice(&["10.244.0.5"], "web")
                 .unwrap()
-                .seen_by("web-x", &PeerMaps::default())
+                .objects_for_peer("web-x", &PeerMaps::default())
                 .is_empty()
         );
         assert_eq!(slice(&["10.244.0.5"], ""), None);
@@ -1170,21 +1190,21 @@ mod tests {
             let endpoints: Vec<Value> = (0..count).map(endpoint).collect();
             let slice = json!({ "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: "web" } }, "addressType": "IPv4",
                 "endpoints": endpoints, "ports": [{ "port": 8080 }] });
-            LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()
+            LocalSlice::from_endpoint_slice(serde_json::from_value(slice).unwrap()).unwrap()
         };
-        let home = reference(Kind::EndpointSlice, "web-x");
+        let home = reference(ReplicaKind::EndpointSlice, "web-x");
         for count in [50, 100, 1000] {
-            let objects = slice(count).seen_by("web-x", &maps());
+            let objects = slice(count).objects_for_peer("web-x", &maps());
             assert_eq!(objects.len() == 1, count == 50, "{count}");
             let records: Vec<ReflectedObject> = objects
                 .iter()
                 .map(|object| record_of(&home, object).unwrap())
                 .collect();
             let read =
-                |record: &ReflectedObject| ReflectionRecord::of_object(record.clone()).unwrap();
+                |record: &ReflectedObject| ReflectionRecord::from_object(record.clone()).unwrap();
             let names: BTreeSet<String> = records
                 .iter()
-                .map(|record| read(record).own_reference().record())
+                .map(|record| read(record).own_reference().record_name())
                 .collect();
             assert_eq!(
                 names,
@@ -1197,7 +1217,10 @@ mod tests {
                 records.iter().all(|record| read(record).reference == home),
                 "all are about the slice at home"
             );
-            let taken: Vec<Source> = records.into_iter().map(Source::of_object).collect();
+            let taken: Vec<ReplicaSource> = records
+                .into_iter()
+                .map(ReplicaSource::from_object)
+                .collect();
             assert!(
                 taken
                     .iter()
@@ -1215,7 +1238,7 @@ mod tests {
             let mut slice = json!({ "metadata": { "name": "db-x", "labels": { service::SERVICE_NAME: "db" } }, "addressType": "IPv4",
                 "endpoints": [{ "addresses": ["10.244.0.5"], "conditions": { "ready": false } }, { "addresses": ["192.0.2.9"] }] });
             json_patch::merge(&mut slice["metadata"]["labels"], &labels);
-            LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()
+            LocalSlice::from_endpoint_slice(serde_json::from_value(slice).unwrap()).unwrap()
         };
         let managed = |by: &str| slice(json!({ service::MANAGED_BY: by }));
         assert!(!managed("endpointslice-controller.k8s.io").is_hand_written);
@@ -1250,12 +1273,12 @@ mod tests {
                 ])
             })
         };
-        let said = no_pod_at(&addresses(1000).collect(), &"m".repeat(63));
+        let said = no_pod_message(&addresses(1000).collect(), &"m".repeat(63));
         assert!(
             said.contains(" and 998 more: ") && said.len() <= 250,
             "{} {said}",
             said.len()
         );
-        assert!(!no_pod_at(&addresses(2).collect(), "milan").contains(" more"));
+        assert!(!no_pod_message(&addresses(2).collect(), "milan").contains(" more"));
     }
 }

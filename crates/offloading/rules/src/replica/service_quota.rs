@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use liqo_api::{Key, Usage};
 
 use crate::pod::usage::ConsumerPolicy;
-use crate::replica::kind::Kind;
-use crate::replica::source::{Problem, QUOTA_EXCEEDED, Source};
+use crate::replica::kind::ReplicaKind;
+use crate::replica::source::{QUOTA_EXCEEDED, ReplicaProblem, ReplicaSource};
 
 /// The Services and slices of one consumer that have no room here.
 #[derive(Clone, Debug, Default)]
@@ -29,20 +29,22 @@ impl ServiceQuota {
     /// have room keep it, as far as it suffices; then the oldest get it.
     pub fn new<'a>(
         policy: Option<&ConsumerPolicy>,
-        sources: impl IntoIterator<Item = &'a Source>,
+        sources: impl IntoIterator<Item = &'a ReplicaSource>,
     ) -> Self {
         let usage = policy.map_or_else(Usage::default, |policy| policy.usage.clone());
         let (max_services, max_endpoints) = (
             usage.max_services.into(),
             usize::try_from(usage.max_endpoints).unwrap_or(usize::MAX),
         );
-        let counts = |source: &&Source| {
-            matches!(source.kind, Some(Kind::Service | Kind::EndpointSlice))
-                && !source.deleted
+        let counts = |source: &&ReplicaSource| {
+            matches!(
+                source.kind,
+                Some(ReplicaKind::Service | ReplicaKind::EndpointSlice)
+            ) && !source.deleted
                 && source.problem.is_none()
         };
-        let mut all: Vec<&Source> = sources.into_iter().filter(counts).collect();
-        all.sort_by(|one, other| order(one).cmp(&order(other)));
+        let mut all: Vec<&ReplicaSource> = sources.into_iter().filter(counts).collect();
+        all.sort_by(|one, other| quota_order(one).cmp(&quota_order(other)));
         let policy = policy.map(|policy| policy.name.clone()).unwrap_or_default();
         let mut quota = Self {
             policy,
@@ -54,7 +56,7 @@ impl ServiceQuota {
         for source in all {
             // A Service whose content is refused may have a replica.
             let (used, count, cost, max) = match source.kind {
-                Some(Kind::Service) => (&mut services, 1, 1, max_services),
+                Some(ReplicaKind::Service) => (&mut services, 1, 1, max_services),
                 _ => (
                     &mut endpoints,
                     source.endpoints,
@@ -78,7 +80,7 @@ impl ServiceQuota {
     /// Refuses a Service or slice that has no room, and cuts a slice down to the endpoints that
     /// have room.
     #[must_use]
-    pub fn apply(&self, mut source: Source) -> Source {
+    pub fn limit_source(&self, mut source: ReplicaSource) -> ReplicaSource {
         let Some(&fitting) = self
             .over
             .get(&source.uid)
@@ -92,7 +94,7 @@ impl ServiceQuota {
             format!(", as its PeeringPolicy {} says", self.policy)
         };
         let message = match source.kind {
-            Some(Kind::Service) => format!(
+            Some(ReplicaKind::Service) => format!(
                 "a consumer has at most {} Services at the provider{whose}",
                 self.max_services
             ),
@@ -103,9 +105,9 @@ impl ServiceQuota {
         };
         if fitting > 0 {
             let message = format!("left out: all but {fitting} endpoints, because {message}");
-            return source.with_endpoints(fitting, Problem::new(QUOTA_EXCEEDED, message));
+            return source.with_endpoints(fitting, ReplicaProblem::new(QUOTA_EXCEEDED, message));
         }
-        source.problem = Some(Problem::new(QUOTA_EXCEEDED, message));
+        source.problem = Some(ReplicaProblem::new(QUOTA_EXCEEDED, message));
         source
     }
 
@@ -115,13 +117,13 @@ impl ServiceQuota {
     }
 
     /// The namespaces, in the consumer's cluster, whose Services must be looked at again.
-    pub fn changed(&self) -> impl Iterator<Item = &String> {
+    pub fn changed_namespaces(&self) -> impl Iterator<Item = &String> {
         self.changed.iter()
     }
 }
 
 /// Whether the last report says that it has no room.
-fn was_over(source: &Source) -> bool {
+fn was_over(source: &ReplicaSource) -> bool {
     source
         .reported
         .as_ref()
@@ -129,7 +131,7 @@ fn was_over(source: &Source) -> bool {
 }
 
 /// Those that have room come first, then the oldest.
-fn order(source: &Source) -> (bool, Timestamp, &Key) {
+fn quota_order(source: &ReplicaSource) -> (bool, Timestamp, &Key) {
     (was_over(source), source.since, &source.key)
 }
 
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{object, policy};
 
-    fn dated(name: &str, second: u8, content: &Value) -> Source {
+    fn dated(name: &str, second: u8, content: &Value) -> ReplicaSource {
         object(name, content, |object| {
             object["metadata"]["uid"] = name.into();
             object["metadata"]["creationTimestamp"] =
@@ -148,7 +150,7 @@ mod tests {
         })
     }
 
-    fn service(name: &str, second: u8, ports: u16) -> Source {
+    fn service(name: &str, second: u8, ports: u16) -> ReplicaSource {
         let ports: Vec<Value> = (1..=ports)
             .map(|port| json!({ "name": format!("p{port}"), "port": port }))
             .collect();
@@ -160,7 +162,7 @@ mod tests {
         )
     }
 
-    fn slice(name: &str, second: u8, endpoints: u8, ports: u16) -> Source {
+    fn slice(name: &str, second: u8, endpoints: u8, ports: u16) -> ReplicaSource {
         let endpoints: Vec<Value> = (1..=endpoints)
             .map(|last| json!({ "addresses": [format!("10.0.0.{last}")] }))
             .collect();
@@ -174,12 +176,12 @@ mod tests {
     }
 
     /// The names of the refused sources, with the reasons.
-    fn refused(usage: Value, sources: &[Source]) -> Vec<(String, String)> {
+    fn refused(usage: Value, sources: &[ReplicaSource]) -> Vec<(String, String)> {
         let quota = ServiceQuota::new(Some(&policy(usage)), sources);
         let refused = sources.iter().filter_map(|source| {
             Some((
                 source.uid.clone(),
-                quota.apply(source.clone()).problem?.reason,
+                quota.limit_source(source.clone()).problem?.reason,
             ))
         });
         refused.collect()
@@ -198,7 +200,7 @@ mod tests {
             service("middle", 5, 1),
         ];
         assert_eq!(refused(two.clone(), &all), [limit("new")]);
-        all[1].reported = Some(Problem::new(QUOTA_EXCEEDED, "x"));
+        all[1].reported = Some(ReplicaProblem::new(QUOTA_EXCEEDED, "x"));
         assert_eq!(refused(two.clone(), &all), [limit("old")]);
         all[2].deleted = true;
         assert_eq!(refused(two, &all), []);
@@ -214,7 +216,7 @@ mod tests {
     #[test]
     fn a_service_whose_change_is_refused_keeps_its_room() {
         let mut all = [service("a", 1, 1), service("b", 2, 1)];
-        all[0].refused = Some(Problem::new("TooLarge", "x"));
+        all[0].refused = Some(ReplicaProblem::new("TooLarge", "x"));
         assert_eq!(refused(json!({ "maxServices": 1 }), &all), [limit("b")]);
     }
 
@@ -225,7 +227,7 @@ mod tests {
             &[slice("a", 1, 2, 1)],
         );
         let judged = quota
-            .apply(slice("a", 1, 2, 1))
+            .limit_source(slice("a", 1, 2, 1))
             .clamp_slice(&BTreeSet::new(), |_| true);
         assert_eq!(
             judged.problem.map(|problem| problem.reason).as_deref(),
@@ -245,13 +247,13 @@ mod tests {
         let mut grown = [slice("a", 1, 10, 2), slice("b", 2, 5, 2)];
         assert_eq!(refused(budget.clone(), &grown), [limit("b")]);
         // Its namespace is looked at once more, until it is reported.
-        let changed = |all: &[Source]| {
+        let changed = |all: &[ReplicaSource]| {
             ServiceQuota::new(Some(&policy(budget.clone())), all)
-                .changed()
+                .changed_namespaces()
                 .count()
         };
         assert_eq!(changed(&grown), 1);
-        grown[1].reported = Some(Problem::new(QUOTA_EXCEEDED, "x"));
+        grown[1].reported = Some(ReplicaProblem::new(QUOTA_EXCEEDED, "x"));
         assert_eq!(changed(&grown), 0);
     }
 
@@ -263,11 +265,11 @@ mod tests {
             slice("b", 2, 20, 2),
             slice("c", 3, 1, 1),
         ];
-        let endpoints = |all: &[Source]| -> Vec<usize> {
+        let endpoints = |all: &[ReplicaSource]| -> Vec<usize> {
             let quota = ServiceQuota::new(Some(&budget), all);
             let kept = all
                 .iter()
-                .map(|source| quota.apply(source.clone()))
+                .map(|source| quota.limit_source(source.clone()))
                 .filter(|source| source.problem.is_none());
             kept.map(|source| {
                 source.content().unwrap()["endpoints"]
@@ -279,7 +281,7 @@ mod tests {
         };
         assert_eq!(endpoints(&all), [3, 7, 1], "what is left is enough for c");
         let quota = ServiceQuota::new(Some(&budget), &all);
-        let partial = quota.apply(all[1].clone()).partial.unwrap();
+        let partial = quota.limit_source(all[1].clone()).partial.unwrap();
         assert!(
             partial.reason == QUOTA_EXCEEDED
                 && partial.message.starts_with("left out: all but 7 endpoints"),
@@ -291,13 +293,13 @@ mod tests {
 
     #[test]
     fn without_a_policy_the_limits_are_the_default_ones() {
-        let all: Vec<Source> = (0..1050)
+        let all: Vec<ReplicaSource> = (0..1050)
             .map(|number| service(&format!("s{number}"), 1, 1))
             .collect();
         let quota = ServiceQuota::new(None, &all);
         assert_eq!(
             all.iter()
-                .filter(|source| quota.apply((*source).clone()).problem.is_some())
+                .filter(|source| quota.limit_source((*source).clone()).problem.is_some())
                 .count(),
             50
         );

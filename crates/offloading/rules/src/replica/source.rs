@@ -12,16 +12,16 @@ use liqo_api::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text, value_at};
-use crate::pod::local_status::cut;
-use crate::pod::reported_status::sorted;
+use crate::json::{items_at, text_at, value_at};
+use crate::pod::local_status::truncate_text;
+use crate::pod::reported_status::sorted_json;
 use crate::replica::chunk::Chunk;
 use crate::replica::isolation::{self, IsolationPolicy};
-use crate::replica::kind::{Kind, MAX_LEN};
+use crate::replica::kind::{MAX_LEN, ReplicaKind};
 use crate::replica::name::replica_name;
-use crate::replica::network_policy::NetworkPolicy;
+use crate::replica::network_policy::NormalizedPolicy;
 use crate::replica::parts;
-use crate::replica::record::{TOO_LARGE, obstacle_of_secret, type_that_travels};
+use crate::replica::record::{TOO_LARGE, obstacle_of_secret, travelling_type};
 use crate::replica::{disruption_budget, exposure, ingress, service};
 use crate::{dns_names, finalizer};
 
@@ -39,13 +39,13 @@ const MAX_NAMED: usize = 10;
 
 /// The reason why an object has no replica, or one that differs from the object at home.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ReplicaProblem {
     /// One CamelCase word.
     pub reason: String,
     pub message: String,
 }
 
-impl Problem {
+impl ReplicaProblem {
     pub fn new(reason: &str, message: impl Into<String>) -> Self {
         Self {
             reason: reason.to_owned(),
@@ -54,8 +54,8 @@ impl Problem {
     }
 
     /// An object that Liqo did not create has the name.
-    pub fn name_taken(kind: Kind, name: &str) -> Self {
-        let article = if matches!(kind, Kind::EndpointSlice | Kind::Ingress) {
+    pub fn name_taken(kind: ReplicaKind, name: &str) -> Self {
+        let article = if matches!(kind, ReplicaKind::EndpointSlice | ReplicaKind::Ingress) {
             "an"
         } else {
             "a"
@@ -69,7 +69,7 @@ impl Problem {
     }
 
     /// The provider's policy does not allow the kind.
-    pub fn not_allowed(kind: Kind, policy: &str) -> Self {
+    pub fn not_allowed(kind: ReplicaKind, policy: &str) -> Self {
         Self::new(
             "KindNotAllowed",
             format!(
@@ -80,20 +80,20 @@ impl Problem {
     }
 
     /// No pod of this consumer can have these addresses here.
-    fn addresses(refused: &BTreeSet<IpAddr>) -> Self {
+    fn refused_addresses(refused: &BTreeSet<IpAddr>) -> Self {
         let what = "left out: endpoints that are neither this consumer's pods here nor in its prefixes as the provider sees them";
         Self::left_out(what, refused)
     }
 
     /// Pods of this consumer may not connect with these ranges.
-    fn ranges(refused: &BTreeSet<IpNet>) -> Self {
+    fn refused_ranges(refused: &BTreeSet<IpNet>) -> Self {
         let what = "left out: ranges that are neither on the internet nor in this consumer's prefixes as the provider sees them";
         Self::left_out(what, refused)
     }
 
     fn left_out(what: &str, refused: &BTreeSet<impl ToString>) -> Self {
         let all: Vec<String> = refused.iter().map(ToString::to_string).collect();
-        Self::new("AddressRefused", format!("{what}: {}", some_of(&all)))
+        Self::new("AddressRefused", format!("{what}: {}", first_names(&all)))
     }
 
     /// A Service has more ports than it may have here.
@@ -103,12 +103,12 @@ impl Problem {
             "TooManyPorts",
             format!(
                 "left out: ports beyond the first {MAX_PORTS} of the Service: {}",
-                some_of(&all)
+                first_names(&all)
             ),
         )
     }
 
-    fn too_long(kind: Kind) -> Self {
+    fn too_long(kind: ReplicaKind) -> Self {
         Self::new(
             TOO_LARGE,
             format!("what travels of a {kind:?} is at most {MAX_LEN} bytes long"),
@@ -125,7 +125,7 @@ impl Problem {
         )
     }
 
-    fn of_annotation(text: &str) -> Self {
+    fn from_annotation(text: &str) -> Self {
         let (reason, message) = text.split_once(": ").unwrap_or((text, ""));
         Self::new(reason, message)
     }
@@ -147,7 +147,7 @@ impl Problem {
     clippy::struct_excessive_bools,
     reason = "facts that do not depend on each other"
 )]
-pub struct Source {
+pub struct ReplicaSource {
     /// The `ReflectedObject` or Secret in the tenant namespace.
     pub key: Key,
     pub uid: String,
@@ -155,7 +155,7 @@ pub struct Source {
     pub home: String,
     /// The replica's kind. An object of a kind that is not reflected has none, and a
     /// [`problem`](Self::problem); nor has a chunk but the first.
-    pub kind: Option<Kind>,
+    pub kind: Option<ReplicaKind>,
     /// The replica's name, see [`replica_name`].
     pub name: String,
     /// Hash of the replica's content.
@@ -164,13 +164,13 @@ pub struct Source {
     /// again when they are written.
     pub content: Option<Box<str>>,
     /// The reason why there must be no replica.
-    pub problem: Option<Problem>,
+    pub problem: Option<ReplicaProblem>,
     /// The reason why its content is not taken. If there is a replica, it stays as it is.
-    pub refused: Option<Problem>,
+    pub refused: Option<ReplicaProblem>,
     /// The reason why the replica differs from the object at home.
-    pub partial: Option<Problem>,
+    pub partial: Option<ReplicaProblem>,
     /// The problem in the source's status, or in a Secret's annotation.
-    pub reported: Option<Problem>,
+    pub reported: Option<ReplicaProblem>,
     /// Only for a `PodDisruptionBudget`: whether a node with a pod that it selects is being
     /// drained, and whether its status says so.
     pub is_draining: bool,
@@ -198,40 +198,41 @@ pub struct Source {
     pub ports: usize,
 }
 
-impl Source {
+impl ReplicaSource {
     /// Reduces a reflected object.
-    pub fn of_object(object: ReflectedObject) -> Self {
-        let (content, unreadable) = match record_text::read(&object.spec.object, MAX_OBJECT_LEN) {
-            Ok(content) => (content, None),
-            Err(error) => (Value::Null, Some(error)),
-        };
+    pub fn from_object(object: ReflectedObject) -> Self {
+        let (content, unreadable) =
+            match record_text::parse_object(&object.spec.object, MAX_OBJECT_LEN) {
+                Ok(content) => (content, None),
+                Err(error) => (Value::Null, Some(error)),
+            };
         let content = &content;
-        let home_name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
-        let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
+        let home_name = bounded_name(text_at(content, "/metadata/name").unwrap_or_default());
+        let kind = ReplicaKind::of_object(content).filter(|kind| *kind != ReplicaKind::Secret);
         let kept = kind
             .filter(|kind| kind.is_of_namespace())
             .map(|kind| within_limits(kind, travelling_fields(kind, content)));
         let (kept, left_out) = kept.unzip();
         let is_balanced = kept
             .as_ref()
-            .is_some_and(|kept| exposure::class(Kind::Service, kept).is_some());
+            .is_some_and(|kept| exposure::object_class(ReplicaKind::Service, kept).is_some());
         let (endpoints, ports) = kept
             .as_ref()
-            .filter(|_| kind == Some(Kind::EndpointSlice))
+            .filter(|_| kind == Some(ReplicaKind::EndpointSlice))
             .map_or((0, 0), |slice| {
                 // A slice without ports may have an endpoint for each port of its Service.
                 (
-                    items(slice, "/endpoints").len(),
-                    items(slice, "/ports").len().max(1),
+                    items_at(slice, "/endpoints").len(),
+                    items_at(slice, "/ports").len().max(1),
                 )
             });
         let fingerprint = kind
-            .map(|kind| fingerprint(kind, kept.as_ref().unwrap_or(content)))
+            .map(|kind| travelling_fingerprint(kind, kept.as_ref().unwrap_or(content)))
             .unwrap_or_default();
         let kept = kept.map(|kept| kept.to_string());
         let too_long = kind
             .filter(|_| kept.as_ref().is_some_and(|kept| kept.len() > MAX_LEN))
-            .map(Problem::too_long);
+            .map(ReplicaProblem::too_long);
         let problem = problem_of_object(kind, content, &home_name, unreadable.as_ref());
         let (problem, refused) = match (problem, too_long) {
             (None, Some(too_long)) if kind.is_some_and(may_keep_former_content) => {
@@ -240,7 +241,7 @@ impl Source {
             (problem, too_long) => (problem.or(too_long), None),
         };
         let reported = object.status.as_ref().and_then(|status| {
-            Some(Problem {
+            Some(ReplicaProblem {
                 reason: status.reason.clone()?,
                 message: status.message.clone().unwrap_or_default(),
             })
@@ -249,9 +250,9 @@ impl Source {
             .flatten()
             .or_else(|| problem_of_narrowed_policy(kind, content));
         Self {
-            key: Key::of(&object),
+            key: Key::of_object(&object),
             fingerprint,
-            is_balanced: is_balanced && kind == Some(Kind::Service),
+            is_balanced: is_balanced && kind == Some(ReplicaKind::Service),
             is_draining: false,
             reported_draining: object.status.as_ref().is_some_and(|status| status.draining),
             reported_exposure: object
@@ -272,7 +273,7 @@ impl Source {
             home: object.spec.namespace,
             kind,
             name: kind.map_or_else(String::new, |kind| replica_name(kind, &home_name)),
-            chunk: Chunk::of_object(content).filter(|_| kind == Some(Kind::ConfigMap)),
+            chunk: Chunk::from_object(content).filter(|_| kind == Some(ReplicaKind::ConfigMap)),
             other_chunks: Vec::new(),
             is_incomplete: false,
             endpoints,
@@ -289,12 +290,12 @@ impl Source {
 
     /// Reduces a Secret of a tenant namespace. `None` if it does not name its namespace and name at
     /// home.
-    pub fn of_secret(secret: Secret) -> Option<Self> {
-        let key = Key::of(&secret);
+    pub fn from_secret(secret: Secret) -> Option<Self> {
+        let key = Key::of_object(&secret);
         let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
         let home_name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
-        let obstacle =
-            obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
+        let obstacle = obstacle_of_secret(&secret)
+            .map(|(reason, message)| ReplicaProblem::new(reason, message));
         // A Secret of a type that never travels is another Secret.
         let (refused, problem) = obstacle.map_or((None, None), |obstacle| {
             if obstacle.reason == TOO_LARGE {
@@ -305,18 +306,19 @@ impl Source {
         });
         let problem = problem.or_else(|| {
             let is_valid = dns_names::is_subdomain(&home_name);
-            (!is_valid).then(|| Problem::new("Invalid", "the Secret has no valid name"))
+            (!is_valid).then(|| ReplicaProblem::new("Invalid", "the Secret has no valid name"))
         });
         let reported = secret
             .annotations()
             .get(annotations::NOT_REFLECTED)
-            .map(|text| Problem::of_annotation(&cut(text)));
+            .map(|text| ReplicaProblem::from_annotation(&truncate_text(text)));
         let (uid, deleted) = (
             secret.metadata.uid.clone().unwrap_or_default(),
             secret.metadata.deletion_timestamp.is_some(),
         );
-        let chunk = Chunk::of_secret(&secret);
-        let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
+        let chunk = Chunk::from_secret(&secret);
+        let fingerprint =
+            travelling_fingerprint(ReplicaKind::Secret, &serde_json::to_value(secret).ok()?);
         Some(Self {
             chunk,
             other_chunks: Vec::new(),
@@ -324,8 +326,8 @@ impl Source {
             key,
             uid,
             home,
-            kind: Some(Kind::Secret),
-            name: replica_name(Kind::Secret, &home_name),
+            kind: Some(ReplicaKind::Secret),
+            name: replica_name(ReplicaKind::Secret, &home_name),
             fingerprint,
             content: None,
             problem,
@@ -350,10 +352,10 @@ impl Source {
     }
 
     /// The object as a `NetworkPolicy`. One that closes everything if the content is not kept.
-    pub fn policy(&self) -> NetworkPolicy {
+    pub fn network_policy(&self) -> NormalizedPolicy {
         self.content()
-            .map_or_else(NetworkPolicy::closed, |content| {
-                NetworkPolicy::of(value_at(&content, "/spec"))
+            .map_or_else(NormalizedPolicy::closed, |content| {
+                NormalizedPolicy::from_spec(value_at(&content, "/spec"))
             })
     }
 
@@ -362,24 +364,24 @@ impl Source {
         if self.problem.is_some() {
             return self;
         }
-        let Some(clamped) = isolation.clamp(&self.policy()) else {
-            self.problem = Some(Problem::new(
+        let Some(clamped) = isolation.clamp_policy(&self.network_policy()) else {
+            self.problem = Some(ReplicaProblem::new(
                 "Invalid",
                 "the NetworkPolicy is too long; no traffic reaches or leaves its pods",
             ));
             return self;
         };
         self.set_content(&json!({ "spec": clamped.policy.to_json() }));
-        self.partial = self
-            .partial
-            .or((!clamped.refused.is_empty()).then(|| Problem::ranges(&clamped.refused)));
+        self.partial =
+            self.partial.or((!clamped.refused.is_empty())
+                .then(|| ReplicaProblem::refused_ranges(&clamped.refused)));
         self
     }
 
     /// The class that an Ingress or Service of type `LoadBalancer` asks for. Empty if it names
     /// none; `None` for all others.
     pub(crate) fn asked_class(&self) -> Option<String> {
-        exposure::class(self.kind?, &self.content()?).map(str::to_owned)
+        exposure::object_class(self.kind?, &self.content()?).map(str::to_owned)
     }
 
     /// Whether it asks for a load balancer.
@@ -402,9 +404,9 @@ impl Source {
     /// Gives a Service or Ingress this content, and the problem to report with it.
     pub(super) fn with_content(
         mut self,
-        kind: Kind,
+        kind: ReplicaKind,
         content: &Value,
-        partial: Option<Problem>,
+        partial: Option<ReplicaProblem>,
     ) -> Self {
         self.set_content(&Value::from(travelling_fields(kind, content)));
         self.partial = self.partial.or(partial);
@@ -412,7 +414,7 @@ impl Source {
     }
 
     /// Cuts a slice down to its first endpoints.
-    pub(super) fn with_endpoints(mut self, count: usize, partial: Problem) -> Self {
+    pub(super) fn with_endpoints(mut self, count: usize, partial: ReplicaProblem) -> Self {
         if let Some(mut slice) = self.content() {
             if let Some(endpoints) = slice.get_mut("endpoints").and_then(Value::as_array_mut) {
                 endpoints.truncate(count);
@@ -425,9 +427,12 @@ impl Source {
 
     /// Adapts a Service to a cluster whose Services have these address families.
     #[must_use]
-    pub fn of_families(mut self, families: &[&'static str]) -> Self {
-        if let Some(content) = self.content().filter(|_| self.kind == Some(Kind::Service)) {
-            self.set_content(&service::of_families(content, families));
+    pub fn with_families(mut self, families: &[&'static str]) -> Self {
+        if let Some(content) = self
+            .content()
+            .filter(|_| self.kind == Some(ReplicaKind::Service))
+        {
+            self.set_content(&service::with_families(content, families));
         }
         self
     }
@@ -435,7 +440,7 @@ impl Source {
     pub(super) fn set_content(&mut self, content: &Value) {
         self.fingerprint = self
             .kind
-            .map(|kind| fingerprint(kind, content))
+            .map(|kind| travelling_fingerprint(kind, content))
             .unwrap_or_default();
         self.content = Some(content.to_string().into());
     }
@@ -448,7 +453,7 @@ impl Source {
         services: &BTreeSet<String>,
         allowed: impl Fn(IpAddr) -> bool,
     ) -> Self {
-        let is_wanted = self.kind == Some(Kind::EndpointSlice) && self.problem.is_none();
+        let is_wanted = self.kind == Some(ReplicaKind::EndpointSlice) && self.problem.is_none();
         let Some(content) = self.content().filter(|_| is_wanted) else {
             return self;
         };
@@ -460,7 +465,7 @@ impl Source {
                 .partial
                 .take()
                 .filter(|partial| partial.reason == QUOTA_EXCEEDED);
-            self.problem = Some(over.unwrap_or_else(|| Problem::no_service(service)));
+            self.problem = Some(over.unwrap_or_else(|| ReplicaProblem::no_service(service)));
             return self;
         }
         let mut refused = BTreeSet::new();
@@ -473,7 +478,9 @@ impl Source {
         });
         if !refused.is_empty() {
             self.set_content(&clamped.into());
-            self.partial = self.partial.or(Some(Problem::addresses(&refused)));
+            self.partial = self
+                .partial
+                .or(Some(ReplicaProblem::refused_addresses(&refused)));
         }
         self
     }
@@ -487,7 +494,7 @@ fn bounded_name(name: &str) -> String {
 }
 
 /// The first of these names, for a message.
-fn some_of(names: &[String]) -> String {
+fn first_names(names: &[String]) -> String {
     let more = if names.len() > MAX_NAMED {
         ", and others"
     } else {
@@ -506,7 +513,7 @@ fn some_of(names: &[String]) -> String {
 
 fn name_of_port(port: &Value) -> String {
     let number = port.get("port").and_then(Value::as_u64).unwrap_or_default();
-    text(port, "/name").map_or_else(
+    text_at(port, "/name").map_or_else(
         || number.to_string(),
         |name| format!("{name:.63} ({number})"),
     )
@@ -515,19 +522,22 @@ fn name_of_port(port: &Value) -> String {
 /// The first ports of a Service and the first endpoints of a slice, as many as there may be; and
 /// what is left out. An object that grows keeps what worked. An Ingress names the replicas of its
 /// Secrets.
-fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<Problem>) {
+fn within_limits(
+    kind: ReplicaKind,
+    mut content: Map<String, Value>,
+) -> (Value, Option<ReplicaProblem>) {
     let mut left_out = None;
     match kind {
-        Kind::Service => {
+        ReplicaKind::Service => {
             let ports = content
                 .get_mut("spec")
                 .and_then(|spec| spec.get_mut("ports"))
                 .and_then(Value::as_array_mut);
             if let Some(ports) = ports.filter(|ports| ports.len() > MAX_PORTS) {
-                left_out = Some(Problem::too_many_ports(&ports.split_off(MAX_PORTS)));
+                left_out = Some(ReplicaProblem::too_many_ports(&ports.split_off(MAX_PORTS)));
             }
         }
-        Kind::EndpointSlice => {
+        ReplicaKind::EndpointSlice => {
             let endpoints = parts::endpoints_that_fit(&content);
             if let Some(all) = content
                 .get_mut("endpoints")
@@ -535,16 +545,16 @@ fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<
                 .filter(|all| all.len() > endpoints)
             {
                 all.truncate(endpoints);
-                left_out = Some(Problem {
+                left_out = Some(ReplicaProblem {
                     message: format!(
                         "left out: all but {endpoints} endpoints, because {}",
-                        Problem::too_long(kind).message
+                        ReplicaProblem::too_long(kind).message
                     ),
-                    ..Problem::too_long(kind)
+                    ..ReplicaProblem::too_long(kind)
                 });
             }
         }
-        Kind::Ingress => ingress::name_replicas(&mut content),
+        ReplicaKind::Ingress => ingress::name_replicas(&mut content),
         _ => {}
     }
     (content.into(), left_out)
@@ -553,38 +563,38 @@ fn within_limits(kind: Kind, mut content: Map<String, Value>) -> (Value, Option<
 /// Whether the replica of an object of this kind keeps its content while that of the object is
 /// refused. A `NetworkPolicy` does not, because it could keep open what home closed; the endpoints
 /// of a slice do not, because others may have their addresses by now.
-const fn may_keep_former_content(kind: Kind) -> bool {
+const fn may_keep_former_content(kind: ReplicaKind) -> bool {
     match kind {
-        Kind::ConfigMap
-        | Kind::Secret
-        | Kind::Service
-        | Kind::Ingress
-        | Kind::PodDisruptionBudget => true,
-        Kind::NetworkPolicy | Kind::EndpointSlice => false,
+        ReplicaKind::ConfigMap
+        | ReplicaKind::Secret
+        | ReplicaKind::Service
+        | ReplicaKind::Ingress
+        | ReplicaKind::PodDisruptionBudget => true,
+        ReplicaKind::NetworkPolicy | ReplicaKind::EndpointSlice => false,
     }
 }
 
 /// The reason why an object with this content can have no replica.
 fn problem_of_object(
-    kind: Option<Kind>,
+    kind: Option<ReplicaKind>,
     content: &Value,
     home_name: &str,
     unreadable: Option<&RecordTextError>,
-) -> Option<Problem> {
+) -> Option<ReplicaProblem> {
     if let Some(error) = unreadable {
         let message = format!("the record is refused: {error}");
-        return Some(Problem::new("Invalid", message));
+        return Some(ReplicaProblem::new("Invalid", message));
     }
     let Some(kind) = kind else {
-        let kind = text(content, "/kind").unwrap_or_default();
+        let kind = text_at(content, "/kind").unwrap_or_default();
         let message = format!("objects of kind {kind:.60} are not reflected to this cluster");
-        return Some(Problem::new("KindNotAllowed", message));
+        return Some(ReplicaProblem::new("KindNotAllowed", message));
     };
-    problem_of(kind, home_name).or_else(|| {
-        let is_empty =
-            kind == Kind::PodDisruptionBudget && disruption_budget::travelling(content).is_empty();
+    name_problem(kind, home_name).or_else(|| {
+        let is_empty = kind == ReplicaKind::PodDisruptionBudget
+            && disruption_budget::travelling_budget(content).is_empty();
         is_empty.then(|| {
-            Problem::new(
+            ReplicaProblem::new(
                 "Invalid",
                 "the PodDisruptionBudget has no selector, or no number for minAvailable",
             )
@@ -593,11 +603,14 @@ fn problem_of_object(
 }
 
 /// Says of a `NetworkPolicy` that it has parts that are not known here.
-fn problem_of_narrowed_policy(kind: Option<Kind>, content: &Value) -> Option<Problem> {
-    let is_narrowed = kind == Some(Kind::NetworkPolicy)
-        && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
+fn problem_of_narrowed_policy(
+    kind: Option<ReplicaKind>,
+    content: &Value,
+) -> Option<ReplicaProblem> {
+    let is_narrowed = kind == Some(ReplicaKind::NetworkPolicy)
+        && NormalizedPolicy::from_spec(content.get("spec").unwrap_or(&Value::Null)).narrowed;
     is_narrowed.then(|| {
-        Problem::new(
+        ReplicaProblem::new(
             "Invalid",
             "what is not known of the NetworkPolicy was left out: it opens nothing",
         )
@@ -605,12 +618,15 @@ fn problem_of_narrowed_policy(kind: Option<Kind>, content: &Value) -> Option<Pro
 }
 
 /// The reason why an object of this kind and name at home can have no replica.
-fn problem_of(kind: Kind, name: &str) -> Option<Problem> {
-    if kind == Kind::NetworkPolicy && isolation::is_own(name) {
+fn name_problem(kind: ReplicaKind, name: &str) -> Option<ReplicaProblem> {
+    if kind == ReplicaKind::NetworkPolicy && isolation::is_own(name) {
         let message = "NetworkPolicies whose names begin with liqo are the provider's own; no traffic reaches or leaves its pods";
-        Some(Problem::new("NameTaken", message))
+        Some(ReplicaProblem::new("NameTaken", message))
     } else if !dns_names::is_subdomain(name) {
-        Some(Problem::new("Invalid", "the object has no valid name"))
+        Some(ReplicaProblem::new(
+            "Invalid",
+            "the object has no valid name",
+        ))
     } else {
         None
     }
@@ -619,37 +635,37 @@ fn problem_of(kind: Kind, name: &str) -> Option<Problem> {
 /// Cuts the `NetworkPolicy`s of a namespace down to these limits. Policies beyond the maximum close
 /// all pods, and so do those that have a name which this cluster, `own`, keeps for its own ones.
 pub fn clamp_policies(
-    mut sources: Vec<Source>,
+    mut sources: Vec<ReplicaSource>,
     isolation: &IsolationPolicy,
     own: &ClusterId,
-) -> Vec<Source> {
+) -> Vec<ReplicaSource> {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
     let too_many = || {
-        Problem::new(
+        ReplicaProblem::new(
             "Invalid",
             format!(
                 "a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"
             ),
         )
     };
-    let prefix = isolation::lent_on_prefix(own);
+    let prefix = isolation::brokered_copy_prefix(own);
     let reserved = || {
         let message = format!(
             "NetworkPolicies whose names begin with {prefix} are the provider's own; no traffic reaches or leaves its pods"
         );
-        Problem::new("NameTaken", message)
+        ReplicaProblem::new("NameTaken", message)
     };
     let clamped = sources
         .into_iter()
         .enumerate()
         .map(|(number, source)| match number {
-            ..MAX_POLICIES if source.name.starts_with(&prefix) => Source {
+            ..MAX_POLICIES if source.name.starts_with(&prefix) => ReplicaSource {
                 problem: Some(reserved()),
                 content: None,
                 ..source
             },
             ..MAX_POLICIES => source.clamp_policy(isolation),
-            _ => Source {
+            _ => ReplicaSource {
                 problem: Some(too_many()),
                 content: None,
                 ..source
@@ -660,17 +676,20 @@ pub fn clamp_policies(
 
 /// The fields of an object that travel, without empty ones. Of the metadata only the label that
 /// names a slice's Service and the annotations of an Ingress are among them.
-pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Value> {
+pub(super) fn travelling_fields(kind: ReplicaKind, content: &Value) -> Map<String, Value> {
     let fields: &[&str] = match kind {
-        Kind::ConfigMap => &["data", "binaryData", "immutable"],
-        Kind::Secret => &["data", "immutable"],
-        Kind::Service => return service::service(content),
-        Kind::EndpointSlice => return service::endpoint_slice(content, Some),
-        Kind::Ingress => return ingress::ingress(content),
-        Kind::PodDisruptionBudget => return disruption_budget::travelling(content),
-        Kind::NetworkPolicy => {
+        ReplicaKind::ConfigMap => &["data", "binaryData", "immutable"],
+        ReplicaKind::Secret => &["data", "immutable"],
+        ReplicaKind::Service => return service::travelling_service(content),
+        ReplicaKind::EndpointSlice => return service::endpoint_slice(content, Some),
+        ReplicaKind::Ingress => return ingress::travelling_ingress(content),
+        ReplicaKind::PodDisruptionBudget => return disruption_budget::travelling_budget(content),
+        ReplicaKind::NetworkPolicy => {
             let spec = content.get("spec").unwrap_or(&Value::Null);
-            return Map::from_iter([("spec".to_owned(), NetworkPolicy::of(spec).to_json())]);
+            return Map::from_iter([(
+                "spec".to_owned(),
+                NormalizedPolicy::from_spec(spec).to_json(),
+            )]);
         }
     };
     let says_something = |value: &Value| match value {
@@ -682,19 +701,19 @@ pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Valu
         .iter()
         .filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())));
     let mut found: Map<String, Value> = found.filter(|(_, value)| says_something(value)).collect();
-    if kind == Kind::Secret {
+    if kind == ReplicaKind::Secret {
         found.insert(
             "type".into(),
-            type_that_travels(text(content, "/type")).into(),
+            travelling_type(text_at(content, "/type")).into(),
         );
     }
     found
 }
 
-pub(super) fn fingerprint(kind: Kind, content: &Value) -> String {
-    fingerprint_of(travelling_fields(kind, content))
+pub(super) fn travelling_fingerprint(kind: ReplicaKind, content: &Value) -> String {
+    fields_fingerprint(travelling_fields(kind, content))
 }
 
-pub(super) fn fingerprint_of(fields: Map<String, Value>) -> String {
-    short_hash(&sorted(&fields.into()).to_string())
+pub(super) fn fields_fingerprint(fields: Map<String, Value>) -> String {
+    short_hash(&sorted_json(&fields.into()).to_string())
 }

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, Granularity, Margin, OffersSource, PeerSelector, PeeringPolicy,
     PeeringPolicySpec, PoolBy, Rates, ResourceOffer, Source,
-    policies::{PolicyPeer, of_peer},
+    policies::{PolicyPeer, policies_of_peer},
     tenant_namespace,
 };
 use liqo_quantity::RateArgument;
@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     output,
-    policy::{shares, source_in_short},
+    policy::{shares_in_words, source_in_short},
     unpeer::lends_to,
 };
 
@@ -37,7 +37,7 @@ const EVERYTHING: u8 = 100;
 
 /// The changes to a policy that the user wants. A field that is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct RequestedPolicyChange {
     /// Name of the policy.
     pub policy: String,
     pub customers: Option<Customers>,
@@ -71,7 +71,7 @@ pub enum MarginChange {
 
 /// It is not clear what to write, or it would not do what the user expects.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Unclear {
+pub enum PolicyChangeError {
     #[error("there is no peer {name}: {there}. A cluster that is not known yet needs its ID")]
     UnknownPeer { name: String, there: String },
     #[error("policy {policy} is being deleted: wait until it is gone")]
@@ -114,7 +114,7 @@ pub enum Unclear {
 
 /// The objects of this cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Present<'a> {
+pub struct BrokerObjectsView<'a> {
     pub policies: &'a [PeeringPolicy],
     pub peers: &'a [ForeignCluster],
     /// Offers made and received.
@@ -124,7 +124,7 @@ pub struct Present<'a> {
 /// One changed field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Field {
+pub struct FieldChange {
     /// Its path in the spec.
     pub field: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ pub struct Field {
 /// The change that `enable` writes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Enabling {
+pub struct EnablePlan {
     /// Name of the policy.
     pub policy: String,
     /// Whether the policy is new.
@@ -145,7 +145,7 @@ pub struct Enabling {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<String>,
     /// The differences from the policy as it is, or from the one that it is a copy of.
-    pub changes: Vec<Field>,
+    pub changes: Vec<FieldChange>,
     /// The known customers to which the policy will apply.
     pub customers: Vec<String>,
     pub notes: Vec<String>,
@@ -156,7 +156,7 @@ pub struct Enabling {
     pub spec: PeeringPolicySpec,
 }
 
-impl Enabling {
+impl EnablePlan {
     /// Whether there is something to write.
     pub fn is_needed(&self) -> bool {
         self.creates || !self.changes.is_empty()
@@ -164,7 +164,10 @@ impl Enabling {
 }
 
 /// Computes the policy change after which this cluster lends on what it borrows.
-pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> {
+pub fn plan_policy_change(
+    wanted: &RequestedPolicyChange,
+    present: BrokerObjectsView,
+) -> Result<EnablePlan, PolicyChangeError> {
     let ids = match &wanted.customers {
         None => None,
         Some(Customers::Everybody) => Some(Vec::new()),
@@ -180,8 +183,8 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
         .iter()
         .find(|policy| policy.name_any() == wanted.policy);
     let (before, copy_of) = match existing {
-        Some(policy) => (changeable(policy)?, None),
-        None => base(ids.as_deref().unwrap_or_default(), present)?,
+        Some(policy) => (spec_that_may_lend(policy)?, None),
+        None => policy_in_force(ids.as_deref().unwrap_or_default(), present)?,
     };
     let mut spec = before.clone();
     if existing.is_none() {
@@ -205,15 +208,15 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
     }
     let offers = spec.provide.source.offers.get_or_insert_default();
     offers.own_nodes = wanted.own_nodes.unwrap_or(offers.own_nodes);
-    margin(offers, &wanted.margin, present.offers)?;
+    apply_margin_change(offers, &wanted.margin, present.offers)?;
     spec.provide.percentage = wanted.percentage.unwrap_or(spec.provide.percentage);
     spec.consume.max_hops = wanted.max_hops.unwrap_or(spec.consume.max_hops);
-    come_first(&mut spec, &wanted.policy, present);
+    raise_priority(&mut spec, &wanted.policy, present);
     let after = with_policy(&wanted.policy, &spec, present.policies);
     if wanted.max_hops.is_some() {
         applies_to_providers(&wanted.policy, &after, present.peers)?;
     }
-    let changes = differences(&before, &spec);
+    let changes = changed_fields(&before, &spec);
     let customers = customers(&wanted.policy, &after, present.peers);
     let mut notes = notes(&wanted.policy, &spec, &after, present);
     if let (None, Some(budget), Some(of)) = (existing, &spec.consume.budget, &copy_of) {
@@ -223,7 +226,7 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
             wanted.policy
         ));
     }
-    Ok(Enabling {
+    Ok(EnablePlan {
         policy: wanted.policy.clone(),
         creates: existing.is_none(),
         copy_of,
@@ -237,7 +240,7 @@ pub fn enabling(wanted: &Wanted, present: Present) -> Result<Enabling, Unclear> 
 }
 
 /// The ID of a peer. An ID may be unknown, because a customer may come later.
-fn peer_id(name: &str, known: &[ForeignCluster]) -> Result<ClusterId, Unclear> {
+fn peer_id(name: &str, known: &[ForeignCluster]) -> Result<ClusterId, PolicyChangeError> {
     if let Ok(id) = name.parse() {
         return Ok(id);
     }
@@ -250,9 +253,9 @@ fn peer_id(name: &str, known: &[ForeignCluster]) -> Result<ClusterId, Unclear> {
         let there = if names.is_empty() {
             "this cluster has no peers".to_owned()
         } else {
-            output::there_are(&names)
+            output::existing_names(&names)
         };
-        Unclear::UnknownPeer {
+        PolicyChangeError::UnknownPeer {
             name: name.to_owned(),
             there,
         }
@@ -260,30 +263,30 @@ fn peer_id(name: &str, known: &[ForeignCluster]) -> Result<ClusterId, Unclear> {
 }
 
 /// The spec of an existing policy, if it may lend on what is borrowed.
-fn changeable(policy: &PeeringPolicy) -> Result<PeeringPolicySpec, Unclear> {
+fn spec_that_may_lend(policy: &PeeringPolicy) -> Result<PeeringPolicySpec, PolicyChangeError> {
     let name = policy.name_any();
     let provide = &policy.spec.provide;
     if policy.metadata.deletion_timestamp.is_some() {
-        return Err(Unclear::Leaving { policy: name });
+        return Err(PolicyChangeError::Leaving { policy: name });
     }
     if provide.source.offers.is_none() && !provide.source.is_local() {
-        return Err(Unclear::OtherSource {
+        return Err(PolicyChangeError::OtherSource {
             policy: name,
             lent: source_in_short(&provide.source),
         });
     }
     if provide.granularity.by == PoolBy::NodeLabel {
-        return Err(Unclear::ByLabel { policy: name });
+        return Err(PolicyChangeError::ByLabel { policy: name });
     }
     Ok(policy.spec.clone())
 }
 
 /// The policy that applies to these customers now, or to everybody.
-fn base(
+fn policy_in_force(
     customers: &[ClusterId],
-    present: Present,
-) -> Result<(PeeringPolicySpec, Option<String>), Unclear> {
-    let policies = shared(present.policies);
+    present: BrokerObjectsView,
+) -> Result<(PeeringPolicySpec, Option<String>), PolicyChangeError> {
+    let policies = arcs_of_policies(present.policies);
     let mut found: Vec<Option<&Arc<PeeringPolicy>>> = if customers.is_empty() {
         // A peer that nothing is known about.
         let stranger = PolicyPeer {
@@ -292,7 +295,7 @@ fn base(
             labels: BTreeMap::new(),
         };
         vec![
-            of_peer(&policies, &stranger)
+            policies_of_peer(&policies, &stranger)
                 .into_iter()
                 .find(|policy| policy.spec.peers.is_everybody()),
         ]
@@ -300,7 +303,7 @@ fn base(
         customers
             .iter()
             .map(|id| {
-                of_peer(&policies, &policy_peer(id, present.peers))
+                policies_of_peer(&policies, &policy_peer(id, present.peers))
                     .into_iter()
                     .next()
             })
@@ -309,16 +312,18 @@ fn base(
     found.sort_by_key(|policy| policy.map(|policy| policy.name_any()));
     found.dedup_by_key(|policy| policy.map(|policy| policy.name_any()));
     match found.as_slice() {
-        [Some(one)] if one.spec.provide.source.offers.is_some() => Err(Unclear::LendsAlready {
-            policy: one.name_any(),
-        }),
+        [Some(one)] if one.spec.provide.source.offers.is_some() => {
+            Err(PolicyChangeError::LendsAlready {
+                policy: one.name_any(),
+            })
+        }
         [Some(one)] => Ok((one.spec.clone(), Some(one.name_any()))),
         [None] | [] => Ok((PeeringPolicySpec::default(), None)),
         several => {
             let name = |policy: Option<&Arc<PeeringPolicy>>| {
                 policy.map_or_else(|| "none".to_owned(), |one| one.name_any())
             };
-            Err(Unclear::SeveralPolicies {
+            Err(PolicyChangeError::SeveralPolicies {
                 policies: several
                     .iter()
                     .copied()
@@ -330,7 +335,7 @@ fn base(
     }
 }
 
-fn shared(policies: &[PeeringPolicy]) -> Vec<Arc<PeeringPolicy>> {
+fn arcs_of_policies(policies: &[PeeringPolicy]) -> Vec<Arc<PeeringPolicy>> {
     policies.iter().cloned().map(Arc::new).collect()
 }
 
@@ -362,7 +367,7 @@ fn policy_of(
     policies: &[Arc<PeeringPolicy>],
     foreign: &ForeignCluster,
 ) -> Option<Arc<PeeringPolicy>> {
-    of_peer(
+    policies_of_peer(
         policies,
         &PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)),
     )
@@ -371,13 +376,13 @@ fn policy_of(
 }
 
 /// Raises the priority so that the policy applies to every customer that it names.
-fn come_first(spec: &mut PeeringPolicySpec, name: &str, present: Present) {
-    let others: Vec<_> = shared(present.policies)
+fn raise_priority(spec: &mut PeeringPolicySpec, name: &str, present: BrokerObjectsView) {
+    let others: Vec<_> = arcs_of_policies(present.policies)
         .into_iter()
         .filter(|policy| policy.name_any() != name)
         .collect();
     for id in &spec.peers.cluster_ids {
-        if let Some(other) = of_peer(&others, &policy_peer(id, present.peers)).first() {
+        if let Some(other) = policies_of_peer(&others, &policy_peer(id, present.peers)).first() {
             // Among equal priorities, the first by name applies.
             let comes_first =
                 (spec.priority, other.name_any().as_str()) > (other.spec.priority, name);
@@ -392,7 +397,7 @@ fn applies_to_providers(
     name: &str,
     policies: &[Arc<PeeringPolicy>],
     known: &[ForeignCluster],
-) -> Result<(), Unclear> {
+) -> Result<(), PolicyChangeError> {
     for provider in known.iter().filter(|foreign| foreign.wants_resources()) {
         let applying = policy_of(policies, provider).map(|policy| policy.name_any());
         if applying.as_deref() != Some(name) {
@@ -400,7 +405,7 @@ fn applies_to_providers(
                 || "a policy that does".to_owned(),
                 |policy| format!("policy {policy}"),
             );
-            return Err(Unclear::NotOfProvider {
+            return Err(PolicyChangeError::NotOfProvider {
                 policy: name.to_owned(),
                 provider: provider.name_any(),
                 instead,
@@ -410,11 +415,11 @@ fn applies_to_providers(
     Ok(())
 }
 
-fn margin(
+fn apply_margin_change(
     offers: &mut OffersSource,
     change: &MarginChange,
     received: &[ResourceOffer],
-) -> Result<(), Unclear> {
+) -> Result<(), PolicyChangeError> {
     let (percent, fixed, currency) = match change {
         MarginChange::Keep => return Ok(()),
         MarginChange::Remove => {
@@ -442,14 +447,14 @@ fn margin(
 }
 
 /// The currency of all providers.
-fn only_currency(offers: &[ResourceOffer]) -> Result<String, Unclear> {
+fn only_currency(offers: &[ResourceOffer]) -> Result<String, PolicyChangeError> {
     let mut found = currencies(offers);
     match (found.pop(), found.is_empty()) {
         (Some(one), true) => Ok(one),
-        (None, _) => Err(Unclear::NoCurrency),
+        (None, _) => Err(PolicyChangeError::NoCurrency),
         (Some(last), false) => {
             found.push(last);
-            Err(Unclear::SeveralCurrencies {
+            Err(PolicyChangeError::SeveralCurrencies {
                 currencies: found.join(", "),
             })
         }
@@ -462,7 +467,7 @@ fn currencies(offers: &[ResourceOffer]) -> Vec<String> {
     let priced = received.filter_map(|offer| offer.spec.prices.as_ref());
     let costly = priced.filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()));
     let mut all: Vec<String> = costly
-        .map(|prices| output::plain(&prices.currency))
+        .map(|prices| output::strip_control_characters(&prices.currency))
         .collect();
     all.sort();
     all.dedup();
@@ -494,7 +499,7 @@ fn notes(
     name: &str,
     spec: &PeeringPolicySpec,
     after: &[Arc<PeeringPolicy>],
-    present: Present,
+    present: BrokerObjectsView,
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let offers = spec.provide.source.offers.clone().unwrap_or_default();
@@ -577,29 +582,34 @@ fn price_notes(
 }
 
 /// The fields that differ.
-fn differences(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Vec<Field> {
+fn changed_fields(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Vec<FieldChange> {
     let mut changes = Vec::new();
-    let (before, after) = (value(before), value(after));
-    compare("", Some(&before), Some(&after), &mut changes);
+    let (before, after) = (spec_as_json(before), spec_as_json(after));
+    collect_field_changes("", Some(&before), Some(&after), &mut changes);
     changes
 }
 
 /// The spec as JSON.
-fn value(spec: &PeeringPolicySpec) -> Value {
+fn spec_as_json(spec: &PeeringPolicySpec) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
-fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<Field>) {
+fn collect_field_changes(
+    path: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+    changes: &mut Vec<FieldChange>,
+) {
     match (before, after) {
         (before, after) if before == after => {}
         (Some(Value::Object(before)), Some(Value::Object(after))) => {
-            each(path, before, after, changes);
+            collect_map_changes(path, before, after, changes);
         }
         (None, Some(Value::Object(after))) if !after.is_empty() => {
-            each(path, &Map::new(), after, changes);
+            collect_map_changes(path, &Map::new(), after, changes);
         }
         (before, after) => {
-            changes.push(Field {
+            changes.push(FieldChange {
                 field: path.to_owned(),
                 before: before.cloned(),
                 after: after.cloned(),
@@ -608,11 +618,11 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
     }
 }
 
-fn each(
+fn collect_map_changes(
     path: &str,
     before: &Map<String, Value>,
     after: &Map<String, Value>,
-    changes: &mut Vec<Field>,
+    changes: &mut Vec<FieldChange>,
 ) {
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.sort();
@@ -623,17 +633,17 @@ fn each(
         } else {
             format!("{path}.{name}")
         };
-        compare(&path, before.get(name), after.get(name), changes);
+        collect_field_changes(&path, before.get(name), after.get(name), changes);
     }
 }
 
 /// The JSON merge patch that turns `before` into `after`. Fields that this version of the program
 /// does not know stay.
 pub fn merge_patch(before: &PeeringPolicySpec, after: &PeeringPolicySpec) -> Value {
-    merge(&value(before), &value(after))
+    merge_patch_between(&spec_as_json(before), &spec_as_json(after))
 }
 
-fn merge(before: &Value, after: &Value) -> Value {
+fn merge_patch_between(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else {
         return after.clone();
     };
@@ -649,7 +659,7 @@ fn merge(before: &Value, after: &Value) -> Value {
             name.clone(),
             before
                 .get(name)
-                .map_or_else(|| value.clone(), |old| merge(old, value)),
+                .map_or_else(|| value.clone(), |old| merge_patch_between(old, value)),
         )
     });
     Value::Object(removed.chain(changed).collect())
@@ -658,12 +668,12 @@ fn merge(before: &Value, after: &Value) -> Value {
 /// The effect of `disable` on one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ending {
+pub struct PolicyDisablePlan {
     pub policy: String,
     /// Whether the policy goes; otherwise only `provide.source.offers` does.
     pub deletes: bool,
     /// The policy of each of its customers afterwards.
-    pub customers: Vec<Afterwards>,
+    pub customers: Vec<CustomerAfterDisable>,
     #[serde(skip)]
     pub before: PeeringPolicySpec,
     #[serde(skip)]
@@ -673,7 +683,7 @@ pub struct Ending {
 /// The policy of a customer when this cluster lends nothing on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Afterwards {
+pub struct CustomerAfterDisable {
     pub peer: String,
     /// Nothing if no policy selects it then.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -685,7 +695,10 @@ pub struct Afterwards {
 
 /// Computes the changes after which this cluster, or a single policy, lends nothing on. Empty if no
 /// policy lends on.
-pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Unclear> {
+pub fn plan_policy_disabling(
+    only: Option<&str>,
+    present: BrokerObjectsView,
+) -> Result<Vec<PolicyDisablePlan>, PolicyChangeError> {
     let lends_on = |policy: &&PeeringPolicy| policy.spec.provide.source.offers.is_some();
     if let Some(name) = only.filter(|name| {
         !present
@@ -693,7 +706,7 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
             .iter()
             .any(|policy| policy.name_any() == *name)
     }) {
-        return Err(Unclear::NoPolicy {
+        return Err(PolicyChangeError::NoPolicy {
             policy: name.to_owned(),
         });
     }
@@ -706,11 +719,11 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
         .filter(existing)
         .filter(is_meant)
         .collect();
-    let now = shared(present.policies);
+    let now = arcs_of_policies(present.policies);
     let after: Vec<Arc<PeeringPolicy>> = present
         .policies
         .iter()
-        .filter_map(|policy| without(policy, &ending))
+        .filter_map(|policy| policy_without_borrowed(policy, &ending))
         .map(Arc::new)
         .collect();
     let afterwards = |foreign: &ForeignCluster| {
@@ -718,11 +731,11 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
         let shares = then.as_ref().map(|policy| {
             format!(
                 "{} of {}",
-                shares(&policy.spec.provide),
+                shares_in_words(&policy.spec.provide),
                 source_in_short(&policy.spec.provide.source)
             )
         });
-        Afterwards {
+        CustomerAfterDisable {
             peer: foreign.name_any(),
             policy: then.map(|policy| policy.name_any()),
             shares,
@@ -737,7 +750,7 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
             .iter()
             .filter(|foreign| lends_to(foreign))
             .filter(is_under);
-        Ending {
+        PolicyDisablePlan {
             policy: policy.name_any(),
             deletes: was_created(policy),
             customers: lent.map(afterwards).collect(),
@@ -750,8 +763,8 @@ pub fn endings(only: Option<&str>, present: Present) -> Result<Vec<Ending>, Uncl
 
 /// The policies by whose plugins this cluster lends on. Nothing but another source in them ends
 /// that.
-pub fn by_plugins(present: Present) -> Vec<String> {
-    let policies = shared(present.policies);
+pub fn by_plugins(present: BrokerObjectsView) -> Vec<String> {
+    let policies = arcs_of_policies(present.policies);
     let lends_on = |policy: &&PeeringPolicy| {
         let under_it = |foreign: &&ForeignCluster| {
             policy_of(&policies, foreign).is_some_and(|one| one.name_any() == policy.name_any())
@@ -787,7 +800,10 @@ fn was_created(policy: &PeeringPolicy) -> bool {
 }
 
 /// A policy as it is afterwards; nothing if it goes.
-fn without(policy: &PeeringPolicy, ending: &[&PeeringPolicy]) -> Option<PeeringPolicy> {
+fn policy_without_borrowed(
+    policy: &PeeringPolicy,
+    ending: &[&PeeringPolicy],
+) -> Option<PeeringPolicy> {
     if !ending.iter().any(|one| one.name_any() == policy.name_any()) {
         return Some(policy.clone());
     }

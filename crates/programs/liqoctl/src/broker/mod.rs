@@ -23,14 +23,14 @@ use kube::{
 use liqo_api::{ForeignCluster, PeeringPolicy, PeeringPolicySpec, ResourceOffer, VirtualNode};
 use serde_json::json;
 
-pub use change::{Customers, Enabling, Ending, MarginChange, Wanted};
-pub use status::{Status, peer_name};
-pub use text::{changes, disabled, enabled, endings};
-pub use tree::{render, via};
+pub use change::{Customers, EnablePlan, MarginChange, PolicyDisablePlan, RequestedPolicyChange};
+pub use status::{BrokerStatus, peer_name};
+pub use text::{render_disabled, render_enabled, render_planned_changes, render_planned_endings};
+pub use tree::{abbreviated_names, render_broker_status};
 
 use crate::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, Explained as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
     policy,
 };
 
@@ -38,14 +38,14 @@ use crate::{
 const ATTEMPTS: u32 = 5;
 
 /// What this cluster borrows, to whom it lends it on, and who uses it.
-pub async fn status(cluster: &Cluster) -> anyhow::Result<Status> {
-    let own = cluster.installed().await?;
+pub async fn collect_status(cluster: &Cluster) -> anyhow::Result<BrokerStatus> {
+    let own = cluster.require_installed().await?;
     let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
     let nodes = list_or_none(&nodes, &ListParams::default())
         .await
         .doing("list the virtual nodes")?;
-    let lists = policy::gather(cluster).await?;
-    Ok(of(&status::Facts::new(
+    let lists = policy::collect_offer_inputs(cluster).await?;
+    Ok(status_with_warnings(&status::BrokerFacts::new(
         &own.config.spec.cluster_name,
         &own.id,
         lists,
@@ -55,25 +55,25 @@ pub async fn status(cluster: &Cluster) -> anyhow::Result<Status> {
 }
 
 /// The status with warnings.
-fn of(facts: &status::Facts) -> Status {
-    let status = status::of(facts);
+fn status_with_warnings(facts: &status::BrokerFacts) -> BrokerStatus {
+    let status = status::status_without_warnings(facts);
     let warnings = if status.broker {
-        warnings::of(&status, facts)
+        warnings::warnings_for_status(&status, facts)
     } else {
         Vec::new()
     };
-    Status { warnings, ..status }
+    BrokerStatus { warnings, ..status }
 }
 
 /// The objects that `enable` and `disable` look at.
-struct Lists {
+struct BrokerObjects {
     policies: Vec<PeeringPolicy>,
     peers: Vec<ForeignCluster>,
     offers: Vec<ResourceOffer>,
 }
 
-impl Lists {
-    async fn read(cluster: &Cluster) -> anyhow::Result<Self> {
+impl BrokerObjects {
+    async fn list_from_cluster(cluster: &Cluster) -> anyhow::Result<Self> {
         let all = ListParams::default();
         let client = || cluster.client.clone();
         let (policies, peers, offers) = (
@@ -93,8 +93,8 @@ impl Lists {
         })
     }
 
-    fn present(&self) -> change::Present<'_> {
-        change::Present {
+    fn as_view(&self) -> change::BrokerObjectsView<'_> {
+        change::BrokerObjectsView {
             policies: &self.policies,
             peers: &self.peers,
             offers: &self.offers,
@@ -103,15 +103,18 @@ impl Lists {
 }
 
 /// What `enable` would write.
-pub async fn plan_enabling(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Enabling> {
-    Ok(change::enabling(
+pub async fn plan_enabling(
+    cluster: &Cluster,
+    wanted: &RequestedPolicyChange,
+) -> anyhow::Result<EnablePlan> {
+    Ok(change::plan_policy_change(
         wanted,
-        Lists::read(cluster).await?.present(),
+        BrokerObjects::list_from_cluster(cluster).await?.as_view(),
     )?)
 }
 
 /// The policy as `enable` writes it.
-pub fn object(plan: &Enabling) -> PeeringPolicy {
+pub fn planned_policy(plan: &EnablePlan) -> PeeringPolicy {
     let mut policy = PeeringPolicy::new(&plan.policy, plan.spec.clone());
     if plan.creates {
         policy.annotations_mut().insert(
@@ -123,7 +126,7 @@ pub fn object(plan: &Enabling) -> PeeringPolicy {
 }
 
 /// Writes the policy. Fails if somebody changed its spec after it was read.
-pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
+pub async fn enable_lending_on(cluster: &Cluster, plan: &EnablePlan) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let name = &plan.policy;
     if plan.creates {
@@ -132,7 +135,7 @@ pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
             ..PostParams::default()
         };
         return api
-            .create(&parameters, &object(plan))
+            .create(&parameters, &planned_policy(plan))
             .await
             .map(drop)
             .doing(format!("create policy {name}"));
@@ -142,13 +145,13 @@ pub async fn enable(cluster: &Cluster, plan: &Enabling) -> anyhow::Result<()> {
         &api,
         (name, &plan.before),
         plan.resource_version.as_ref(),
-        async |version| merge(&api, name, version, &spec).await,
+        async |version| merge_policy_spec(&api, name, version, &spec).await,
     )
     .await
     .doing(format!("change policy {name}"))
 }
 
-async fn merge(
+async fn merge_policy_spec(
     api: &Api<PeeringPolicy>,
     name: &str,
     version: Option<String>,
@@ -192,18 +195,21 @@ async fn while_unchanged(
 pub async fn plan_endings(
     cluster: &Cluster,
     only: Option<&str>,
-) -> anyhow::Result<(Vec<Ending>, Vec<String>)> {
-    let lists = Lists::read(cluster).await?;
+) -> anyhow::Result<(Vec<PolicyDisablePlan>, Vec<String>)> {
+    let lists = BrokerObjects::list_from_cluster(cluster).await?;
     Ok((
-        change::endings(only, lists.present())?,
-        change::by_plugins(lists.present()),
+        change::plan_policy_disabling(only, lists.as_view())?,
+        change::by_plugins(lists.as_view()),
     ))
 }
 
 /// Ends what was planned. Fails if somebody changed the spec of a policy after it was read.
-pub async fn disable(cluster: &Cluster, endings: &[Ending]) -> anyhow::Result<()> {
+pub async fn disable_lending_on(
+    cluster: &Cluster,
+    endings: &[PolicyDisablePlan],
+) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    for Ending {
+    for PolicyDisablePlan {
         policy,
         deletes,
         before,
@@ -214,7 +220,7 @@ pub async fn disable(cluster: &Cluster, endings: &[Ending]) -> anyhow::Result<()
         let end = async |version: Option<String>| {
             if !deletes {
                 let spec = json!({ "provide": { "source": { "offers": null } } });
-                return merge(&api, policy, version, &spec).await;
+                return merge_policy_spec(&api, policy, version, &spec).await;
             }
             let unchanged = Preconditions {
                 resource_version: version,

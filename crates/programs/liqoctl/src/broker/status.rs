@@ -11,20 +11,20 @@ use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, Granularity, Margin, OfferPhase, PeeringPolicy, PoolBy, PriceList,
     Provide, ResourceList, ResourceOffer, VirtualNode, links,
-    policies::{PolicyPeer, of_peer},
+    policies::{PolicyPeer, policies_of_peer},
     provider_namespace,
-    requests::Effective,
+    requests::EffectiveAmounts,
     tenant_namespace,
 };
-use liqo_sharing::decide::{lists::Lists, reduce, snapshot::Snapshot};
+use liqo_sharing::decide::{lists::ObjectLists, reduce, snapshot::ProviderSnapshot};
 use serde::Serialize;
 
-use crate::{policy, readiness, status::Link, unpeer::lends_to};
+use crate::{policy, readiness, status::LinkSummary, unpeer::lends_to};
 
 /// Everything that `liqoctl broker status` shows; `-o json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
+pub struct BrokerStatus {
     /// Name of this cluster.
     pub cluster: String,
     #[serde(rename = "clusterID")]
@@ -36,7 +36,7 @@ pub struct Status {
     /// The consumers to which one of these policies applies, or that have something of what is
     /// borrowed.
     pub customers: Vec<Customer>,
-    pub providers: Vec<Provider>,
+    pub providers: Vec<BrokerProvider>,
     /// Consumers that get nothing of what is borrowed.
     pub other_consumers: Vec<OtherConsumer>,
     pub warnings: Vec<String>,
@@ -71,8 +71,8 @@ pub struct Customer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// The links of lending, in order.
-    pub links: Vec<Link>,
-    pub offers: Vec<Lent>,
+    pub links: Vec<LinkSummary>,
+    pub offers: Vec<LentOffer>,
     /// Its unfinished pods in this cluster, with those that wait for a node.
     pub pods: usize,
 }
@@ -80,22 +80,22 @@ pub struct Customer {
 /// An offer to a customer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lent {
+pub struct LentOffer {
     #[serde(flatten)]
-    pub offer: Offer,
+    pub offer: BrokerOffer,
     /// The resources charged for its pods.
     pub used: ResourceList,
     pub pods: usize,
     /// Those of them that wait for a node.
     pub waiting: usize,
     /// The nodes that the offer comes from, and those on which its pods run.
-    pub from: Vec<Share>,
+    pub from: Vec<CustomerNodeUsage>,
 }
 
 /// The usage of one node by one customer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Share {
+pub struct CustomerNodeUsage {
     /// Name of the provider, or of this cluster for its own nodes.
     pub cluster: String,
     #[serde(rename = "clusterID")]
@@ -109,7 +109,7 @@ pub struct Share {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Provider {
+pub struct BrokerProvider {
     /// Name of its `ForeignCluster`.
     pub name: String,
     #[serde(rename = "clusterID")]
@@ -118,8 +118,8 @@ pub struct Provider {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known_since: Option<String>,
     /// The links of borrowing, in order.
-    pub links: Vec<Link>,
-    pub offers: Vec<Borrowed>,
+    pub links: Vec<LinkSummary>,
+    pub offers: Vec<BorrowedOffer>,
     /// Unfinished pods of customers that run there.
     pub customer_pods: usize,
 }
@@ -127,9 +127,9 @@ pub struct Provider {
 /// An offer of a provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Borrowed {
+pub struct BorrowedOffer {
     #[serde(flatten)]
-    pub offer: Offer,
+    pub offer: BrokerOffer,
     /// Its virtual node, once it exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -151,7 +151,7 @@ pub struct Borrowed {
 /// The parts of an offer that both directions share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Offer {
+pub struct BrokerOffer {
     pub pool: String,
     pub phase: OfferPhase,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,40 +185,44 @@ pub struct OtherConsumer {
 }
 
 /// The status without warnings.
-pub(super) fn of(facts: &Facts) -> Status {
+pub(super) fn status_without_warnings(facts: &BrokerFacts) -> BrokerStatus {
     let mut known: Vec<&ForeignCluster> = facts.peers.iter().collect();
     known.sort_by_key(|foreign| foreign.name_any());
     let is_customer = |foreign: &&ForeignCluster| {
-        let has_some = facts.made_to(foreign).any(|offer| offer.spec.is_borrowed());
+        let has_some = facts
+            .offers_made_to(foreign)
+            .any(|offer| offer.spec.is_borrowed());
         has_some
             || (lends_to(foreign)
                 && facts
-                    .policy(foreign)
+                    .policy_for_peer(foreign)
                     .is_some_and(|policy| policy.spec.provide.source.offers.is_some()))
     };
     let (customers, others): (Vec<_>, Vec<_>) = known.iter().copied().partition(is_customer);
     let others = others.into_iter().filter(|foreign| lends_to(foreign));
     let other = |foreign: &ForeignCluster| OtherConsumer {
         name: foreign.name_any(),
-        policy: facts.policy(foreign).map(kube::ResourceExt::name_any),
+        policy: facts
+            .policy_for_peer(foreign)
+            .map(kube::ResourceExt::name_any),
     };
     let policies: Vec<BrokerPolicy> = facts.lending_on().map(broker_policy).collect();
     let is_provider = |foreign: &&ForeignCluster| {
         foreign.wants_resources() || facts.received_from(foreign).next().is_some()
     };
-    Status {
+    BrokerStatus {
         cluster: facts.own_name.clone(),
         cluster_id: facts.own.clone(),
         broker: !policies.is_empty() || !customers.is_empty(),
         policies,
         customers: customers
             .into_iter()
-            .map(|foreign| customer(foreign, facts))
+            .map(|foreign| customer_status(foreign, facts))
             .collect(),
         providers: known
             .into_iter()
             .filter(is_provider)
-            .map(|foreign| provider(foreign, facts))
+            .map(|foreign| provider_status(foreign, facts))
             .collect(),
         other_consumers: others.map(other).collect(),
         warnings: Vec::new(),
@@ -226,7 +230,7 @@ pub(super) fn of(facts: &Facts) -> Status {
 }
 
 /// The facts that follow from the lists.
-pub(super) struct Facts {
+pub(super) struct BrokerFacts {
     own_name: String,
     own: ClusterId,
     peers: Vec<ForeignCluster>,
@@ -237,7 +241,7 @@ pub(super) struct Facts {
     virtual_nodes: BTreeMap<String, VirtualNode>,
     ready: BTreeSet<String>,
     cordoned: BTreeSet<String>,
-    running: Vec<RunningPod>,
+    running: Vec<CustomerPod>,
     /// The nodes of each pool, by the policy that lends on. Those of a plugin are all that come
     /// through as many clusters as it says.
     pools: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
@@ -246,19 +250,19 @@ pub(super) struct Facts {
 }
 
 /// An unfinished pod.
-struct RunningPod {
+struct CustomerPod {
     /// Nothing for this cluster's own pods.
     customer: Option<ClusterId>,
     pool: String,
     node: Option<String>,
-    amounts: Effective,
+    amounts: EffectiveAmounts,
 }
 
-impl Facts {
+impl BrokerFacts {
     pub fn new(
         name: &str,
         own: &ClusterId,
-        lists: Lists,
+        lists: ObjectLists,
         virtual_nodes: &[VirtualNode],
         now: Timestamp,
     ) -> Self {
@@ -266,13 +270,13 @@ impl Facts {
             .namespaces
             .iter()
             .cloned()
-            .filter_map(mapped)
+            .filter_map(namespace_owner)
             .collect();
         let running = lists
             .pods
             .iter()
             .cloned()
-            .filter_map(|pod| running(pod, &owners))
+            .filter_map(|pod| unfinished_customer_pod(pod, &owners))
             .collect();
         let ready = lists
             .nodes
@@ -293,7 +297,7 @@ impl Facts {
             .collect();
         let (peers, policies) = (lists.foreign_clusters.clone(), lists.policies.clone());
         let (offers, contracts) = (lists.offers.clone(), lists.contracts.clone());
-        let snapshot = Snapshot::from_lists(own.clone(), BTreeMap::new(), lists, now);
+        let snapshot = ProviderSnapshot::from_lists(own.clone(), BTreeMap::new(), lists, now);
         let lending_on = policies
             .iter()
             .filter(|policy| policy.spec.provide.source.offers.is_some());
@@ -345,12 +349,12 @@ impl Facts {
         let mut all = BTreeMap::<String, BTreeMap<String, BTreeSet<String>>>::new();
         for foreign in &self.peers {
             let Some(policy) = self
-                .policy(foreign)
+                .policy_for_peer(foreign)
                 .filter(|policy| policy.spec.provide.source.plugin.is_some())
             else {
                 continue;
             };
-            let made = self.made_to(foreign).filter(|offer| {
+            let made = self.offers_made_to(foreign).filter(|offer| {
                 offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none()
             });
             for offer in made {
@@ -388,15 +392,15 @@ impl Facts {
     }
 
     /// The policy that applies to a peer.
-    pub fn policy(&self, foreign: &ForeignCluster) -> Option<&PeeringPolicy> {
+    pub fn policy_for_peer(&self, foreign: &ForeignCluster) -> Option<&PeeringPolicy> {
         let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
-        of_peer(&self.policies, &peer)
+        policies_of_peer(&self.policies, &peer)
             .into_iter()
             .next()
             .map(|policy| &**policy)
     }
 
-    pub fn provide(&self, policy: &str) -> Option<&Provide> {
+    pub fn provide_of_policy(&self, policy: &str) -> Option<&Provide> {
         self.policies
             .iter()
             .find(|one| one.name_any() == policy)
@@ -409,7 +413,7 @@ impl Facts {
             .filter(move |offer| offer.namespace().as_ref() == Some(&namespace))
     }
 
-    fn made_to(&self, foreign: &ForeignCluster) -> impl Iterator<Item = &ResourceOffer> {
+    fn offers_made_to(&self, foreign: &ForeignCluster) -> impl Iterator<Item = &ResourceOffer> {
         self.offers_in(tenant_namespace(&foreign.spec.cluster_id))
     }
 
@@ -418,13 +422,13 @@ impl Facts {
     }
 
     /// The nodes that a policy lends as a pool.
-    fn nodes_of(&self, policy: &str, pool: &str) -> Option<&BTreeSet<String>> {
+    fn nodes_of_pool(&self, policy: &str, pool: &str) -> Option<&BTreeSet<String>> {
         let single = || self.single_nodes.get(policy)?.get(pool);
         self.pools.get(policy)?.get(pool).or_else(single)
     }
 
     /// The pools that a node is lent on in, as `policy/pool`.
-    fn pools_of(&self, node: &str) -> Vec<String> {
+    fn pools_of_node(&self, node: &str) -> Vec<String> {
         let all = self.pools.iter().flat_map(|(policy, pools)| {
             pools.iter().map(move |(pool, nodes)| (policy, pool, nodes))
         });
@@ -442,11 +446,11 @@ impl Facts {
 /// The name of a peer in this cluster, else the beginning of its ID.
 pub fn peer_name(known: &[ForeignCluster], id: &ClusterId) -> String {
     let found = known.iter().find(|foreign| foreign.spec.cluster_id == *id);
-    found.map_or_else(|| id.short().to_owned(), kube::ResourceExt::name_any)
+    found.map_or_else(|| id.short_id().to_owned(), kube::ResourceExt::name_any)
 }
 
 /// A mapped namespace, and whose it is.
-fn mapped(namespace: Namespace) -> Option<(String, ClusterId)> {
+fn namespace_owner(namespace: Namespace) -> Option<(String, ClusterId)> {
     let name = namespace.name_any();
     reduce::namespace(namespace)
         .filter(|one| !one.tenant)
@@ -454,7 +458,7 @@ fn mapped(namespace: Namespace) -> Option<(String, ClusterId)> {
 }
 
 /// A pod that has not finished, with the owner of its namespace: the labels of a pod prove nothing.
-fn running(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<RunningPod> {
+fn unfinished_customer_pod(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<CustomerPod> {
     let owner = owners.get(&pod.namespace().unwrap_or_default()).cloned();
     let pod = reduce::pod(pod)?;
     let claimed = pod.owner.filter(|claimed| {
@@ -462,7 +466,7 @@ fn running(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<RunningPod>
             .as_ref()
             .is_some_and(|owner| claimed.consumer == owner.as_str())
     });
-    Some(RunningPod {
+    Some(CustomerPod {
         customer: claimed.as_ref().and(owner),
         pool: claimed.map(|claimed| claimed.pool).unwrap_or_default(),
         node: pod.node,
@@ -474,7 +478,7 @@ fn broker_policy(policy: &PeeringPolicy) -> BrokerPolicy {
     let source = &policy.spec.provide.source;
     BrokerPolicy {
         name: policy.name_any(),
-        peers: policy::peers(&policy.spec.peers),
+        peers: policy::peers_in_words(&policy.spec.peers),
         percentage: policy.spec.provide.percentage,
         own_nodes: source
             .offers
@@ -489,11 +493,11 @@ fn broker_policy(policy: &PeeringPolicy) -> BrokerPolicy {
     }
 }
 
-fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {
-    let policy = facts.policy(foreign);
-    let mut offers: Vec<Lent> = facts
-        .made_to(foreign)
-        .map(|offer| lent(foreign, offer, policy, facts))
+fn customer_status(foreign: &ForeignCluster, facts: &BrokerFacts) -> Customer {
+    let policy = facts.policy_for_peer(foreign);
+    let mut offers: Vec<LentOffer> = facts
+        .offers_made_to(foreign)
+        .map(|offer| lent_offer(foreign, offer, policy, facts))
         .collect();
     offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
     let id = &foreign.spec.cluster_id;
@@ -501,7 +505,7 @@ fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {
         name: foreign.name_any(),
         cluster_id: id.clone(),
         policy: policy.map(kube::ResourceExt::name_any),
-        links: links_of(foreign, &links::LENDING),
+        links: links_of_peer(foreign, &links::LENDING),
         offers,
         pods: facts
             .running
@@ -511,25 +515,25 @@ fn customer(foreign: &ForeignCluster, facts: &Facts) -> Customer {
     }
 }
 
-fn links_of(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
+fn links_of_peer(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<LinkSummary> {
     wanted
         .iter()
         .filter_map(|kind| foreign.condition(kind))
-        .map(Link::from)
+        .map(LinkSummary::from)
         .collect()
 }
 
-fn lent(
+fn lent_offer(
     foreign: &ForeignCluster,
     object: &ResourceOffer,
     policy: Option<&PeeringPolicy>,
-    facts: &Facts,
-) -> Lent {
+    facts: &BrokerFacts,
+) -> LentOffer {
     let pool = object.name_any();
     let charge = policy
         .map(|policy| policy.spec.provide.usage.charge)
         .unwrap_or_default();
-    let nodes = policy.and_then(|policy| facts.nodes_of(&policy.name_any(), &pool));
+    let nodes = policy.and_then(|policy| facts.nodes_of_pool(&policy.name_any(), &pool));
     // Nothing stands for all nodes of this cluster.
     let place = |node: &String| facts.virtual_nodes.contains_key(node).then(|| node.clone());
     let mut shares: BTreeMap<Option<String>, (usize, ResourceList)> = BTreeMap::new();
@@ -537,11 +541,11 @@ fn lent(
         shares.entry(place(node)).or_default();
     }
     let (mut used, mut pods, mut waiting) = (ResourceList::new(), 0, 0);
-    let is_its = |pod: &&RunningPod| {
+    let is_its = |pod: &&CustomerPod| {
         pod.customer.as_ref() == Some(&foreign.spec.cluster_id) && pod.pool == pool
     };
     for pod in facts.running.iter().filter(is_its) {
-        let amounts = pod.amounts.charged(charge);
+        let amounts = pod.amounts.charged_amounts(charge);
         used += amounts;
         pods += 1;
         let Some(node) = &pod.node else {
@@ -562,7 +566,7 @@ fn lent(
         } else {
             facts.name(id)
         };
-        Share {
+        CustomerNodeUsage {
             cluster,
             cluster_id: id.clone(),
             node,
@@ -570,8 +574,8 @@ fn lent(
             used,
         }
     };
-    Lent {
-        offer: offer(object, facts),
+    LentOffer {
+        offer: offer_status(object, facts),
         used,
         pods,
         waiting,
@@ -579,13 +583,13 @@ fn lent(
     }
 }
 
-fn provider(foreign: &ForeignCluster, facts: &Facts) -> Provider {
-    let mut offers: Vec<Borrowed> = facts
+fn provider_status(foreign: &ForeignCluster, facts: &BrokerFacts) -> BrokerProvider {
+    let mut offers: Vec<BorrowedOffer> = facts
         .received_from(foreign)
-        .map(|offer| borrowed(offer, facts))
+        .map(|offer| borrowed_offer(offer, facts))
         .collect();
     offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
-    let of_it = |pod: &&RunningPod| {
+    let of_it = |pod: &&CustomerPod| {
         let node = pod
             .node
             .as_ref()
@@ -593,17 +597,17 @@ fn provider(foreign: &ForeignCluster, facts: &Facts) -> Provider {
         pod.customer.is_some()
             && node.is_some_and(|node| node.spec.cluster_id == foreign.spec.cluster_id)
     };
-    Provider {
+    BrokerProvider {
         name: foreign.name_any(),
         cluster_id: foreign.spec.cluster_id.clone(),
         known_since: foreign.creation_timestamp().map(|time| time.0.to_string()),
-        links: links_of(foreign, &links::BORROWING),
+        links: links_of_peer(foreign, &links::BORROWING),
         offers,
         customer_pods: facts.running.iter().filter(of_it).count(),
     }
 }
 
-fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
+fn borrowed_offer(object: &ResourceOffer, facts: &BrokerFacts) -> BorrowedOffer {
     let is_its = |(_, node): &(&String, &VirtualNode)| {
         node.spec.cluster_id == object.spec.cluster_id && node.spec.pool == object.spec.pool
     };
@@ -622,8 +626,8 @@ fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
         *pods.entry(who).or_default() += 1;
     }
     used.retain(|name, _| object.spec.resource_quota.hard.contains(name));
-    Borrowed {
-        offer: offer(object, facts),
+    BorrowedOffer {
+        offer: offer_status(object, facts),
         node: found.map(|(name, _)| name.clone()),
         ready: found.is_some_and(|(name, _)| facts.ready.contains(name)),
         cordoned: found.is_some_and(|(name, _)| facts.cordoned.contains(name)),
@@ -631,12 +635,12 @@ fn borrowed(object: &ResourceOffer, facts: &Facts) -> Borrowed {
         used,
         pods,
         lent_in: found
-            .map(|(name, _)| facts.pools_of(name))
+            .map(|(name, _)| facts.pools_of_node(name))
             .unwrap_or_default(),
     }
 }
 
-fn offer(object: &ResourceOffer, facts: &Facts) -> Offer {
+fn offer_status(object: &ResourceOffer, facts: &BrokerFacts) -> BrokerOffer {
     let (spec, status) = (&object.spec, object.status.clone().unwrap_or_default());
     let name = |id: &ClusterId| {
         if *id == facts.own {
@@ -645,7 +649,7 @@ fn offer(object: &ResourceOffer, facts: &Facts) -> Offer {
             facts.name(id)
         }
     };
-    Offer {
+    BrokerOffer {
         pool: object.name_any(),
         phase: status.phase,
         message: status.message,

@@ -4,12 +4,12 @@ use jiff::Timestamp;
 use liqo_api::{
     ClusterId, Contract, VirtualNode, isolation::Lending, provider_namespace, tenant_namespace,
 };
-use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
+use liqo_sharing::decide::{lists::ObjectLists, snapshot::OwnWorkingMode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 
 use super::{
-    change::{self, Afterwards, Present, Unclear},
+    change::{self, BrokerObjectsView, CustomerAfterDisable, PolicyChangeError},
     *,
 };
 use crate::output::Paint;
@@ -91,11 +91,11 @@ fn pod(name: &str, namespace: &str, node: Option<&str>, consumer: Option<Cluster
 
 /// Two pods of rome run at turin, and one waits. One pod of milan itself runs at turin. Somebody in
 /// milan labels a pod as if it was rome's.
-fn lists() -> Lists {
+fn lists() -> ObjectLists {
     let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": rome() });
     let virtual_node = json!({ "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": turin(), "liqo.io/pool": "default" });
     let ready = json!({ "allocatable": { "cpu": "4", "memory": "8Gi" }, "conditions": [{ "type": "Ready", "status": "True" }] });
-    Lists {
+    ObjectLists {
         policies: objects(json!([default_policy(), broker_policy(&json!({}))])),
         foreign_clusters: peers(),
         nodes: objects(json!([
@@ -116,7 +116,7 @@ fn lists() -> Lists {
         offers: objects(json!([from_turin(&json!({})), to_rome(&json!({}))])),
         contracts: Vec::new(),
         lending: Lending::Isolated,
-        mode: Mode::default(),
+        mode: OwnWorkingMode::default(),
     }
 }
 
@@ -131,12 +131,12 @@ fn virtual_nodes(more: &Value) -> Vec<VirtualNode> {
     )
 }
 
-fn of(lists: Lists) -> Status {
+fn of(lists: ObjectLists) -> BrokerStatus {
     with_nodes(lists, &virtual_nodes(&json!({})))
 }
 
-fn with_nodes(lists: Lists, nodes: &[VirtualNode]) -> Status {
-    super::of(&super::status::Facts::new(
+fn with_nodes(lists: ObjectLists, nodes: &[VirtualNode]) -> BrokerStatus {
+    super::status_with_warnings(&super::status::BrokerFacts::new(
         "milan",
         &milan(),
         lists,
@@ -145,7 +145,7 @@ fn with_nodes(lists: Lists, nodes: &[VirtualNode]) -> Status {
     ))
 }
 
-fn warnings(change: impl FnOnce(&mut Lists)) -> Vec<String> {
+fn warnings(change: impl FnOnce(&mut ObjectLists)) -> Vec<String> {
     let mut lists = lists();
     change(&mut lists);
     of(lists).warnings
@@ -183,9 +183,9 @@ milan (ID {}) lends on what it borrows
    └─ {WAITS}
 ",
         milan(),
-        rome().short()
+        rome().short_id()
     );
-    assert_eq!(render(&of(lists), Paint::off()), expected);
+    assert_eq!(render_broker_status(&of(lists), Paint::off()), expected);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_cluster_that_lends_nothing_on_is_no_broker_and_says_how_to_become_one() {
     own.offers = objects(json!([from_turin(&json!({}))]));
     let status = of(own);
     assert!(!status.broker && status.warnings.is_empty());
-    let said = render(&status, Paint::off());
+    let said = render_broker_status(&status, Paint::off());
     assert_eq!(
         said,
         "milan is no broker: no policy lends on what it borrows. `liqoctl broker enable` changes that."
@@ -248,23 +248,23 @@ fn a_broker_by_a_plugin_is_one_and_only_another_source_ends_it() {
         ),
         ("turin", 2)
     );
-    let said = render(&status, Paint::off());
+    let said = render_broker_status(&status, Paint::off());
     assert!(
         said.contains(
             "policy default: as much of it as plugin plugin.liqo:6001 says, to everybody"
         ),
         "{said}"
     );
-    let present = Present {
+    let present = BrokerObjectsView {
         policies: &policies,
         peers: &peers,
         offers: &offers,
     };
-    assert_eq!(change::endings(None, present).unwrap(), []);
+    assert_eq!(change::plan_policy_disabling(None, present).unwrap(), []);
     let plugins = change::by_plugins(present);
     assert_eq!(plugins, ["default"]);
     assert!(
-        disabled(&[], &plugins)
+        render_disabled(&[], &plugins)
             .starts_with("Nothing was changed. It lends on by the plugin of policy default, which")
     );
 }
@@ -288,7 +288,7 @@ fn customers_keep_what_they_have_until_it_ends() {
 #[test]
 fn a_broker_is_warned_about_what_it_borrows() {
     let offers = |more: Value| {
-        move |lists: &mut Lists| {
+        move |lists: &mut ObjectLists| {
             lists.offers = objects(json!([from_turin(&more), to_rome(&json!({}))]));
         }
     };
@@ -430,13 +430,13 @@ fn a_broker_is_warned_about_its_customers() {
 
 #[test]
 fn a_customer_without_the_contract_that_its_policy_requires_is_named() {
-    let required = |lists: &mut Lists| {
+    let required = |lists: &mut ObjectLists| {
         lists.policies[1].spec.provide.contract = Some(liqo_api::ProvideContract::default());
     };
     let missing = "customer rome has no contract in force, which policy broker requires";
     assert!(warnings(required)[0].starts_with(missing));
     let signed = |phase: &'static str| {
-        move |lists: &mut Lists| {
+        move |lists: &mut ObjectLists| {
             required(lists);
             lists.contracts = vec![contract(phase)];
         }
@@ -467,11 +467,15 @@ fn contract(phase: &str) -> Contract {
 }
 
 /// The plan for these flags.
-fn enabling(wanted: &Wanted, policies: Value, offers: Value) -> Result<Enabling, Unclear> {
+fn enabling(
+    wanted: &RequestedPolicyChange,
+    policies: Value,
+    offers: Value,
+) -> Result<EnablePlan, PolicyChangeError> {
     let (policies, offers) = (objects(policies), objects(offers));
-    change::enabling(
+    change::plan_policy_change(
         wanted,
-        Present {
+        BrokerObjectsView {
             policies: &policies,
             peers: &peers(),
             offers: &offers,
@@ -479,15 +483,15 @@ fn enabling(wanted: &Wanted, policies: Value, offers: Value) -> Result<Enabling,
     )
 }
 
-fn named(policy: &str) -> Wanted {
-    Wanted {
+fn named(policy: &str) -> RequestedPolicyChange {
+    RequestedPolicyChange {
         policy: policy.to_owned(),
-        ..Wanted::default()
+        ..RequestedPolicyChange::default()
     }
 }
 
-fn for_rome() -> Wanted {
-    Wanted {
+fn for_rome() -> RequestedPolicyChange {
+    RequestedPolicyChange {
         customers: Some(Customers::These(vec!["rome".to_owned()])),
         ..named("broker")
     }
@@ -511,11 +515,11 @@ Policy broker is new: a copy of default, with
 It applies to rome.",
         rome()
     );
-    assert_eq!(changes(&plan), expected);
+    assert_eq!(render_planned_changes(&plan), expected);
     // Its customers keep their other rules.
     assert_eq!(plan.spec.provide.approval, liqo_api::Approval::Manual);
     assert!(
-        object(&plan)
+        planned_policy(&plan)
             .annotations()
             .contains_key(change::CREATED_BY_ANNOTATION)
     );
@@ -542,14 +546,14 @@ fn enabling_again_changes_nothing_and_only_what_is_named_changes() {
         "{:?}",
         again.changes
     );
-    assert!(enabled(&again).contains("nothing was changed"));
+    assert!(render_enabled(&again).contains("nothing was changed"));
     let margin = MarginChange::Set {
         percent: Some(10),
         fixed: vec!["cpu=0.001".parse().unwrap()],
         currency: Some("EUR".into()),
     };
     let plan = enabling(
-        &Wanted {
+        &RequestedPolicyChange {
             margin,
             percentage: Some(50),
             ..named("broker")
@@ -562,7 +566,7 @@ fn enabling_again_changes_nothing_and_only_what_is_named_changes() {
     let expected =
         json!({ "provide": { "percentage": 50, "source": { "offers": { "margin": margin } } } });
     assert_eq!(change::merge_patch(&plan.before, &plan.spec), expected);
-    let without = Wanted {
+    let without = RequestedPolicyChange {
         own_nodes: Some(false),
         ..named("broker")
     };
@@ -578,7 +582,7 @@ fn the_margin_has_the_currency_of_the_providers() {
         fixed: Vec::new(),
         currency: None,
     };
-    let wanted = Wanted {
+    let wanted = RequestedPolicyChange {
         margin,
         ..named("broker")
     };
@@ -599,7 +603,7 @@ fn the_margin_has_the_currency_of_the_providers() {
     );
     assert_eq!(
         of(json!([from_turin(&json!({}))])).unwrap_err(),
-        Unclear::NoCurrency
+        PolicyChangeError::NoCurrency
     );
     let both = of(json!([
         from_turin(&priced("EUR")),
@@ -608,11 +612,11 @@ fn the_margin_has_the_currency_of_the_providers() {
     .unwrap_err();
     assert_eq!(
         both,
-        Unclear::SeveralCurrencies {
+        PolicyChangeError::SeveralCurrencies {
             currencies: "CHF, EUR".into()
         }
     );
-    let removed = Wanted {
+    let removed = RequestedPolicyChange {
         margin: MarginChange::Remove,
         ..named("broker")
     };
@@ -623,12 +627,12 @@ fn the_margin_has_the_currency_of_the_providers() {
 
 #[test]
 fn what_would_not_do_what_the_user_expects_is_refused() {
-    let refused = |wanted: &Wanted, policies| {
+    let refused = |wanted: &RequestedPolicyChange, policies| {
         enabling(wanted, policies, json!([]))
             .unwrap_err()
             .to_string()
     };
-    let unknown = Wanted {
+    let unknown = RequestedPolicyChange {
         customers: Some(Customers::These(vec!["genoa".into()])),
         ..named("broker")
     };
@@ -652,12 +656,12 @@ fn what_would_not_do_what_the_user_expects_is_refused() {
             .contains("--policy customers")
     );
     let gold = json!({ "metadata": { "name": "gold" }, "spec": { "priority": 5, "peers": { "clusterIDs": [rome()] } } });
-    let both = Wanted {
+    let both = RequestedPolicyChange {
         customers: Some(Customers::These(vec!["rome".into(), "turin".into()])),
         ..named("broker")
     };
     assert!(refused(&both, json!([default_policy(), gold])).contains("(default, gold)"));
-    let hops = Wanted {
+    let hops = RequestedPolicyChange {
         max_hops: Some(2),
         ..for_rome()
     };
@@ -666,7 +670,7 @@ fn what_would_not_do_what_the_user_expects_is_refused() {
         said.contains("does not apply to turin: set consume.maxHops in policy default"),
         "{said}"
     );
-    let hops = Wanted {
+    let hops = RequestedPolicyChange {
         max_hops: Some(2),
         ..named("broker")
     };
@@ -683,7 +687,7 @@ fn what_would_not_do_what_the_user_expects_is_refused() {
 #[test]
 fn the_user_is_told_what_follows() {
     let own = json!({ "clusterID": milan(), "hops": 1, "path": [milan()] });
-    let notes = |wanted: &Wanted, policies, offers| {
+    let notes = |wanted: &RequestedPolicyChange, policies, offers| {
         enabling(wanted, policies, offers).unwrap().notes.join("\n")
     };
     assert!(
@@ -700,7 +704,7 @@ fn the_user_is_told_what_follows() {
         ),
         "{ended}"
     );
-    let both = Wanted {
+    let both = RequestedPolicyChange {
         own_nodes: Some(true),
         ..for_rome()
     };
@@ -746,9 +750,9 @@ fn disabling_restores_what_was_before() {
     ]));
     let peers = peers();
     let of = |only| {
-        change::endings(
+        change::plan_policy_disabling(
             only,
-            Present {
+            BrokerObjectsView {
                 policies: &policies,
                 peers: &peers,
                 offers: &[],
@@ -762,24 +766,25 @@ fn disabling_restores_what_was_before() {
             .collect::<Vec<_>>(),
         [("broker", true), ("customers", false)]
     );
-    let afterwards = Afterwards {
+    let afterwards = CustomerAfterDisable {
         peer: "rome".into(),
         policy: Some("default".into()),
         shares: Some("90 % of all nodes".into()),
     };
     assert_eq!(all[0].customers, [afterwards]);
     assert!(
-        endings(&all).contains("  rome is then under policy default: 90 % of all nodes"),
+        render_planned_endings(&all)
+            .contains("  rome is then under policy default: 90 % of all nodes"),
         "{}",
-        endings(&all)
+        render_planned_endings(&all)
     );
     assert_eq!(of(Some("customers")).unwrap().len(), 1);
     assert!(of(Some("default")).unwrap().is_empty() && of(Some("nope")).is_err());
-    assert!(disabled(&[], &[]).contains("nothing was changed"));
+    assert!(render_disabled(&[], &[]).contains("nothing was changed"));
     let alone = [policies[1].clone()];
-    let nothing = change::endings(
+    let nothing = change::plan_policy_disabling(
         None,
-        Present {
+        BrokerObjectsView {
             policies: &alone,
             peers: &peers,
             offers: &[],
@@ -787,8 +792,8 @@ fn disabling_restores_what_was_before() {
     )
     .unwrap();
     assert!(
-        endings(&nothing).contains("rome is then under no policy"),
+        render_planned_endings(&nothing).contains("rome is then under no policy"),
         "{}",
-        endings(&nothing)
+        render_planned_endings(&nothing)
     );
 }

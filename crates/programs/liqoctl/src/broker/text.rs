@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::change::{Afterwards, Enabling, Ending, Field};
+use super::change::{CustomerAfterDisable, EnablePlan, FieldChange, PolicyDisablePlan};
 
 /// The changes of `enable`, shown before it asks.
-pub fn changes(plan: &Enabling) -> String {
+pub fn render_planned_changes(plan: &EnablePlan) -> String {
     let name = &plan.policy;
     let head = match (plan.creates, &plan.copy_of) {
         (true, Some(of)) => format!("Policy {name} is new: a copy of {of}, with"),
@@ -19,15 +19,15 @@ pub fn changes(plan: &Enabling) -> String {
         .map(|change| change.field.len())
         .max()
         .unwrap_or_default();
-    let line = |Field {
+    let line = |FieldChange {
                     field,
                     before,
                     after,
-                }: &Field| {
+                }: &FieldChange| {
         format!(
             "  {field:width$}   {} → {}",
-            value(before.as_ref()),
-            value(after.as_ref())
+            render_field_value(before.as_ref()),
+            render_field_value(after.as_ref())
         )
     };
     let mut lines = vec![head];
@@ -40,7 +40,7 @@ pub fn changes(plan: &Enabling) -> String {
     lines.join("\n")
 }
 
-fn value(value: Option<&Value>) -> String {
+fn render_field_value(value: Option<&Value>) -> String {
     match value {
         None => "(none)".to_owned(),
         Some(Value::String(text)) => text.clone(),
@@ -49,7 +49,7 @@ fn value(value: Option<&Value>) -> String {
 }
 
 /// The result of `enable`.
-pub fn enabled(plan: &Enabling) -> String {
+pub fn render_enabled(plan: &EnablePlan) -> String {
     let name = &plan.policy;
     if !plan.is_needed() {
         return format!(
@@ -62,7 +62,7 @@ pub fn enabled(plan: &Enabling) -> String {
 }
 
 /// The changes of `disable`, shown before it asks.
-pub fn endings(endings: &[Ending]) -> String {
+pub fn render_planned_endings(endings: &[PolicyDisablePlan]) -> String {
     let mut lines = Vec::new();
     for ending in endings {
         let name = &ending.policy;
@@ -71,7 +71,7 @@ pub fn endings(endings: &[Ending]) -> String {
         } else {
             format!("Policy {name} stays without provide.source.offers: it lends this cluster's own nodes")
         });
-        lines.extend(ending.customers.iter().map(afterwards));
+        lines.extend(ending.customers.iter().map(render_customer_afterwards));
     }
     lines.push(
         "Customers' pods on what is borrowed end after the notice of the policy that applies then, unless a plugin lends it on."
@@ -80,7 +80,7 @@ pub fn endings(endings: &[Ending]) -> String {
     lines.join("\n")
 }
 
-fn afterwards(customer: &Afterwards) -> String {
+fn render_customer_afterwards(customer: &CustomerAfterDisable) -> String {
     match (&customer.policy, &customer.shares) {
         (Some(policy), Some(shares)) => format!(
             "  {} is then under policy {policy}: {shares}",
@@ -95,7 +95,7 @@ fn afterwards(customer: &Afterwards) -> String {
 
 /// The result of `disable`. `plugins` are the policies by whose plugins this cluster lends on all
 /// the same.
-pub fn disabled(endings: &[Ending], plugins: &[String]) -> String {
+pub fn render_disabled(endings: &[PolicyDisablePlan], plugins: &[String]) -> String {
     let names: Vec<&str> = endings
         .iter()
         .map(|ending| ending.policy.as_str())

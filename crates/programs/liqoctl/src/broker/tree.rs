@@ -7,17 +7,18 @@ use liqo_api::{NO_NEW_PODS, OfferPhase, links};
 use liqo_quantity::per_hour;
 
 use super::status::{
-    Borrowed, BrokerPolicy, Customer, Lent, Offer, OtherConsumer, Provider, Share, Status,
+    BorrowedOffer, BrokerOffer, BrokerPolicy, BrokerProvider, BrokerStatus, Customer,
+    CustomerNodeUsage, LentOffer, OtherConsumer,
 };
 use crate::{
-    output::{Paint, plain},
-    status::{Branch, Link},
+    output::{Paint, strip_control_characters},
+    status::{Branch, LinkSummary},
 };
 
 /// Maximum number of clusters to name behind an offer.
 const MAX_CLUSTERS_NAMED: usize = 5;
 
-pub fn render(status: &Status, paint: Paint) -> String {
+pub fn render_broker_status(status: &BrokerStatus, paint: Paint) -> String {
     let name = paint.strong(&status.cluster);
     if !status.broker {
         return format!(
@@ -33,27 +34,35 @@ pub fn render(status: &Status, paint: Paint) -> String {
         "{name}{} lends on what it borrows",
         paint.faint(&format!(" (ID {})", status.cluster_id))
     ));
-    root.children
-        .extend(status.policies.iter().map(|one| Branch::leaf(policy(one))));
-    root.children
-        .extend(status.customers.iter().map(|one| customer(one, paint)));
+    root.children.extend(
+        status
+            .policies
+            .iter()
+            .map(|one| Branch::leaf(policy_line(one))),
+    );
+    root.children.extend(
+        status
+            .customers
+            .iter()
+            .map(|one| customer_branch(one, paint)),
+    );
     root.children.extend(
         status
             .providers
             .iter()
-            .map(|one| provider(one, &status.cluster, paint)),
+            .map(|one| provider_branch(one, &status.cluster, paint)),
     );
     root.children.extend(
         status
             .other_consumers
             .iter()
-            .map(|one| Branch::leaf(paint.faint(&other(one)))),
+            .map(|one| Branch::leaf(paint.faint(&other_consumer_line(one)))),
     );
     if !status.warnings.is_empty() {
         let children = status
             .warnings
             .iter()
-            .map(|warning| Branch::leaf(paint.unsure(&plain(warning))))
+            .map(|warning| Branch::leaf(paint.unsure(&strip_control_characters(warning))))
             .collect();
         root.children.push(Branch {
             text: paint.strong("warnings"),
@@ -65,7 +74,7 @@ pub fn render(status: &Status, paint: Paint) -> String {
     out
 }
 
-fn policy(policy: &BrokerPolicy) -> String {
+fn policy_line(policy: &BrokerPolicy) -> String {
     let own = if policy.own_nodes {
         ", and of its own nodes,"
     } else {
@@ -95,7 +104,7 @@ fn policy(policy: &BrokerPolicy) -> String {
 }
 
 /// Whether a cluster answers.
-fn health(links: &[Link], name: &str, paint: Paint) -> String {
+fn reachability_mark(links: &[LinkSummary], name: &str, paint: Paint) -> String {
     match links.iter().find(|link| link.name == name) {
         Some(link) if link.status == "True" => paint.good("✓ answers"),
         Some(link) => paint.bad(&format!("✗ does not answer since {}", link.since)),
@@ -107,8 +116,8 @@ fn pods(number: usize) -> String {
     format!("{number} {}", if number == 1 { "pod" } else { "pods" })
 }
 
-fn customer(customer: &Customer, paint: Paint) -> Branch {
-    let health = health(&customer.links, links::CONSUMER_REACHABLE, paint);
+fn customer_branch(customer: &Customer, paint: Paint) -> Branch {
+    let health = reachability_mark(&customer.links, links::CONSUMER_REACHABLE, paint);
     let policy = customer.policy.as_ref().map_or_else(
         || "no policy".to_owned(),
         |policy| format!("policy {policy}"),
@@ -118,7 +127,11 @@ fn customer(customer: &Customer, paint: Paint) -> Branch {
         paint.strong(&customer.name),
         pods(customer.pods)
     );
-    let mut children: Vec<Branch> = customer.offers.iter().map(|one| lent(one, paint)).collect();
+    let mut children: Vec<Branch> = customer
+        .offers
+        .iter()
+        .map(|one| lent_offer_branch(one, paint))
+        .collect();
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("nothing is offered to it")));
     }
@@ -126,7 +139,7 @@ fn customer(customer: &Customer, paint: Paint) -> Branch {
 }
 
 /// The text about an offer, the same for both directions.
-fn offer(offer: &Offer, paint: Paint) -> Branch {
+fn offer_branch(offer: &BrokerOffer, paint: Paint) -> Branch {
     let phase = format!("{:?}", offer.phase);
     let phase = match offer.phase {
         OfferPhase::Accepted => paint.good(&phase),
@@ -135,9 +148,9 @@ fn offer(offer: &Offer, paint: Paint) -> Branch {
     };
     let mut branch = Branch::leaf(format!(
         "offer {}: {phase}: {}{}",
-        plain(&offer.pool),
+        strip_control_characters(&offer.pool),
         offer.resources.rounded(),
-        behind(offer)
+        clusters_behind(offer)
     ));
     if let Some(prices) = &offer.prices {
         let all = per_hour(&prices.rates, &offer.resources);
@@ -146,24 +159,30 @@ fn offer(offer: &Offer, paint: Paint) -> Branch {
         } else {
             prices.rates.to_string()
         };
-        branch.children.push(Branch::leaf(plain(&format!(
-            "price: {all} {} per hour ({rates})",
-            prices.currency
-        ))));
+        branch
+            .children
+            .push(Branch::leaf(strip_control_characters(&format!(
+                "price: {all} {} per hour ({rates})",
+                prices.currency
+            ))));
     }
     branch
 }
 
 /// The clusters behind the provider, of which there may be many.
-fn behind(offer: &Offer) -> String {
+fn clusters_behind(offer: &BrokerOffer) -> String {
     if offer.behind.is_empty() {
         return String::new();
     }
-    format!(", through {} clusters ({})", offer.hops, via(&offer.behind))
+    format!(
+        ", through {} clusters ({})",
+        offer.hops,
+        abbreviated_names(&offer.behind)
+    )
 }
 
 /// `turin, genoa and 3 more`.
-pub fn via(names: &[String]) -> String {
+pub fn abbreviated_names(names: &[String]) -> String {
     let first: Vec<&str> = names
         .iter()
         .take(MAX_CLUSTERS_NAMED)
@@ -175,14 +194,16 @@ pub fn via(names: &[String]) -> String {
     }
 }
 
-fn lent(lent: &Lent, paint: Paint) -> Branch {
-    let mut branch = offer(&lent.offer, paint);
+fn lent_offer_branch(lent: &LentOffer, paint: Paint) -> Branch {
+    let mut branch = offer_branch(&lent.offer, paint);
     branch
         .children
         .push(Branch::leaf(format!("used: {}", lent.used.rounded())));
-    branch
-        .children
-        .extend(lent.from.iter().map(|one| Branch::leaf(share(one))));
+    branch.children.extend(
+        lent.from
+            .iter()
+            .map(|one| Branch::leaf(node_usage_line(one))),
+    );
     if lent.waiting > 0 {
         branch.children.push(Branch::leaf(
             paint.unsure(&format!("{} without a node", pods(lent.waiting))),
@@ -191,7 +212,7 @@ fn lent(lent: &Lent, paint: Paint) -> Branch {
     branch
 }
 
-fn share(share: &Share) -> String {
+fn node_usage_line(share: &CustomerNodeUsage) -> String {
     let node = share
         .node
         .as_ref()
@@ -208,8 +229,8 @@ fn share(share: &Share) -> String {
     )
 }
 
-fn provider(provider: &Provider, own: &str, paint: Paint) -> Branch {
-    let health = health(&provider.links, links::PEER_REACHABLE, paint);
+fn provider_branch(provider: &BrokerProvider, own: &str, paint: Paint) -> Branch {
+    let health = reachability_mark(&provider.links, links::PEER_REACHABLE, paint);
     let since = provider
         .known_since
         .as_ref()
@@ -223,7 +244,7 @@ fn provider(provider: &Provider, own: &str, paint: Paint) -> Branch {
     let mut children: Vec<Branch> = provider
         .offers
         .iter()
-        .map(|one| borrowed(one, own, paint))
+        .map(|one| borrowed_offer_branch(one, own, paint))
         .collect();
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("it offers nothing")));
@@ -231,8 +252,8 @@ fn provider(provider: &Provider, own: &str, paint: Paint) -> Branch {
     Branch { text, children }
 }
 
-fn borrowed(borrowed: &Borrowed, own: &str, paint: Paint) -> Branch {
-    let mut branch = offer(&borrowed.offer, paint);
+fn borrowed_offer_branch(borrowed: &BorrowedOffer, own: &str, paint: Paint) -> Branch {
+    let mut branch = offer_branch(&borrowed.offer, paint);
     let Some(node) = &borrowed.node else {
         return branch;
     };
@@ -246,7 +267,7 @@ fn borrowed(borrowed: &Borrowed, own: &str, paint: Paint) -> Branch {
         .as_deref()
         .map(|why| why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
     let closed = closed
-        .map(|why| paint.unsure(&format!(", no new pods: {}", plain(why))))
+        .map(|why| paint.unsure(&format!(", no new pods: {}", strip_control_characters(why))))
         .unwrap_or_default();
     let lent = if borrowed.lent_in.is_empty() {
         paint.faint("not lent on")
@@ -289,7 +310,7 @@ fn by_customer(counts: &BTreeMap<String, usize>, own: &str) -> String {
     }
 }
 
-fn other(other: &OtherConsumer) -> String {
+fn other_consumer_line(other: &OtherConsumer) -> String {
     match &other.policy {
         Some(policy) => format!(
             "consumer {} gets nothing of it: policy {policy} applies to it",

@@ -3,11 +3,13 @@
 use kube::ResourceExt as _;
 use liqo_api::{ContractPhase, NO_NEW_PODS, OfferPhase, PriceList, links, tenant_namespace};
 
-use super::status::{Borrowed, Customer, Facts, Lent, Provider, Status};
-use crate::{output::plain, status::Link};
+use super::status::{
+    BorrowedOffer, BrokerFacts, BrokerProvider, BrokerStatus, Customer, LentOffer,
+};
+use crate::{output::strip_control_characters, status::LinkSummary};
 
 /// The warnings: about what is borrowed first, then about what is lent on.
-pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
+pub(super) fn warnings_for_status(status: &BrokerStatus, facts: &BrokerFacts) -> Vec<String> {
     let mut warnings = Vec::new();
     if status.providers.is_empty() {
         warnings.push(
@@ -15,7 +17,7 @@ pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
         );
     }
     for provider in &status.providers {
-        of_provider(provider, status, &mut warnings);
+        warn_about_provider(provider, status, &mut warnings);
     }
     if status.policies.is_empty() {
         warnings.push("no policy lends on what this cluster borrows any more: what customers still have of it ends".to_owned());
@@ -24,7 +26,7 @@ pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
         warnings.push("no policy that lends on applies to a consumer: `liqoctl generate peer-command` invites one".to_owned());
     }
     for policy in &status.policies {
-        let accepted = accepted(status).filter(|offer| {
+        let accepted = accepted_offers(status).filter(|offer| {
             offer
                 .lent_in
                 .iter()
@@ -42,13 +44,13 @@ pub(super) fn of(status: &Status, facts: &Facts) -> Vec<String> {
         }
     }
     for customer in &status.customers {
-        of_customer(customer, status, facts, &mut warnings);
+        warn_about_customer(customer, status, facts, &mut warnings);
     }
     warnings
 }
 
 /// The accepted offers of all providers.
-fn accepted(status: &Status) -> impl Iterator<Item = &Borrowed> {
+fn accepted_offers(status: &BrokerStatus) -> impl Iterator<Item = &BorrowedOffer> {
     let offers = status
         .providers
         .iter()
@@ -57,19 +59,23 @@ fn accepted(status: &Status) -> impl Iterator<Item = &Borrowed> {
 }
 
 /// A link that should be True and is not.
-fn broken<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
+fn broken_link<'a>(links: &'a [LinkSummary], name: &str) -> Option<&'a LinkSummary> {
     links
         .iter()
         .find(|link| link.name == name && link.status != "True")
 }
 
-fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>) {
+fn warn_about_provider(
+    provider: &BrokerProvider,
+    status: &BrokerStatus,
+    warnings: &mut Vec<String>,
+) {
     let name = &provider.name;
-    if let Some(link) = broken(&provider.links, links::PEER_REACHABLE) {
+    if let Some(link) = broken_link(&provider.links, links::PEER_REACHABLE) {
         warnings.push(format!(
             "provider {name} does not answer since {}: {}",
             link.since,
-            plain(&link.message)
+            strip_control_characters(&link.message)
         ));
     }
     if provider.offers.is_empty() {
@@ -79,7 +85,7 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
     }
     for borrowed in &provider.offers {
         let offer = &borrowed.offer;
-        let what = format!("offer {} of {name}", plain(&offer.pool));
+        let what = format!("offer {} of {name}", strip_control_characters(&offer.pool));
         if let Some(at) = &offer.withdrawal_timestamp {
             warnings
                 .push(format!("{what} is withdrawn and ends at {at}: it is not lent on any more, and customers' pods leave it"));
@@ -97,7 +103,7 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
             let why = offer
                 .message
                 .as_deref()
-                .map(|why| format!(" ({})", plain(why)))
+                .map(|why| format!(" ({})", strip_control_characters(why)))
                 .unwrap_or_default();
             warnings.push(format!(
                 "{what} is {:?}{why}, so nothing of it is lent on",
@@ -121,7 +127,7 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
                 ));
             }
             (Some(node), true, Some(why)) => {
-                let why = plain(why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
+                let why = strip_control_characters(why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
                 warnings.push(format!(
                     "node {node} of {name} gets no new pods ({why}), so nothing of it is lent on"
                 ));
@@ -131,7 +137,7 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
             {
                 warnings.push(format!(
                     "node {node} of {name} is in no pool that is lent on: {}",
-                    not_lent(borrowed, status)
+                    reason_not_lent(borrowed, status)
                 ));
             }
             _ => {}
@@ -140,7 +146,7 @@ fn of_provider(provider: &Provider, status: &Status, warnings: &mut Vec<String>)
 }
 
 /// The reason why no policy lends on the node of an accepted offer.
-fn not_lent(borrowed: &Borrowed, status: &Status) -> String {
+fn reason_not_lent(borrowed: &BorrowedOffer, status: &BrokerStatus) -> String {
     let mut margins = status
         .policies
         .iter()
@@ -149,44 +155,49 @@ fn not_lent(borrowed: &Borrowed, status: &Status) -> String {
         .offer
         .prices
         .as_ref()
-        .filter(|prices| costs(prices));
+        .filter(|prices| asks_any_price(prices));
     match prices.filter(|prices| margins.any(|margin| margin.currency != prices.currency)) {
         Some(prices) => format!(
             "its prices are in {}, and the margin is in another currency",
-            plain(&prices.currency)
+            strip_control_characters(&prices.currency)
         ),
         None => "too many clusters are behind what this cluster borrows".to_owned(),
     }
 }
 
-fn costs(prices: &PriceList) -> bool {
+fn asks_any_price(prices: &PriceList) -> bool {
     prices.rates.iter().any(|(_, rate)| !rate.is_zero())
 }
 
-fn of_customer(customer: &Customer, status: &Status, facts: &Facts, warnings: &mut Vec<String>) {
+fn warn_about_customer(
+    customer: &Customer,
+    status: &BrokerStatus,
+    facts: &BrokerFacts,
+    warnings: &mut Vec<String>,
+) {
     let name = &customer.name;
-    if let Some(link) = broken(&customer.links, links::CONSUMER_REACHABLE) {
+    if let Some(link) = broken_link(&customer.links, links::CONSUMER_REACHABLE) {
         warnings.push(format!(
             "customer {name} does not answer since {}: {}",
             link.since,
-            plain(&link.message)
+            strip_control_characters(&link.message)
         ));
     }
     let provide = customer
         .policy
         .as_deref()
-        .and_then(|policy| facts.provide(policy));
+        .and_then(|policy| facts.provide_of_policy(policy));
     if provide.is_some_and(|provide| provide.contract.is_some()) && !has_contract(customer, facts) {
         warnings.push(format!(
             "customer {name} has no contract in force, which policy {} requires: its pods are not admitted (`liqoctl contract list {name}`)",
             customer.policy.as_deref().unwrap_or_default()
         ));
     }
-    match broken(&customer.links, links::RESOURCES_OFFERED) {
+    match broken_link(&customer.links, links::RESOURCES_OFFERED) {
         Some(link) => warnings.push(format!(
             "customer {name} is offered nothing: {}: {}",
             link.reason,
-            plain(&link.message)
+            strip_control_characters(&link.message)
         )),
         None if customer.offers.is_empty()
             && customer
@@ -201,12 +212,12 @@ fn of_customer(customer: &Customer, status: &Status, facts: &Facts, warnings: &m
         None => {}
     }
     for lent in &customer.offers {
-        of_lent(name, lent, status, warnings);
+        warn_about_lent_offer(name, lent, status, warnings);
     }
 }
 
 /// Whether a contract with this customer is in force.
-fn has_contract(customer: &Customer, facts: &Facts) -> bool {
+fn has_contract(customer: &Customer, facts: &BrokerFacts) -> bool {
     let namespace = tenant_namespace(&customer.cluster_id);
     facts
         .contracts
@@ -222,9 +233,17 @@ fn has_contract(customer: &Customer, facts: &Facts) -> bool {
         })
 }
 
-fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<String>) {
+fn warn_about_lent_offer(
+    customer: &str,
+    lent: &LentOffer,
+    status: &BrokerStatus,
+    warnings: &mut Vec<String>,
+) {
     let offer = &lent.offer;
-    let what = format!("offer {} to {customer}", plain(&offer.pool));
+    let what = format!(
+        "offer {} to {customer}",
+        strip_control_characters(&offer.pool)
+    );
     if let Some(at) = &offer.withdrawal_timestamp {
         warnings.push(format!("{what} is withdrawn and ends at {at}"));
         return;
@@ -240,19 +259,22 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
     if offer.resources.is_zero() {
         warnings.push(format!(
             "pool {} has nothing to lend to {customer} now",
-            plain(&offer.pool)
+            strip_control_characters(&offer.pool)
         ));
     }
     match (offer.phase, &offer.message) {
         (OfferPhase::Refused, Some(why)) => {
             warnings.push(format!(
                 "{customer} refuses offer {}: {}",
-                plain(&offer.pool),
-                plain(why)
+                strip_control_characters(&offer.pool),
+                strip_control_characters(why)
             ));
         }
         (OfferPhase::Refused, None) => {
-            warnings.push(format!("{customer} refuses offer {}", plain(&offer.pool)));
+            warnings.push(format!(
+                "{customer} refuses offer {}",
+                strip_control_characters(&offer.pool)
+            ));
         }
         _ => {}
     }
@@ -268,7 +290,7 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
         ));
     }
     for (node, borrowed) in
-        accepted(status).filter_map(|borrowed| Some((borrowed.node.as_ref()?, borrowed)))
+        accepted_offers(status).filter_map(|borrowed| Some((borrowed.node.as_ref()?, borrowed)))
     {
         if lent
             .from
@@ -281,18 +303,23 @@ fn of_lent(customer: &str, lent: &Lent, status: &Status, warnings: &mut Vec<Stri
 }
 
 /// Whether a resource is lent on for less than its provider asks.
-fn below_cost(what: &str, lent: &Lent, node: &str, borrowed: &Borrowed) -> Option<String> {
+fn below_cost(
+    what: &str,
+    lent: &LentOffer,
+    node: &str,
+    borrowed: &BorrowedOffer,
+) -> Option<String> {
     let asked = borrowed
         .offer
         .prices
         .as_ref()
-        .filter(|prices| costs(prices))?;
+        .filter(|prices| asks_any_price(prices))?;
     let price = lent
         .offer
         .prices
         .as_ref()
         .filter(|prices| prices.currency == asked.currency);
-    if lent.offer.prices.as_ref().is_some_and(costs) && price.is_none() {
+    if lent.offer.prices.as_ref().is_some_and(asks_any_price) && price.is_none() {
         // Prices in two currencies cannot be compared.
         return None;
     }
@@ -307,7 +334,7 @@ fn below_cost(what: &str, lent: &Lent, node: &str, borrowed: &Borrowed) -> Optio
     let first = cheaper.next()?;
     Some(format!(
         "{what} costs less than this cluster pays: {} ({} per hour and unit)",
-        plain(&first),
-        plain(&asked.currency)
+        strip_control_characters(&first),
+        strip_control_characters(&asked.currency)
     ))
 }

@@ -10,14 +10,14 @@ use liqo_peering::identity::{self, IdentityError};
 use liqo_signing::{ClusterIdentity, sign_in};
 
 use crate::{
-    cluster::{Cluster, Explained as _, explain, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, explain_request_error, list_or_none},
     manifests::NAMESPACE,
-    output::there_are,
+    output::existing_names,
     unpeer,
 };
 
 /// A token, or the key of a cluster.
-pub enum Credentials {
+pub enum CatalogCredentials {
     Token(String),
     Cluster {
         identity: Box<ClusterIdentity>,
@@ -28,14 +28,14 @@ pub enum Credentials {
     },
 }
 
-impl Credentials {
+impl CatalogCredentials {
     /// The value of the `Authorization` header.
     pub fn header(&self, now: SystemTime) -> anyhow::Result<String> {
         Ok(match self {
             Self::Token(token) => format!("Bearer {token}"),
             Self::Cluster {
                 identity, audience, ..
-            } => sign_in::header(identity, audience, now)?,
+            } => sign_in::authorization_header(identity, audience, now)?,
         })
     }
 }
@@ -54,10 +54,13 @@ pub fn token_in(file: &Path) -> anyhow::Result<String> {
 }
 
 /// The identity of this cluster, for the broker that the user means.
-pub async fn identity(cluster: &Cluster, broker: Option<&str>) -> anyhow::Result<Credentials> {
-    cluster.installed().await?;
+pub async fn identity_for_broker(
+    cluster: &Cluster,
+    broker: Option<&str>,
+) -> anyhow::Result<CatalogCredentials> {
+    cluster.require_installed().await?;
     let foreign = if let Some(name) = broker {
-        unpeer::find(cluster, name).await?
+        unpeer::peer_by_name(cluster, name).await?
     } else {
         let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
         only_provider(
@@ -67,8 +70,8 @@ pub async fn identity(cluster: &Cluster, broker: Option<&str>) -> anyhow::Result
         )?
     };
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let identity = identity::load(&secrets).await.map_err(|error| match error {
-        IdentityError::Read(error) => explain(error).context(
+    let identity = identity::load_identity(&secrets).await.map_err(|error| match error {
+        IdentityError::Read(error) => explain_request_error(error).context(
             "cannot read this cluster's key, with which it signs in (Secret liqo-identity); a --token-file needs no key",
         ),
         error => anyhow!(error),
@@ -79,7 +82,7 @@ pub async fn identity(cluster: &Cluster, broker: Option<&str>) -> anyhow::Result
             cluster.context
         )
     })?;
-    Ok(Credentials::Cluster {
+    Ok(CatalogCredentials::Cluster {
         identity: identity.into(),
         broker: foreign.name_any(),
         audience: foreign.spec.cluster_id,
@@ -108,7 +111,7 @@ pub(super) fn only_provider(peers: Vec<ForeignCluster>) -> anyhow::Result<Foreig
             names.sort();
             bail!(
                 "name the broker, because this cluster borrows from several clusters: {}",
-                there_are(&names)
+                existing_names(&names)
             )
         }
     }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow};
 use http::{Request, Uri, header};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Config, client::ConfigExt as _};
-use liqo_peering::exchange::exchange;
+use liqo_peering::exchange::exchange_http;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::cluster::Explained as _;
+use crate::cluster::ExplainFailure as _;
 
 /// Limit for one request with its connection.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -30,12 +30,12 @@ const MAX_ANSWER_LEN: usize = 4 << 20;
 
 /// Host and port of a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub struct CatalogUrl {
     host: String,
     port: u16,
 }
 
-impl FromStr for Url {
+impl FromStr for CatalogUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -65,7 +65,7 @@ impl FromStr for Url {
     }
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for CatalogUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port } = self;
         if host.contains(':') {
@@ -78,7 +78,7 @@ impl fmt::Display for Url {
 
 /// The certificates of the catalog that are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum CertificateTrust {
     /// One that this machine trusts.
     Machine,
     /// One in this file (PEM), or one that one of these signed.
@@ -87,7 +87,7 @@ pub enum Trust {
 }
 
 /// The certificates in a file, as DER.
-fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+fn read_certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let found =
         CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let found =
@@ -99,16 +99,16 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
 }
 
 /// A client of one catalog. Each request has a connection of its own, as the catalog wants it.
-pub struct Https {
-    way: Way,
+pub struct CatalogClient {
+    way: CatalogRoute,
     /// The called URL or port of a pod, for error texts.
     address: String,
     server: ServerName<'static>,
     tls: TlsConnector,
 }
 
-enum Way {
-    Direct(Url),
+enum CatalogRoute {
+    Direct(CatalogUrl),
     /// A port of a pod, through the API server.
     Pod {
         pods: Box<Api<Pod>>,
@@ -117,16 +117,16 @@ enum Way {
     },
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-impl Https {
-    pub fn direct(url: &Url, trust: &Trust) -> anyhow::Result<Self> {
+impl CatalogClient {
+    pub fn for_url(url: &CatalogUrl, trust: &CertificateTrust) -> anyhow::Result<Self> {
         let server = ServerName::try_from(url.host.clone())
             .with_context(|| format!("{} is not the name of a host", url.host))?;
         Ok(Self {
-            way: Way::Direct(url.clone()),
+            way: CatalogRoute::Direct(url.clone()),
             address: url.to_string(),
             server,
             tls: connector(trust)?,
@@ -135,9 +135,9 @@ impl Https {
 
     /// The API server and the kubelet have proved which pod answers, so its certificate does not
     /// matter.
-    pub fn pod(pods: Api<Pod>, name: &str, port: u16) -> anyhow::Result<Self> {
+    pub fn for_pod(pods: Api<Pod>, name: &str, port: u16) -> anyhow::Result<Self> {
         let address = format!("port {port} of pod {name}");
-        let way = Way::Pod {
+        let way = CatalogRoute::Pod {
             pods: Box::new(pods),
             name: name.to_owned(),
             port,
@@ -146,7 +146,7 @@ impl Https {
             way,
             address,
             server: ServerName::try_from("localhost")?,
-            tls: connector(&Trust::Any)?,
+            tls: connector(&CertificateTrust::Any)?,
         })
     }
 
@@ -164,13 +164,13 @@ impl Https {
             .header(header::CONNECTION, "close")
             .body(Vec::new())?;
         let answer = async {
-            let stream = self.connect().await?;
+            let stream = self.open_tls_stream().await?;
             let stream = self
                 .tls
                 .connect(self.server.clone(), stream)
                 .await
                 .map_err(|error| self.not_secured(&error))?;
-            let (status, body) = exchange(stream, request, MAX_ANSWER_LEN)
+            let (status, body) = exchange_http(stream, request, MAX_ANSWER_LEN)
                 .await
                 .map_err(|error| anyhow!("the request to {} failed: {error}", self.address))?;
             Ok((status.as_u16(), body.to_vec()))
@@ -187,16 +187,16 @@ impl Https {
 
     /// The host of requests.
     fn host(&self) -> &str {
-        if matches!(self.way, Way::Direct(_)) {
+        if matches!(self.way, CatalogRoute::Direct(_)) {
             &self.address
         } else {
             "localhost"
         }
     }
 
-    async fn connect(&self) -> anyhow::Result<Box<dyn Stream>> {
+    async fn open_tls_stream(&self) -> anyhow::Result<Box<dyn ByteStream>> {
         match &self.way {
-            Way::Direct(Url { host, port }) => {
+            CatalogRoute::Direct(CatalogUrl { host, port }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await;
                 let advice = || {
                     format!(
@@ -206,7 +206,7 @@ impl Https {
                 };
                 Ok(Box::new(stream.with_context(advice)?))
             }
-            Way::Pod { pods, name, port } => {
+            CatalogRoute::Pod { pods, name, port } => {
                 let mut forwarder = pods
                     .portforward(name, &[*port])
                     .await
@@ -225,16 +225,16 @@ impl Https {
             .get_ref()
             .and_then(|cause| cause.downcast_ref::<rustls::Error>());
         match (cause, &self.way) {
-            (Some(rustls::Error::InvalidCertificate(problem)), Way::Direct(_)) => anyhow!(
+            (Some(rustls::Error::InvalidCertificate(problem)), CatalogRoute::Direct(_)) => anyhow!(
                 "the certificate of {} is not trusted ({problem}): --ca-file names the certificate that signed it. Where nobody has signed \
                  it, --insecure-skip-tls-verify ignores it",
                 self.address
             ),
-            (_, Way::Direct(_)) => anyhow!(
+            (_, CatalogRoute::Direct(_)) => anyhow!(
                 "{} does not answer with TLS ({error}): is it the port of a catalog?",
                 self.address
             ),
-            (_, Way::Pod { .. }) => {
+            (_, CatalogRoute::Pod { .. }) => {
                 anyhow!(
                     "{} does not answer with TLS ({error}): was the plugin started with --catalog-port?",
                     self.address
@@ -244,13 +244,13 @@ impl Https {
     }
 }
 
-fn connector(trust: &Trust) -> anyhow::Result<TlsConnector> {
+fn connector(trust: &CertificateTrust) -> anyhow::Result<TlsConnector> {
     // The same TLS as for API servers. The URL is not used.
     let mut config = Config::new(Uri::from_static("https://localhost"));
     match trust {
-        Trust::Machine => {}
-        Trust::File(file) => config.root_cert = Some(certificates(file)?),
-        Trust::Any => {
+        CertificateTrust::Machine => {}
+        CertificateTrust::File(file) => config.root_cert = Some(read_certificates(file)?),
+        CertificateTrust::Any => {
             config.accept_invalid_certs = true;
             // Those of the machine, which may have none, are not read.
             config.root_cert = Some(Vec::new());

@@ -24,15 +24,15 @@ use liqo_api::catalog::{Entry, MAX_PAGE, OFFERS, Page, Parameters};
 use serde_json::Value;
 use tokio::time::sleep;
 
-pub use https::{Trust, Url};
-pub use text::table;
+pub use https::{CatalogUrl, CertificateTrust};
+pub use text::render_catalog_offers;
 
 use crate::{
-    cluster::{Access, Cluster},
-    output::plain,
+    cluster::{Cluster, ClusterAccess},
+    output::strip_control_characters,
 };
-use credentials::Credentials;
-use https::Https;
+use credentials::CatalogCredentials;
+use https::CatalogClient;
 
 /// Maximum number of offers that are read: a broker that goes on for ever is not listened to.
 const MAX_OFFERS: usize = 10_000;
@@ -45,12 +45,12 @@ const MAX_REFUSAL_LEN: usize = 500;
 
 /// The location of the catalog, and how to read it.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum CatalogLocation {
     /// The plugin in the cluster of the kubeconfig.
     Here,
     At {
-        url: Url,
-        trust: Trust,
+        url: CatalogUrl,
+        trust: CertificateTrust,
         /// Name or ID of the broker; nothing for the only cluster that this one borrows from.
         broker: Option<String>,
     },
@@ -58,50 +58,56 @@ pub enum Place {
 
 /// The options of `liqoctl catalog`.
 #[derive(Clone, Debug)]
-pub struct Options {
-    pub place: Place,
+pub struct CatalogOptions {
+    pub place: CatalogLocation,
     /// A file with a token for the catalog; nothing to sign in, or at the broker to get one.
     pub token_file: Option<PathBuf>,
     pub criteria: Parameters,
 }
 
 /// The offers that meet the criteria, in their order.
-pub async fn read(access: &Access, options: &Options) -> anyhow::Result<Vec<Entry>> {
+pub async fn read_catalog(
+    access: &ClusterAccess,
+    options: &CatalogOptions,
+) -> anyhow::Result<Vec<Entry>> {
     let token = options
         .token_file
         .as_deref()
         .map(credentials::token_in)
         .transpose()?
-        .map(Credentials::Token);
+        .map(CatalogCredentials::Token);
     let (https, credentials) = match &options.place {
-        Place::At { url, trust, broker } => {
-            let https = Https::direct(url, trust)?;
+        CatalogLocation::At { url, trust, broker } => {
+            let https = CatalogClient::for_url(url, trust)?;
             let credentials = match token {
                 Some(token) => token,
                 None => {
-                    credentials::identity(&Cluster::connect(access).await?, broker.as_deref())
-                        .await?
+                    credentials::identity_for_broker(
+                        &Cluster::connect(access).await?,
+                        broker.as_deref(),
+                    )
+                    .await?
                 }
             };
             (https, credentials)
         }
-        Place::Here => {
+        CatalogLocation::Here => {
             let cluster = Cluster::connect(access).await?;
-            let https = plugin::find(&cluster).await?;
+            let https = plugin::find_catalog_pod(&cluster).await?;
             let credentials = match token {
                 Some(token) => token,
-                None => Credentials::Token(plugin::token(&cluster).await?),
+                None => CatalogCredentials::Token(plugin::request_catalog_token(&cluster).await?),
             };
             (https, credentials)
         }
     };
-    pages(&https, &credentials, &options.criteria).await
+    request_all_pages(&https, &credentials, &options.criteria).await
 }
 
 /// All pages of the answer.
-async fn pages(
-    https: &Https,
-    credentials: &Credentials,
+async fn request_all_pages(
+    https: &CatalogClient,
+    credentials: &CatalogCredentials,
     criteria: &Parameters,
 ) -> anyhow::Result<Vec<Entry>> {
     let (mut offers, mut offset) = (Vec::new(), 0);
@@ -111,7 +117,7 @@ async fn pages(
             limit: Some(MAX_PAGE),
             ..criteria.clone()
         };
-        let page = page(https, credentials, &parameters).await?;
+        let page = request_page(https, credentials, &parameters).await?;
         offers.extend(page.offers);
         match page.next {
             None => return Ok(offers),
@@ -130,9 +136,9 @@ async fn pages(
     }
 }
 
-async fn page(
-    https: &Https,
-    credentials: &Credentials,
+async fn request_page(
+    https: &CatalogClient,
+    credentials: &CatalogCredentials,
     parameters: &Parameters,
 ) -> anyhow::Result<Page> {
     let path = format!("{OFFERS}?{}", query(parameters)?);
@@ -156,7 +162,7 @@ async fn page(
                 repetitions += 1;
                 sleep(REPETITION_DELAY).await;
             }
-            _ => bail!(refusal(https.address(), status, &body, credentials)),
+            _ => bail!(explain_refusal(https.address(), status, &body, credentials)),
         }
     }
 }
@@ -180,11 +186,16 @@ fn query(parameters: &Parameters) -> anyhow::Result<String> {
 
 /// Explains a refusal, with the next step. The catalog's own words name the next step at the
 /// broker.
-fn refusal(address: &str, status: u16, body: &[u8], credentials: &Credentials) -> String {
+fn explain_refusal(
+    address: &str,
+    status: u16,
+    body: &[u8],
+    credentials: &CatalogCredentials,
+) -> String {
     let words = serde_json::from_slice::<Value>(body).ok();
     let words = words.as_ref().and_then(|body| body["error"].as_str());
     let words: String = words
-        .map(plain)
+        .map(strip_control_characters)
         .unwrap_or_default()
         .chars()
         .take(MAX_REFUSAL_LEN)
@@ -196,18 +207,18 @@ fn refusal(address: &str, status: u16, body: &[u8], credentials: &Credentials) -
     }
     match (status, credentials) {
         (400, _) => format!("the catalog at {address} does not understand the criteria: {words}"),
-        (401, Credentials::Token(_)) => {
+        (401, CatalogCredentials::Token(_)) => {
             format!("the catalog at {address} does not accept the token: {words}")
         }
-        (403, Credentials::Token(_)) => {
+        (403, CatalogCredentials::Token(_)) => {
             format!("the user of the token may not read the catalog at {address}: {words}")
         }
-        (401, Credentials::Cluster { broker, .. }) => {
+        (401, CatalogCredentials::Cluster { broker, .. }) => {
             format!(
                 "the catalog at {address} does not accept the sign-in of this cluster: {words}. Is it the catalog of {broker}?"
             )
         }
-        (403, Credentials::Cluster { .. }) => {
+        (403, CatalogCredentials::Cluster { .. }) => {
             format!("this cluster may not read the catalog at {address}: {words}")
         }
         _ => format!("the catalog at {address} answers with status {status}: {words}"),

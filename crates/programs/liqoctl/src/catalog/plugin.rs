@@ -10,9 +10,9 @@ use kube::{
 };
 use liqo_api::catalog::AUDIENCE;
 
-use super::https::Https;
+use super::https::CatalogClient;
 use crate::{
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     manifests::NAMESPACE,
     readiness,
 };
@@ -28,7 +28,7 @@ const TOKEN_LIFETIME: i64 = 600;
 
 /// The reason why there is no catalog in this cluster.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum NoCatalog {
+pub(super) enum CatalogPodError {
     #[error(
         "the broker's plugin does not run in namespace {NAMESPACE} of this cluster: a broker runs `kubectl apply -n {NAMESPACE} -f \
          deploy/broker`, a customer names the broker's catalog with --url https://HOST:PORT"
@@ -46,7 +46,7 @@ pub(super) enum NoCatalog {
 }
 
 /// Finds the pod of the plugin.
-pub async fn find(cluster: &Cluster) -> anyhow::Result<Https> {
+pub async fn find_catalog_pod(cluster: &Cluster) -> anyhow::Result<CatalogClient> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let of_plugin = ListParams::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
     let found = pods
@@ -54,19 +54,19 @@ pub async fn find(cluster: &Cluster) -> anyhow::Result<Https> {
         .await
         .doing(format!("list the pods in namespace {NAMESPACE}"))?
         .items;
-    let (pod, port) = choose(&found)?;
-    Https::pod(pods, &pod, port)
+    let (pod, port) = choose_ready_pod(&found)?;
+    CatalogClient::for_pod(pods, &pod, port)
 }
 
 /// A ready pod, and the port of its catalog.
-pub(super) fn choose(pods: &[Pod]) -> Result<(String, u16), NoCatalog> {
+pub(super) fn choose_ready_pod(pods: &[Pod]) -> Result<(String, u16), CatalogPodError> {
     let ready = pods.iter().find(|pod| readiness::pod(pod));
     let Some(pod) = ready else {
-        return Err(pods
-            .first()
-            .map_or(NoCatalog::NoPlugin, |pod| NoCatalog::NotReady {
+        return Err(pods.first().map_or(CatalogPodError::NoPlugin, |pod| {
+            CatalogPodError::NotReady {
                 pod: pod.name_any(),
-            }));
+            }
+        }));
     };
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
@@ -74,13 +74,13 @@ pub(super) fn choose(pods: &[Pod]) -> Result<(String, u16), NoCatalog> {
         .find(|port| port.name.as_deref() == Some(PORT_NAME))
         .and_then(|port| port.container_port.try_into().ok());
     port.map(|port| (pod.name_any(), port))
-        .ok_or_else(|| NoCatalog::NoPort {
+        .ok_or_else(|| CatalogPodError::NoPort {
             pod: pod.name_any(),
         })
 }
 
 /// A token for the catalog.
-pub async fn token(cluster: &Cluster) -> anyhow::Result<String> {
+pub async fn request_catalog_token(cluster: &Cluster) -> anyhow::Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let spec = TokenRequestSpec {
         audiences: vec![AUDIENCE.to_owned()],

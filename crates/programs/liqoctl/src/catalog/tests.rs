@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     credentials::{only_provider, token_in},
-    plugin::{NoCatalog, PORT_NAME, READER, SELECTOR, choose},
+    plugin::{CatalogPodError, PORT_NAME, READER, SELECTOR, choose_ready_pod},
     *,
 };
 
@@ -32,7 +32,7 @@ fn entry(name: &str) -> Value {
 
 /// A catalog that gives these answers, one to each request, and sends what was asked of it.
 struct Fake {
-    url: Url,
+    url: CatalogUrl,
     /// Its certificate.
     ca_file: PathBuf,
     asked: tokio::sync::mpsc::UnboundedReceiver<String>,
@@ -110,9 +110,10 @@ impl Fake {
         }
     }
 
-    async fn read(&self, credentials: &Credentials) -> anyhow::Result<Vec<Entry>> {
-        let https = Https::direct(&self.url, &Trust::File(self.ca_file.clone()))?;
-        pages(
+    async fn read(&self, credentials: &CatalogCredentials) -> anyhow::Result<Vec<Entry>> {
+        let https =
+            CatalogClient::for_url(&self.url, &CertificateTrust::File(self.ca_file.clone()))?;
+        request_all_pages(
             &https,
             credentials,
             &Parameters {
@@ -124,8 +125,8 @@ impl Fake {
     }
 }
 
-fn cluster() -> Credentials {
-    Credentials::Cluster {
+fn cluster() -> CatalogCredentials {
+    CatalogCredentials::Cluster {
         identity: ClusterIdentity::generate().unwrap().into(),
         audience: id(9),
         broker: "milan".into(),
@@ -157,11 +158,11 @@ async fn all_pages_are_read_each_with_a_sign_in_for_the_broker() {
             .lines()
             .find_map(|line| line.strip_prefix("authorization: LiqoCluster "))
             .unwrap();
-        let Credentials::Cluster { identity, .. } = &credentials else {
+        let CatalogCredentials::Cluster { identity, .. } = &credentials else {
             unreachable!()
         };
         assert_eq!(
-            sign_in::signer(sign_in, &id(9), SystemTime::now()).as_ref(),
+            sign_in::verified_signer(sign_in, &id(9), SystemTime::now()).as_ref(),
             Ok(identity.id())
         );
     }
@@ -169,7 +170,7 @@ async fn all_pages_are_read_each_with_a_sign_in_for_the_broker() {
 
 #[tokio::test]
 async fn a_catalog_that_goes_in_circles_or_answers_nonsense_is_left() {
-    let token = || Credentials::Token("x".into());
+    let token = || CatalogCredentials::Token("x".into());
     let circle = json!({ "offers": [entry("turin")], "total": 2, "next": 0 });
     let error = Fake::start("circle", vec![(200, circle)])
         .await
@@ -192,12 +193,12 @@ async fn a_certificate_that_nobody_signed_needs_a_flag() {
     let page = json!({ "offers": [], "total": 0 });
     let fake = Fake::start("trusted", vec![(200, page.clone()), (200, page)]).await;
     let other = Fake::start("other", Vec::new()).await;
-    let get = async |trust: Trust| {
-        Https::direct(&fake.url, &trust)?
+    let get = async |trust: CertificateTrust| {
+        CatalogClient::for_url(&fake.url, &trust)?
             .get(OFFERS, "Bearer x")
             .await
     };
-    let error = get(Trust::File(other.ca_file.clone()))
+    let error = get(CertificateTrust::File(other.ca_file.clone()))
         .await
         .unwrap_err()
         .to_string();
@@ -205,8 +206,8 @@ async fn a_certificate_that_nobody_signed_needs_a_flag() {
         error.contains("--ca-file") && error.contains("--insecure-skip-tls-verify"),
         "{error}"
     );
-    assert_eq!(get(Trust::Any).await.unwrap().0, 200);
-    let error = Https::direct(&fake.url, &Trust::File("/nope".into()))
+    assert_eq!(get(CertificateTrust::Any).await.unwrap().0, 200);
+    let error = CatalogClient::for_url(&fake.url, &CertificateTrust::File("/nope".into()))
         .err()
         .unwrap()
         .to_string();
@@ -220,7 +221,7 @@ fn a_url_is_a_host_and_a_port() {
         ("https://milan.example/", "milan.example:443"),
         ("https://[2001:db8::1]:8443", "[2001:db8::1]:8443"),
     ] {
-        assert_eq!(text.parse::<Url>().unwrap().to_string(), shown);
+        assert_eq!(text.parse::<CatalogUrl>().unwrap().to_string(), shown);
     }
     for text in [
         "",
@@ -232,7 +233,7 @@ fn a_url_is_a_host_and_a_port() {
         "https://u@milan",
         "https://a:b",
     ] {
-        assert!(text.parse::<Url>().is_err(), "{text:?}");
+        assert!(text.parse::<CatalogUrl>().is_err(), "{text:?}");
     }
 }
 
@@ -251,10 +252,10 @@ fn criteria_are_encoded_for_the_url() {
 #[test]
 fn a_refusal_names_the_next_step() {
     let body = |error: &str| json!({ "error": error }).to_string();
-    let said = |status, error: &str, credentials: &Credentials| {
-        refusal("milan:8443", status, body(error).as_bytes(), credentials)
+    let said = |status, error: &str, credentials: &CatalogCredentials| {
+        explain_refusal("milan:8443", status, body(error).as_bytes(), credentials)
     };
-    let token = Credentials::Token("x".into());
+    let token = CatalogCredentials::Token("x".into());
     assert_eq!(
         said(400, "capacity: no", &token),
         "the catalog at milan:8443 does not understand the criteria: capacity: no"
@@ -269,7 +270,7 @@ fn a_refusal_names_the_next_step() {
             .ends_with("this cluster may not read the catalog at milan:8443: unknown")
     );
     assert!(said(503, &"x".repeat(9999), &token).len() < 600);
-    let other = refusal("milan:8443", 404, b"<html>", &token);
+    let other = explain_refusal("milan:8443", 404, b"<html>", &token);
     assert!(
         other.contains("status 404") && other.contains("right URL"),
         "{other}"
@@ -325,19 +326,19 @@ fn the_pod_of_the_plugin_is_a_ready_one_with_the_port_of_the_catalog() {
         pod("old", "False", ports.clone()),
         pod("new", "True", ports.clone()),
     ];
-    assert_eq!(choose(&both), Ok(("new".to_owned(), 8443)));
-    assert_eq!(choose(&[]), Err(NoCatalog::NoPlugin));
+    assert_eq!(choose_ready_pod(&both), Ok(("new".to_owned(), 8443)));
+    assert_eq!(choose_ready_pod(&[]), Err(CatalogPodError::NoPlugin));
     assert!(
-        NoCatalog::NoPlugin.to_string().contains("--url"),
+        CatalogPodError::NoPlugin.to_string().contains("--url"),
         "a customer has no plugin"
     );
     assert_eq!(
-        choose(&both[..1]),
-        Err(NoCatalog::NotReady { pod: "old".into() })
+        choose_ready_pod(&both[..1]),
+        Err(CatalogPodError::NotReady { pod: "old".into() })
     );
     assert_eq!(
-        choose(&[pod("new", "True", json!([]))]),
-        Err(NoCatalog::NoPort { pod: "new".into() })
+        choose_ready_pod(&[pod("new", "True", json!([]))]),
+        Err(CatalogPodError::NoPort { pod: "new".into() })
     );
 }
 
@@ -373,8 +374,8 @@ fn the_table_shows_what_offers_are_chosen_by() {
 PROVIDER   POOL      AMOUNTS                 PRICES                       LATENCY   HOPS           ACCEPTED
 turin      default   cpu=3700m, memory=8Gi   -                            -         1              yes
 genoa      default   cpu=3700m, memory=8Gi   cpu=0.04, memory=0.005 EUR   12.3 ms   2 via {}   no",
-        behind.short()
+        behind.short_id()
     );
-    assert_eq!(table(&entries), expected);
-    assert_eq!(table(&[]), "No offer meets these criteria.");
+    assert_eq!(render_catalog_offers(&entries), expected);
+    assert_eq!(render_catalog_offers(&[]), "No offer meets these criteria.");
 }

@@ -3,31 +3,31 @@
 use liqo_api::catalog::Entry;
 
 use crate::{
-    broker::via,
-    output::{self, plain},
+    broker::abbreviated_names,
+    output::{self, strip_control_characters},
 };
 
 /// One line for each offer.
-pub fn table(entries: &[Entry]) -> String {
+pub fn render_catalog_offers(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "No offer meets these criteria.".to_owned();
     }
     let header = [
         "PROVIDER", "POOL", "AMOUNTS", "PRICES", "LATENCY", "HOPS", "ACCEPTED",
     ];
-    output::table(&header, entries.iter().map(row))
+    output::format_table(&header, entries.iter().map(offer_row))
 }
 
-fn row(entry: &Entry) -> Vec<String> {
+fn offer_row(entry: &Entry) -> Vec<String> {
     let accepted = if entry.accepted { "yes" } else { "no" };
     vec![
-        plain(&entry.name),
-        plain(&entry.pool),
-        plain(&entry.capacity.rounded()),
-        entry
-            .prices
-            .as_ref()
-            .map_or_else(|| "-".to_owned(), |prices| plain(&prices.to_string())),
+        strip_control_characters(&entry.name),
+        strip_control_characters(&entry.pool),
+        strip_control_characters(&entry.capacity.rounded()),
+        entry.prices.as_ref().map_or_else(
+            || "-".to_owned(),
+            |prices| strip_control_characters(&prices.to_string()),
+        ),
         entry
             .latency_microseconds
             .map_or_else(|| "-".to_owned(), latency),
@@ -48,11 +48,11 @@ fn hops(entry: &Entry) -> String {
         .path
         .iter()
         .skip(1)
-        .map(|id| id.short().to_owned())
+        .map(|id| id.short_id().to_owned())
         .collect();
     if behind.is_empty() {
         entry.hops.to_string()
     } else {
-        format!("{} via {}", entry.hops, via(&behind))
+        format!("{} via {}", entry.hops, abbreviated_names(&behind))
     }
 }

@@ -25,8 +25,8 @@ use crate::generate;
 const COMMAND: &str = "cargo run -p liqoctl -- generate chart";
 
 /// The files of the chart: path and content.
-pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
-    let mut files = templates::files()?;
+pub fn chart_files() -> anyhow::Result<BTreeMap<String, String>> {
+    let mut files = templates::template_files()?;
     for (file, text) in generate::definition_files()? {
         // With the label of `liqoctl install`, by which it knows the definitions of this Liqo: Helm
         // does not label them.
@@ -42,15 +42,15 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
     );
     files.insert(
         "templates/_rules.tpl".into(),
-        format!("{}{}", comment(), rules::template()),
+        format!("{}{}", comment(), rules::rules_template()),
     );
     files.insert(
         "templates/NOTES.txt".into(),
         include_str!("NOTES.txt").to_owned(),
     );
-    files.insert("values.yaml".into(), values::text());
-    files.insert("values.schema.json".into(), schema::text()?);
-    files.insert("Chart.yaml".into(), pages::chart()?);
+    files.insert("values.yaml".into(), values::values_text());
+    files.insert("values.schema.json".into(), schema::schema_text()?);
+    files.insert("Chart.yaml".into(), pages::chart_metadata()?);
     files.insert("README.md".into(), pages::readme());
     Ok(files)
 }
@@ -61,15 +61,15 @@ fn comment() -> String {
 }
 
 /// Writes the chart into a directory, and removes files that it no longer has.
-pub fn write(directory: &Path) -> anyhow::Result<()> {
+pub fn write_chart(directory: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot write the chart into {}", directory.display());
-    let files = files()?;
+    let files = chart_files()?;
     for (file, text) in &files {
         let path = directory.join(file);
         fs::create_dir_all(path.parent().unwrap_or(directory)).with_context(failed)?;
         fs::write(path, text).with_context(failed)?;
     }
-    for path in present(directory).with_context(failed)? {
+    for path in existing_files(directory).with_context(failed)? {
         let known = path
             .strip_prefix(directory)
             .is_ok_and(|path| path.to_str().is_some_and(|path| files.contains_key(path)));
@@ -81,12 +81,12 @@ pub fn write(directory: &Path) -> anyhow::Result<()> {
 }
 
 /// The files in a directory and its directories.
-fn present(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn existing_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
-            found.extend(present(&path)?);
+            found.extend(existing_files(&path)?);
         } else {
             found.push(path);
         }
@@ -117,7 +117,7 @@ mod tests {
     fn the_chart_in_deploy_is_current() {
         let directory = root().join("deploy/charts/liqo");
         let hint = format!("run `{COMMAND}` and commit the result");
-        let files = files().unwrap();
+        let files = chart_files().unwrap();
         for (file, text) in &files {
             let found = fs::read_to_string(directory.join(file)).unwrap_or_default();
             assert!(
@@ -132,7 +132,11 @@ mod tests {
                 .unwrap()
                 .to_owned()
         };
-        let found: BTreeSet<String> = present(&directory).unwrap().into_iter().map(name).collect();
+        let found: BTreeSet<String> = existing_files(&directory)
+            .unwrap()
+            .into_iter()
+            .map(name)
+            .collect();
         assert_eq!(found, files.into_keys().collect(), "{hint}");
     }
 
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_chart_says_nothing_that_differs_between_two_renderings() {
-        for (file, text) in files()
+        for (file, text) in chart_files()
             .unwrap()
             .iter()
             .filter(|(file, _)| file.starts_with("templates/"))

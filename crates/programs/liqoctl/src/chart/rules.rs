@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::{
     manifests::NAMESPACE,
     preflight::POLICIES_SINCE,
-    settings::table::{self, Class, Convert, Row, When},
+    settings::table::{self, RefusalCondition, SettingClass, SettingRow, ValueConversion},
 };
 
 /// The expression for a value that may be absent, as may be the maps around it.
@@ -19,7 +19,7 @@ pub fn value_of(key: &str) -> String {
 }
 
 /// The named templates `liqo.check`, which every file includes first, and `liqo.notes`.
-pub fn template() -> String {
+pub fn rules_template() -> String {
     let mut text = String::from("\n{{- define \"liqo.check\" -}}\n");
     for (condition, sentence) in requirements() {
         let _ = writeln!(
@@ -29,17 +29,17 @@ pub fn template() -> String {
         );
     }
     for row in table::keys_of_liqo() {
-        let refused = refused(row).into_iter();
-        text.extend(refused.chain(mapped(row)).map(|line| line + "\n"));
+        let refused = refusal_condition(row).into_iter();
+        text.extend(refused.chain(mapping_template(row)).map(|line| line + "\n"));
     }
     text += "{{- end }}\n\n{{- define \"liqo.notes\" -}}\n";
-    for row in table::keys_of_liqo().filter(|row| !matches!(row.class, Class::Refused(_))) {
+    for row in table::keys_of_liqo().filter(|row| !matches!(row.class, SettingClass::Refused(_))) {
         let is_there = || format!("not (kindIs \"invalid\" {})", value_of(row.key));
-        let condition = mapping(row).map_or_else(is_there, |(condition, _)| condition);
+        let condition = mapping_condition(row).map_or_else(is_there, |(condition, _)| condition);
         let _ = writeln!(
             text,
             "{{{{- if {condition} }}}}\n- {}.\n{{{{- end }}}}",
-            row.note()
+            row.note_for_user()
         );
     }
     text + "{{- end }}\n"
@@ -73,44 +73,46 @@ fn literal(sentence: &str) -> String {
     format!("{sentence:?}")
 }
 
-fn refused(row: &Row) -> Option<String> {
-    let Class::Refused(when) = row.class else {
+fn refusal_condition(row: &SettingRow) -> Option<String> {
+    let SettingClass::Refused(when) = row.class else {
         return None;
     };
     let value = value_of(row.key);
     let condition = match when {
-        When::False => format!("eq (toString {value}) \"false\""),
-        When::Set => format!(
+        RefusalCondition::False => format!("eq (toString {value}) \"false\""),
+        RefusalCondition::Set => format!(
             "and (include \"liqo.sets\" (dict \"value\" {value})) (ne (toString {value}) \"false\")"
         ),
     };
     Some(format!(
         "{{{{- if {condition} }}}}{{{{ fail {} }}}}{{{{ end }}}}",
-        literal(&row.note())
+        literal(&row.note_for_user())
     ))
 }
 
 /// When the value of a mapped key counts, and what it is for its target.
-fn mapping(row: &Row) -> Option<(String, String)> {
-    let Class::Mapped(_, convert) = row.class else {
+fn mapping_condition(row: &SettingRow) -> Option<(String, String)> {
+    let SettingClass::Mapped(_, convert) = row.class else {
         return None;
     };
     let value = value_of(row.key);
     let sets = format!("include \"liqo.sets\" (dict \"value\" {value})");
     Some(match convert {
-        Convert::Same => (sets, value),
-        Convert::ToList => (sets, format!("(list {value})")),
-        Convert::IfTrue => (format!("eq (toString {value}) \"true\""), "true".to_owned()),
-        Convert::IfFalse(other) => (format!("eq (toString {value}) \"false\""), other.to_owned()),
+        ValueConversion::Same => (sets, value),
+        ValueConversion::ToList => (sets, format!("(list {value})")),
+        ValueConversion::IfTrue => (format!("eq (toString {value}) \"true\""), "true".to_owned()),
+        ValueConversion::IfFalse(other) => {
+            (format!("eq (toString {value}) \"false\""), other.to_owned())
+        }
     })
 }
 
 /// Sets the key of this version, if it has its default.
-fn mapped(row: &Row) -> Option<String> {
-    let Class::Mapped(target, _) = row.class else {
+fn mapping_template(row: &SettingRow) -> Option<String> {
+    let SettingClass::Mapped(target, _) = row.class else {
         return None;
     };
-    let (condition, new) = mapping(row)?;
+    let (condition, new) = mapping_condition(row)?;
     let default = table::find(target)?.default;
     let (map, name) = target
         .rsplit_once('.')

@@ -3,20 +3,20 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::settings::table::{self, Class, Kind, Row};
+use crate::settings::table::{self, SettingClass, SettingRow, ValueKind};
 
-use super::values::{Node, tree};
+use super::values::{ValueNode, value_tree};
 
 /// The file.
-pub fn text() -> anyhow::Result<String> {
-    let nodes = tree(table::rows().filter(|row| row.class != Class::CommandLine));
-    let mut schema = map("", &nodes);
+pub fn schema_text() -> anyhow::Result<String> {
+    let nodes = value_tree(table::rows().filter(|row| row.class != SettingClass::CommandLine));
+    let mut schema = schema_of_map("", &nodes);
     schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
     schema["title"] = json!("Values of the chart liqo");
     Ok(serde_json::to_string_pretty(&schema)? + "\n")
 }
 
-fn map(path: &str, nodes: &[(&'static str, Node)]) -> Value {
+fn schema_of_map(path: &str, nodes: &[(&'static str, ValueNode)]) -> Value {
     let mut properties = Map::new();
     for (name, node) in nodes {
         let path = if path.is_empty() {
@@ -25,8 +25,8 @@ fn map(path: &str, nodes: &[(&'static str, Node)]) -> Value {
             format!("{path}.{name}")
         };
         let schema = match node {
-            Node::Value(row) => value(row),
-            Node::Map(inner) => map(&path, inner),
+            ValueNode::Value(row) => schema_of_value(row),
+            ValueNode::Map(inner) => schema_of_map(&path, inner),
         };
         properties.insert((*name).to_owned(), schema);
     }
@@ -52,24 +52,24 @@ fn map(path: &str, nodes: &[(&'static str, Node)]) -> Value {
     schema
 }
 
-fn has_default(node: &Node) -> bool {
+fn has_default(node: &ValueNode) -> bool {
     match node {
-        Node::Value(row) => row.is_in_chart(),
-        Node::Map(inner) => inner.iter().any(|(_, node)| has_default(node)),
+        ValueNode::Value(row) => row.is_in_chart(),
+        ValueNode::Map(inner) => inner.iter().any(|(_, node)| has_default(node)),
     }
 }
 
-fn value(row: &Row) -> Value {
+fn schema_of_value(row: &SettingRow) -> Value {
     let own = match row.class {
         // What the target takes: the schema judges values before the chart maps them.
-        Class::Mapped(target, table::Convert::Same) => {
+        SettingClass::Mapped(target, table::ValueConversion::Same) => {
             table::find(target).map_or(row.kind, |target| target.kind)
         }
         _ => row.kind,
     };
-    let mut schema = of_kind(own);
+    let mut schema = schema_of_kind(own);
     if !row.is_in_chart() {
-        may_be_nothing(&mut schema);
+        accept_absent_value(&mut schema);
     }
     if row.key == "extraLabels" || row.key.ends_with(".podLabels") {
         schema["propertyNames"] = json!({ "not": { "pattern": "liqo\\.io/" } });
@@ -77,13 +77,13 @@ fn value(row: &Row) -> Value {
     schema["description"] = json!(if row.is_in_chart() {
         row.text.to_owned()
     } else {
-        row.note()
+        row.note_for_user()
     });
     schema
 }
 
 /// Also accepts null and an empty text, which values files of other versions have.
-fn may_be_nothing(schema: &mut Value) {
+fn accept_absent_value(schema: &mut Value) {
     let Some(accepted) = schema.get("type") else {
         return;
     };
@@ -105,7 +105,7 @@ fn may_be_nothing(schema: &mut Value) {
     }
 }
 
-fn of_kind(kind: Kind) -> Value {
+fn schema_of_kind(kind: ValueKind) -> Value {
     let texts = |pattern: &str| {
         if pattern.is_empty() {
             json!({ "type": "string" })
@@ -114,19 +114,21 @@ fn of_kind(kind: Kind) -> Value {
         }
     };
     match kind {
-        Kind::Text(pattern) => texts(pattern),
-        Kind::Bool => json!({ "type": "boolean" }),
-        Kind::Integer(least, most) => {
+        ValueKind::Text(pattern) => texts(pattern),
+        ValueKind::Bool => json!({ "type": "boolean" }),
+        ValueKind::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
-        Kind::OptionalInteger(least, most) => {
+        ValueKind::OptionalInteger(least, most) => {
             json!({ "type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": "^[0-9]*$" })
         }
-        Kind::OneOf(values) => json!({ "type": "string", "enum": values }),
-        Kind::Texts(pattern) => json!({ "type": "array", "items": texts(pattern) }),
-        Kind::Labels => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-        Kind::List => json!({ "type": "array" }),
-        Kind::Map => json!({ "type": "object" }),
-        Kind::Anything => json!({}),
+        ValueKind::OneOf(values) => json!({ "type": "string", "enum": values }),
+        ValueKind::Texts(pattern) => json!({ "type": "array", "items": texts(pattern) }),
+        ValueKind::Labels => {
+            json!({ "type": "object", "additionalProperties": { "type": "string" } })
+        }
+        ValueKind::List => json!({ "type": "array" }),
+        ValueKind::Map => json!({ "type": "object" }),
+        ValueKind::Anything => json!({}),
     }
 }

@@ -9,49 +9,49 @@ const TOKEN_LENGTH: usize = TOKEN.len() + 4;
 
 /// The texts that take the places of the tokens.
 #[derive(Debug, Default)]
-pub struct Slots {
+pub struct TemplateSlots {
     texts: Vec<String>,
 }
 
-impl Slots {
-    fn token(&mut self, text: String) -> String {
+impl TemplateSlots {
+    fn add_token(&mut self, text: String) -> String {
         self.texts.push(text);
         format!("{TOKEN}{:04}", self.texts.len() - 1)
     }
 
     /// A value: what the expression returns, with the quotes that its type needs.
-    pub fn json(&mut self, expression: &str) -> Value {
-        Value::String(self.token(format!("{{{{ toJson ({expression}) }}}}")))
+    pub fn slot_for_json(&mut self, expression: &str) -> Value {
+        Value::String(self.add_token(format!("{{{{ toJson ({expression}) }}}}")))
     }
 
     /// Adds lines to a map. `$I` in them is the indentation of the map's keys, `$N` that of what is
     /// inside of one.
-    pub fn entry(&mut self, map: &mut Value, lines: &str) {
+    pub fn add_map_lines(&mut self, map: &mut Value, lines: &str) {
         if !map.is_object() {
             *map = Value::Object(Map::new());
         }
-        let token = self.token(lines.to_owned());
+        let token = self.add_token(lines.to_owned());
         map[token] = Value::Null;
     }
 
     /// Adds lines to a list, as to a map.
-    pub fn item(&mut self, list: &mut Value, lines: &str) {
-        let token = self.token(lines.to_owned());
+    pub fn add_list_lines(&mut self, list: &mut Value, lines: &str) {
+        let token = self.add_token(lines.to_owned());
         if let Some(items) = list.as_array_mut() {
             items.push(Value::String(token));
         }
     }
 
     /// The YAML or JSON with the texts in the places of the tokens.
-    pub fn fill(&self, text: &str) -> String {
+    pub fn fill_tokens(&self, text: &str) -> String {
         let escaped = text.replace("{{", "{{ \"{{\" }}");
         escaped
             .lines()
-            .map(|line| self.filled(line) + "\n")
+            .map(|line| self.fill_line(line) + "\n")
             .collect()
     }
 
-    fn filled(&self, line: &str) -> String {
+    fn fill_line(&self, line: &str) -> String {
         let content = line.trim_start();
         let indent = line.len() - content.len();
         let is_whole = |content: &str| {
@@ -102,15 +102,15 @@ mod tests {
 
     #[test]
     fn lines_have_the_indentation_of_their_place_and_values_bring_their_quotes() {
-        let mut slots = Slots::default();
+        let mut slots = TemplateSlots::default();
         let mut object = json!({ "list": [{ "name": "x" }], "text": "{{ not ours }}" });
-        object["value"] = slots.json(".Values.a");
-        slots.entry(
+        object["value"] = slots.slot_for_json(".Values.a");
+        slots.add_map_lines(
             &mut object["list"][0],
             "{{- with .Values.b }}\nmore:\n{{- toYaml . | nindent $N }}\n{{- end }}",
         );
-        slots.item(&mut object["list"], "{{- toYaml .Values.c | nindent $I }}");
-        let text = slots.fill(&output::yaml(&object).unwrap());
+        slots.add_list_lines(&mut object["list"], "{{- toYaml .Values.c | nindent $I }}");
+        let text = slots.fill_tokens(&output::to_yaml(&object).unwrap());
         let expected = "list:\n- name: x\n  {{- with .Values.b }}\n  more:\n  {{- toYaml . | nindent 4 }}\n  {{- end }}\n\
                         {{- toYaml .Values.c | nindent 0 }}\ntext: \"{{ \"{{\" }} not ours }}\"\nvalue: {{ toJson (.Values.a) }}\n";
         assert_eq!(text, expected);

@@ -6,13 +6,13 @@ use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    install::has_a_use,
+    install::is_needed,
     manifests::{self, AUTO_PEERING, INSTALLED_BY, MANAGER, RESOLVER, is_admission_policy, kind},
     output,
-    settings::{Present, Settings, Values, table},
+    settings::{InstallSettings, InstallValues, InstalledState, table},
 };
 
-use super::{comment, slots::Slots};
+use super::{comment, slots::TemplateSlots};
 
 /// The file with only the namespace of the release, which Helm creates.
 const NAMESPACE_FILE: &str = "namespace.yaml";
@@ -76,32 +76,32 @@ const THRESHOLD: &str = "{{- if ne (toString .Values.controllerManager.config.of
                          offerUpdateThresholdPercentage: {{ int .Values.controllerManager.config.offerUpdateThresholdPercentage }}\n{{- end }}";
 
 /// A set of values, and what differs in it from another one.
-struct Renderings {
-    everything: Values,
-    nothing: Values,
-    defaults: Values,
+struct ComparedValues {
+    everything: InstallValues,
+    nothing: InstallValues,
+    defaults: InstallValues,
 }
 
-fn values(settings: &[&str]) -> anyhow::Result<Values> {
-    Ok(Values::resolve(
-        &Settings::parse(settings)?,
-        &Present::default(),
+fn values_with_settings(settings: &[&str]) -> anyhow::Result<InstallValues> {
+    Ok(InstallValues::resolve(
+        &InstallSettings::parse(settings)?,
+        &InstalledState::default(),
         "x",
     ))
 }
 
 /// The templates with objects, and those with parts of them: path and content.
-pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
-    let renderings = Renderings {
-        everything: values(&EVERYTHING)?,
-        nothing: values(&NOTHING)?,
-        defaults: values(&[])?,
+pub fn template_files() -> anyhow::Result<BTreeMap<String, String>> {
+    let renderings = ComparedValues {
+        everything: values_with_settings(&EVERYTHING)?,
+        nothing: values_with_settings(&NOTHING)?,
+        defaults: values_with_settings(&[])?,
     };
-    let without: Vec<(Values, &str)> = CONDITIONS
+    let without: Vec<(InstallValues, &str)> = CONDITIONS
         .iter()
         .map(|(setting, condition)| {
             Ok((
-                values(&[&EVERYTHING[..], &[*setting]].concat())?,
+                values_with_settings(&[&EVERYTHING[..], &[*setting]].concat())?,
                 *condition,
             ))
         })
@@ -116,14 +116,17 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
         for object in objects {
             let missing = without
                 .iter()
-                .find(|(values, _)| !has_a_use(&object, values))
+                .find(|(values, _)| !is_needed(&object, values))
                 .map(|(_, condition)| *condition);
             let condition = if is_admission_policy(&object) {
                 Some(".Values.admissionPolicies.enabled")
             } else {
                 missing
             };
-            let document = format!("---\n{}", document(&object, &renderings, &mut parts)?);
+            let document = format!(
+                "---\n{}",
+                object_template(&object, &renderings, &mut parts)?
+            );
             text += &condition.map_or(document.clone(), |condition| {
                 format!("{{{{- if {condition} }}}}\n{document}{{{{- end }}}}\n")
             });
@@ -131,7 +134,7 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
         files.insert(format!("templates/{file}"), text);
     }
     let policy: DynamicObject = serde_saphyr::from_str(NETWORK_POLICY)?;
-    let policy = document(&policy, &renderings, &mut parts)?;
+    let policy = object_template(&policy, &renderings, &mut parts)?;
     let text = format!(
         "{}{{{{- include \"liqo.check\" . }}}}\n{{{{- if .Values.networkPolicies.enabled }}}}\n---\n{policy}{{{{- end }}}}\n",
         comment()
@@ -142,17 +145,17 @@ pub fn files() -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 /// One object. What several objects use, or what is compared with its default, goes to `parts`.
-fn document(
+fn object_template(
     object: &DynamicObject,
-    renderings: &Renderings,
+    renderings: &ComparedValues,
     parts: &mut String,
 ) -> anyhow::Result<String> {
-    let mut slots = Slots::default();
+    let mut slots = TemplateSlots::default();
     let mut value = serde_json::to_value(object)?;
-    value["metadata"]["labels"][INSTALLED_BY.0] = slots.json(".Release.Service");
-    slots.entry(&mut value["metadata"]["labels"], LABELS);
+    value["metadata"]["labels"][INSTALLED_BY.0] = slots.slot_for_json(".Release.Service");
+    slots.add_map_lines(&mut value["metadata"]["labels"], LABELS);
     let is_auth = kind(object) == "Service" && object.name_any() == liqo_api::AUTH_SERVICE;
-    slots.entry(
+    slots.add_map_lines(
         &mut value["metadata"],
         if is_auth {
             SERVICE_ANNOTATIONS
@@ -162,64 +165,76 @@ fn document(
     );
     match (kind(object), object.name_any().as_str()) {
         ("Service", _) if is_auth => {
-            value["spec"]["type"] = slots.json(".Values.authentication.service.type");
-            slots.entry(&mut value["spec"]["ports"][0], NODE_PORT);
+            value["spec"]["type"] = slots.slot_for_json(".Values.authentication.service.type");
+            slots.add_map_lines(&mut value["spec"]["ports"][0], NODE_PORT);
         }
-        ("ClusterConfig", _) => configuration(&mut value["spec"], renderings, &mut slots, parts)?,
+        ("ClusterConfig", _) => {
+            templatize_configuration(&mut value["spec"], renderings, &mut slots, parts)?
+        }
         ("PeeringPolicy", AUTO_PEERING) => {
-            value["spec"]["peers"]["discoveredBy"] = slots.json(".Values.discovery.autoPeering");
+            value["spec"]["peers"]["discoveredBy"] =
+                slots.slot_for_json(".Values.discovery.autoPeering");
         }
-        ("PeeringPolicy", _) => policy(&mut value["spec"], renderings, &mut slots)?,
-        ("Deployment", MANAGER) => workload("controllerManager", &mut value, &mut slots, parts)?,
-        ("Deployment", RESOLVER) => workload("dns", &mut value, &mut slots, parts)?,
-        ("DaemonSet", _) => workload("fabric", &mut value, &mut slots, parts)?,
+        ("PeeringPolicy", _) => {
+            templatize_default_policy(&mut value["spec"], renderings, &mut slots)?
+        }
+        ("Deployment", MANAGER) => {
+            templatize_workload("controllerManager", &mut value, &mut slots, parts)?
+        }
+        ("Deployment", RESOLVER) => templatize_workload("dns", &mut value, &mut slots, parts)?,
+        ("DaemonSet", _) => templatize_workload("fabric", &mut value, &mut slots, parts)?,
         _ => {}
     }
     if kind(object) == "Deployment" && object.name_any() == MANAGER {
         lease_seconds(&mut value, renderings, &mut slots)?;
     }
-    Ok(slots.fill(&output::yaml(&value)?))
+    Ok(slots.fill_tokens(&output::to_yaml(&value)?))
 }
 
 /// The default policy: with a plugin, or without.
-fn policy(spec: &mut Value, renderings: &Renderings, slots: &mut Slots) -> anyhow::Result<()> {
+fn templatize_default_policy(
+    spec: &mut Value,
+    renderings: &ComparedValues,
+    slots: &mut TemplateSlots,
+) -> anyhow::Result<()> {
     let without = json!(renderings.nothing.policy);
     let config = |key: &str| format!(".Values.controllerManager.config.{key}");
     let provide = &mut spec["provide"];
-    provide["percentage"] = slots.json(&config("resourceSharingPercentage"));
+    provide["percentage"] = slots.slot_for_json(&config("resourceSharingPercentage"));
     let plugin = &mut provide["source"]["plugin"];
-    plugin["address"] = slots.json(&config("resourcePluginAddress"));
-    plugin["generation"] = slots.json(&format!("upper {}", config("resourcePluginGeneration")));
+    plugin["address"] = slots.slot_for_json(&config("resourcePluginAddress"));
+    plugin["generation"] =
+        slots.slot_for_json(&format!("upper {}", config("resourcePluginGeneration")));
     let source = provide
         .as_object_mut()
         .and_then(|provide| provide.remove("source"))
         .unwrap_or_default();
-    let with = slots.fill(&serde_json::to_string(&source)?);
+    let with = slots.fill_tokens(&serde_json::to_string(&source)?);
     let otherwise = without
         .pointer("/provide/source")
         .map(|source| format!("{{{{- else }}}}\nsource: {source}\n"))
         .unwrap_or_default();
     let address = config("resourcePluginAddress");
-    slots.entry(
+    slots.add_map_lines(
         provide,
         &format!(
             "{{{{- if {address} }}}}\nsource: {}\n{otherwise}{{{{- end }}}}",
             with.trim_end()
         ),
     );
-    slots.entry(provide, THRESHOLD);
+    slots.add_map_lines(provide, THRESHOLD);
     Ok(())
 }
 
 /// The spec of the `ClusterConfig`. Parts that have their defaults stay away, as with
 /// `liqoctl install`.
-fn configuration(
+fn templatize_configuration(
     spec: &mut Value,
-    renderings: &Renderings,
-    slots: &mut Slots,
+    renderings: &ComparedValues,
+    slots: &mut TemplateSlots,
     parts: &mut String,
 ) -> anyhow::Result<()> {
-    *spec = json!({ "clusterName": slots.json(".Values.discovery.config.clusterName") });
+    *spec = json!({ "clusterName": slots.slot_for_json(".Values.discovery.config.clusterName") });
     for (part, full, empty, default) in [
         (
             "network",
@@ -234,32 +249,32 @@ fn configuration(
             json!(renderings.defaults.discovery),
         ),
     ] {
-        let mut own = Slots::default();
+        let mut own = TemplateSlots::default();
         let text = own_part(part, full, &empty, &mut own)?;
         parts.push_str(&named_template(part, &text));
         let differs = format!("ne (include \"liqo.{part}\" . | fromYaml | toJson) `{default}`");
-        slots.entry(
+        slots.add_map_lines(
             spec,
             &format!("{{{{- if {differs} }}}}\n{part}:\n{{{{- include \"liqo.{part}\" . | nindent $N }}}}\n{{{{- end }}}}"),
         );
     }
-    slots.entry(
+    slots.add_map_lines(
         spec,
         "{{- with .Values.discovery.config.clusterLabels }}\nclusterLabels:\n{{- toYaml . | nindent $N }}\n{{- end }}",
     );
-    slots.entry(
+    slots.add_map_lines(
         spec,
         "{{- with .Values.apiServer }}\n{{- if or .address .ca }}\napiServer:\n{{- with .address }}\n  address: {{ include \"liqo.url\" . | toJson }}\n\
          {{- end }}\n{{- with .ca }}\n  ca: {{ toJson . }}\n{{- end }}\n{{- end }}\n{{- end }}",
     );
-    slots.entry(
+    slots.add_map_lines(
         spec,
         "{{- with .Values.authentication.address }}\nauthentication:\n  address: {{ include \"liqo.url\" . | toJson }}\n{{- end }}",
     );
-    slots.entry(spec, "{{- if .Values.lendWithoutNetworkPolicies }}\nlendWithoutNetworkPolicies: true\n{{- end }}");
+    slots.add_map_lines(spec, "{{- if .Values.lendWithoutNetworkPolicies }}\nlendWithoutNetworkPolicies: true\n{{- end }}");
     let default = table::find("peering.credentialLifetimeSeconds").map_or("", |row| row.default);
     let lifetime = "int .Values.peering.credentialLifetimeSeconds";
-    slots.entry(
+    slots.add_map_lines(
         spec,
         &format!(
             "{{{{- if ne ({lifetime}) {default} }}}}\npeering:\n  credentialLifetimeSeconds: {{{{ {lifetime} }}}}\n{{{{- end }}}}"
@@ -276,15 +291,20 @@ fn own_part(
     part: &str,
     mut full: Value,
     empty: &Value,
-    slots: &mut Slots,
+    slots: &mut TemplateSlots,
 ) -> anyhow::Result<String> {
-    templated(part, &mut full, empty, slots);
-    Ok(slots.fill(&output::yaml(&full)?))
+    templatize_matching_fields(part, &mut full, empty, slots);
+    Ok(slots.fill_tokens(&output::to_yaml(&full)?))
 }
 
 /// Puts the values of the chart in the places of an object's fields, which have the same names.
 /// Fields that `empty` does not have are left out while their values are empty.
-fn templated(path: &str, object: &mut Value, empty: &Value, slots: &mut Slots) {
+fn templatize_matching_fields(
+    path: &str,
+    object: &mut Value,
+    empty: &Value,
+    slots: &mut TemplateSlots,
+) {
     let fields: Vec<String> = object
         .as_object()
         .map(|fields| fields.keys().cloned().collect())
@@ -292,14 +312,14 @@ fn templated(path: &str, object: &mut Value, empty: &Value, slots: &mut Slots) {
     for field in fields {
         let key = format!("{path}.{field}");
         if table::find(&key).is_none() {
-            templated(&key, &mut object[&field], &empty[&field], slots);
+            templatize_matching_fields(&key, &mut object[&field], &empty[&field], slots);
         } else if empty.get(&field).is_some() {
-            object[&field] = slots.json(&format!(".Values.{key}"));
+            object[&field] = slots.slot_for_json(&format!(".Values.{key}"));
         } else {
             object
                 .as_object_mut()
                 .and_then(|fields| fields.remove(&field));
-            slots.entry(
+            slots.add_map_lines(
                 object,
                 &format!(
                     "{{{{- with .Values.{key} }}}}\n{field}: {{{{ toJson . }}}}\n{{{{- end }}}}"
@@ -312,8 +332,8 @@ fn templated(path: &str, object: &mut Value, empty: &Value, slots: &mut Slots) {
 /// The variable with the duration of the Lease: it depends on whether there are several replicas.
 fn lease_seconds(
     value: &mut Value,
-    renderings: &Renderings,
-    slots: &mut Slots,
+    renderings: &ComparedValues,
+    slots: &mut TemplateSlots,
 ) -> anyhow::Result<()> {
     let files = manifests::render_files(&renderings.nothing)?;
     let is_manager =
@@ -344,7 +364,7 @@ fn lease_seconds(
             continue;
         };
         let condition = CONDITIONS[0].1;
-        variable["value"] = slots.json(&format!(
+        variable["value"] = slots.slot_for_json(&format!(
             "ternary {} {other} ({condition})",
             variable["value"]
         ));
@@ -353,15 +373,15 @@ fn lease_seconds(
 }
 
 /// A Deployment or a `DaemonSet`: its image, where it runs, and with which resources.
-fn workload(
+fn templatize_workload(
     component: &str,
     value: &mut Value,
-    slots: &mut Slots,
+    slots: &mut TemplateSlots,
     parts: &mut String,
 ) -> anyhow::Result<()> {
     let own = |key: &str| format!(".Values.{component}.{key}");
     if value["kind"] == "Deployment" {
-        value["spec"]["replicas"] = slots.json(".Values.controllerManager.replicas");
+        value["spec"]["replicas"] = slots.slot_for_json(".Values.controllerManager.replicas");
     }
     let template = &mut value["spec"]["template"];
     let (labels, annotations) = (own("podLabels"), own("podAnnotations"));
@@ -369,19 +389,19 @@ fn workload(
         .as_object()
         .map(keys)
         .unwrap_or_default();
-    slots.entry(
+    slots.add_map_lines(
         &mut template["metadata"]["labels"],
         &format!(
             "{{{{- with omit {labels} {ours} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"
         ),
     );
-    slots.entry(
+    slots.add_map_lines(
         &mut template["metadata"],
         &format!("{{{{- with {annotations} }}}}\nannotations:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}"),
     );
     let pod = &mut template["spec"];
-    pod["priorityClassName"] = slots.json(&own("priorityClassName"));
-    slots.entry(pod, PULL_SECRETS);
+    pod["priorityClassName"] = slots.slot_for_json(&own("priorityClassName"));
+    slots.add_map_lines(pod, PULL_SECRETS);
     let is_fabric = component == "fabric";
     // The fabric must run wherever pods talk to peers, so the common selector is not for it.
     let chosen = |key: &str| {
@@ -391,7 +411,7 @@ fn workload(
             format!("(default .Values.common.{key} {})", own(key))
         }
     };
-    slots.entry(
+    slots.add_map_lines(
         pod,
         &format!(
             "{{{{- with {} }}}}\nnodeSelector:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}",
@@ -403,24 +423,24 @@ fn workload(
         own("tolerations")
     );
     if pod["tolerations"].is_array() {
-        slots.item(
+        slots.add_list_lines(
             &mut pod["tolerations"],
             &format!("{tolerations}{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"),
         );
     } else {
-        slots.entry(
+        slots.add_map_lines(
             pod,
             &format!("{tolerations}tolerations:\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"),
         );
     }
-    affinity(component, pod, &chosen("affinity"), slots, parts)?;
+    templatize_affinity(component, pod, &chosen("affinity"), slots, parts)?;
     let volumes = pod
         .get_mut("volumes")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();
     for volume in volumes.filter(|volume| volume["name"] == manifests::KEYS) {
-        volume["hostPath"]["path"] = slots.json(".Values.fabric.keyDirectory");
+        volume["hostPath"]["path"] = slots.slot_for_json(".Values.fabric.keyDirectory");
     }
     let image = if is_fabric {
         "fabric"
@@ -428,11 +448,11 @@ fn workload(
         "controllerManager"
     };
     let container = &mut pod["containers"][0];
-    container["image"] = slots.json(&format!(
+    container["image"] = slots.slot_for_json(&format!(
         "include \"liqo.image\" (dict \"image\" .Values.{image}.image \"root\" .)"
     ));
-    container["imagePullPolicy"] = slots.json(".Values.imagePullPolicy");
-    slots.item(
+    container["imagePullPolicy"] = slots.slot_for_json(".Values.imagePullPolicy");
+    slots.add_list_lines(
         &mut container["env"],
         &format!(
             "{{{{- with {} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}",
@@ -442,7 +462,7 @@ fn workload(
     container
         .as_object_mut()
         .and_then(|container| container.remove("resources"));
-    slots.entry(
+    slots.add_map_lines(
         container,
         &format!(
             "{{{{- with {} }}}}\nresources:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}",
@@ -461,28 +481,28 @@ fn keys(map: &Map<String, Value>) -> String {
 
 /// Liqo's own affinity becomes a named template, to which `liqo.affinity` adds the one that a user
 /// chose.
-fn affinity(
+fn templatize_affinity(
     component: &str,
     pod: &mut Value,
     chosen: &str,
-    slots: &mut Slots,
+    slots: &mut TemplateSlots,
     parts: &mut String,
 ) -> anyhow::Result<()> {
     let mut affinity = pod
         .as_object_mut()
         .and_then(|pod| pod.remove("affinity"))
         .unwrap_or_default();
-    let mut own = Slots::default();
+    let mut own = TemplateSlots::default();
     let expressions =
         manifests::NODE_EXPRESSIONS.trim_start_matches("/spec/template/spec/affinity");
     if let Some(expressions) = affinity.pointer_mut(expressions) {
-        own.item(expressions, AVOIDED);
+        own.add_list_lines(expressions, AVOIDED);
     }
-    let text = own.fill(&output::yaml(&affinity)?);
+    let text = own.fill_tokens(&output::to_yaml(&affinity)?);
     parts.push_str(&named_template(&format!("affinity.{component}"), &text));
     let both =
         format!("dict \"own\" (include \"liqo.affinity.{component}\" .) \"chosen\" {chosen}");
-    slots.entry(
+    slots.add_map_lines(
         pod,
         &format!("affinity:\n{{{{- include \"liqo.affinity\" ({both}) | nindent $N }}}}"),
     );

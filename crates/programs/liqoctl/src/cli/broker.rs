@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use liqo_quantity::{RateArgument, is_currency};
 
-use crate::broker::{Customers, MarginChange, Wanted, change::DEFAULT_POLICY};
+use crate::broker::{Customers, MarginChange, RequestedPolicyChange, change::DEFAULT_POLICY};
 
 /// `broker ...`.
 #[derive(Debug, Subcommand)]
-pub enum Broker {
+pub enum BrokerCommand {
     /// Show what this cluster borrows, to whom it lends it on, and which customer uses what of
     /// which provider
     Status,
@@ -15,7 +15,7 @@ pub enum Broker {
     ///
     /// A new policy is a copy of the one that applies to its customers until then, and comes before
     /// it. Of an existing one, only what the flags name changes.
-    Enable(BrokerEnable),
+    Enable(BrokerEnableArguments),
     /// Stop lending on what this cluster borrows
     ///
     /// Policies that `broker enable` created go. Others lend this cluster's own nodes again.
@@ -34,7 +34,7 @@ pub enum Broker {
 
 /// Arguments of `broker enable`.
 #[derive(Debug, Args)]
-pub struct BrokerEnable {
+pub struct BrokerEnableArguments {
     /// Names or IDs of the customers [default: unchanged; all peers for a new policy]
     #[arg(long, value_delimiter = ',', value_name = "PEER,...")]
     pub peers: Vec<String>,
@@ -47,14 +47,14 @@ pub struct BrokerEnable {
     pub percentage: Option<u8>,
     /// Percentage that is added to the prices of providers, or `none` for prices of the policy's
     /// own [default: unchanged; none for a new policy]
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    pub margin: Option<Percent>,
+    #[arg(long, value_name = "PERCENT", value_parser = parse_margin_percent)]
+    pub margin: Option<MarginPercent>,
     /// What is added to the price of a resource after that, for example cpu=0.001; may be repeated,
     /// and replaces all earlier ones
     #[arg(long, value_name = "NAME=RATE")]
     pub margin_fixed: Vec<RateArgument>,
     /// Currency of the margin [default: unchanged; that of the providers if all have the same]
-    #[arg(long, value_name = "CURRENCY", value_parser = currency)]
+    #[arg(long, value_name = "CURRENCY", value_parser = parse_currency)]
     pub currency: Option<String>,
     /// Also lend this cluster's own nodes, as a pool of their own
     /// [default: unchanged; false for a new policy]
@@ -77,14 +77,14 @@ pub struct BrokerEnable {
 
 /// A margin in percent, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Percent {
+pub enum MarginPercent {
     None,
     Of(u16),
 }
 
-fn percent(text: &str) -> Result<Percent, String> {
+fn parse_margin_percent(text: &str) -> Result<MarginPercent, String> {
     if text == "none" {
-        return Ok(Percent::None);
+        return Ok(MarginPercent::None);
     }
     let number = text
         .trim_end_matches('%')
@@ -92,11 +92,11 @@ fn percent(text: &str) -> Result<Percent, String> {
         .ok()
         .filter(|number| *number <= 10_000);
     number
-        .map(Percent::Of)
+        .map(MarginPercent::Of)
         .ok_or_else(|| "a margin is a whole number from 0 to 10000, or none".to_owned())
 }
 
-fn currency(text: &str) -> Result<String, String> {
+fn parse_currency(text: &str) -> Result<String, String> {
     if is_currency(text) {
         Ok(text.to_owned())
     } else {
@@ -104,20 +104,20 @@ fn currency(text: &str) -> Result<String, String> {
     }
 }
 
-impl BrokerEnable {
+impl BrokerEnableArguments {
     /// What the user wants, or why the flags contradict each other.
-    pub fn wanted(&self) -> anyhow::Result<Wanted> {
+    pub fn policy_change(&self) -> anyhow::Result<RequestedPolicyChange> {
         let sets_margin = self.currency.is_some() || !self.margin_fixed.is_empty();
         let margin = match self.margin {
-            Some(Percent::None) if sets_margin => {
+            Some(MarginPercent::None) if sets_margin => {
                 anyhow::bail!("--margin none takes neither --margin-fixed nor --currency")
             }
-            Some(Percent::None) => MarginChange::Remove,
+            Some(MarginPercent::None) => MarginChange::Remove,
             None if !sets_margin => MarginChange::Keep,
             percent => MarginChange::Set {
                 percent: percent.and_then(|percent| match percent {
-                    Percent::Of(number) => Some(number),
-                    Percent::None => None,
+                    MarginPercent::Of(number) => Some(number),
+                    MarginPercent::None => None,
                 }),
                 fixed: self.margin_fixed.clone(),
                 currency: self.currency.clone(),
@@ -128,7 +128,7 @@ impl BrokerEnable {
             (false, true) => None,
             (false, false) => Some(Customers::These(self.peers.clone())),
         };
-        Ok(Wanted {
+        Ok(RequestedPolicyChange {
             policy: self.policy.clone(),
             customers,
             percentage: self.percentage,
@@ -146,13 +146,13 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    fn wanted(arguments: &[&str]) -> Result<Wanted, String> {
+    fn wanted(arguments: &[&str]) -> Result<RequestedPolicyChange, String> {
         let cli = Cli::try_parse_from([&["liqoctl", "broker", "enable"], arguments].concat())
             .map_err(|error| error.to_string())?;
-        let Command::Broker(Broker::Enable(enable)) = cli.command else {
+        let Command::Broker(BrokerCommand::Enable(enable)) = cli.command else {
             unreachable!()
         };
-        enable.wanted().map_err(|error| error.to_string())
+        enable.policy_change().map_err(|error| error.to_string())
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use liqo_api::catalog::{Parameters, Sort};
 
-use crate::catalog::{Options, Place, Trust, Url};
+use crate::catalog::{CatalogLocation, CatalogOptions, CatalogUrl, CertificateTrust};
 
 /// Arguments of `catalog`.
 #[derive(Debug, Args)]
-pub struct Catalog {
+pub struct CatalogArguments {
     /// Name or ID of the broker: only there this sign-in counts
     /// [default: the only cluster that this one borrows from]
     #[arg(requires = "url", conflicts_with = "token_file")]
@@ -17,7 +17,7 @@ pub struct Catalog {
     /// URL of the catalog, https://HOST:PORT
     /// [default: the plugin in the cluster of the kubeconfig, through its API server]
     #[arg(long, value_name = "URL")]
-    pub url: Option<Url>,
+    pub url: Option<CatalogUrl>,
     /// Certificates (PEM) that signed the one of the catalog
     /// [default: those that this machine trusts]
     #[arg(long, value_name = "FILE", requires = "url")]
@@ -52,37 +52,37 @@ pub struct Catalog {
     #[arg(long, value_name = "BOOLEAN", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub accepted: Option<bool>,
     /// The order of the offers; by price it needs --currency
-    #[arg(long, value_enum, default_value_t = Order::Name, value_name = "ORDER", requires_if("price", "currency"))]
-    pub sort: Order,
+    #[arg(long, value_enum, default_value_t = OfferOrder::Name, value_name = "ORDER", requires_if("price", "currency"))]
+    pub sort: OfferOrder,
 }
 
 /// The order of the offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Order {
+pub enum OfferOrder {
     Name,
     Price,
     Latency,
 }
 
-impl Catalog {
-    pub fn options(self) -> Options {
+impl CatalogArguments {
+    pub fn catalog_options(self) -> CatalogOptions {
         let trust = match (self.ca_file, self.insecure_skip_tls_verify) {
-            (Some(file), _) => Trust::File(file),
-            (None, true) => Trust::Any,
-            (None, false) => Trust::Machine,
+            (Some(file), _) => CertificateTrust::File(file),
+            (None, true) => CertificateTrust::Any,
+            (None, false) => CertificateTrust::Machine,
         };
         let place = match self.url {
-            Some(url) => Place::At {
+            Some(url) => CatalogLocation::At {
                 url,
                 trust,
                 broker: self.peer,
             },
-            None => Place::Here,
+            None => CatalogLocation::Here,
         };
         let sort = match self.sort {
-            Order::Name => Sort::Name,
-            Order::Price => Sort::Price,
-            Order::Latency => Sort::Latency,
+            OfferOrder::Name => Sort::Name,
+            OfferOrder::Price => Sort::Price,
+            OfferOrder::Latency => Sort::Latency,
         };
         let criteria = Parameters {
             currency: self.currency,
@@ -95,7 +95,7 @@ impl Catalog {
             sort,
             ..Parameters::default()
         };
-        Options {
+        CatalogOptions {
             place,
             token_file: self.token_file,
             criteria,
@@ -110,13 +110,13 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    fn options(arguments: &[&str]) -> Result<Options, String> {
+    fn options(arguments: &[&str]) -> Result<CatalogOptions, String> {
         let cli = Cli::try_parse_from([&["liqoctl", "catalog"], arguments].concat())
             .map_err(|error| error.to_string())?;
         let Command::Catalog(catalog) = cli.command else {
             unreachable!()
         };
-        Ok(catalog.options())
+        Ok(catalog.catalog_options())
     }
 
     #[test]
@@ -146,22 +146,28 @@ mod tests {
 
     #[test]
     fn a_catalog_is_at_a_url_or_in_this_cluster() {
-        assert!(matches!(options(&[]).unwrap().place, Place::Here));
+        assert!(matches!(options(&[]).unwrap().place, CatalogLocation::Here));
         assert!(matches!(
             options(&["--token-file", "f"]).unwrap().place,
-            Place::Here
+            CatalogLocation::Here
         ));
         let url = ["--url", "https://203.0.113.5:8443"];
         let place = |more: &[&str]| options(&[&url, more].concat()).map(|options| options.place);
         let trust = |more: &[&str]| match place(more) {
-            Ok(Place::At { trust, .. }) => trust,
+            Ok(CatalogLocation::At { trust, .. }) => trust,
             other => unreachable!("{other:?}"),
         };
-        assert_eq!(trust(&[]), Trust::Machine);
-        assert_eq!(trust(&["--ca-file", "f"]), Trust::File("f".into()));
-        assert_eq!(trust(&["--insecure-skip-tls-verify"]), Trust::Any);
+        assert_eq!(trust(&[]), CertificateTrust::Machine);
+        assert_eq!(
+            trust(&["--ca-file", "f"]),
+            CertificateTrust::File("f".into())
+        );
+        assert_eq!(
+            trust(&["--insecure-skip-tls-verify"]),
+            CertificateTrust::Any
+        );
         assert!(
-            matches!(place(&["milan"]), Ok(Place::At { broker: Some(name), .. }) if name == "milan")
+            matches!(place(&["milan"]), Ok(CatalogLocation::At { broker: Some(name), .. }) if name == "milan")
         );
         assert!(place(&["--ca-file", "f", "--insecure-skip-tls-verify"]).is_err());
         assert!(

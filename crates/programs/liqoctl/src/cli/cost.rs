@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 /// Arguments of `cost`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Cost {
+pub struct CostArguments {
     #[command(subcommand)]
     pub command: Option<CostCommand>,
     /// Only pods of this namespace [default: of all]
@@ -25,12 +25,12 @@ pub enum CostCommand {
     /// run there
     ///
     /// It creates nothing. It reads Deployments, `StatefulSets`, Jobs and the like, and Pods.
-    Plan(CostPlan),
+    Plan(CostPlanArguments),
 }
 
 /// Arguments of `cost plan`.
 #[derive(Debug, Args)]
-pub struct CostPlan {
+pub struct CostPlanArguments {
     /// File with the workloads as for `kubectl apply`; `-` is standard input
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: PathBuf,
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    fn parse(arguments: &[&str]) -> Result<Cost, clap::Error> {
+    fn parse(arguments: &[&str]) -> Result<CostArguments, clap::Error> {
         let Command::Cost(cost) =
             Cli::try_parse_from([&["liqoctl", "cost"], arguments].concat())?.command
         else {

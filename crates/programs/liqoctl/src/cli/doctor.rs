@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
-use crate::cluster::Access;
+use crate::cluster::ClusterAccess;
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub struct DoctorArguments {
     /// Kubeconfig file of another cluster to check, and to compare with this one; may be repeated
     #[arg(long, value_name = "FILE")]
     pub remote_kubeconfig: Vec<PathBuf>,
@@ -26,14 +26,14 @@ pub struct Doctor {
     pub all: bool,
 }
 
-impl Doctor {
+impl DoctorArguments {
     /// All clusters to check, `own` first.
-    pub fn clusters(&self, own: &Access) -> anyhow::Result<Vec<Access>> {
-        let context = |kubeconfig: Option<&PathBuf>, context: Option<&String>| Access {
+    pub fn clusters(&self, own: &ClusterAccess) -> anyhow::Result<Vec<ClusterAccess>> {
+        let context = |kubeconfig: Option<&PathBuf>, context: Option<&String>| ClusterAccess {
             kubeconfig: kubeconfig.cloned().or_else(|| own.kubeconfig.clone()),
             context: context.cloned(),
         };
-        let others: Vec<Access> = match (
+        let others: Vec<ClusterAccess> = match (
             self.remote_kubeconfig.as_slice(),
             self.remote_context.as_slice(),
         ) {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn clusters(files: &[&str], contexts: &[&str]) -> Option<Vec<String>> {
-        let doctor = Doctor {
+        let doctor = DoctorArguments {
             remote_kubeconfig: files.iter().map(PathBuf::from).collect(),
             remote_context: contexts.iter().map(ToString::to_string).collect(),
             invariants: false,
@@ -63,10 +63,10 @@ mod tests {
         };
         Some(
             doctor
-                .clusters(&Access::file("own"))
+                .clusters(&ClusterAccess::from_file("own"))
                 .ok()?
                 .iter()
-                .map(Access::flags)
+                .map(ClusterAccess::flags)
                 .collect(),
         )
     }

@@ -16,21 +16,28 @@ use clap::{
 };
 use liqo_quantity::ResourceArgumentError;
 
-pub use broker::{Broker, BrokerEnable};
-pub use catalog::Catalog;
-pub use cost::{Cost, CostCommand, CostPlan};
-pub use doctor::Doctor;
-pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
-pub use offload::{
-    Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace,
+pub use broker::{BrokerCommand, BrokerEnableArguments};
+pub use catalog::CatalogArguments;
+pub use cost::{CostArguments, CostCommand, CostPlanArguments};
+pub use doctor::DoctorArguments;
+pub use network::{
+    BenchCommand, BenchNetworkArguments, BenchOffloadArguments, OtherClusterFlags, RenewCommand,
+    TestCommand, TestNetworkArguments,
 };
-pub use sharing::{Contracts, ExportFormat, Offer, OfferDecide, PeerLabels, Policy, Receipts};
+pub use offload::{
+    MoveCommand, MovePodsArguments, NamespaceArguments, OffloadCommand, OffloadNamespaceArguments,
+    UnoffloadCommand, UnoffloadNamespaceArguments,
+};
+pub use sharing::{
+    ContractCommand, ExportFormat, OfferCommand, OfferDecisionArguments, PeerLabels, PolicyCommand,
+    ReceiptCommand,
+};
 
 use crate::{
-    cluster::Access,
+    cluster::ClusterAccess,
     gateways::GatewayArgument,
-    output::Format,
-    peer::{Granularity, Limit, Request},
+    output::OutputFormat,
+    peer::{LimitArgument, PoolGranularity, RequestArguments},
     settings, token,
 };
 
@@ -49,12 +56,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalFlags,
 }
 
 /// Flags that every command takes.
 #[derive(Clone, Debug, Args)]
-pub struct Global {
+pub struct GlobalFlags {
     /// Kubeconfig file of the cluster [default: as kubectl]
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -70,15 +77,15 @@ pub struct Global {
         default_value_t,
         value_name = "FORMAT"
     )]
-    pub output: Format,
+    pub output: OutputFormat,
     /// Log to standard error
     #[arg(short, long, global = true)]
     pub verbose: bool,
 }
 
-impl Global {
-    pub fn access(&self) -> Access {
-        Access {
+impl GlobalFlags {
+    pub fn access(&self) -> ClusterAccess {
+        ClusterAccess {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
         }
@@ -88,13 +95,13 @@ impl Global {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Install Liqo in the cluster, or upgrade it
-    Install(Install),
+    Install(InstallArguments),
     /// Remove Liqo from the cluster
-    Uninstall(Uninstall),
+    Uninstall(UninstallArguments),
     /// Borrow resources from another cluster
-    Peer(Box<Peer>),
+    Peer(Box<PeerArguments>),
     /// Stop borrowing resources from another cluster
-    Unpeer(Unpeer),
+    Unpeer(UnpeerArguments),
     /// Allow a cluster to borrow from this one, for example a cluster that waits for approval
     Approve {
         /// Name or ID of the peer
@@ -102,7 +109,7 @@ pub enum Command {
     },
     /// Renew keys
     #[command(subcommand)]
-    Renew(Renew),
+    Renew(RenewCommand),
     /// Forbid a cluster to borrow from this one; this takes back what it borrowed
     Refuse {
         /// Name or ID of the peer
@@ -117,28 +124,28 @@ pub enum Command {
         /// Name or ID of the peer
         peer: String,
         #[command(flatten)]
-        wait: TetherWait,
+        wait: TetherWaitFlags,
     },
     /// Take back control from the peer
     Untether {
         #[command(flatten)]
-        wait: TetherWait,
+        wait: TetherWaitFlags,
     },
     /// Let the pods of a namespace run in other clusters
     #[command(subcommand)]
-    Offload(Offload),
+    Offload(OffloadCommand),
     /// Stop running the pods of a namespace in other clusters
     #[command(subcommand)]
-    Unoffload(Unoffload),
+    Unoffload(UnoffloadCommand),
     /// Move pods between clusters
     #[command(subcommand)]
-    Move(Move),
+    Move(MoveCommand),
     /// Show the offers of peers, and accept or refuse them
     #[command(subcommand)]
-    Offer(Offer),
+    Offer(OfferCommand),
     /// Show, verify and end contracts with peers
     #[command(subcommand)]
-    Contract(Contracts),
+    Contract(ContractCommand),
     /// Show what pods used under contracts since the last receipt, and what that costs
     Usage {
         /// Name or ID of one peer [default: all]
@@ -146,25 +153,25 @@ pub enum Command {
     },
     /// Show, verify and export receipts of what was used under contracts
     #[command(subcommand)]
-    Receipt(Receipts),
+    Receipt(ReceiptCommand),
     /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost
     /// where
-    Cost(Cost),
+    Cost(CostArguments),
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
-    Policy(Policy),
+    Policy(PolicyCommand),
     /// Lend on what this cluster borrows from others
     #[command(subcommand)]
-    Broker(Broker),
+    Broker(BrokerCommand),
     /// Show the catalog of a broker: what other clusters offer to it
     ///
     /// With --url, this cluster signs in there with its key (Secret liqo-identity); a broker lets
     /// in clusters that borrow from it. Without, the cluster of the kubeconfig is the broker, and
     /// its plugin is asked through the API server.
-    Catalog(Box<Catalog>),
+    Catalog(Box<CatalogArguments>),
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
-    Explain(Explain),
+    Explain(ExplainCommand),
     /// Show the clusters that discovery finds now, and why this cluster is not peered with one
     Discover,
     /// Show this cluster, its peers, and the state of each step of a peering
@@ -178,23 +185,23 @@ pub enum Command {
     },
     /// Test the network between clusters
     #[command(subcommand)]
-    Test(Test),
+    Test(TestCommand),
     /// Measure the speed of the network between clusters, and the cost of offloading
     #[command(subcommand)]
-    Bench(Bench),
+    Bench(BenchCommand),
     /// Check each step from this cluster to pods in other clusters, and print how to repair faults
     ///
     /// It changes nothing. The exit code is 1 if a check failed.
-    Doctor(Doctor),
+    Doctor(DoctorArguments),
     /// Manage the tokens that other clusters need for their first contact
     #[command(subcommand)]
-    Token(Token),
+    Token(TokenCommand),
     /// Generate commands for other clusters
     #[command(subcommand)]
-    Generate(Generate),
+    Generate(GenerateCommand),
     /// Develop a resource plugin
     #[command(subcommand)]
-    Plugin(Plugin),
+    Plugin(PluginCommand),
     /// Run real clusters on this machine, with the program `liqo-playground`
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Playground {
@@ -225,16 +232,16 @@ pub enum Command {
 
 /// How long `tether` and `untether` wait.
 #[derive(Debug, Args)]
-pub struct TetherWait {
+pub struct TetherWaitFlags {
     /// Do not wait
     #[arg(long)]
     pub no_wait: bool,
     /// How long to wait
-    #[arg(long, default_value = "10m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "10m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
-impl TetherWait {
+impl TetherWaitFlags {
     pub fn timeout(&self) -> Option<Duration> {
         (!self.no_wait).then_some(self.timeout)
     }
@@ -242,7 +249,7 @@ impl TetherWait {
 
 /// Arguments of `install`.
 #[derive(Debug, Args)]
-pub struct Install {
+pub struct InstallArguments {
     /// Set a value; other values stay as they are
     #[arg(long = "set", value_name = "KEY=VALUE", long_help = set_help())]
     pub set: Vec<String>,
@@ -257,20 +264,20 @@ pub struct Install {
     #[arg(long)]
     pub without_admission_policies: bool,
     /// How long to wait for each step
-    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 fn set_help() -> String {
     format!(
         "Set a value; other values stay as they are (the first installation takes defaults). Write labels as a=b,c=d. Keys: {}",
-        settings::keys().join(", ")
+        settings::setting_keys().join(", ")
     )
 }
 
 /// Arguments of `uninstall`.
 #[derive(Debug, Args)]
-pub struct Uninstall {
+pub struct UninstallArguments {
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
@@ -282,7 +289,7 @@ pub struct Uninstall {
     #[arg(long)]
     pub purge: bool,
     /// How long to wait for each step
-    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
@@ -293,7 +300,7 @@ pub struct Uninstall {
     reason = "flags that do not depend on each other"
 )]
 #[command(group = clap::ArgGroup::new("whom").required(true).multiple(true).args(["remote_kubeconfig", "remote_context", "id"]))]
-pub struct Peer {
+pub struct PeerArguments {
     /// Kubeconfig file of the cluster to borrow from
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "auth_url", "token"])]
     pub remote_kubeconfig: Option<PathBuf>,
@@ -327,17 +334,17 @@ pub struct Peer {
     /// How much CPU to request, or `none` for no limit. Limits of other resources stay as they
     /// were; a resource without a limit is accepted as offered
     #[arg(long, value_name = "QUANTITY", value_parser = limit_of("cpu"))]
-    pub cpu: Option<Limit>,
+    pub cpu: Option<LimitArgument>,
     /// How much memory to request, or `none`
     #[arg(long, value_name = "QUANTITY", value_parser = limit_of("memory"))]
-    pub memory: Option<Limit>,
+    pub memory: Option<LimitArgument>,
     /// How many pods to request, or `none`
     #[arg(long, value_name = "NUMBER", value_parser = limit_of("pods"))]
-    pub pods: Option<Limit>,
+    pub pods: Option<LimitArgument>,
     /// How much of another resource to request, for example nvidia.com/gpu=1 or
     /// nvidia.com/gpu=none; may be repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
-    pub resource: Vec<Limit>,
+    pub resource: Vec<LimitArgument>,
     /// Which pools to request; each becomes a virtual node. Pods on nodes of other pools move
     /// within the notice of the peer
     #[arg(
@@ -346,7 +353,7 @@ pub struct Peer {
         value_name = "POOLS",
         conflicts_with = "network_only"
     )]
-    pub granularity: Option<Granularity>,
+    pub granularity: Option<PoolGranularity>,
     /// Request everything that the peer offers: this takes all limits away
     #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
     pub everything: bool,
@@ -361,32 +368,32 @@ pub struct Peer {
     #[arg(long)]
     pub no_wait: bool,
     /// How long to wait for the virtual node, or the tunnel
-    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
-impl Peer {
-    pub fn request(&self) -> Request {
+impl PeerArguments {
+    pub fn request(&self) -> RequestArguments {
         let named = [&self.cpu, &self.memory, &self.pods].into_iter().flatten();
-        let limits: Vec<Limit> = named.chain(&self.resource).cloned().collect();
+        let limits: Vec<LimitArgument> = named.chain(&self.resource).cloned().collect();
         match (self.network_only, self.everything) {
-            (true, _) => Request::NetworkOnly,
-            (false, true) => Request::Everything,
-            (false, false) if limits.is_empty() => Request::AsBefore,
-            (false, false) => Request::Limits(limits),
+            (true, _) => RequestArguments::NetworkOnly,
+            (false, true) => RequestArguments::Everything,
+            (false, false) if limits.is_empty() => RequestArguments::AsBefore,
+            (false, false) => RequestArguments::Limits(limits),
         }
     }
 }
 
 fn limit_of(
     resource: &'static str,
-) -> impl Fn(&str) -> Result<Limit, ResourceArgumentError> + Clone {
-    move |text| Limit::new(resource, text)
+) -> impl Fn(&str) -> Result<LimitArgument, ResourceArgumentError> + Clone {
+    move |text| LimitArgument::new(resource, text)
 }
 
 /// Arguments of `unpeer`.
 #[derive(Debug, Args)]
-pub struct Unpeer {
+pub struct UnpeerArguments {
     /// Name or ID of the peer
     pub name: String,
     /// Also take back what the peer borrows from this cluster
@@ -399,13 +406,13 @@ pub struct Unpeer {
     #[arg(short, long)]
     pub yes: bool,
     /// How long to wait until the pods have left, and then until the peering is ended
-    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 /// `explain ...`.
 #[derive(Debug, Subcommand)]
-pub enum Explain {
+pub enum ExplainCommand {
     /// Follow a pod from this cluster to the node in another cluster: each step with its state, and
     /// what to do
     ///
@@ -422,9 +429,9 @@ pub enum Explain {
 
 /// `token ...`.
 #[derive(Debug, Subcommand)]
-pub enum Token {
+pub enum TokenCommand {
     /// Create a token and print it; it is shown only once
-    Create(TokenCreate),
+    Create(TokenCreateArguments),
     /// Show the valid tokens, without their text
     List,
     /// Make a token invalid; existing peerings stay
@@ -436,7 +443,7 @@ pub enum Token {
 
 /// Arguments of `token create` and `generate peer-command`.
 #[derive(Debug, Args)]
-pub struct TokenCreate {
+pub struct TokenCreateArguments {
     /// Name of the token [default: random]
     #[arg(long, value_parser = settings::cluster_name)]
     pub name: Option<String>,
@@ -450,21 +457,21 @@ pub struct TokenCreate {
     #[arg(long, requires = "reusable", default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_uses: u16,
     /// How long the token is valid, for example 15m, 24h, 7d
-    #[arg(long, default_value = "24h", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "24h", value_parser = token::parse_duration, value_name = "DURATION")]
     pub lifetime: Duration,
 }
 
-impl TokenCreate {
-    pub fn wanted(&self) -> token::Wanted {
-        token::Wanted {
+impl TokenCreateArguments {
+    pub fn token_to_create(&self) -> token::TokenToCreate {
+        token::TokenToCreate {
             name: self.name.clone(),
             replace: self.replace,
             usage: if self.reusable {
-                token::Use::Reusable {
+                token::TokenUse::Reusable {
                     max_uses: self.max_uses,
                 }
             } else {
-                token::Use::OneTime
+                token::TokenUse::OneTime
             },
             lifetime: Some(self.lifetime),
         }
@@ -473,9 +480,9 @@ impl TokenCreate {
 
 /// `generate ...`.
 #[derive(Debug, Subcommand)]
-pub enum Generate {
+pub enum GenerateCommand {
     /// Print a command that peers another cluster with this one, so that it can borrow from here
-    PeerCommand(PeerCommand),
+    PeerCommand(PeerCommandArguments),
     /// Write the custom resource definitions
     #[command(hide = true)]
     Crds {
@@ -504,9 +511,9 @@ pub enum Generate {
 
 /// Arguments of `generate peer-command`.
 #[derive(Debug, Args)]
-pub struct PeerCommand {
+pub struct PeerCommandArguments {
     #[command(flatten)]
-    pub token: TokenCreate,
+    pub token: TokenCreateArguments,
     /// For a cluster that reaches only the tunnel port of this one. Each cluster needs its own
     /// token, so this excludes --reusable
     #[arg(long, conflicts_with = "reusable")]
@@ -515,7 +522,7 @@ pub struct PeerCommand {
 
 /// `plugin ...`.
 #[derive(Debug, Subcommand)]
-pub enum Plugin {
+pub enum PluginCommand {
     /// Create the code of a working resource plugin, ready to build and deploy
     New {
         /// Name of the plugin
@@ -598,30 +605,30 @@ mod tests {
         else {
             unreachable!()
         };
-        let Request::Limits(all) = peer.request() else {
+        let RequestArguments::Limits(all) = peer.request() else {
             unreachable!()
         };
         assert_eq!(
             (all.len(), &all[0]),
-            (4, &Limit::new("cpu", "500m").unwrap())
+            (4, &LimitArgument::new("cpu", "500m").unwrap())
         );
         let Command::Peer(peer) = parse(&["--cpu", "none"]).unwrap().command else {
             unreachable!()
         };
         assert_eq!(
             peer.request(),
-            Request::Limits(vec![Limit::new("cpu", "none").unwrap()])
+            RequestArguments::Limits(vec![LimitArgument::new("cpu", "none").unwrap()])
         );
         let Command::Peer(peer) = parse(&["--everything"]).unwrap().command else {
             unreachable!()
         };
-        assert_eq!(peer.request(), Request::Everything);
+        assert_eq!(peer.request(), RequestArguments::Everything);
         let Command::Peer(peer) = parse(&["--granularity", "node"]).unwrap().command else {
             unreachable!()
         };
         assert_eq!(
             (peer.granularity, peer.request()),
-            (Some(Granularity::Node), Request::AsBefore)
+            (Some(PoolGranularity::Node), RequestArguments::AsBefore)
         );
         let Command::Peer(peer) = parse(&["--everything", "--granularity", "policy"])
             .unwrap()
@@ -631,7 +638,7 @@ mod tests {
         };
         assert_eq!(
             (peer.granularity, peer.request()),
-            (Some(Granularity::Policy), Request::Everything)
+            (Some(PoolGranularity::Policy), RequestArguments::Everything)
         );
         assert!(
             parse(&["--granularity", "zone"]).is_err()
@@ -640,7 +647,7 @@ mod tests {
         let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else {
             unreachable!()
         };
-        assert_eq!(peer.request(), Request::NetworkOnly);
+        assert_eq!(peer.request(), RequestArguments::NetworkOnly);
         for arguments in [
             ["--cpu", "-1"],
             ["--pods", "1.5"],

@@ -8,7 +8,7 @@ use crate::{settings, token};
 
 /// `test ...`.
 #[derive(Debug, Subcommand)]
-pub enum Test {
+pub enum TestCommand {
     /// Test whether pods and nodes of each pair of clusters reach each other, and print what to do
     /// if they do not
     ///
@@ -16,14 +16,14 @@ pub enum Test {
     /// the nodes of that cluster and of its providers. The pods call each other by address and by
     /// name, over TCP and UDP, with small and large packets. The namespaces are removed at the end.
     /// The exit code is 1 if something does not work.
-    Network(TestNetwork),
+    Network(TestNetworkArguments),
 }
 
 /// Arguments of `test network`.
 #[derive(Debug, Args)]
-pub struct TestNetwork {
+pub struct TestNetworkArguments {
     #[command(flatten)]
-    pub others: Others,
+    pub others: OtherClusterFlags,
     /// Maximum number of nodes of each cluster that take part
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub nodes: u16,
@@ -34,13 +34,13 @@ pub struct TestNetwork {
     #[arg(long)]
     pub keep: bool,
     /// Time limit of the whole run
-    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 /// Clusters in addition to that of --kubeconfig.
 #[derive(Clone, Debug, Args)]
-pub struct Others {
+pub struct OtherClusterFlags {
     /// Kubeconfig file of another cluster, so that its nodes also take part; may be repeated
     #[arg(long, value_name = "FILE")]
     pub remote_kubeconfig: Vec<PathBuf>,
@@ -60,7 +60,7 @@ pub struct Others {
 
 /// `renew ...`.
 #[derive(Debug, Subcommand)]
-pub enum Renew {
+pub enum RenewCommand {
     /// Give the gateways of this cluster new WireGuard keys, without losing packets
     ///
     /// Peers get the new keys in addition to the former ones. This cluster announces the former
@@ -71,14 +71,14 @@ pub enum Renew {
         #[arg(long)]
         no_wait: bool,
         /// How long to wait for the new keys
-        #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION", conflicts_with = "no_wait")]
+        #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION", conflicts_with = "no_wait")]
         timeout: Duration,
     },
 }
 
 /// `bench ...`.
 #[derive(Debug, Subcommand)]
-pub enum Bench {
+pub enum BenchCommand {
     /// Measure the speed of the tunnel to another cluster, compared with the plain link between the
     /// gateways
     ///
@@ -86,7 +86,7 @@ pub enum Bench {
     /// cluster's gateway also sends to one on the peer's gateway, outside the tunnel. Both
     /// alternate, so that they meet the same load. The command also changes a Service and measures
     /// how soon the peer has the change.
-    Network(BenchNetwork),
+    Network(BenchNetworkArguments),
     /// Measure the cost of pods on a virtual node, compared with the same pods created at the
     /// provider
     ///
@@ -95,12 +95,12 @@ pub enum Bench {
     /// In a playground on this machine, the result also contains Liqo's own writes, and the CPU
     /// time and memory of Liqo and of the API servers. Without a kubeconfig, the command uses the
     /// clusters of the playground.
-    Offload(BenchOffload),
+    Offload(BenchOffloadArguments),
 }
 
 /// Arguments of `bench offload`.
 #[derive(Debug, Args)]
-pub struct BenchOffload {
+pub struct BenchOffloadArguments {
     /// Number of pods in the Deployment
     #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub pods: u32,
@@ -115,19 +115,19 @@ pub struct BenchOffload {
     pub namespace: String,
     /// The provider's cluster
     #[command(flatten)]
-    pub others: Others,
+    pub others: OtherClusterFlags,
     /// Time limit of the whole run
-    #[arg(long, default_value = "30m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "30m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 /// Arguments of `bench network`.
 #[derive(Debug, Args)]
-pub struct BenchNetwork {
+pub struct BenchNetworkArguments {
     /// Name or ID of the peer [default: the one of --remote-kubeconfig, or the only one]
     pub peer: Option<String>,
     #[command(flatten)]
-    pub others: Others,
+    pub others: OtherClusterFlags,
     /// Duration of each measurement in seconds
     #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=60))]
     pub seconds: u16,
@@ -138,6 +138,6 @@ pub struct BenchNetwork {
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
     /// Time limit of the whole run
-    #[arg(long, default_value = "10m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "10m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }

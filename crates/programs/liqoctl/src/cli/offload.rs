@@ -15,7 +15,7 @@ use crate::{
 
 /// `offload ...`.
 #[derive(Debug, Subcommand)]
-pub enum Offload {
+pub enum OffloadCommand {
     /// Let the pods of namespaces run in other clusters, or change where they run
     ///
     /// Labels a namespace with liqo.io/scheduling-enabled=true when it is offloaded first. In a
@@ -24,17 +24,17 @@ pub enum Offload {
     /// change. With `-o yaml` or `-o json` it prints the objects that it would write, and writes
     /// nothing.
     #[command(visible_alias = "ns")]
-    Namespace(OffloadNamespace),
+    Namespace(OffloadNamespaceArguments),
 }
 
 /// Arguments of `offload namespace`.
 #[derive(Debug, Args)]
-pub struct OffloadNamespace {
+pub struct OffloadNamespaceArguments {
     #[command(flatten)]
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceArguments,
     /// Where its pods may run [default: `LocalAndRemote`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
-    pub pod_offloading_strategy: Option<Strategy>,
+    pub pod_offloading_strategy: Option<StrategyChoice>,
     /// Which of its Services and Ingresses to reflect to the other clusters
     /// [default: `DenyList`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "LIST")]
@@ -47,12 +47,12 @@ pub struct OffloadNamespace {
     /// When Kubernetes evicts its pods from the node of a cluster that does not answer, after the
     /// node is not Ready: a time such as `30s` or `10m`, `never`, or `default` for what the pods
     /// themselves say, which is usually 5m [default: `default`, or as before]
-    #[arg(long, value_parser = eviction, value_name = "DURATION")]
-    pub eviction_delay: Option<offload::Eviction>,
+    #[arg(long, value_parser = parse_eviction_delay, value_name = "DURATION")]
+    pub eviction_delay: Option<offload::EvictionChange>,
     /// How the namespace is called in the other clusters. It does not change while the namespace is
     /// offloaded
     #[arg(long, value_enum, value_name = "STRATEGY")]
-    pub namespace_mapping_strategy: Option<MappingStrategy>,
+    pub namespace_mapping_strategy: Option<MappingStrategyChoice>,
     /// Its name in the other clusters, with `SelectedName`
     #[arg(
         long,
@@ -71,14 +71,15 @@ pub struct OffloadNamespace {
     #[command(flatten)]
     pub placement: PlacementFlags,
     /// How long to wait until the namespace exists in the other clusters
-    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
-impl OffloadNamespace {
-    pub fn options(&self) -> Result<offload::Options, SelectorError> {
-        let selected = selector::parse(&self.selector)?.map(offload::Clusters::Matching);
-        Ok(offload::Options {
+impl OffloadNamespaceArguments {
+    pub fn offload_options(&self) -> Result<offload::OffloadOptions, SelectorError> {
+        let selected = selector::parse_node_selectors(&self.selector)?
+            .map(offload::SelectedClusters::Matching);
+        Ok(offload::OffloadOptions {
             strategy: self.pod_offloading_strategy.map(Into::into),
             reflection: self.reflection.map(Into::into),
             api_server: self.api_server,
@@ -86,11 +87,11 @@ impl OffloadNamespace {
             mapping: self.namespace_mapping_strategy.map(Into::into),
             remote_name: self.remote_namespace_name.clone(),
             clusters: if self.all_clusters {
-                Some(offload::Clusters::All)
+                Some(offload::SelectedClusters::All)
             } else {
                 selected
             },
-            placement: self.placement.change(),
+            placement: self.placement.placement_change(),
             timeout: self.timeout,
         })
     }
@@ -102,7 +103,7 @@ pub struct PlacementFlags {
     /// Which nodes new pods prefer among those on which they may run
     /// [default: `Default`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
-    pub placement: Option<Placement>,
+    pub placement: Option<PlacementChoice>,
     /// For `FixedOrder`: clusters or virtual nodes, the best first, separated by commas. The name
     /// of this cluster means its own nodes
     #[arg(
@@ -119,19 +120,19 @@ pub struct PlacementFlags {
 }
 
 impl PlacementFlags {
-    fn change(&self) -> Option<offload::Placement> {
+    fn placement_change(&self) -> Option<offload::PlacementChange> {
         let order = (!self.placement_order.is_empty()).then(|| self.placement_order.clone());
         let strategy = match self.placement {
-            Some(Placement::Default) => return Some(offload::Placement::Default),
-            Some(Placement::OwnFirst) => Some(PlacementStrategy::OwnFirst),
-            Some(Placement::Cheapest) => Some(PlacementStrategy::Cheapest),
-            Some(Placement::Spread) => Some(PlacementStrategy::Spread),
-            Some(Placement::FixedOrder) => Some(PlacementStrategy::FixedOrder),
+            Some(PlacementChoice::Default) => return Some(offload::PlacementChange::Default),
+            Some(PlacementChoice::OwnFirst) => Some(PlacementStrategy::OwnFirst),
+            Some(PlacementChoice::Cheapest) => Some(PlacementStrategy::Cheapest),
+            Some(PlacementChoice::Spread) => Some(PlacementStrategy::Spread),
+            Some(PlacementChoice::FixedOrder) => Some(PlacementStrategy::FixedOrder),
             // Only this strategy has an order.
             None => order.as_ref().map(|_| PlacementStrategy::FixedOrder),
         };
         let is_named = strategy.is_some() || self.move_when_cheaper.is_some();
-        is_named.then_some(offload::Placement::Change {
+        is_named.then_some(offload::PlacementChange::Change {
             strategy,
             order,
             move_when_cheaper: self.move_when_cheaper,
@@ -142,7 +143,7 @@ impl PlacementFlags {
 /// Which nodes new pods prefer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
-pub enum Placement {
+pub enum PlacementChoice {
     /// None: the scheduler decides alone
     Default,
     /// Those of this cluster, then the others, the cheapest first
@@ -155,7 +156,7 @@ pub enum Placement {
     FixedOrder,
 }
 
-fn eviction(text: &str) -> Result<offload::Eviction, String> {
+fn parse_eviction_delay(text: &str) -> Result<offload::EvictionChange, String> {
     let after = |seconds: u64| {
         let seconds = u32::try_from(seconds)
             .ok()
@@ -165,21 +166,21 @@ fn eviction(text: &str) -> Result<offload::Eviction, String> {
             .ok_or_else(|| "the time is too long: use never".to_owned())
     };
     let delay = match text {
-        "default" => return Ok(offload::Eviction::AsPodsSay),
+        "default" => return Ok(offload::EvictionChange::AsPodsSay),
         "never" => EvictionDelay::Never,
         "0" | "0s" => EvictionDelay::Seconds(0),
         _ => after(
-            token::duration(text)
+            token::parse_duration(text)
                 .map_err(|error| format!("{error}, never or default"))?
                 .as_secs(),
         )?,
     };
-    Ok(offload::Eviction::After(delay))
+    Ok(offload::EvictionChange::After(delay))
 }
 
 /// The namespaces that a command is about.
 #[derive(Clone, Debug, Args)]
-pub struct Namespaces {
+pub struct NamespaceArguments {
     /// The namespaces
     #[arg(value_name = "NAMESPACE", required_unless_present_any = ["namespace_selector", "namespace"])]
     pub names: Vec<String>,
@@ -191,9 +192,9 @@ pub struct Namespaces {
     pub namespace_selector: Option<String>,
 }
 
-impl Namespaces {
+impl NamespaceArguments {
     /// The named ones, each once.
-    pub fn named(&self) -> BTreeSet<String> {
+    pub fn distinct_names(&self) -> BTreeSet<String> {
         self.names.iter().chain(&self.namespace).cloned().collect()
     }
 }
@@ -201,7 +202,7 @@ impl Namespaces {
 /// Where pods may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
-pub enum Strategy {
+pub enum StrategyChoice {
     /// In this cluster and in others: the scheduler decides
     LocalAndRemote,
     /// Only in this cluster; the namespace still exists in the others
@@ -210,12 +211,12 @@ pub enum Strategy {
     Remote,
 }
 
-impl From<Strategy> for PodOffloadingStrategy {
-    fn from(strategy: Strategy) -> Self {
+impl From<StrategyChoice> for PodOffloadingStrategy {
+    fn from(strategy: StrategyChoice) -> Self {
         match strategy {
-            Strategy::LocalAndRemote => Self::LocalAndRemote,
-            Strategy::Local => Self::Local,
-            Strategy::Remote => Self::Remote,
+            StrategyChoice::LocalAndRemote => Self::LocalAndRemote,
+            StrategyChoice::Local => Self::Local,
+            StrategyChoice::Remote => Self::Remote,
         }
     }
 }
@@ -224,7 +225,7 @@ impl From<Strategy> for PodOffloadingStrategy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 #[allow(clippy::enum_variant_names)] // The values have these names in the API.
-pub enum MappingStrategy {
+pub enum MappingStrategyChoice {
     /// By its name, this cluster's name and the start of its ID
     DefaultName,
     /// As here, where the policy of the other cluster allows that name
@@ -233,12 +234,12 @@ pub enum MappingStrategy {
     SelectedName,
 }
 
-impl From<MappingStrategy> for NamespaceMappingStrategy {
-    fn from(strategy: MappingStrategy) -> Self {
+impl From<MappingStrategyChoice> for NamespaceMappingStrategy {
+    fn from(strategy: MappingStrategyChoice) -> Self {
         match strategy {
-            MappingStrategy::DefaultName => Self::DefaultName,
-            MappingStrategy::EnforceSameName => Self::EnforceSameName,
-            MappingStrategy::SelectedName => Self::SelectedName,
+            MappingStrategyChoice::DefaultName => Self::DefaultName,
+            MappingStrategyChoice::EnforceSameName => Self::EnforceSameName,
+            MappingStrategyChoice::SelectedName => Self::SelectedName,
         }
     }
 }
@@ -264,21 +265,21 @@ impl From<ReflectionList> for Reflection {
 
 /// `unoffload ...`.
 #[derive(Debug, Subcommand)]
-pub enum Unoffload {
+pub enum UnoffloadCommand {
     /// End the pods of namespaces that run in other clusters, and keep new ones in this cluster
     ///
     /// The pods are evicted as disruption budgets allow, and created again in this cluster by their
     /// controllers. Pods at a cluster that does not answer are deleted. With `-o yaml` or `-o json`
     /// it prints what it would end, and ends nothing.
     #[command(visible_alias = "ns")]
-    Namespace(UnoffloadNamespace),
+    Namespace(UnoffloadNamespaceArguments),
 }
 
 /// Arguments of `unoffload namespace`.
 #[derive(Debug, Args)]
-pub struct UnoffloadNamespace {
+pub struct UnoffloadNamespaceArguments {
     #[command(flatten)]
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceArguments,
     /// Delete the pods at once, whatever disruption budgets say
     #[arg(long)]
     pub now: bool,
@@ -287,13 +288,13 @@ pub struct UnoffloadNamespace {
     pub yes: bool,
     /// How long to wait until the pods have left, and then until the namespace is gone from the
     /// other clusters
-    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 /// `move ...`.
 #[derive(Debug, Subcommand)]
-pub enum Move {
+pub enum MoveCommand {
     /// Replace pods by new ones that run elsewhere: away from a cluster, or in a cluster
     ///
     /// Kubernetes cannot move a running pod. This evicts pods as disruption budgets allow, and
@@ -301,13 +302,13 @@ pub enum Move {
     /// get them are cordoned. With `-o yaml` or `-o json` it prints what it would do, and changes
     /// nothing.
     #[command(visible_alias = "pod")]
-    Pods(MovePods),
+    Pods(MovePodsArguments),
 }
 
 /// Arguments of `move pods`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true).multiple(true).args(["from", "to"]))]
-pub struct MovePods {
+pub struct MovePodsArguments {
     /// The pods [default: all of the namespace]
     #[arg(value_name = "POD")]
     pub names: Vec<String>,
@@ -335,14 +336,14 @@ pub struct MovePods {
     #[arg(short, long)]
     pub yes: bool,
     /// How long to wait until the pods have left, and then until the new ones are ready
-    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
-impl MovePods {
+impl MovePodsArguments {
     /// `default_namespace` is that of the kubeconfig's context.
-    pub fn options(&self, default_namespace: &str) -> move_pods::Options {
-        move_pods::Options {
+    pub fn move_options(&self, default_namespace: &str) -> move_pods::MoveOptions {
+        move_pods::MoveOptions {
             namespace: self
                 .namespace
                 .clone()
@@ -363,8 +364,8 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    fn offload_namespace(arguments: &[&str]) -> Result<OffloadNamespace, clap::Error> {
-        let Command::Offload(Offload::Namespace(offload)) =
+    fn offload_namespace(arguments: &[&str]) -> Result<OffloadNamespaceArguments, clap::Error> {
+        let Command::Offload(OffloadCommand::Namespace(offload)) =
             Cli::try_parse_from([&["liqoctl", "offload"], arguments].concat())?.command
         else {
             unreachable!()
@@ -385,12 +386,15 @@ mod tests {
                 "-l",
                 "region=eu",
             ];
-            let options = offload_namespace(&arguments).unwrap().options().unwrap();
+            let options = offload_namespace(&arguments)
+                .unwrap()
+                .offload_options()
+                .unwrap();
             assert_eq!(options.reflection, Some(Reflection::AllowList));
             assert_eq!(options.strategy, Some(PodOffloadingStrategy::Remote));
             assert!(matches!(
                 options.clusters,
-                Some(offload::Clusters::Matching(_))
+                Some(offload::SelectedClusters::Matching(_))
             ));
         }
     }
@@ -405,7 +409,10 @@ mod tests {
             "--remote-namespace-name",
             "team-a",
         ];
-        let options = offload_namespace(&named).unwrap().options().unwrap();
+        let options = offload_namespace(&named)
+            .unwrap()
+            .offload_options()
+            .unwrap();
         assert_eq!(
             (options.mapping, options.remote_name.as_deref()),
             (Some(NamespaceMappingStrategy::SelectedName), Some("team-a"))
@@ -418,11 +425,11 @@ mod tests {
     fn an_order_means_the_strategy_that_has_one() {
         let placement = |arguments: &[&str]| {
             let offload = offload_namespace(&[&["ns", "demo"], arguments].concat())?;
-            Ok::<_, clap::Error>(offload.options().unwrap().placement)
+            Ok::<_, clap::Error>(offload.offload_options().unwrap().placement)
         };
         let change = |strategy, order: Option<&[&str]>, move_when_cheaper| {
             let order = order.map(|order| order.iter().map(ToString::to_string).collect());
-            Some(offload::Placement::Change {
+            Some(offload::PlacementChange::Change {
                 strategy,
                 order,
                 move_when_cheaper,
@@ -451,7 +458,7 @@ mod tests {
         assert!(placement(&["--placement", "FixedOrder"]).is_err());
         assert_eq!(
             placement(&["--placement", "default"]).unwrap(),
-            Some(offload::Placement::Default)
+            Some(offload::PlacementChange::Default)
         );
         let cheapest = Some(PlacementStrategy::Cheapest);
         assert_eq!(
@@ -468,10 +475,10 @@ mod tests {
     fn a_move_needs_a_direction_and_pods_are_named_or_selected() {
         let parse = |arguments: &[&str]| {
             let cli = Cli::try_parse_from([&["liqoctl", "move", "pods"], arguments].concat())?;
-            let Command::Move(Move::Pods(pods)) = cli.command else {
+            let Command::Move(MoveCommand::Pods(pods)) = cli.command else {
                 unreachable!()
             };
-            Ok::<_, clap::Error>(pods.options("default"))
+            Ok::<_, clap::Error>(pods.move_options("default"))
         };
         let all = parse(&["-n", "demo", "--from", "milan"]).unwrap();
         assert_eq!(
@@ -490,24 +497,33 @@ mod tests {
     fn what_no_flag_names_does_not_change() {
         let several = offload_namespace(&["ns", "a", "b"]).unwrap();
         assert_eq!(several.namespaces.names, ["a", "b"]);
-        let options = several.options().unwrap();
+        let options = several.offload_options().unwrap();
         assert_eq!(
             (options.strategy, options.reflection, options.clusters),
             (None, None, None)
         );
         assert_eq!(options.api_server, None);
         let tokens = offload_namespace(&["ns", "a", "--api-server", "true"]).unwrap();
-        assert_eq!(tokens.options().unwrap().api_server, Some(true));
+        assert_eq!(tokens.offload_options().unwrap().api_server, Some(true));
         let delay = |text: &str| {
             offload_namespace(&["ns", "a", "--eviction-delay", text])
-                .map(|one| one.options().unwrap().eviction_delay)
+                .map(|one| one.offload_options().unwrap().eviction_delay)
         };
         assert_eq!(options.eviction_delay, None);
         for (text, expected) in [
-            ("default", offload::Eviction::AsPodsSay),
-            ("never", offload::Eviction::After(EvictionDelay::Never)),
-            ("0s", offload::Eviction::After(EvictionDelay::Seconds(0))),
-            ("10m", offload::Eviction::After(EvictionDelay::Seconds(600))),
+            ("default", offload::EvictionChange::AsPodsSay),
+            (
+                "never",
+                offload::EvictionChange::After(EvictionDelay::Never),
+            ),
+            (
+                "0s",
+                offload::EvictionChange::After(EvictionDelay::Seconds(0)),
+            ),
+            (
+                "10m",
+                offload::EvictionChange::After(EvictionDelay::Seconds(600)),
+            ),
         ] {
             assert_eq!(delay(text).unwrap(), Some(expected));
         }
@@ -515,13 +531,13 @@ mod tests {
         let everywhere =
             offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
         assert_eq!(
-            everywhere.options().unwrap().clusters,
-            Some(offload::Clusters::All)
+            everywhere.offload_options().unwrap().clusters,
+            Some(offload::SelectedClusters::All)
         );
         let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"])
             .unwrap()
             .namespaces
-            .named();
+            .distinct_names();
         assert_eq!(named, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
         for wrong in [
             &["ns"][..],

@@ -8,7 +8,7 @@ use crate::{settings, token};
 
 /// `offer ...`.
 #[derive(Debug, Subcommand)]
-pub enum Offer {
+pub enum OfferCommand {
     /// Show what peers offer to this cluster, or with --made what this cluster offers to them
     List {
         /// Name or ID of one peer [default: all]
@@ -26,7 +26,7 @@ pub enum Offer {
     /// asks, and signs them.
     Accept {
         #[command(flatten)]
-        offer: OfferDecide,
+        offer: OfferDecisionArguments,
         /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
@@ -34,7 +34,7 @@ pub enum Offer {
     /// Refuse an offer, whatever the policy says; this ends the pods that run there
     Refuse {
         #[command(flatten)]
-        offer: OfferDecide,
+        offer: OfferDecisionArguments,
         /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
@@ -50,19 +50,19 @@ pub enum Offer {
 
 /// Arguments of `offer accept` and `offer refuse`.
 #[derive(Debug, Args)]
-pub struct OfferDecide {
+pub struct OfferDecisionArguments {
     /// Name or ID of the peer
     pub peer: String,
     /// The pool, as `offer list` names it [default: the only one that waits for a decision]
     pub pool: Option<String>,
     /// How long to wait for the controllers
-    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 /// `contract ...`.
 #[derive(Debug, Subcommand)]
-pub enum Contracts {
+pub enum ContractCommand {
     /// Show all contracts, where they stand, and whether both sides keep them
     List {
         /// Name or ID of one peer [default: all]
@@ -100,7 +100,7 @@ pub enum Contracts {
         #[arg(short, long)]
         yes: bool,
         /// How long to wait until the end is announced
-        #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+        #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
         timeout: Duration,
     },
     /// Undo all decisions on contracts with a peer, so that the policies decide again
@@ -112,7 +112,7 @@ pub enum Contracts {
 
 /// `receipt ...`.
 #[derive(Debug, Subcommand)]
-pub enum Receipts {
+pub enum ReceiptCommand {
     /// Show all receipts, with their totals and whether both sides signed
     List {
         /// Name or ID of one peer [default: all]
@@ -154,7 +154,7 @@ pub enum ExportFormat {
 
 /// `policy ...`.
 #[derive(Debug, Subcommand)]
-pub enum Policy {
+pub enum PolicyCommand {
     /// Show all policies in the order in which Liqo tries them, and the peers that each applies to
     List,
     /// Show which policy applies to a peer and why, its rules, and what this cluster would offer to
@@ -174,7 +174,7 @@ pub enum Policy {
 pub type PeerLabels = BTreeMap<String, String>;
 
 fn peer_labels(text: &str) -> Result<PeerLabels, String> {
-    settings::labels(text)
+    settings::parse_labels(text)
 }
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn offers_and_policies_have_commands_that_name_the_peer() {
         let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl"], arguments].concat());
-        let Command::Policy(Policy::Explain { peer, labels }) =
+        let Command::Policy(PolicyCommand::Explain { peer, labels }) =
             parse(&["policy", "explain", "rome", "--labels", "tier=gold,zone=a"])
                 .unwrap()
                 .command
@@ -195,7 +195,7 @@ mod tests {
             unreachable!()
         };
         assert_eq!((peer.as_str(), labels.unwrap().len()), ("rome", 2));
-        let Command::Policy(Policy::Explain { labels: none, .. }) =
+        let Command::Policy(PolicyCommand::Explain { labels: none, .. }) =
             parse(&["policy", "explain", "rome", "--labels", ""])
                 .unwrap()
                 .command
@@ -203,7 +203,7 @@ mod tests {
             unreachable!()
         };
         assert_eq!(none, Some(PeerLabels::new()));
-        let Command::Offer(Offer::Refuse { offer, yes }) =
+        let Command::Offer(OfferCommand::Refuse { offer, yes }) =
             parse(&["offer", "refuse", "milan", "gold", "-y"])
                 .unwrap()
                 .command

@@ -20,41 +20,51 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
-    parties::{self, Role},
-    progress::Progress,
-    wait::{Poll, until},
+    cluster::{Cluster, ExplainFailure as _},
+    parties::{self, ContractRole},
+    progress::StepProgress,
+    wait::{PollResult, until},
 };
 
-pub use state::{Found, State};
-pub use text::{question_of_end, show, table, terms};
-pub use verify::{verdict, verify};
+pub use state::{ContractState, ListedContract};
+pub use text::{question_of_end, render_contract, render_contracts, render_terms};
+pub use verify::{render_contract_verdict, verify_contract_files};
 
 /// All contracts, or those of one peer, the newest first.
-pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>) -> anyhow::Result<Vec<Found>> {
+pub async fn list_contracts(
+    cluster: &Cluster,
+    of: Option<&ForeignCluster>,
+) -> anyhow::Result<Vec<ListedContract>> {
     let now = jiff::Timestamp::now();
-    let all = parties::list(cluster, of, "contracts").await?;
-    let mut found: Vec<Found> = all.into_iter().map(|one| Found::new(one, now)).collect();
+    let all = parties::list_objects_of_peers(cluster, of, "contracts").await?;
+    let mut found: Vec<ListedContract> = all
+        .into_iter()
+        .map(|one| ListedContract::new(one, now))
+        .collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
 }
 
-fn order(one: &Found) -> (&str, Role, bool, std::cmp::Reverse<i64>) {
+fn order(one: &ListedContract) -> (&str, ContractRole, bool, std::cmp::Reverse<i64>) {
     let start = one.contract.spec.terms.start.0.as_second();
     (
         &one.peer,
         one.role,
-        one.state == State::Ended,
+        one.state == ContractState::Ended,
         std::cmp::Reverse(start),
     )
 }
 
 /// Selects the contracts of a peer to show: those that are not over, else the one that was over
 /// last.
-pub fn to_show(mut found: Vec<Found>, peer: &str) -> anyhow::Result<Vec<Found>> {
-    let (open, ended): (Vec<Found>, Vec<Found>) =
-        found.drain(..).partition(|one| one.state != State::Ended);
-    let shown: Vec<Found> = if open.is_empty() {
+pub fn contracts_to_show(
+    mut found: Vec<ListedContract>,
+    peer: &str,
+) -> anyhow::Result<Vec<ListedContract>> {
+    let (open, ended): (Vec<ListedContract>, Vec<ListedContract>) = found
+        .drain(..)
+        .partition(|one| one.state != ContractState::Ended);
+    let shown: Vec<ListedContract> = if open.is_empty() {
         ended.into_iter().take(1).collect()
     } else {
         open
@@ -68,10 +78,14 @@ pub fn to_show(mut found: Vec<Found>, peer: &str) -> anyhow::Result<Vec<Found>> 
 }
 
 /// The contract that the user wants to end: the named one, or the only one that is not over.
-pub fn to_end(found: Vec<Found>, peer: &str, name: Option<&str>) -> anyhow::Result<Found> {
-    let mut open: Vec<Found> = found
+pub fn contract_to_end(
+    found: Vec<ListedContract>,
+    peer: &str,
+    name: Option<&str>,
+) -> anyhow::Result<ListedContract> {
+    let mut open: Vec<ListedContract> = found
         .into_iter()
-        .filter(|one| one.state != State::Ended)
+        .filter(|one| one.state != ContractState::Ended)
         .collect();
     open.retain(|one| name.is_none_or(|name| name == one.name));
     let names: Vec<&str> = open.iter().map(|one| one.name.as_str()).collect();
@@ -95,27 +109,27 @@ pub fn to_end(found: Vec<Found>, peer: &str, name: Option<&str>) -> anyhow::Resu
 /// A contract whose end was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ended {
+pub struct EndedContract {
     pub peer: String,
     pub contract: String,
     pub end: ContractEnd,
 }
 
 /// Records that a contract ends, and waits until the provider has announced when.
-pub async fn end(
+pub async fn end_contract(
     cluster: &Cluster,
     foreign: &ForeignCluster,
-    one: &Found,
+    one: &ListedContract,
     reason: Option<&str>,
     timeout: Duration,
-    progress: &Progress,
-) -> anyhow::Result<Ended> {
+    progress: &StepProgress,
+) -> anyhow::Result<EndedContract> {
     let decision = ContractDecision {
         decision: ContractAnswer::End,
         terms: None,
         reason: reason.map(str::to_owned),
     };
-    decide(
+    write_decisions(
         cluster,
         foreign,
         &BTreeMap::from([(one.name.as_str(), Some(decision))]),
@@ -137,15 +151,15 @@ pub async fn end(
                 .await
                 .doing(format!("read contract {}", one.name))?;
             Ok(contract.spec.ended.map_or_else(
-                || Poll::NotYet("the provider has not announced it yet".to_owned()),
-                Poll::Done,
+                || PollResult::NotYet("the provider has not announced it yet".to_owned()),
+                PollResult::Done,
             ))
         },
     );
-    let end = progress.step(&step, announced).await.map_err(|error| {
+    let end = progress.run_step(&step, announced).await.map_err(|error| {
         anyhow::anyhow!("{error:#}. The decision stays in ForeignCluster {}: `liqoctl contract forget {0}` undoes it", one.peer)
     })?;
-    Ok(Ended {
+    Ok(EndedContract {
         peer: one.peer.clone(),
         contract: one.name.clone(),
         end,
@@ -153,7 +167,10 @@ pub async fn end(
 }
 
 /// Removes all decisions on contracts with a peer. Returns the names of these contracts.
-pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<String>> {
+pub async fn forget_decisions(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = foreign.spec.contracts.keys().cloned().collect();
     if names.is_empty() {
         bail!(
@@ -161,7 +178,7 @@ pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Resu
             foreign.name_any()
         );
     }
-    decide(
+    write_decisions(
         cluster,
         foreign,
         &names.iter().map(|name| (name.as_str(), None)).collect(),
@@ -172,19 +189,23 @@ pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Resu
 
 /// The contract that an offer waits for: terms, or an amendment of them, that this cluster has not
 /// signed.
-pub async fn waiting(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<Found>> {
-    let found = list(cluster, Some(foreign)).await?;
-    let waits =
-        |one: &Found| one.role == Role::Consumer && !one.is_kept && one.unsigned().is_some();
+pub async fn contracts_to_sign(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+) -> anyhow::Result<Vec<ListedContract>> {
+    let found = list_contracts(cluster, Some(foreign)).await?;
+    let waits = |one: &ListedContract| {
+        one.role == ContractRole::Consumer && !one.is_kept && one.unsigned_terms().is_some()
+    };
     Ok(found.into_iter().filter(waits).collect())
 }
 
 /// Records that a person accepts exactly the terms that it saw. Earlier ends of contracts with the
 /// peer no longer count.
-pub async fn accept(
+pub async fn record_acceptance(
     cluster: &Cluster,
     foreign: &ForeignCluster,
-    seen: &[Found],
+    seen: &[ListedContract],
 ) -> anyhow::Result<()> {
     let mut decisions: BTreeMap<&str, Option<ContractDecision>> = BTreeMap::new();
     let ended = foreign
@@ -196,15 +217,15 @@ pub async fn accept(
     for one in seen {
         let decision = ContractDecision {
             decision: ContractAnswer::Accept,
-            terms: one.unsigned().map(|terms| terms.digest),
+            terms: one.unsigned_terms().map(|terms| terms.digest),
             reason: None,
         };
         decisions.insert(&one.name, Some(decision));
     }
-    decide(cluster, foreign, &decisions).await
+    write_decisions(cluster, foreign, &decisions).await
 }
 
-async fn decide(
+async fn write_decisions(
     cluster: &Cluster,
     foreign: &ForeignCluster,
     decisions: &BTreeMap<&str, Option<ContractDecision>>,

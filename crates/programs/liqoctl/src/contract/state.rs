@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 use liqo_api::{Breach, Contract, ContractPhase};
-use liqo_market::contract::{document::Document, record::ContractRecord};
+use liqo_market::contract::{document::ContractDocument, record::ContractRecord};
 use serde::Serialize;
 
-use crate::parties::{OfPeer, Role};
+use crate::parties::{ContractRole, PeerObject};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum State {
+pub enum ContractState {
     /// The consumer has not answered.
     Proposed,
     /// A person at the consumer has to decide.
@@ -27,39 +27,39 @@ pub enum State {
 /// One contract.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Found {
+pub struct ListedContract {
     /// Name of the peer's `ForeignCluster`; where there is none, the name that it had, or its ID.
     pub peer: String,
     /// The role of this cluster in the contract.
-    pub role: Role,
+    pub role: ContractRole,
     /// Whether the peering has ended.
     pub is_kept: bool,
     pub name: String,
-    pub state: State,
+    pub state: ContractState,
     /// Whether no breach lasts.
     pub honoured: bool,
     pub contract: Contract,
 }
 
-impl Found {
+impl ListedContract {
     pub fn new(
-        OfPeer {
+        PeerObject {
             peer,
             role,
             is_kept,
             name,
             object: contract,
             ..
-        }: OfPeer<Contract>,
+        }: PeerObject<Contract>,
         now: Timestamp,
     ) -> Self {
         // A contract is over with its peering, even if nobody could write that down.
         let state = if is_kept {
-            State::Ended
+            ContractState::Ended
         } else {
-            state(&contract, now)
+            contract_state(&contract, now)
         };
-        let honoured = lasting(&contract).next().is_none();
+        let honoured = lasting_breaches(&contract).next().is_none();
         Self {
             peer,
             role,
@@ -73,12 +73,12 @@ impl Found {
 
     /// The terms that the consumer has not signed: the proposal, or the amendment. What cannot be
     /// verified is no proposal.
-    pub fn unsigned(&self) -> Option<Document> {
-        let record = ContractRecord::issued(self.contract.clone());
+    pub fn unsigned_terms(&self) -> Option<ContractDocument> {
+        let record = ContractRecord::from_issued(self.contract.clone());
         if record.spec.ended.is_some() && record.pending.is_none() {
             return None;
         }
-        match (record.signed(), record.amendment()) {
+        match (record.signed_document(), record.amendment()) {
             (None, _) => record.current.ok().map(|terms| terms.document),
             (Some(_), Some(amendment)) if amendment.countersignature.is_none() => {
                 Some(amendment.document.clone())
@@ -88,30 +88,30 @@ impl Found {
     }
 }
 
-fn state(contract: &Contract, now: Timestamp) -> State {
+fn contract_state(contract: &Contract, now: Timestamp) -> ContractState {
     let status = contract.status.clone().unwrap_or_default();
     match &contract.spec.ended {
-        Some(end) if end.at.0 <= now => return State::Ended,
-        Some(_) => return State::Ending,
+        Some(end) if end.at.0 <= now => return ContractState::Ended,
+        Some(_) => return ContractState::Ending,
         None => {}
     }
     if contract.spec.in_force_since.is_some() && status.phase != ContractPhase::Ended {
         return if contract.spec.pending.is_some() {
-            State::Amending
+            ContractState::Amending
         } else {
-            State::InForce
+            ContractState::InForce
         };
     }
     match status.phase {
-        ContractPhase::Ended => State::Ended,
-        ContractPhase::Refused => State::Refused,
-        ContractPhase::AwaitingDecision => State::AwaitingDecision,
-        ContractPhase::Proposed | ContractPhase::InForce => State::Proposed,
+        ContractPhase::Ended => ContractState::Ended,
+        ContractPhase::Refused => ContractState::Refused,
+        ContractPhase::AwaitingDecision => ContractState::AwaitingDecision,
+        ContractPhase::Proposed | ContractPhase::InForce => ContractState::Proposed,
     }
 }
 
 /// The breaches that last, whoever found them.
-pub fn lasting(contract: &Contract) -> impl Iterator<Item = &Breach> {
+pub fn lasting_breaches(contract: &Contract) -> impl Iterator<Item = &Breach> {
     let of_consumer = contract.status.iter().flat_map(|status| &status.breaches);
     contract
         .spec

@@ -3,11 +3,11 @@ use liqo_api::{
     Breach, BreachKind, Commitment, ContractClasses, ContractPool, ContractTerms, EndCause, Party,
     ProposedTerms, Time,
 };
-use liqo_market::contract::document::Document;
+use liqo_market::contract::document::ContractDocument;
 use liqo_market::contract::fixtures::{self, Parties};
 
 use super::*;
-use crate::parties::OfPeer;
+use crate::parties::PeerObject;
 
 fn parties() -> Parties {
     Parties::new()
@@ -50,17 +50,17 @@ fn signed(parties: &Parties) -> Contract {
     contract
 }
 
-fn found(contract: Contract) -> Found {
+fn found(contract: Contract) -> ListedContract {
     let (id, name) = (
         contract.spec.terms.provider.clone(),
         contract.metadata.name.clone().unwrap(),
     );
     let peer = "milan".to_owned();
-    Found::new(
-        OfPeer {
+    ListedContract::new(
+        PeerObject {
             id,
             peer,
-            role: Role::Consumer,
+            role: ContractRole::Consumer,
             is_kept: false,
             name,
             object: contract,
@@ -88,7 +88,7 @@ contract-01234567 with milan, as its provider: in force since 2026-01-01T00:01:0
   classes      storage none; ingress default; load balancers none
   limits       Pod Security baseline; at most 50 namespaces, 1000 Services, 50000 endpoints; pods are charged their requests
   receipts     every 1 hour";
-    assert_eq!(show(&found(signed(&parties()))), expected);
+    assert_eq!(render_contract(&found(signed(&parties()))), expected);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn the_list_says_where_each_contract_stands_and_who_keeps_it() {
         found(ending),
         found(proposal(&parties)),
     ];
-    let lines: Vec<String> = table(&all).lines().map(str::to_owned).collect();
+    let lines: Vec<String> = render_contracts(&all).lines().map(str::to_owned).collect();
     assert!(
         lines[0].starts_with("PEER    ROLE       STATE"),
         "{lines:?}"
@@ -132,34 +132,34 @@ fn the_list_says_where_each_contract_stands_and_who_keeps_it() {
         "{lines:?}"
     );
     assert!(lines[3].contains("Proposed"), "{lines:?}");
-    let text = show(&found(broken));
+    let text = render_contract(&found(broken));
     assert!(
         text.ends_with("(lasts): CapacityMissing, default: it offers only 2 of 4 cpu"),
         "{text}"
     );
-    assert!(table(&[]).contains("`provide.contract`"));
+    assert!(render_contracts(&[]).contains("`provide.contract`"));
 }
 
 #[test]
 fn what_the_consumer_has_not_signed_is_what_a_person_accepts() {
     let parties = parties();
-    let digest = Document::read(&signed(&parties).spec.document)
+    let digest = ContractDocument::read(&signed(&parties).spec.document)
         .unwrap()
         .digest;
     assert_eq!(
         found(proposal(&parties))
-            .unsigned()
+            .unsigned_terms()
             .map(|terms| terms.digest),
         Some(digest.clone())
     );
-    assert_eq!(found(signed(&parties)).unsigned(), None);
+    assert_eq!(found(signed(&parties)).unsigned_terms(), None);
     let mut amended = signed(&parties);
     let next = ContractTerms {
         version: 2,
         previous: Some(digest),
         ..terms_of(&parties)
     };
-    let document = Document::compose(&parties.provider, &next).unwrap();
+    let document = ContractDocument::compose(&parties.provider, &next).unwrap();
     amended.spec.pending = Some(ProposedTerms {
         document,
         terms: next,
@@ -171,11 +171,11 @@ fn what_the_consumer_has_not_signed_is_what_a_person_accepts() {
     assert_eq!(
         (
             amended.state,
-            amended.unsigned().map(|terms| terms.terms.version)
+            amended.unsigned_terms().map(|terms| terms.terms.version)
         ),
-        (State::Amending, Some(2))
+        (ContractState::Amending, Some(2))
     );
-    assert!(show(&amended).contains("An amendment waits"));
+    assert!(render_contract(&amended).contains("An amendment waits"));
 }
 
 #[test]
@@ -183,15 +183,15 @@ fn the_contract_to_end_must_be_clear() {
     let parties = parties();
     let one = || found(signed(&parties));
     assert_eq!(
-        to_end(vec![one()], "milan", None).unwrap().name,
+        contract_to_end(vec![one()], "milan", None).unwrap().name,
         "contract-01234567"
     );
-    let as_provider = Found {
-        role: Role::Provider,
+    let as_provider = ListedContract {
+        role: ContractRole::Provider,
         name: "contract-ffffffff".to_owned(),
         ..one()
     };
-    let error = to_end(vec![one(), as_provider.clone()], "milan", None)
+    let error = contract_to_end(vec![one(), as_provider.clone()], "milan", None)
         .unwrap_err()
         .to_string();
     assert!(
@@ -199,7 +199,7 @@ fn the_contract_to_end_must_be_clear() {
         "{error}"
     );
     assert!(
-        to_end(
+        contract_to_end(
             vec![one(), as_provider.clone()],
             "milan",
             Some("contract-ffffffff")
@@ -207,7 +207,7 @@ fn the_contract_to_end_must_be_clear() {
         .is_ok()
     );
     assert!(
-        to_end(vec![], "milan", None)
+        contract_to_end(vec![], "milan", None)
             .unwrap_err()
             .to_string()
             .contains("no contract with milan")
@@ -232,7 +232,7 @@ fn stored_copies_are_verified_and_a_changed_byte_is_refused() {
         ("a".to_owned(), copy(&contract)),
         ("b".to_owned(), copy(&contract)),
     ];
-    let text = verdict(&verify::judge(&both)).unwrap();
+    let text = render_contract_verdict(&verify::verify_contracts(&both)).unwrap();
     assert!(
         text.starts_with(
             "Both copies contain the same contract: 0123456789abcdef0123456789abcdef, version 1."
@@ -240,13 +240,13 @@ fn stored_copies_are_verified_and_a_changed_byte_is_refused() {
         "{text}"
     );
     assert!(
-        verdict(&verify::judge(&both[..1]))
+        render_contract_verdict(&verify::verify_contracts(&both[..1]))
             .unwrap()
             .starts_with("The copy is valid")
     );
     let mut changed = contract.clone();
     changed.spec.terms.notice_seconds = 10;
-    let error = verdict(&verify::judge(&[
+    let error = render_contract_verdict(&verify::verify_contracts(&[
         ("a".to_owned(), contract),
         ("b".to_owned(), changed),
     ]))
@@ -273,11 +273,16 @@ fn the_contracts_that_are_not_over_are_shown_else_the_last_one() {
         found(contract)
     };
     assert_eq!(
-        to_show(vec![found(signed(&parties)), over(50)], "milan")
+        contracts_to_show(vec![found(signed(&parties)), over(50)], "milan")
             .unwrap()
             .len(),
         1
     );
-    assert_eq!(to_show(vec![over(50), over(40)], "milan").unwrap().len(), 1);
-    assert!(to_show(vec![], "milan").is_err());
+    assert_eq!(
+        contracts_to_show(vec![over(50), over(40)], "milan")
+            .unwrap()
+            .len(),
+        1
+    );
+    assert!(contracts_to_show(vec![], "milan").is_err());
 }

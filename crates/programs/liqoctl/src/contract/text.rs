@@ -5,49 +5,49 @@ use std::fmt::Write as _;
 use liqo_api::{Commitment, ContractTerms, PriceList, Renewal};
 use liqo_quantity::{per_hour, priced_unit};
 
-use super::state::{Found, State, lasting};
+use super::state::{ContractState, ListedContract, lasting_breaches};
 use crate::{
-    output::{self, plain},
-    parties::Role,
+    output::{self, strip_control_characters},
+    parties::ContractRole,
 };
 
-fn time(time: &liqo_api::Time) -> String {
+fn format_time(time: &liqo_api::Time) -> String {
     output::to_the_second(&time.0.to_string())
 }
 
 /// The end of a contract, as far as it is known.
-fn end(one: &Found) -> String {
+fn end_of_contract(one: &ListedContract) -> String {
     let spec = &one.contract.spec;
     let end = spec
         .ended
         .as_ref()
         .map(|end| &end.at)
         .or(spec.terms.end.as_ref());
-    end.map_or_else(|| "none".to_owned(), time)
+    end.map_or_else(|| "none".to_owned(), format_time)
 }
 
 /// The table of `contract list`.
-pub fn table(found: &[Found]) -> String {
+pub fn render_contracts(found: &[ListedContract]) -> String {
     if found.is_empty() {
         return "There is no contract. A provider proposes one to each peer whose policy has `provide.contract`.".to_owned();
     }
     let rows = found.iter().map(|one| {
-        let honoured = lasting(&one.contract).last().map_or_else(
+        let honoured = lasting_breaches(&one.contract).last().map_or_else(
             || "yes".to_owned(),
             |breach| format!("no: {}", breach.kind.as_str()),
         );
         vec![
-            plain(&one.peer),
+            strip_control_characters(&one.peer),
             one.role.to_string(),
             format!("{:?}", one.state),
             one.contract.spec.terms.version.to_string(),
             format!("{:?}", one.contract.spec.terms.commitment),
-            end(one),
+            end_of_contract(one),
             honoured,
             one.name.clone(),
         ]
     });
-    output::table(
+    output::format_table(
         &[
             "PEER",
             "ROLE",
@@ -63,7 +63,7 @@ pub fn table(found: &[Found]) -> String {
 }
 
 /// A length of time in the largest unit that divides it.
-fn length(seconds: u32) -> String {
+fn format_duration(seconds: u32) -> String {
     let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
     let (number, unit) = units
         .into_iter()
@@ -76,12 +76,12 @@ fn length(seconds: u32) -> String {
     }
 }
 
-fn prices(list: &PriceList) -> String {
+fn format_prices(list: &PriceList) -> String {
     let rate = |(name, rate): (&str, liqo_quantity::Money)| {
         format!(
             "{} {rate} {} per {} and hour",
-            plain(name),
-            plain(&list.currency),
+            strip_control_characters(name),
+            strip_control_characters(&list.currency),
             priced_unit(name)
         )
     };
@@ -89,7 +89,7 @@ fn prices(list: &PriceList) -> String {
 }
 
 /// Terms as people read them, each line with an indent.
-pub fn terms(terms: &ContractTerms) -> String {
+pub fn render_terms(terms: &ContractTerms) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "  {name:<12} {value}");
@@ -103,30 +103,37 @@ pub fn terms(terms: &ContractTerms) -> String {
     line("version", terms.version.to_string());
     line("commitment", commitment.to_owned());
     for pool in &terms.pools {
-        line("pool", format!("{}: {}", plain(&pool.name), pool.resources));
+        line(
+            "pool",
+            format!(
+                "{}: {}",
+                strip_control_characters(&pool.name),
+                pool.resources
+            ),
+        );
         match terms.prices.get(&pool.name) {
             Some(list) => {
-                line("  price", prices(list));
+                line("  price", format_prices(list));
                 line(
                     "",
                     format!(
                         "all of it: {} {} per hour",
                         per_hour(&list.rates, &pool.resources),
-                        plain(&list.currency)
+                        strip_control_characters(&list.currency)
                     ),
                 );
             }
             None => line("  price", "none".to_owned()),
         }
     }
-    line("notice", length(terms.notice_seconds));
-    line("from", time(&terms.start));
+    line("notice", format_duration(terms.notice_seconds));
+    line("from", format_time(&terms.start));
     let end = match (&terms.end, terms.renewal) {
         (None, _) => "none; each side ends it with notice".to_owned(),
         (Some(end), Renewal::Automatic) => {
-            format!("{}, then renewed if both sign again", time(end))
+            format!("{}, then renewed if both sign again", format_time(end))
         }
-        (Some(end), Renewal::None) => format!("{}, not renewed", time(end)),
+        (Some(end), Renewal::None) => format!("{}, not renewed", format_time(end)),
     };
     line("until", end);
     let named = |list: &[String]| {
@@ -136,7 +143,7 @@ pub fn terms(terms: &ContractTerms) -> String {
                 if name.is_empty() {
                     "default".to_owned()
                 } else {
-                    plain(name)
+                    strip_control_characters(name)
                 }
             })
             .collect();
@@ -170,19 +177,19 @@ pub fn terms(terms: &ContractTerms) -> String {
     );
     line(
         "receipts",
-        format!("every {}", length(terms.metering_period_seconds)),
+        format!("every {}", format_duration(terms.metering_period_seconds)),
     );
     if let Some(delay) = terms.counts_after_seconds {
         line(
             "counts",
-            format!("{} after the consumer signs it", length(delay)),
+            format!("{} after the consumer signs it", format_duration(delay)),
         );
     }
     text.trim_end().to_owned()
 }
 
 /// One contract in words.
-pub fn show(one: &Found) -> String {
+pub fn render_contract(one: &ListedContract) -> String {
     let (spec, status) = (
         &one.contract.spec,
         one.contract.status.clone().unwrap_or_default(),
@@ -190,13 +197,17 @@ pub fn show(one: &Found) -> String {
     let mut text = format!(
         "{} with {}, as its {}: {}\n",
         one.name,
-        plain(&one.peer),
-        other(one.role),
-        state(one)
+        strip_control_characters(&one.peer),
+        role_of_peer(one.role),
+        state_in_words(one)
     );
-    text.push_str(&terms(&spec.terms));
-    if let Some(message) = status.message.filter(|_| one.state != State::Ended) {
-        let _ = write!(text, "\nThe consumer says: {}", plain(&message));
+    text.push_str(&render_terms(&spec.terms));
+    if let Some(message) = status.message.filter(|_| one.state != ContractState::Ended) {
+        let _ = write!(
+            text,
+            "\nThe consumer says: {}",
+            strip_control_characters(&message)
+        );
     }
     if let Some(pending) = &spec.pending {
         let is_signed = pending.signed.is_some();
@@ -205,20 +216,27 @@ pub fn show(one: &Found) -> String {
         } else {
             "waits for the consumer's signature"
         };
-        let _ = write!(text, "\nAn amendment {state}:\n{}", terms(&pending.terms));
+        let _ = write!(
+            text,
+            "\nAn amendment {state}:\n{}",
+            render_terms(&pending.terms)
+        );
     }
     let breaches: Vec<_> = spec.breaches.iter().chain(&status.breaches).collect();
     for breach in breaches {
         let until = breach.until.as_ref().map_or_else(
             || "lasts".to_owned(),
-            |until| format!("until {}", time(until)),
+            |until| format!("until {}", format_time(until)),
         );
-        let (what, message) = (plain(&breach.object), plain(&breach.message));
+        let (what, message) = (
+            strip_control_characters(&breach.object),
+            strip_control_characters(&breach.message),
+        );
         let _ = write!(
             text,
             "\nBreach by the {} since {} ({until}): {}, {what}: {message}",
             breach.by,
-            time(&breach.time),
+            format_time(&breach.time),
             breach.kind.as_str()
         );
     }
@@ -226,40 +244,45 @@ pub fn show(one: &Found) -> String {
 }
 
 /// The role of the peer, if this cluster is `own`.
-fn other(own: Role) -> Role {
+fn role_of_peer(own: ContractRole) -> ContractRole {
     match own {
-        Role::Provider => Role::Consumer,
-        Role::Consumer => Role::Provider,
+        ContractRole::Provider => ContractRole::Consumer,
+        ContractRole::Consumer => ContractRole::Provider,
     }
 }
 
-fn state(one: &Found) -> String {
+fn state_in_words(one: &ListedContract) -> String {
     let spec = &one.contract.spec;
-    let since = || spec.in_force_since.as_ref().map(time).unwrap_or_default();
+    let since = || {
+        spec.in_force_since
+            .as_ref()
+            .map(format_time)
+            .unwrap_or_default()
+    };
     match one.state {
-        State::Proposed => "proposed, the consumer has not answered".to_owned(),
-        State::AwaitingDecision => {
+        ContractState::Proposed => "proposed, the consumer has not answered".to_owned(),
+        ContractState::AwaitingDecision => {
             "waits for a person at the consumer: `liqoctl offer accept` there".to_owned()
         }
-        State::Refused => "the consumer does not sign it".to_owned(),
-        State::InForce => format!("in force since {}", since()),
-        State::Amending => format!("in force since {}, with an amendment", since()),
-        State::Ending => spec.ended.as_ref().map_or_else(String::new, |end| {
+        ContractState::Refused => "the consumer does not sign it".to_owned(),
+        ContractState::InForce => format!("in force since {}", since()),
+        ContractState::Amending => format!("in force since {}, with an amendment", since()),
+        ContractState::Ending => spec.ended.as_ref().map_or_else(String::new, |end| {
             format!(
                 "ends at {}, by the {}: {}",
-                time(&end.at),
+                format_time(&end.at),
                 end.by,
-                plain(&end.reason)
+                strip_control_characters(&end.reason)
             )
         }),
-        State::Ended => spec.ended.as_ref().map_or_else(
+        ContractState::Ended => spec.ended.as_ref().map_or_else(
             || "over".to_owned(),
             |end| {
                 format!(
                     "over since {}, by the {}: {}",
-                    time(&end.at),
+                    format_time(&end.at),
                     end.by,
-                    plain(&end.reason)
+                    strip_control_characters(&end.reason)
                 )
             },
         ),
@@ -267,23 +290,22 @@ fn state(one: &Found) -> String {
 }
 
 /// The question before a contract is ended.
-pub fn question_of_end(one: &Found) -> String {
+pub fn question_of_end(one: &ListedContract) -> String {
     let spec = &one.contract.spec;
-    let notice = length(spec.terms.notice_seconds);
-    let early =
-        spec.terms.end.as_ref().filter(|_| {
-            spec.terms.commitment == Commitment::Guaranteed && one.role == Role::Provider
-        });
+    let notice = format_duration(spec.terms.notice_seconds);
+    let early = spec.terms.end.as_ref().filter(|_| {
+        spec.terms.commitment == Commitment::Guaranteed && one.role == ContractRole::Provider
+    });
     let early = early.map(|end| {
         format!(
             " The amounts are guaranteed until {}, so ending it earlier is a breach.",
-            time(end)
+            format_time(end)
         )
     });
     let early = early.unwrap_or_default();
     format!(
         "This ends {} with {} after a notice of {notice}, and the pods that run under it.{early} Continue?",
         one.name,
-        plain(&one.peer)
+        strip_control_characters(&one.peer)
     )
 }

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use liqo_api::Contract;
-use liqo_market::contract::verify::{self, Copy};
+use liqo_market::contract::verify::{self, VerifiedCopy};
 use serde::Serialize;
 
 /// The result of the check of stored copies of a contract.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Verdict {
+pub struct ContractVerdict {
     pub files: Vec<String>,
     /// ID of the contract, and its version.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,15 +26,15 @@ pub struct Verdict {
 
 /// Checks the contracts in one or two files, as `kubectl get contract -o yaml` or `-o json` writes
 /// them.
-pub fn verify(files: &[PathBuf]) -> anyhow::Result<Verdict> {
+pub fn verify_contract_files(files: &[PathBuf]) -> anyhow::Result<ContractVerdict> {
     let mut contracts = Vec::new();
     for file in files {
-        contracts.push((file.display().to_string(), read(file)?));
+        contracts.push((file.display().to_string(), read_contract_file(file)?));
     }
-    Ok(judge(&contracts))
+    Ok(verify_contracts(&contracts))
 }
 
-fn read(file: &Path) -> anyhow::Result<Contract> {
+fn read_contract_file(file: &Path) -> anyhow::Result<Contract> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     // JSON is YAML, too.
@@ -42,14 +42,14 @@ fn read(file: &Path) -> anyhow::Result<Contract> {
         .with_context(|| format!("{} contains no Contract", file.display()))
 }
 
-pub(super) fn judge(contracts: &[(String, Contract)]) -> Verdict {
-    let mut verdict = Verdict {
+pub(super) fn verify_contracts(contracts: &[(String, Contract)]) -> ContractVerdict {
+    let mut verdict = ContractVerdict {
         files: contracts.iter().map(|(file, _)| file.clone()).collect(),
-        ..Verdict::default()
+        ..ContractVerdict::default()
     };
-    let mut valid: Vec<Copy> = Vec::new();
+    let mut valid: Vec<VerifiedCopy> = Vec::new();
     for (file, contract) in contracts {
-        match verify::copy(contract) {
+        match verify::verify_copy(contract) {
             Ok(copy) => valid.push(copy),
             Err(faults) => verdict
                 .faults
@@ -66,18 +66,18 @@ pub(super) fn judge(contracts: &[(String, Contract)]) -> Verdict {
             valid
                 .iter()
                 .skip(1)
-                .filter_map(|other| verify::same(first, other)),
+                .filter_map(|other| verify::copies_difference(first, other)),
         );
     }
     verdict
 }
 
 /// The verdict as text. An error if something is wrong.
-pub fn verdict(verdict: &Verdict) -> anyhow::Result<String> {
+pub fn render_contract_verdict(verdict: &ContractVerdict) -> anyhow::Result<String> {
     if !verdict.faults.is_empty() {
         bail!("{}", verdict.faults.join("; "));
     }
-    let Verdict {
+    let ContractVerdict {
         contract,
         version,
         provider,

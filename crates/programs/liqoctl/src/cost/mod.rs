@@ -20,11 +20,11 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{ForeignCluster, Money, labels};
 
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
     offload, unpeer,
 };
-use plan::Planned;
-use running::{Costs, Running};
+use plan::WorkloadCosts;
+use running::{CostReport, VirtualNodePods};
 
 /// Nodes whose pods are listed at the same time.
 const CONCURRENCY: usize = 16;
@@ -41,7 +41,7 @@ fn in_thirty_days(per_hour: Money) -> Money {
 }
 
 /// An amount for people; without a currency it is nothing.
-fn in_words(amount: Money, currency: Option<&str>) -> String {
+fn amount_in_words(amount: Money, currency: Option<&str>) -> String {
     currency.map_or_else(
         || amount.to_string(),
         |currency| format!("{amount} {currency}"),
@@ -50,14 +50,14 @@ fn in_words(amount: Money, currency: Option<&str>) -> String {
 
 /// The present price of the unfinished pods on virtual nodes and the money spent so far, of one
 /// namespace or of all, at one peer or at all; and the budgets that concern all of that.
-pub async fn running(
+pub async fn running_costs(
     cluster: &Cluster,
     namespace: Option<&str>,
     peer: Option<&str>,
-) -> anyhow::Result<Costs> {
+) -> anyhow::Result<CostReport> {
     let peer = match peer {
         Some(peer) => Some(
-            unpeer::find(cluster, peer)
+            unpeer::peer_by_name(cluster, peer)
                 .await?
                 .spec
                 .cluster_id
@@ -65,7 +65,7 @@ pub async fn running(
         ),
         None => None,
     };
-    let nodes = nodes(
+    let nodes = list_nodes(
         cluster,
         ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)),
     )
@@ -75,32 +75,32 @@ pub async fn running(
     };
     let pods = nodes.into_iter().filter(is_meant).map(|node| async move {
         let fields = format!("spec.nodeName={},{UNFINISHED}", node.name_any());
-        let pods = pods(cluster, namespace, &fields).await?;
-        anyhow::Ok(Running { node, pods })
+        let pods = list_pods(cluster, namespace, &fields).await?;
+        anyhow::Ok(VirtualNodePods { node, pods })
     });
-    let running: Vec<Running> = futures::stream::iter(pods)
+    let running: Vec<VirtualNodePods> = futures::stream::iter(pods)
         .buffered(CONCURRENCY)
         .try_collect()
         .await?;
     let now = Timestamp::now();
-    let mut contracts = spent::contracts(cluster).await?;
+    let mut contracts = spent::contracts_with_providers(cluster).await?;
     contracts.retain(|contract| {
         peer.as_ref()
             .is_none_or(|peer| contract.provider.as_str() == peer)
     });
     spent::add_running(&mut contracts, &running, now);
-    let names = names(cluster).await?;
-    let mut spent = spent::spent(&contracts, namespace, now);
-    spent.extend(spent::unmetered(&contracts, &running, now));
-    let mut costs = running::costs(&running, &names, &spent);
+    let names = peer_names(cluster).await?;
+    let mut spent = spent::spending_under_contracts(&contracts, namespace, now);
+    spent.extend(spent::spending_without_contract(&contracts, &running, now));
+    let mut costs = running::compute_costs(&running, &names, &spent);
     if peer.is_none() {
-        costs.budgets = spent::budgets(cluster, &contracts, &running, namespace, now).await?;
+        costs.budgets = spent::budget_lines(cluster, &contracts, &running, namespace, now).await?;
     }
     Ok(costs)
 }
 
 /// The names of peers, by their ID.
-async fn names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
+async fn peer_names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&api, &ListParams::default())
         .await
@@ -111,13 +111,13 @@ async fn names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
         .collect())
 }
 
-async fn nodes(cluster: &Cluster, which: ListParams) -> anyhow::Result<Vec<Node>> {
+async fn list_nodes(cluster: &Cluster, which: ListParams) -> anyhow::Result<Vec<Node>> {
     let api: Api<Node> = Api::all(cluster.client.clone());
     Ok(api.list(&which).await.doing("list the nodes")?.items)
 }
 
 /// The pods of a namespace, or of all, that these fields select. Reads them page by page.
-async fn pods(
+async fn list_pods(
     cluster: &Cluster,
     namespace: Option<&str>,
     fields: &str,
@@ -140,32 +140,36 @@ async fn pods(
 }
 
 /// Computes the costs of the workloads in a file at each place. Creates nothing.
-pub async fn plan(cluster: &Cluster, file: &Path, namespace: &str) -> anyhow::Result<Vec<Planned>> {
-    let own_name = cluster.installed().await?.config.spec.cluster_name;
-    let workloads = workload::parse(&text(file)?, namespace)
+pub async fn plan_costs(
+    cluster: &Cluster,
+    file: &Path,
+    namespace: &str,
+) -> anyhow::Result<Vec<WorkloadCosts>> {
+    let own_name = cluster.require_installed().await?.config.spec.cluster_name;
+    let workloads = workload::parse_workloads(&read_workload_file(file)?, namespace)
         .with_context(|| format!("cannot read {}", file.display()))?;
-    let nodes = nodes(cluster, ListParams::default()).await?;
-    let pods = pods(cluster, None, &format!("spec.nodeName!=,{UNFINISHED}")).await?;
-    let peers = names(cluster).await?;
+    let nodes = list_nodes(cluster, ListParams::default()).await?;
+    let pods = list_pods(cluster, None, &format!("spec.nodeName!=,{UNFINISHED}")).await?;
+    let peers = peer_names(cluster).await?;
     let mut planned = Vec::new();
     for workload in &workloads {
-        let offloading = offload::present(cluster, &workload.namespace).await?;
+        let offloading = offload::present_offloading(cluster, &workload.namespace).await?;
         let offloading = offloading
             .filter(|one| one.metadata.deletion_timestamp.is_none())
             .map(|one| one.spec);
-        let facts = plan::Facts {
+        let facts = plan::CostPlanFacts {
             nodes: &nodes,
             pods: &pods,
             peers: &peers,
             own_name: &own_name,
             offloaded: offloading.as_ref(),
         };
-        planned.push(plan::plan(workload, &facts)?);
+        planned.push(plan::plan_workload_costs(workload, &facts)?);
     }
     Ok(planned)
 }
 
-fn text(file: &Path) -> anyhow::Result<String> {
+fn read_workload_file(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
         let mut text = String::new();
         std::io::stdin()
@@ -186,7 +190,10 @@ mod tests {
             in_thirty_days("0.000000001".parse().unwrap()),
             "0.00000072".parse().unwrap()
         );
-        assert_eq!(in_words("0.04".parse().unwrap(), Some("EUR")), "0.04 EUR");
-        assert_eq!(in_words(Money::ZERO, None), "0");
+        assert_eq!(
+            amount_in_words("0.04".parse().unwrap(), Some("EUR")),
+            "0.04 EUR"
+        );
+        assert_eq!(amount_in_words(Money::ZERO, None), "0");
     }
 }

@@ -11,17 +11,17 @@ use liqo_api::{
 };
 use liqo_offloading_rules::{
     namespace::node_selector,
-    node::priced::{PricedNode, charged, charged_on_node, main_currency},
-    pod::{carry::obstacle::obstacle, preference},
+    node::priced::{PricedNode, default_charge, default_charge_on_node, main_currency},
+    pod::{carry::obstacle::pod_obstacle, preference},
 };
 use serde::Serialize;
 
-use super::{in_thirty_days, in_words, workload::Workload};
-use crate::output::{self, plain};
+use super::{amount_in_words, in_thirty_days, workload::PodWorkload};
+use crate::output::{self, strip_control_characters};
 
 /// The state of the cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct CostPlanFacts<'a> {
     pub nodes: &'a [Node],
     /// The unfinished pods that have a node, in all namespaces.
     pub pods: &'a [Pod],
@@ -36,7 +36,7 @@ pub struct Facts<'a> {
 /// The computed costs of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Planned {
+pub struct WorkloadCosts {
     pub kind: String,
     pub name: String,
     pub namespace: String,
@@ -44,13 +44,13 @@ pub struct Planned {
     /// The resources that a provider charges for one pod.
     pub amounts: ResourceList,
     /// Possible ones first, then the cheapest.
-    pub places: Vec<Place>,
+    pub places: Vec<PlaceCosts>,
 }
 
 /// A place where the workload could run: this cluster, or a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
+pub struct PlaceCosts {
     /// Name of this cluster or of the virtual node.
     pub name: String,
     /// Name of the peer; nothing for this cluster.
@@ -74,7 +74,10 @@ pub struct Place {
 }
 
 /// Computes the costs of the workload at each place.
-pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
+pub fn plan_workload_costs(
+    workload: &PodWorkload,
+    facts: &CostPlanFacts,
+) -> anyhow::Result<WorkloadCosts> {
     let spec: PodSpec =
         serde_json::from_value(workload.pod["spec"].clone()).with_context(|| {
             format!(
@@ -82,22 +85,22 @@ pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
                 workload.kind, workload.name
             )
         })?;
-    let all = Nodes::of(facts);
-    let asked = Asked {
+    let all = CandidateNodes::with_free_resources(facts);
+    let asked = PricedWorkload {
         workload,
         spec: &spec,
-        amounts: charged(spec.clone()),
-        obstacle: obstacle(&workload.pod).map(|one| one.message),
+        amounts: default_charge(spec.clone()),
+        obstacle: pod_obstacle(&workload.pod).map(|one| one.message),
     };
     let main = main_currency(
         all.virtual_nodes
             .iter()
-            .filter_map(|one| one.priced.per_hour(&asked.amounts).1),
+            .filter_map(|one| one.priced.cost_per_hour(&asked.amounts).1),
     );
-    let ranks = ranks(&asked, facts, &all);
-    let mut places: Vec<(bool, Place)> = vec![(true, own_place(&asked, facts, &all, &ranks))];
+    let ranks = rank_places(&asked, facts, &all);
+    let mut places: Vec<(bool, PlaceCosts)> = vec![(true, own_place(&asked, facts, &all, &ranks))];
     for node in &all.virtual_nodes {
-        let place = place(&asked, facts, node, &ranks, main);
+        let place = costs_at_node(&asked, facts, node, &ranks, main);
         places.push((
             place.currency.is_none() || place.currency.as_deref() == main,
             place,
@@ -113,7 +116,7 @@ pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
             place.name.clone(),
         )
     });
-    let Workload {
+    let PodWorkload {
         kind,
         name,
         namespace,
@@ -121,7 +124,7 @@ pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
         ..
     } = workload.clone();
     let places = places.into_iter().map(|(_, place)| place).collect();
-    Ok(Planned {
+    Ok(WorkloadCosts {
         kind,
         name,
         namespace,
@@ -132,8 +135,8 @@ pub fn plan(workload: &Workload, facts: &Facts) -> anyhow::Result<Planned> {
 }
 
 /// The workload that the user asked about.
-struct Asked<'a> {
-    workload: &'a Workload,
+struct PricedWorkload<'a> {
+    workload: &'a PodWorkload,
     spec: &'a PodSpec,
     amounts: ResourceList,
     /// The reason why the pods can run in no other cluster.
@@ -141,19 +144,19 @@ struct Asked<'a> {
 }
 
 /// A node and what is free there.
-struct Room<'a> {
+struct NodeWithFreeResources<'a> {
     node: &'a Node,
     priced: PricedNode,
     free: ResourceList,
 }
 
-struct Nodes<'a> {
-    own: Vec<Room<'a>>,
-    virtual_nodes: Vec<Room<'a>>,
+struct CandidateNodes<'a> {
+    own: Vec<NodeWithFreeResources<'a>>,
+    virtual_nodes: Vec<NodeWithFreeResources<'a>>,
 }
 
-impl<'a> Nodes<'a> {
-    fn of(facts: &Facts<'a>) -> Self {
+impl<'a> CandidateNodes<'a> {
+    fn with_free_resources(facts: &CostPlanFacts<'a>) -> Self {
         let (mut own, mut virtual_nodes) = (Vec::new(), Vec::new());
         for node in facts.nodes {
             let is_virtual = node
@@ -170,7 +173,7 @@ impl<'a> Nodes<'a> {
                     pod.status.clone().unwrap_or_default(),
                 );
                 let amounts = if is_virtual {
-                    charged_on_node
+                    default_charge_on_node
                 } else {
                     requests::of_bound_pod
                 };
@@ -190,12 +193,12 @@ impl<'a> Nodes<'a> {
             };
             let amounts = node.status.as_ref().and_then(amounts);
             let free = amounts
-                .map(requests::list)
+                .map(requests::parse_amounts)
                 .unwrap_or_default()
                 .saturating_sub(&used);
-            let one = Room {
+            let one = NodeWithFreeResources {
                 node,
-                priced: PricedNode::of(&name, node.labels().clone(), node.annotations()),
+                priced: PricedNode::from_metadata(&name, node.labels().clone(), node.annotations()),
                 free,
             };
             if is_virtual {
@@ -209,7 +212,7 @@ impl<'a> Nodes<'a> {
 }
 
 /// Number of pods with these requests that have room.
-fn count(free: &ResourceList, amounts: &ResourceList) -> u64 {
+fn pods_that_fit(free: &ResourceList, amounts: &ResourceList) -> u64 {
     let of_each = amounts
         .iter()
         .filter(|(_, amount)| !amount.is_zero() && !amount.is_negative());
@@ -220,10 +223,10 @@ fn count(free: &ResourceList, amounts: &ResourceList) -> u64 {
 }
 
 /// Ranks by the name of the virtual node. `None` is this cluster.
-type Ranks = BTreeMap<Option<String>, usize>;
+type PlaceRanks = BTreeMap<Option<String>, usize>;
 
 /// The ranks of places by the placement of the namespace.
-fn ranks(asked: &Asked, facts: &Facts, all: &Nodes) -> Ranks {
+fn rank_places(asked: &PricedWorkload, facts: &CostPlanFacts, all: &CandidateNodes) -> PlaceRanks {
     let Some(spec) = facts.offloaded else {
         return BTreeMap::new();
     };
@@ -238,7 +241,7 @@ fn ranks(asked: &Asked, facts: &Facts, all: &Nodes) -> Ranks {
         .collect();
     let (strategy, amounts, own_name) =
         (spec.pod_offloading_strategy, &asked.amounts, facts.own_name);
-    let classes = preference::classes(&preference::Facts {
+    let classes = preference::node_classes(&preference::PreferenceFacts {
         placement,
         strategy,
         nodes: &nodes,
@@ -255,18 +258,23 @@ fn ranks(asked: &Asked, facts: &Facts, all: &Nodes) -> Ranks {
 }
 
 fn is_selected(spec: &NamespaceOffloadingSpec, node: &PricedNode) -> bool {
-    node_selector::matches(spec.cluster_selector.as_ref(), &node.name, &node.labels)
+    node_selector::selects_node(spec.cluster_selector.as_ref(), &node.name, &node.labels)
 }
 
-fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place {
+fn own_place(
+    asked: &PricedWorkload,
+    facts: &CostPlanFacts,
+    all: &CandidateNodes,
+    ranks: &PlaceRanks,
+) -> PlaceCosts {
     let (replicas, namespace) = (asked.workload.replicas, &asked.workload.namespace);
     let needed = requests::of_pod(asked.spec);
-    let takes = |one: &&Room| why_not_on_node(asked.spec, one.node).is_none();
+    let takes = |one: &&NodeWithFreeResources| why_not_on_node(asked.spec, one.node).is_none();
     let room = all
         .own
         .iter()
         .filter(takes)
-        .map(|one| count(&one.free, &needed))
+        .map(|one| pods_that_fit(&one.free, &needed))
         .fold(0, u64::saturating_add);
     let fits = room.min(replicas);
     let mut why_not = Vec::new();
@@ -286,7 +294,7 @@ fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place 
     } else if fits < replicas {
         why_not.push(format!("there is room for {fits} of {replicas} pods now"));
     }
-    Place {
+    PlaceCosts {
         name: facts.own_name.to_owned(),
         peer: None,
         per_hour: Money::ZERO,
@@ -298,17 +306,25 @@ fn own_place(asked: &Asked, facts: &Facts, all: &Nodes, ranks: &Ranks) -> Place 
     }
 }
 
-fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&str>) -> Place {
+fn costs_at_node(
+    asked: &PricedWorkload,
+    facts: &CostPlanFacts,
+    one: &NodeWithFreeResources,
+    ranks: &PlaceRanks,
+    main: Option<&str>,
+) -> PlaceCosts {
     let (replicas, name) = (asked.workload.replicas, one.priced.name.clone());
-    let (of_one, currency) = one.priced.per_hour(&asked.amounts);
+    let (of_one, currency) = one.priced.cost_per_hour(&asked.amounts);
     let per_hour = Money::from_nanos(of_one.nanos().saturating_mul(i128::from(replicas)));
-    let on_one_node = one.priced.largest_pods.may_take(&asked.amounts);
+    let on_one_node = one.priced.largest_pods.may_have_room(&asked.amounts);
     let fits = if on_one_node.is_ok() {
-        count(&one.free, &asked.amounts).min(replicas)
+        pods_that_fit(&one.free, &asked.amounts).min(replicas)
     } else {
         0
     };
-    let mut why_not: Vec<String> = not_allowed(asked, facts, &one.priced).into_iter().collect();
+    let mut why_not: Vec<String> = reason_not_allowed(asked, facts, &one.priced)
+        .into_iter()
+        .collect();
     why_not.extend(why_not_on_node(asked.spec, one.node));
     if fits == 0 && replicas > 0 {
         let short = asked.amounts.fits_in(&one.free).err().unwrap_or_default();
@@ -333,7 +349,7 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
         .peers
         .get(one.priced.cluster_id())
         .map_or_else(|| one.priced.cluster_id(), String::as_str);
-    Place {
+    PlaceCosts {
         rank: ranks.get(&Some(name.clone())).copied(),
         peer: Some(peer.to_owned()),
         name,
@@ -346,7 +362,11 @@ fn place(asked: &Asked, facts: &Facts, one: &Room, ranks: &Ranks, main: Option<&
 }
 
 /// The reason why the namespace does not let its pods go to a virtual node.
-fn not_allowed(asked: &Asked, facts: &Facts, node: &PricedNode) -> Option<String> {
+fn reason_not_allowed(
+    asked: &PricedWorkload,
+    facts: &CostPlanFacts,
+    node: &PricedNode,
+) -> Option<String> {
     let namespace = &asked.workload.namespace;
     if let Some(obstacle) = &asked.obstacle {
         return Some(obstacle.clone());
@@ -420,7 +440,7 @@ fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
             .as_ref()
     });
     let by_affinity =
-        required.is_none() || node_selector::matches(required, &node.name_any(), labels);
+        required.is_none() || node_selector::selects_node(required, &node.name_any(), labels);
     (!by_label || !by_affinity)
         .then(|| "the node selector or affinity of the pods does not match".to_owned())
 }
@@ -438,7 +458,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 }
 
 /// The plan as text for people.
-pub fn table(planned: &[Planned]) -> String {
+pub fn render_workload_costs(planned: &[WorkloadCosts]) -> String {
     planned
         .iter()
         .map(table_of)
@@ -446,8 +466,8 @@ pub fn table(planned: &[Planned]) -> String {
         .join("\n\n")
 }
 
-fn table_of(planned: &Planned) -> String {
-    let Planned {
+fn table_of(planned: &WorkloadCosts) -> String {
+    let WorkloadCosts {
         kind,
         name,
         namespace,
@@ -464,19 +484,19 @@ fn table_of(planned: &Planned) -> String {
         "{kind} {name} in namespace {namespace}: {replicas} {pods}, each {}",
         amounts.join(", ")
     );
-    let row = |place: &Place| {
+    let row = |place: &PlaceCosts| {
         let [per_hour, per_month] = [place.per_hour, place.per_thirty_days]
-            .map(|amount| in_words(amount, place.currency.as_deref()));
+            .map(|amount| amount_in_words(amount, place.currency.as_deref()));
         let rank = place
             .rank
             .map_or_else(|| "-".to_owned(), |rank| rank.to_string());
         let why_not = if place.why_not.is_empty() {
             "-".to_owned()
         } else {
-            plain(&place.why_not.join("; "))
+            strip_control_characters(&place.why_not.join("; "))
         };
         vec![
-            plain(&place.name),
+            strip_control_characters(&place.name),
             format!("{}/{replicas}", place.fits),
             per_hour,
             per_month,
@@ -492,7 +512,10 @@ fn table_of(planned: &Planned) -> String {
         "RANK",
         "WHY NOT",
     ];
-    format!("{head}\n{}", output::table(&header, places.iter().map(row)))
+    format!(
+        "{head}\n{}",
+        output::format_table(&header, places.iter().map(row))
+    )
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use liqo_api::{BudgetPeriod, Money, ResourceList};
-use liqo_offloading_rules::node::priced::{PricedNode, charged_on_node};
+use liqo_offloading_rules::node::priced::{PricedNode, default_charge_on_node};
 use serde::Serialize;
 
-use super::{in_thirty_days, in_words};
+use super::{amount_in_words, in_thirty_days};
 use crate::output;
 
 /// A virtual node and its unfinished pods.
 #[derive(Clone, Debug)]
-pub struct Running {
+pub struct VirtualNodePods {
     pub node: Node,
     pub pods: Vec<Pod>,
 }
@@ -21,17 +21,17 @@ pub struct Running {
 /// The costs of pods, now and so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Costs {
-    pub lines: Vec<Line>,
+pub struct CostReport {
+    pub lines: Vec<NamespaceCosts>,
     /// One for each currency.
-    pub totals: Vec<Total>,
+    pub totals: Vec<CurrencyTotal>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub budgets: Vec<BudgetLine>,
 }
 
 /// The money that one namespace spent under one contract, or without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct NamespaceSpending {
     /// ID of the provider.
     pub provider: String,
     /// Name of the contract. Without one, this is what still runs.
@@ -67,7 +67,7 @@ pub struct BudgetLine {
 /// The pods of one namespace at one peer under one contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct NamespaceCosts {
     pub namespace: String,
     /// Name of the peer; its ID where it is no longer known.
     pub peer: String,
@@ -89,7 +89,7 @@ pub struct Line {
 /// The sum in one currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Total {
+pub struct CurrencyTotal {
     pub pods: usize,
     pub per_hour: Money,
     pub per_thirty_days: Money,
@@ -102,18 +102,18 @@ pub struct Total {
 }
 
 /// The costs of pods of one namespace, at one peer, under one contract, in one currency.
-type Key = (String, String, Option<String>, Option<String>);
+type CostKey = (String, String, Option<String>, Option<String>);
 
 /// A number of pods, what they cost for one hour, and what was spent today and in this month.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct CostSum {
     pods: usize,
     per_hour: Money,
     today: Money,
     this_month: Money,
 }
 
-impl Sum {
+impl CostSum {
     fn add(&mut self, other: Self) {
         self.pods += other.pods;
         self.per_hour += other.per_hour;
@@ -124,7 +124,11 @@ impl Sum {
 
 /// The costs of the pods on these nodes, and the money spent so far. `names` are the names of peers
 /// by their ID.
-pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spent]) -> Costs {
+pub fn compute_costs(
+    running: &[VirtualNodePods],
+    names: &BTreeMap<String, String>,
+    spent: &[NamespaceSpending],
+) -> CostReport {
     let name = |id: &str| names.get(id).map_or_else(|| id.to_owned(), Clone::clone);
     let in_force = |id: &str| {
         spent
@@ -132,12 +136,13 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
             .find(|one| one.in_force && one.provider == id)
             .and_then(|one| one.contract.clone())
     };
-    let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
-    for Running { node, pods } in running {
-        let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
+    let mut sums: BTreeMap<CostKey, CostSum> = BTreeMap::new();
+    for VirtualNodePods { node, pods } in running {
+        let node =
+            PricedNode::from_metadata(&node.name_any(), node.labels().clone(), node.annotations());
         let contract = in_force(node.cluster_id());
         for pod in pods {
-            let (per_hour, currency) = node.per_hour(&amounts(pod));
+            let (per_hour, currency) = node.cost_per_hour(&charged_resources(pod));
             let currency = currency.map(str::to_owned);
             let key = (
                 pod.namespace().unwrap_or_default(),
@@ -145,10 +150,10 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
                 contract.clone(),
                 currency,
             );
-            sums.entry(key).or_default().add(Sum {
+            sums.entry(key).or_default().add(CostSum {
                 pods: 1,
                 per_hour,
-                ..Sum::default()
+                ..CostSum::default()
             });
         }
     }
@@ -167,24 +172,24 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
             one.contract.clone(),
             Some(one.currency.clone()),
         );
-        sums.entry(key).or_default().add(Sum {
+        sums.entry(key).or_default().add(CostSum {
             today: one.today,
             this_month: one.this_month,
-            ..Sum::default()
+            ..CostSum::default()
         });
     }
-    let mut totals: BTreeMap<Option<String>, Sum> = BTreeMap::new();
+    let mut totals: BTreeMap<Option<String>, CostSum> = BTreeMap::new();
     for ((.., currency), sum) in &sums {
         totals.entry(currency.clone()).or_default().add(*sum);
     }
-    let line = |((namespace, peer, contract, currency), sum): (Key, Sum)| {
-        let Sum {
+    let line = |((namespace, peer, contract, currency), sum): (CostKey, CostSum)| {
+        let CostSum {
             pods,
             per_hour,
             today,
             this_month,
         } = sum;
-        Line {
+        NamespaceCosts {
             namespace,
             peer,
             contract,
@@ -196,14 +201,14 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
             currency,
         }
     };
-    let total = |(currency, sum): (Option<String>, Sum)| {
-        let Sum {
+    let total = |(currency, sum): (Option<String>, CostSum)| {
+        let CostSum {
             pods,
             per_hour,
             today,
             this_month,
         } = sum;
-        Total {
+        CurrencyTotal {
             pods,
             per_hour,
             per_thirty_days: in_thirty_days(per_hour),
@@ -216,7 +221,7 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
         sums.into_iter().map(line).collect(),
         totals.into_iter().map(total).collect(),
     );
-    Costs {
+    CostReport {
         lines,
         totals,
         budgets: Vec::new(),
@@ -224,23 +229,23 @@ pub fn costs(running: &[Running], names: &BTreeMap<String, String>, spent: &[Spe
 }
 
 /// The resources charged for a pod.
-pub(super) fn amounts(pod: &Pod) -> ResourceList {
+pub(super) fn charged_resources(pod: &Pod) -> ResourceList {
     let status = pod.status.clone().unwrap_or_default();
     pod.spec
         .clone()
-        .map(|spec| charged_on_node(pod.metadata.generation, spec, &status))
+        .map(|spec| default_charge_on_node(pod.metadata.generation, spec, &status))
         .unwrap_or_default()
 }
 
 /// The costs as text for people.
-pub fn table(costs: &Costs) -> String {
+pub fn render_costs(costs: &CostReport) -> String {
     if costs.lines.is_empty() && costs.budgets.is_empty() {
         return "No pod runs in another cluster, and nothing was spent in this month.".to_owned();
     }
     let row = |names: [&str; 3], pods: usize, amounts: [Money; 4], currency: Option<&str>| {
-        let mut row: Vec<String> = names.map(output::plain).to_vec();
+        let mut row: Vec<String> = names.map(output::strip_control_characters).to_vec();
         row.push(pods.to_string());
-        row.extend(amounts.map(|amount| in_words(amount, currency)));
+        row.extend(amounts.map(|amount| amount_in_words(amount, currency)));
         row
     };
     let lines = costs.lines.iter().map(|line| {
@@ -285,7 +290,7 @@ pub fn table(costs: &Costs) -> String {
         "TODAY",
         "THIS MONTH",
     ];
-    let mut text = output::table(&header, lines.chain(totals));
+    let mut text = output::format_table(&header, lines.chain(totals));
     if !costs.budgets.is_empty() {
         text.push_str("\n\n");
         text.push_str(&budgets_table(&costs.budgets));
@@ -295,17 +300,17 @@ pub fn table(costs: &Costs) -> String {
 
 fn budgets_table(budgets: &[BudgetLine]) -> String {
     let rows = budgets.iter().map(|one| {
-        let money = |amount: Money| in_words(amount, Some(&one.currency));
+        let money = |amount: Money| amount_in_words(amount, Some(&one.currency));
         let state = if one.open {
             "open".to_owned()
         } else {
             one.message
                 .as_deref()
-                .map_or_else(|| "closed".to_owned(), output::plain)
+                .map_or_else(|| "closed".to_owned(), output::strip_control_characters)
         };
         let period = format!("{:?}", one.period).to_lowercase();
         vec![
-            output::plain(&one.of),
+            output::strip_control_characters(&one.of),
             period,
             money(one.amount),
             money(one.spent),
@@ -313,7 +318,7 @@ fn budgets_table(budgets: &[BudgetLine]) -> String {
             state,
         ]
     });
-    output::table(
+    output::format_table(
         &["BUDGET OF", "FOR EACH", "AMOUNT", "SPENT", "LEFT", "STATE"],
         rows,
     )
@@ -325,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    fn running(name: &str, prices: Option<&str>, pods: &[(&str, &str)]) -> Running {
+    fn running(name: &str, prices: Option<&str>, pods: &[(&str, &str)]) -> VirtualNodePods {
         let annotations =
             prices.map_or_else(|| json!({}), |prices| json!({ "liqo.io/prices": prices }));
         let labels = json!({ "liqo.io/remote-cluster-id": format!("id-of-{name}") });
@@ -339,7 +344,7 @@ mod tests {
             .iter()
             .map(|one| serde_json::from_value(pod(one)).unwrap())
             .collect();
-        Running {
+        VirtualNodePods {
             node: serde_json::from_value(node).unwrap(),
             pods,
         }
@@ -374,7 +379,7 @@ mod tests {
         let names = names
             .map(|(node, peer)| (format!("id-of-{node}"), peer.to_owned()))
             .into();
-        let mut costs = costs(&all, &names, &[]);
+        let mut costs = compute_costs(&all, &names, &[]);
         let shown = "\
 NAMESPACE   PEER         CONTRACT   PODS   PER HOUR    PER 30 DAYS    TODAY       THIS MONTH
 demo        id-of-free   -          1      0           0              0           0
@@ -384,13 +389,17 @@ shop        milan        -          1      0.045 EUR   32.4 EUR       0 EUR     
 (total)                             1      0           0              0           0
 (total)                             4      1.155 EUR   831.6 EUR      0 EUR       0 EUR
 (total)                             1      3 credits   2160 credits   0 credits   0 credits";
-        assert_eq!(table(&costs), shown);
+        assert_eq!(render_costs(&costs), shown);
         costs.budgets = vec![budget(true), budget(false)];
         let shown = "\
 BUDGET OF        FOR EACH   AMOUNT   SPENT     LEFT      STATE
 namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   open
 namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
-        assert!(table(&costs).ends_with(shown), "{}", table(&costs));
+        assert!(
+            render_costs(&costs).ends_with(shown),
+            "{}",
+            render_costs(&costs)
+        );
         let json = serde_json::to_value(&costs).unwrap();
         assert_eq!(
             json["lines"][1],
@@ -405,7 +414,7 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
             (&json["budgets"][0]["left"], &json["budgets"][0]["open"]),
             (&json!("0.6"), &json!(true))
         );
-        assert!(table(&Costs::default()).starts_with("No pod runs in another cluster"));
+        assert!(render_costs(&CostReport::default()).starts_with("No pod runs in another cluster"));
     }
 
     fn budget(open: bool) -> BudgetLine {
@@ -426,7 +435,7 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
     fn what_was_spent_is_next_to_what_runs_under_the_same_contract() {
         let eur = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
         let all = [running("milan", Some(eur), &[("demo", "2")])];
-        let spent = |contract: &str, in_force, namespace: &str, today: &str| Spent {
+        let spent = |contract: &str, in_force, namespace: &str, today: &str| NamespaceSpending {
             provider: "id-of-milan".to_owned(),
             contract: Some(contract.to_owned()),
             in_force,
@@ -440,7 +449,7 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
             spent("new", true, "demo", "1"),
             spent("new", true, "", "0.5"),
         ];
-        let costs = costs(
+        let costs = compute_costs(
             &all,
             &BTreeMap::from([("id-of-milan".to_owned(), "milan".to_owned())]),
             &spent,
@@ -451,6 +460,6 @@ NAMESPACE   PEER    CONTRACT   PODS   PER HOUR   PER 30 DAYS   TODAY     THIS MO
 demo        milan   new        1      0.08 EUR   57.6 EUR      1 EUR     5 EUR
 demo        milan   old        0      0 EUR      0 EUR         0 EUR     5 EUR
 (total)                        1      0.08 EUR   57.6 EUR      1.5 EUR   15 EUR";
-        assert_eq!(table(&costs), shown);
+        assert_eq!(render_costs(&costs), shown);
     }
 }

@@ -7,34 +7,36 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
-use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
     BudgetPeriod, ClusterId, Contract, ForeignCluster, Money, NAMESPACE_OFFLOADING,
     NamespaceOffloading, PeeringPolicy, PriceList, UsageRecord, WITHIN_BUDGET, WithinBudgetReason,
     labels,
 };
-use liqo_metering::Entry;
-use liqo_metering::entry::normalized;
+use liqo_metering::UsageEntry;
+use liqo_metering::entry::normalized_amounts;
 use liqo_metering::receipt::{self, period_of};
-use liqo_metering::spending::{Account, Settled};
+use liqo_metering::spending::{ContractAccount, SettledCosts};
 use liqo_offloading_rules::budget::unmetered::{unmetered_costs, unmetered_pools};
-use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, ROUND, judge};
+use liqo_offloading_rules::budget::{
+    BudgetHolder, HeldBudget, ProviderCosts, ROUND, evaluate_budget,
+};
 use liqo_offloading_rules::node::priced::PricedNode;
 
-use super::running::{BudgetLine, Running, Spent, amounts};
-use crate::cluster::{Cluster, Explained as _, list_or_none};
-use crate::parties::{Role, role_of};
+use super::running::{BudgetLine, NamespaceSpending, VirtualNodePods, charged_resources};
+use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
+use crate::parties::{ContractRole, peer_and_role};
 use crate::usage::local_entry;
 
 /// A contract with a provider, and what it cost.
 pub struct ContractCosts {
     pub provider: ClusterId,
     name: String,
-    account: Account,
+    account: ContractAccount,
 }
 
 /// All contracts with providers that were in force, and what usage records have.
-pub async fn contracts(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> {
+pub async fn contracts_with_providers(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> {
     let everything = ListParams::default();
     let api: Api<Contract> = Api::all(cluster.client.clone());
     let all = list_or_none(&api, &everything)
@@ -44,29 +46,34 @@ pub async fn contracts(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> 
     let records = list_or_none(&api, &everything)
         .await
         .doing("list the usage records")?;
-    let counts = |contract: &&Contract| !all.iter().any(|other| takes_over(other, contract));
+    let counts = |contract: &&Contract| {
+        !all.iter()
+            .any(|other| has_taken_over_costs(other, contract))
+    };
     Ok(all
         .iter()
         .filter(counts)
-        .filter_map(|contract| of_contract(contract, &records))
+        .filter_map(|contract| costs_of_contract(contract, &records))
         .collect())
 }
 
 /// Whether the costs of a contract that is about to go are among those of another one.
-fn takes_over(heir: &Contract, contract: &Contract) -> bool {
-    let settled = Settled::of(heir.metadata.annotations.as_ref());
+fn has_taken_over_costs(heir: &Contract, contract: &Contract) -> bool {
+    let settled = SettledCosts::from_annotations(heir.metadata.annotations.as_ref());
     heir.namespace() == contract.namespace()
         && contract
             .uid()
             .is_some_and(|uid| settled.has_taken_over(&uid))
 }
 
-fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
+fn costs_of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
     let namespace = contract.namespace()?;
-    let (provider, _) = role_of(&namespace).filter(|(_, role)| *role == Role::Consumer)?;
-    let settled = Settled::of(contract.metadata.annotations.as_ref());
-    let terms = receipt::Contract::of(&contract.spec)?;
-    let mut account = Account::new(terms, contract.spec.terms.metering_period_seconds, settled);
+    let (provider, _) =
+        peer_and_role(&namespace).filter(|(_, role)| *role == ContractRole::Consumer)?;
+    let settled = SettledCosts::from_annotations(contract.metadata.annotations.as_ref());
+    let terms = receipt::ReceiptContract::of_spec(&contract.spec)?;
+    let mut account =
+        ContractAccount::new(terms, contract.spec.terms.metering_period_seconds, settled);
     let is_ours = |record: &&UsageRecord| {
         record.namespace().as_deref() == Some(&namespace)
             && record.spec.contract == contract.spec.terms.contract
@@ -84,8 +91,8 @@ fn of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractC
 }
 
 /// Adds what still runs: from when the local pods show that they run at the provider.
-pub fn add_running(contracts: &mut [ContractCosts], running: &[Running], now: Timestamp) {
-    for Running { node, pods } in running {
+pub fn add_running(contracts: &mut [ContractCosts], running: &[VirtualNodePods], now: Timestamp) {
+    for VirtualNodePods { node, pods } in running {
         let label = |name: &str| node.labels().get(name).map_or("", String::as_str);
         let (provider, pool) = (label(labels::REMOTE_CLUSTER_ID), label(labels::POOL));
         for contract in contracts
@@ -99,20 +106,24 @@ pub fn add_running(contracts: &mut [ContractCosts], running: &[Running], now: Ti
     }
 }
 
-fn add_pod(account: &mut Account, pod: &Pod, pool: &str, now: Timestamp) {
+fn add_pod(account: &mut ContractAccount, pod: &Pod, pool: &str, now: Timestamp) {
     if let Some(entry) = local_entry(pod, pool, now) {
         account.add_running(&[entry]);
         account.add_rate(
             &pod.namespace().unwrap_or_default(),
             pool,
-            &amounts(pod),
+            &charged_resources(pod),
             now.as_second(),
         );
     }
 }
 
 /// Money spent under contracts, by one namespace or by all.
-pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestamp) -> Vec<Spent> {
+pub fn spending_under_contracts(
+    contracts: &[ContractCosts],
+    namespace: Option<&str>,
+    now: Timestamp,
+) -> Vec<NamespaceSpending> {
     let mut all = Vec::new();
     for ContractCosts {
         provider,
@@ -143,7 +154,7 @@ pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestam
             .filter(|((currency, of), _)| is_meant(currency, of))
         {
             let (provider, contract) = (provider.to_string(), Some(name.clone()));
-            all.push(Spent {
+            all.push(NamespaceSpending {
                 provider,
                 contract,
                 in_force,
@@ -159,15 +170,23 @@ pub fn spent(contracts: &[ContractCosts], namespace: Option<&str>, now: Timestam
 
 /// The costs so far of the pods that run now, in pools without a contract, as the manager estimates
 /// them.
-pub fn unmetered(contracts: &[ContractCosts], running: &[Running], now: Timestamp) -> Vec<Spent> {
+pub fn spending_without_contract(
+    contracts: &[ContractCosts],
+    running: &[VirtualNodePods],
+    now: Timestamp,
+) -> Vec<NamespaceSpending> {
     let mut all = Vec::new();
-    for (id, asks) in asks(contracts, running) {
-        let pools = unmetered_pools(&asks, &accounts(contracts, &id), now.as_second());
-        let costs = unmetered_costs(&pools, &entries(running, &id, now), now.as_second());
+    for (id, asks) in asked_prices(contracts, running) {
+        let pools = unmetered_pools(
+            &asks,
+            &accounts_of_provider(contracts, &id),
+            now.as_second(),
+        );
+        let costs = unmetered_costs(&pools, &running_usage(running, &id, now), now.as_second());
         for (currency, namespace, this_month) in costs.month.iter() {
-            let (today, provider) = (costs.day.of(currency, namespace), id.to_string());
+            let (today, provider) = (costs.day.of_namespace(currency, namespace), id.to_string());
             let (namespace, currency) = (namespace.to_owned(), currency.to_owned());
-            all.push(Spent {
+            all.push(NamespaceSpending {
                 provider,
                 contract: None,
                 in_force: false,
@@ -183,16 +202,17 @@ pub fn unmetered(contracts: &[ContractCosts], running: &[Running], now: Timestam
 
 /// The prices of the pools that ask for something, of each provider with a virtual node or a
 /// contract.
-fn asks(
+fn asked_prices(
     contracts: &[ContractCosts],
-    running: &[Running],
+    running: &[VirtualNodePods],
 ) -> BTreeMap<ClusterId, BTreeMap<String, PriceList>> {
     let mut asks: BTreeMap<ClusterId, BTreeMap<String, PriceList>> = contracts
         .iter()
         .map(|contract| (contract.provider.clone(), BTreeMap::new()))
         .collect();
-    for Running { node, .. } in running {
-        let node = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations());
+    for VirtualNodePods { node, .. } in running {
+        let node =
+            PricedNode::from_metadata(&node.name_any(), node.labels().clone(), node.annotations());
         let Ok(id) = node.cluster_id().parse() else {
             continue;
         };
@@ -207,7 +227,7 @@ fn asks(
     asks
 }
 
-fn accounts(contracts: &[ContractCosts], id: &ClusterId) -> Vec<Account> {
+fn accounts_of_provider(contracts: &[ContractCosts], id: &ClusterId) -> Vec<ContractAccount> {
     contracts
         .iter()
         .filter(|contract| contract.provider == *id)
@@ -216,14 +236,14 @@ fn accounts(contracts: &[ContractCosts], id: &ClusterId) -> Vec<Account> {
 }
 
 /// The usage of the pods at a provider, from their start on.
-fn entries(running: &[Running], id: &ClusterId, now: Timestamp) -> Vec<Entry> {
+fn running_usage(running: &[VirtualNodePods], id: &ClusterId, now: Timestamp) -> Vec<UsageEntry> {
     let label = |node: &Node, name: &str| node.labels().get(name).cloned().unwrap_or_default();
     let here = running
         .iter()
         .filter(|one| label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());
     let entry = |pool: &str, pod: &Pod| {
-        Some(Entry {
-            amounts: normalized(&amounts(pod)),
+        Some(UsageEntry {
+            amounts: normalized_amounts(&charged_resources(pod)),
             ..local_entry(pod, pool, now)?
         })
     };
@@ -236,10 +256,10 @@ fn entries(running: &[Running], id: &ClusterId, now: Timestamp) -> Vec<Entry> {
 }
 
 /// The budgets of one namespace, or all budgets.
-pub async fn budgets(
+pub async fn budget_lines(
     cluster: &Cluster,
     contracts: &[ContractCosts],
-    running: &[Running],
+    running: &[VirtualNodePods],
     namespace: Option<&str>,
     now: Timestamp,
 ) -> anyhow::Result<Vec<BudgetLine>> {
@@ -260,7 +280,7 @@ pub async fn budgets(
         .await
         .doing("list the peers")?;
 
-    let providers = providers(contracts, running, &policies, &peers, now);
+    let providers = budget_providers(contracts, running, &policies, &peers, now);
     let is_meant = |of: &str| namespace.is_none_or(|namespace| namespace == of);
     let mut lines = Vec::new();
     for offloading in offloadings
@@ -269,23 +289,23 @@ pub async fn budgets(
     {
         let of = offloading.namespace().unwrap_or_default();
         if let Some(budget) = offloading.spec.budget.clone().filter(|_| is_meant(&of)) {
-            let mut line = line(
+            let mut line = budget_line(
                 &HeldBudget {
-                    holder: Holder::Namespace(of),
+                    holder: BudgetHolder::Namespace(of),
                     budget,
                 },
                 &providers,
                 now,
             );
-            line.take_over(offloading);
+            line.keep_spent_state(offloading);
             lines.push(line);
         }
     }
     for policy in policies.iter().filter(|_| namespace.is_none()) {
         if let Some(budget) = policy.spec.consume.budget.clone() {
-            lines.push(line(
+            lines.push(budget_line(
                 &HeldBudget {
-                    holder: Holder::Policy(policy.name_any()),
+                    holder: BudgetHolder::Policy(policy.name_any()),
                     budget,
                 },
                 &providers,
@@ -296,27 +316,33 @@ pub async fn budgets(
     Ok(lines)
 }
 
-fn providers(
+fn budget_providers(
     contracts: &[ContractCosts],
-    running: &[Running],
+    running: &[VirtualNodePods],
     policies: &[Arc<PeeringPolicy>],
     peers: &[ForeignCluster],
     now: Timestamp,
-) -> Vec<Provider> {
+) -> Vec<ProviderCosts> {
     let provider = |(id, asks): (ClusterId, BTreeMap<String, PriceList>)| {
         let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
-        let policy = of_peer(policies, &PolicyPeer::new(&id, peer))
+        let policy = policies_of_peer(policies, &PolicyPeer::new(&id, peer))
             .first()
             .map(|policy| policy.name_any());
         let name = peer.map_or_else(|| id.to_string(), ResourceExt::name_any);
-        let (accounts, running) = (accounts(contracts, &id), entries(running, &id, now));
-        Provider::of(id, name, policy, &asks, &accounts, &running, now)
+        let (accounts, running) = (
+            accounts_of_provider(contracts, &id),
+            running_usage(running, &id, now),
+        );
+        ProviderCosts::from_accounts(id, name, policy, &asks, &accounts, &running, now)
     };
-    asks(contracts, running).into_iter().map(provider).collect()
+    asked_prices(contracts, running)
+        .into_iter()
+        .map(provider)
+        .collect()
 }
 
-fn line(held: &HeldBudget, providers: &[Provider], now: Timestamp) -> BudgetLine {
-    let verdict = judge(held, providers, None, ROUND, now);
+fn budget_line(held: &HeldBudget, providers: &[ProviderCosts], now: Timestamp) -> BudgetLine {
+    let verdict = evaluate_budget(held, providers, None, ROUND, now);
     let condition = verdict.condition();
     let budget = &held.budget;
     BudgetLine {
@@ -333,7 +359,7 @@ fn line(held: &HeldBudget, providers: &[Provider], now: Timestamp) -> BudgetLine
 
 impl BudgetLine {
     /// A budget that was spent stays so, although what runs now would be paid.
-    fn take_over(&mut self, offloading: &NamespaceOffloading) {
+    fn keep_spent_state(&mut self, offloading: &NamespaceOffloading) {
         let conditions = offloading
             .status
             .iter()
@@ -379,7 +405,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    fn on_milan() -> Running {
+    fn on_milan() -> VirtualNodePods {
         let prices = r#"{"currency":"EUR","rates":{"cpu":"1"}}"#;
         let labels = json!({ labels::REMOTE_CLUSTER_ID: milan(), labels::POOL: "default" });
         let node = json!({ "metadata": { "name": "milan", "labels": labels, "annotations": { "liqo.io/prices": prices } } });
@@ -387,7 +413,7 @@ mod tests {
             json!({ "name": "c", "resources": { "requests": { "cpu": "4", "memory": "1Gi" } } });
         let pod: Value = json!({ "metadata": { "namespace": "shop", "name": "p", "uid": "p" },
             "spec": { "containers": [container] }, "status": { "startTime": "2026-01-02T10:00:00Z" } });
-        Running {
+        VirtualNodePods {
             node: serde_json::from_value(node).unwrap(),
             pods: vec![serde_json::from_value(pod).unwrap()],
         }
@@ -396,10 +422,10 @@ mod tests {
     #[test]
     fn records_and_pods_that_run_are_what_was_spent_so_far() {
         let now: Timestamp = "2026-01-02T10:45:00Z".parse().unwrap();
-        let mut contracts = vec![of_contract(&contract(), &[record()]).unwrap()];
+        let mut contracts = vec![costs_of_contract(&contract(), &[record()]).unwrap()];
         add_running(&mut contracts, &[on_milan()], now);
         let of = |namespace| {
-            let all = spent(&contracts, namespace, now)
+            let all = spending_under_contracts(&contracts, namespace, now)
                 .into_iter()
                 .filter(|one| !one.today.is_zero());
             all.map(|one| format!("{} {} {}", one.namespace, one.today, one.this_month))
@@ -407,7 +433,7 @@ mod tests {
         };
         assert_eq!(of(None), ["demo 1 1", "shop 3 3"]);
         assert_eq!(of(Some("shop")), ["shop 3 3"]);
-        let providers = providers(&contracts, &[on_milan()], &[], &[], now);
+        let providers = budget_providers(&contracts, &[on_milan()], &[], &[], now);
         let (currency, when_spent) = ("EUR".to_owned(), liqo_api::WhenSpent::Keep);
         let budget = liqo_api::Budget {
             currency,
@@ -415,9 +441,9 @@ mod tests {
             period: BudgetPeriod::Day,
             when_spent,
         };
-        let shop = line(
+        let shop = budget_line(
             &HeldBudget {
-                holder: Holder::Namespace("shop".to_owned()),
+                holder: BudgetHolder::Namespace("shop".to_owned()),
                 budget,
             },
             &providers,
@@ -436,7 +462,7 @@ mod tests {
     #[test]
     fn what_runs_without_a_contract_counts_at_the_prices_of_its_node() {
         let now: Timestamp = "2026-01-02T10:45:00Z".parse().unwrap();
-        let costs: Vec<_> = unmetered(&[], &[on_milan()], now)
+        let costs: Vec<_> = spending_without_contract(&[], &[on_milan()], now)
             .into_iter()
             .map(|one| {
                 format!(
@@ -446,11 +472,14 @@ mod tests {
             })
             .collect();
         assert_eq!(costs, ["shop None 3 3"]);
-        let providers = providers(&[], &[on_milan()], &[], &[], now);
-        assert_eq!(providers[0].day.of("EUR", "shop").to_string(), "3");
-        let under_contract = [of_contract(&contract(), &[]).unwrap()];
+        let providers = budget_providers(&[], &[on_milan()], &[], &[], now);
+        assert_eq!(
+            providers[0].day.of_namespace("EUR", "shop").to_string(),
+            "3"
+        );
+        let under_contract = [costs_of_contract(&contract(), &[]).unwrap()];
         assert!(
-            unmetered(&under_contract, &[on_milan()], now).is_empty(),
+            spending_without_contract(&under_contract, &[on_milan()], now).is_empty(),
             "the contract counts it"
         );
     }
@@ -459,6 +488,6 @@ mod tests {
     fn a_contract_with_a_consumer_is_no_cost() {
         let mut contract = contract();
         contract.metadata.namespace = Some(liqo_api::tenant_namespace(&milan()));
-        assert!(of_contract(&contract, &[]).is_none());
+        assert!(costs_of_contract(&contract, &[]).is_none());
     }
 }

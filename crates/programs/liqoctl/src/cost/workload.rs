@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// A pod, or an object that creates equal pods.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Workload {
+pub struct PodWorkload {
     pub kind: String,
     pub name: String,
     pub namespace: String,
@@ -16,7 +16,7 @@ pub struct Workload {
 }
 
 /// The workloads in YAML or JSON. Other objects are skipped.
-pub fn parse(text: &str, default_namespace: &str) -> anyhow::Result<Vec<Workload>> {
+pub fn parse_workloads(text: &str, default_namespace: &str) -> anyhow::Result<Vec<PodWorkload>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     let objects = documents.iter().flat_map(|document| {
         match document.get("items").and_then(Value::as_array) {
@@ -26,7 +26,7 @@ pub fn parse(text: &str, default_namespace: &str) -> anyhow::Result<Vec<Workload
     });
     let mut found = Vec::new();
     for object in objects {
-        found.extend(workload(object, default_namespace)?);
+        found.extend(parse_workload(object, default_namespace)?);
     }
     if found.is_empty() {
         bail!(
@@ -36,7 +36,7 @@ pub fn parse(text: &str, default_namespace: &str) -> anyhow::Result<Vec<Workload
     Ok(found)
 }
 
-fn workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<Workload>> {
+fn parse_workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<PodWorkload>> {
     let text = |pointer: &str| {
         object
             .pointer(pointer)
@@ -62,11 +62,11 @@ fn workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<Wo
         "Job" => (
             Some("Job"),
             "/spec/template",
-            at_once(number("/spec/parallelism"), number("/spec/completions")),
+            pods_at_once(number("/spec/parallelism"), number("/spec/completions")),
         ),
         "CronJob" => {
             let job = "/spec/jobTemplate/spec";
-            let at_once = at_once(
+            let at_once = pods_at_once(
                 number(&format!("{job}/parallelism")),
                 number(&format!("{job}/completions")),
             );
@@ -90,7 +90,7 @@ fn workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<Wo
         metadata["ownerReferences"] = json!([{ "kind": controller, "controller": true }]);
     }
     let namespace = text("/metadata/namespace").unwrap_or_else(|| default_namespace.to_owned());
-    Ok(Some(Workload {
+    Ok(Some(PodWorkload {
         name,
         namespace,
         replicas,
@@ -100,7 +100,7 @@ fn workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<Wo
 }
 
 /// Number of pods of a Job that run at the same time.
-fn at_once(parallelism: Option<u64>, completions: Option<u64>) -> u64 {
+fn pods_at_once(parallelism: Option<u64>, completions: Option<u64>) -> u64 {
     let parallelism = parallelism.unwrap_or(1);
     completions.map_or(parallelism, |completions| completions.min(parallelism))
 }
@@ -131,7 +131,7 @@ items:
   - { kind: Job, metadata: { name: job }, spec: { parallelism: 5, completions: 2, template: { spec: { containers: [] } } } }
   - { kind: CronJob, metadata: { name: cron }, spec: { jobTemplate: { spec: { template: { spec: { containers: [] } } } } } }
 ";
-        let found = parse(text, "demo").unwrap();
+        let found = parse_workloads(text, "demo").unwrap();
         let short: Vec<_> = found
             .iter()
             .map(|one| (one.kind.as_str(), one.namespace.as_str(), one.replicas))
@@ -157,7 +157,7 @@ items:
     #[test]
     fn a_file_without_a_workload_is_an_error() {
         for text in ["kind: Service", "{}", "", "kind: Deployment\nspec: {}"] {
-            assert!(parse(text, "demo").is_err(), "{text}");
+            assert!(parse_workloads(text, "demo").is_err(), "{text}");
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
-use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{Discovery, ForeignCluster, PeeringIntent, PeeringPolicy, labels, links};
 
 use super::LAN;
-use crate::{manifests::AUTO_PEERING, output::plain};
+use crate::{manifests::AUTO_PEERING, output::strip_control_characters};
 
 /// Whether a link of the peering holds.
 pub(super) fn is_true(record: &ForeignCluster, link: &str) -> bool {
@@ -18,7 +18,7 @@ pub(super) fn is_true(record: &ForeignCluster, link: &str) -> bool {
 
 /// The reason why this cluster does not borrow from a found one. `None`: it does. `sources` are the
 /// ways in which it is found now.
-pub(super) fn reason(
+pub(super) fn reason_not_borrowing(
     record: Option<&ForeignCluster>,
     policies: &[Arc<PeeringPolicy>],
     sources: &[String],
@@ -27,7 +27,7 @@ pub(super) fn reason(
     let Some(record) = record else {
         return Some(problem.map_or_else(
             || "its address is being called".to_owned(),
-            |problem| plain(&problem),
+            |problem| strip_control_characters(&problem),
         ));
     };
     if record.metadata.deletion_timestamp.is_some() {
@@ -52,7 +52,7 @@ pub(super) fn reason(
     let condition = record.condition(broken?);
     Some(condition.map_or_else(
         || "the peering starts".to_owned(),
-        |condition| plain(&condition.message),
+        |condition| strip_control_characters(&condition.message),
     ))
 }
 
@@ -63,7 +63,7 @@ fn not_automatic(
     sources: &[String],
 ) -> String {
     let peer = PolicyPeer::new(&record.spec.cluster_id, Some(record));
-    let selecting = of_peer(policies, &peer);
+    let selecting = policies_of_peer(policies, &peer);
     if selecting
         .first()
         .is_some_and(|policy| policy.spec.consume.automatic)
@@ -121,7 +121,7 @@ fn other_label(
         let mut peer = peer.clone();
         peer.labels
             .insert(labels::DISCOVERED_BY.to_owned(), way.as_label().to_owned());
-        let policy = of_peer(policies, &peer)
+        let policy = policies_of_peer(policies, &peer)
             .into_iter()
             .next()
             .filter(|policy| policy.spec.consume.automatic)?;
@@ -179,7 +179,7 @@ mod tests {
         if label.is_none() {
             record["metadata"]["labels"] = json!({});
         }
-        reason(
+        reason_not_borrowing(
             Some(&serde_json::from_value(record).unwrap()),
             policies,
             &["example".to_owned()],

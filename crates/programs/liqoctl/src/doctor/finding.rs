@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 /// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Verdict {
+pub enum CheckVerdict {
     Ok,
     /// It works, or waits for a person, and needs attention.
     Warn,
@@ -179,22 +179,22 @@ impl Serialize for Check {
 /// The verdict of one check, with a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub struct CheckFinding {
     pub area: Area,
     pub check: Check,
     /// Name of the peer, for a finding about one peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
-impl Finding {
+impl CheckFinding {
     fn new(
         check: Check,
-        verdict: Verdict,
+        verdict: CheckVerdict,
         what: impl Into<String>,
         advice: Option<String>,
     ) -> Self {
@@ -209,34 +209,34 @@ impl Finding {
     }
 
     pub fn ok(check: Check, what: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Ok, what, None)
+        Self::new(check, CheckVerdict::Ok, what, None)
     }
 
     pub fn warn(check: Check, what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Warn, what, Some(advice.into()))
+        Self::new(check, CheckVerdict::Warn, what, Some(advice.into()))
     }
 
     /// It does not work.
     pub fn fail(check: Check, what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Fail, what, Some(advice.into()))
+        Self::new(check, CheckVerdict::Fail, what, Some(advice.into()))
     }
 
     pub fn unknown(check: Check, what: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Unknown, what, None)
+        Self::new(check, CheckVerdict::Unknown, what, None)
     }
 
     pub fn skipped(check: Check, what: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Skipped, what, None)
+        Self::new(check, CheckVerdict::Skipped, what, None)
     }
 
     #[must_use]
-    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+    pub fn with_advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
     #[must_use]
-    pub fn of(mut self, peer: &str) -> Self {
+    pub fn about_peer(mut self, peer: &str) -> Self {
         self.peer = Some(peer.to_owned());
         self
     }
@@ -245,15 +245,15 @@ impl Finding {
 /// The findings about one cluster, or about two compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Examined {
+pub struct ExaminedClusters {
     pub clusters: Vec<String>,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckFinding>,
 }
 
 /// The number of findings of each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct VerdictCounts {
     pub ok: usize,
     pub warn: usize,
     pub fail: usize,
@@ -264,22 +264,22 @@ pub struct Summary {
 /// All results; `-o json` prints this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct DoctorReport {
     /// Each cluster, then each pair of peers.
-    pub examined: Vec<Examined>,
-    pub summary: Summary,
+    pub examined: Vec<ExaminedClusters>,
+    pub summary: VerdictCounts,
 }
 
-impl Report {
-    pub fn new(examined: Vec<Examined>) -> Self {
-        let mut summary = Summary::default();
+impl DoctorReport {
+    pub fn new(examined: Vec<ExaminedClusters>) -> Self {
+        let mut summary = VerdictCounts::default();
         for finding in examined.iter().flat_map(|one| &one.findings) {
             *match finding.verdict {
-                Verdict::Ok => &mut summary.ok,
-                Verdict::Warn => &mut summary.warn,
-                Verdict::Fail => &mut summary.fail,
-                Verdict::Unknown => &mut summary.unknown,
-                Verdict::Skipped => &mut summary.skipped,
+                CheckVerdict::Ok => &mut summary.ok,
+                CheckVerdict::Warn => &mut summary.warn,
+                CheckVerdict::Fail => &mut summary.fail,
+                CheckVerdict::Unknown => &mut summary.unknown,
+                CheckVerdict::Skipped => &mut summary.skipped,
             } += 1;
         }
         Self { examined, summary }
@@ -304,14 +304,14 @@ mod tests {
 
     #[test]
     fn programs_get_words_and_a_sum() {
-        let examined = Examined {
+        let examined = ExaminedClusters {
             clusters: vec!["rome".to_owned()],
             findings: vec![
-                Finding::ok(Check::ApiServer, "it answers"),
-                Finding::fail(Check::Leader, "none", "wait").of("milan"),
+                CheckFinding::ok(Check::ApiServer, "it answers"),
+                CheckFinding::fail(Check::Leader, "none", "wait").about_peer("milan"),
             ],
         };
-        let json = serde_json::to_value(Report::new(vec![examined])).unwrap();
+        let json = serde_json::to_value(DoctorReport::new(vec![examined])).unwrap();
         assert_eq!(
             json["summary"],
             serde_json::json!({ "ok": 1, "warn": 0, "fail": 1, "unknown": 0, "skipped": 0 })

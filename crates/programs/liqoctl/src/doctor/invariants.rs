@@ -31,7 +31,7 @@ const LEASES: &str = "leases.coordination.k8s.io";
 const TENANT_NAMESPACES: &str = "liqo-tenant-";
 
 /// The objects of one cluster at one moment.
-pub struct Snapshot {
+pub struct ClusterSnapshot {
     pub id: ClusterId,
     pub name: String,
     /// By its clock.
@@ -42,15 +42,15 @@ pub struct Snapshot {
 
 /// Something that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Violation {
+pub struct InvariantViolation {
     pub check: Check,
     /// The object, or the clusters: the same at each look.
     pub about: String,
     pub what: String,
 }
 
-impl Snapshot {
-    fn of(&self, resource: &str) -> impl Iterator<Item = &Value> {
+impl ClusterSnapshot {
+    fn objects_of(&self, resource: &str) -> impl Iterator<Item = &Value> {
         self.objects
             .get(resource)
             .into_iter()
@@ -60,13 +60,13 @@ impl Snapshot {
 
     /// The pods that run for others here, with the uid of the pod that they run for.
     fn remote_pods(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.of(PODS)
+        self.objects_of(PODS)
             .filter_map(|pod| Some((label(pod, labels::SHADOW_POD)?, pod)))
     }
 
     /// The cluster behind each virtual node.
     fn virtual_nodes(&self) -> BTreeMap<&str, &str> {
-        let nodes = self.of(NODES).filter(|node| is_virtual(node));
+        let nodes = self.objects_of(NODES).filter(|node| is_virtual(node));
         nodes
             .filter_map(|node| Some((name(node), label(node, labels::REMOTE_CLUSTER_ID)?)))
             .collect()
@@ -75,7 +75,7 @@ impl Snapshot {
     /// Whether this cluster borrows from another one, or still ends that.
     fn borrows_from(&self, provider: &ClusterId) -> bool {
         let peers = self
-            .of(PEERS)
+            .objects_of(PEERS)
             .filter_map(|peer| serde_json::from_value::<ForeignCluster>(peer.clone()).ok());
         let mut those = peers.filter(|peer| peer.spec.cluster_id == *provider);
         those.any(|peer| peer.metadata.deletion_timestamp.is_some() || peer.wants_outgoing())
@@ -83,28 +83,35 @@ impl Snapshot {
 }
 
 /// Finds all violations.
-pub fn violations(clusters: &[Snapshot]) -> Vec<Violation> {
+pub fn find_violations(clusters: &[ClusterSnapshot]) -> Vec<InvariantViolation> {
     let mut found = Vec::new();
     for cluster in clusters {
         local_pods(cluster, clusters, &mut found);
         remote_pods(cluster, clusters, &mut found);
         ended_peerings(cluster, clusters, &mut found);
-        leases(cluster, &mut found);
-        promises(cluster, &mut found);
+        check_leases(cluster, &mut found);
+        check_promises(cluster, &mut found);
     }
     found
 }
 
-fn add(found: &mut Vec<Violation>, check: Check, about: String, what: &str) {
+fn add_violation(found: &mut Vec<InvariantViolation>, check: Check, about: String, what: &str) {
     let what = format!("{about} {what}");
-    found.push(Violation { check, about, what });
+    found.push(InvariantViolation { check, about, what });
 }
 
 /// Each pod on a virtual node that has not ended runs exactly once at its provider, or says why it
 /// does not run; and both are equal. Those that are being deleted do not count.
-fn local_pods(home: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
+fn local_pods(
+    home: &ClusterSnapshot,
+    clusters: &[ClusterSnapshot],
+    found: &mut Vec<InvariantViolation>,
+) {
     let nodes = home.virtual_nodes();
-    for pod in home.of(PODS).filter(|pod| !is_finished(pod) && !ends(pod)) {
+    for pod in home
+        .objects_of(PODS)
+        .filter(|pod| !is_finished(pod) && !is_terminating(pod))
+    {
         let Some(provider) = pod["spec"]["nodeName"]
             .as_str()
             .and_then(|node| nodes.get(node))
@@ -123,30 +130,48 @@ fn local_pods(home: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>
             .map(|(_, pod)| pod)
             .collect();
         let what = match remote.as_slice() {
-            [] if says_why(pod) => continue,
+            [] if shows_refusal(pod) => continue,
             [] => format!(
                 "is {}, does not run there, and does not say why",
-                state(pod)
+                describe_pod_state(pod)
             ),
-            [one] if state(pod) == state(one) || ends(one) => continue,
-            [one] => format!("is {}, and there {}", state(pod), state(one)),
+            [one] if describe_pod_state(pod) == describe_pod_state(one) || is_terminating(one) => {
+                continue;
+            }
+            [one] => format!(
+                "is {}, and there {}",
+                describe_pod_state(pod),
+                describe_pod_state(one)
+            ),
             more => format!("runs {} times", more.len()),
         };
-        add(
+        add_violation(
             found,
             Check::LocalPods,
-            format!("pod {} of {} at {}", place(pod), home.name, provider.name),
+            format!(
+                "pod {} of {} at {}",
+                namespaced_name(pod),
+                home.name,
+                provider.name
+            ),
             &what,
         );
     }
 }
 
 /// Each pod that runs for another cluster has a pod there.
-fn remote_pods(provider: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
-    for (uid_there, pod) in provider.remote_pods().filter(|(_, pod)| !ends(pod)) {
-        let about = format!("pod {} of {}", place(pod), provider.name);
+fn remote_pods(
+    provider: &ClusterSnapshot,
+    clusters: &[ClusterSnapshot],
+    found: &mut Vec<InvariantViolation>,
+) {
+    for (uid_there, pod) in provider
+        .remote_pods()
+        .filter(|(_, pod)| !is_terminating(pod))
+    {
+        let about = format!("pod {} of {}", namespaced_name(pod), provider.name);
         let Some(consumer) = label(pod, labels::CONSUMER_ID) else {
-            add(found, Check::RemotePods, about, "runs for nobody");
+            add_violation(found, Check::RemotePods, about, "runs for nobody");
             continue;
         };
         let Some(home) = clusters
@@ -155,8 +180,8 @@ fn remote_pods(provider: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Viola
         else {
             continue;
         };
-        if !home.of(PODS).any(|local| uid(local) == uid_there) {
-            add(
+        if !home.objects_of(PODS).any(|local| uid(local) == uid_there) {
+            add_violation(
                 found,
                 Check::RemotePods,
                 about,
@@ -167,17 +192,21 @@ fn remote_pods(provider: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Viola
 }
 
 /// Nothing is left of a peering that has ended.
-fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Violation>) {
+fn ended_peerings(
+    consumer: &ClusterSnapshot,
+    clusters: &[ClusterSnapshot],
+    found: &mut Vec<InvariantViolation>,
+) {
     for provider in clusters
         .iter()
         .filter(|provider| provider.id != consumer.id && !consumer.borrows_from(&provider.id))
     {
-        let mut left = |cluster: &Snapshot, what: String| {
+        let mut left = |cluster: &ClusterSnapshot, what: String| {
             let why = format!(
                 "is left, although {} does not borrow from {}",
                 consumer.name, provider.name
             );
-            add(
+            add_violation(
                 found,
                 Check::EndedPeerings,
                 format!("{what} of {}", cluster.name),
@@ -188,7 +217,7 @@ fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Vi
             tenant_namespace(&consumer.id),
             provider_namespace(&provider.id),
         );
-        for namespace in provider.of(NAMESPACES) {
+        for namespace in provider.objects_of(NAMESPACES) {
             if name(namespace) == tenant
                 || label(namespace, labels::CONSUMER_ID) == Some(consumer.id.as_str())
             {
@@ -196,7 +225,7 @@ fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Vi
             }
         }
         if consumer
-            .of(NAMESPACES)
+            .objects_of(NAMESPACES)
             .any(|namespace| name(namespace) == own)
         {
             left(consumer, format!("namespace {own}"));
@@ -213,13 +242,13 @@ fn ended_peerings(consumer: &Snapshot, clusters: &[Snapshot], found: &mut Vec<Vi
 
 /// The leases of leaders, of consumers and providers, and of virtual nodes are fresh. Gateways come
 /// and go.
-fn leases(cluster: &Snapshot, found: &mut Vec<Violation>) {
+fn check_leases(cluster: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) {
     let is_ours = |lease: &&Value| match namespace(lease) {
         SYSTEM_NAMESPACE => name(lease) == CONTROLLER_MANAGER,
         "kube-node-lease" => label(lease, labels::MANAGED).is_some(),
         namespace => namespace.starts_with(TENANT_NAMESPACES),
     };
-    for lease in cluster.of(LEASES).filter(is_ours) {
+    for lease in cluster.objects_of(LEASES).filter(is_ours) {
         let spec = &lease["spec"];
         let Some(renewed) = spec["renewTime"]
             .as_str()
@@ -230,8 +259,8 @@ fn leases(cluster: &Snapshot, found: &mut Vec<Violation>) {
         let lasts =
             SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
         if renewed + lasts < cluster.now {
-            let about = format!("lease {} of {}", place(lease), cluster.name);
-            add(
+            let about = format!("lease {} of {}", namespaced_name(lease), cluster.name);
+            add_violation(
                 found,
                 Check::Leases,
                 about,
@@ -242,18 +271,18 @@ fn leases(cluster: &Snapshot, found: &mut Vec<Violation>) {
 }
 
 /// A provider does not offer more of its own than its nodes have.
-fn promises(provider: &Snapshot, found: &mut Vec<Violation>) {
+fn check_promises(provider: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) {
     let list =
         |value: &Value| serde_json::from_value::<ResourceList>(value.clone()).unwrap_or_default();
     let is_own = |offer: &&Value| {
         offer["spec"]["clusterID"] == provider.id.as_str()
             && offer["spec"]["hops"].as_u64().unwrap_or(1) == 1
     };
-    let offers = provider.of(OFFERS).filter(is_own);
+    let offers = provider.objects_of(OFFERS).filter(is_own);
     let offered: Vec<ResourceList> = offers
         .map(|offer| list(&offer["spec"]["resourceQuota"]["hard"]))
         .collect();
-    let real = provider.of(NODES).filter(|node| !is_virtual(node));
+    let real = provider.objects_of(NODES).filter(|node| !is_virtual(node));
     let exists: Vec<ResourceList> = real
         .map(|node| list(&node["status"]["allocatable"]))
         .collect();
@@ -261,7 +290,7 @@ fn promises(provider: &Snapshot, found: &mut Vec<Violation>) {
     if let Err(shortages) = offered.fits_in(&exists.iter().sum()) {
         let names: Vec<String> = shortages.iter().map(ToString::to_string).collect();
         let what = format!("offers more than its nodes have: {}", names.join(", "));
-        add(found, Check::Promises, provider.name.clone(), &what);
+        add_violation(found, Check::Promises, provider.name.clone(), &what);
     }
 }
 
@@ -281,7 +310,7 @@ fn uid(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-fn place(object: &Value) -> String {
+fn namespaced_name(object: &Value) -> String {
     format!("{}/{}", namespace(object), name(object))
 }
 
@@ -301,7 +330,7 @@ fn is_ready(pod: &Value) -> bool {
     conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-fn state(pod: &Value) -> String {
+fn describe_pod_state(pod: &Value) -> String {
     let phase = pod["status"]["phase"].as_str().unwrap_or("without a phase");
     format!(
         "{phase} and {}",
@@ -309,12 +338,12 @@ fn state(pod: &Value) -> String {
     )
 }
 
-fn ends(object: &Value) -> bool {
+fn is_terminating(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Whether a pod shows a person why it does not run: its provider, or Liqo, refuses it.
-fn says_why(pod: &Value) -> bool {
+fn shows_refusal(pod: &Value) -> bool {
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|one| {
         one["type"] == pods::OFFLOADED
@@ -329,7 +358,7 @@ mod tests {
 
     use super::*;
 
-    fn snapshot(number: u8, name: &str, objects: &[(&str, Value)]) -> Snapshot {
+    fn snapshot(number: u8, name: &str, objects: &[(&str, Value)]) -> ClusterSnapshot {
         let mut by_resource: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
         for (resource, object) in objects {
             by_resource
@@ -338,7 +367,7 @@ mod tests {
                 .push(Arc::new(object.clone()));
         }
         let now = "2026-01-01T00:01:00Z".parse().unwrap();
-        Snapshot {
+        ClusterSnapshot {
             id: ClusterId::of_public_key(&[number; 32]),
             name: name.to_owned(),
             now,
@@ -361,7 +390,7 @@ mod tests {
         let rome = ClusterId::of_public_key(&[1; 32]);
         let back = borrows_from(&rome);
         let there = [&[(PEERS, back)], remote].concat();
-        let found = violations(&[snapshot(1, "rome", &home), snapshot(2, "milan", &there)]);
+        let found = find_violations(&[snapshot(1, "rome", &home), snapshot(2, "milan", &there)]);
         found
             .into_iter()
             .map(|violation| (violation.check, violation.what))
@@ -429,14 +458,14 @@ mod tests {
             ClusterId::of_public_key(&[2; 32]),
         );
         let left = json!({ "metadata": { "name": tenant_namespace(&rome) } });
-        let found = violations(&[
+        let found = find_violations(&[
             snapshot(1, "rome", &[]),
             snapshot(2, "milan", &[(NAMESPACES, left.clone())]),
         ]);
         assert_eq!(found.len(), 1, "{found:?}");
         let peer = borrows_from(&milan);
         assert!(
-            violations(&[
+            find_violations(&[
                 snapshot(1, "rome", &[(PEERS, peer)]),
                 snapshot(2, "milan", &[(NAMESPACES, left)])
             ])
@@ -454,7 +483,7 @@ mod tests {
             )
         };
         let checks = |objects: &[(&str, Value)]| -> Vec<Check> {
-            violations(&[snapshot(1, "rome", objects)])
+            find_violations(&[snapshot(1, "rome", objects)])
                 .into_iter()
                 .map(|violation| violation.check)
                 .collect()

@@ -13,12 +13,14 @@ mod snapshot;
 
 use futures::future::join_all;
 
-pub use finding::{Area, Check, Examined, Finding, Report, Summary, Verdict};
-pub use render::{mark, render};
+pub use finding::{
+    Area, Check, CheckFinding, CheckVerdict, DoctorReport, ExaminedClusters, VerdictCounts,
+};
+pub use render::{render_report, verdict_mark};
 
 use crate::{
-    cluster::{Access, Cluster},
-    inspect::{self, Facts},
+    cluster::{Cluster, ClusterAccess},
+    inspect::{self, ClusterFacts},
 };
 
 /// Advice about the reasons of conditions. `explain` gives the same advice as `doctor`.
@@ -26,33 +28,38 @@ pub mod advice {
     use liqo_api::ForeignCluster;
 
     use super::decide::link_advice;
-    pub use super::decide::offloading_advice::{UNPLACED, of_incomplete, of_namespace, of_refusal};
+    pub use super::decide::offloading_advice::{
+        UNPLACED, incomplete_pod_advice, namespace_advice, refused_pod_advice,
+    };
 
     /// Advice for a link of this peer that does not work; nothing where there is nothing to do.
-    pub fn of_link(kind: &str, reason: &str, peer: &ForeignCluster) -> Option<String> {
-        link_advice::of(kind, reason, peer).text(peer)
+    pub fn advice_for_link(kind: &str, reason: &str, peer: &ForeignCluster) -> Option<String> {
+        link_advice::link_advice(kind, reason, peer).text_for_peer(peer)
     }
 }
 
 /// Checks these clusters, and each pair of them that are peers; and, if wanted, what must hold in
 /// all of them together.
-pub async fn examine(all: &[Access], with_invariants: bool) -> anyhow::Result<Report> {
+pub async fn examine_clusters(
+    all: &[ClusterAccess],
+    with_invariants: bool,
+) -> anyhow::Result<DoctorReport> {
     let mut clusters = Vec::new();
     for access in all {
         clusters.push(Cluster::connect(access).await?);
     }
     let facts = join_all(clusters.iter().map(inspect::collect)).await;
-    let mut examined: Vec<Examined> = clusters
+    let mut examined: Vec<ExaminedClusters> = clusters
         .iter()
         .zip(&facts)
-        .map(|(cluster, facts)| one(cluster, facts))
+        .map(|(cluster, facts)| examined_cluster(cluster, facts))
         .collect();
-    let read: Vec<&Facts> = facts.iter().flatten().collect();
+    let read: Vec<&ClusterFacts> = facts.iter().flatten().collect();
     for (index, first) in read.iter().enumerate() {
         for second in &read[index + 1..] {
-            let findings = decide::between(first, second);
+            let findings = decide::check_cluster_pair(first, second);
             if !findings.is_empty() {
-                examined.push(Examined {
+                examined.push(ExaminedClusters {
                     clusters: vec![first.name.clone(), second.name.clone()],
                     findings,
                 });
@@ -60,27 +67,27 @@ pub async fn examine(all: &[Access], with_invariants: bool) -> anyhow::Result<Re
         }
     }
     if with_invariants {
-        let readable: Vec<(&Cluster, &Facts)> = clusters
+        let readable: Vec<(&Cluster, &ClusterFacts)> = clusters
             .iter()
             .zip(&facts)
             .filter_map(|(cluster, facts)| Some((cluster, facts.as_ref().ok()?)))
             .collect();
-        examined.push(snapshot::examine(&readable).await);
+        examined.push(snapshot::examine_invariants(&readable).await);
     }
-    Ok(Report::new(examined))
+    Ok(DoctorReport::new(examined))
 }
 
-fn one(cluster: &Cluster, facts: &Result<Facts, String>) -> Examined {
+fn examined_cluster(cluster: &Cluster, facts: &Result<ClusterFacts, String>) -> ExaminedClusters {
     match facts {
-        Ok(facts) => Examined {
+        Ok(facts) => ExaminedClusters {
             clusters: vec![facts.name.clone()],
-            findings: decide::decide(facts),
+            findings: decide::check_facts(facts),
         },
         Err(why) => {
             let advice = "check that the cluster is up, and that the kubeconfig belongs to it (`kubectl cluster-info`); nothing else was checked";
-            Examined {
+            ExaminedClusters {
                 clusters: vec![cluster.context.clone()],
-                findings: vec![Finding::fail(Check::ApiServer, why.clone(), advice)],
+                findings: vec![CheckFinding::fail(Check::ApiServer, why.clone(), advice)],
             }
         }
     }

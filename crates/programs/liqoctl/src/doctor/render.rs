@@ -2,27 +2,29 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use super::finding::{Area, Examined, Finding, Report, Summary, Verdict};
-use crate::output::{Paint, plain};
+use super::finding::{
+    Area, CheckFinding, CheckVerdict, DoctorReport, ExaminedClusters, VerdictCounts,
+};
+use crate::output::{Paint, strip_control_characters};
 
 /// Renders the list. Checks that are `Ok` share one line for each area, unless `all` is set.
-pub fn render(report: &Report, all: bool, paint: Paint) -> String {
+pub fn render_report(report: &DoctorReport, all: bool, paint: Paint) -> String {
     let mut out = String::new();
     for examined in &report.examined {
         out.push_str(&paint.strong(&examined.clusters.join(" and ")));
         out.push('\n');
-        for group in groups(examined) {
-            draw(&group, all, paint, &mut out);
+        for group in group_findings(examined) {
+            draw_group(&group, all, paint, &mut out);
         }
         out.push('\n');
     }
-    out.push_str(&sum(report.summary, paint));
+    out.push_str(&summary_line(report.summary, paint));
     out.push('\n');
     out
 }
 
 /// Groups findings by area, and those of peers by peer.
-fn groups(examined: &Examined) -> Vec<(String, Vec<&Finding>)> {
+fn group_findings(examined: &ExaminedClusters) -> Vec<(String, Vec<&CheckFinding>)> {
     let keys: BTreeSet<(Area, Option<&String>)> = examined
         .findings
         .iter()
@@ -31,7 +33,7 @@ fn groups(examined: &Examined) -> Vec<(String, Vec<&Finding>)> {
     let group = |(area, peer): (Area, Option<&String>)| {
         let title = peer.map_or_else(
             || area.title().to_owned(),
-            |peer| format!("peer {}", plain(peer)),
+            |peer| format!("peer {}", strip_control_characters(peer)),
         );
         let of_it = examined
             .findings
@@ -42,15 +44,20 @@ fn groups(examined: &Examined) -> Vec<(String, Vec<&Finding>)> {
     keys.into_iter().map(group).collect()
 }
 
-fn draw((title, findings): &(String, Vec<&Finding>), all: bool, paint: Paint, out: &mut String) {
-    let (well, rest): (Vec<&&Finding>, Vec<&&Finding>) = findings
+fn draw_group(
+    (title, findings): &(String, Vec<&CheckFinding>),
+    all: bool,
+    paint: Paint,
+    out: &mut String,
+) {
+    let (well, rest): (Vec<&&CheckFinding>, Vec<&&CheckFinding>) = findings
         .iter()
-        .partition(|finding| finding.verdict == Verdict::Ok && !all);
+        .partition(|finding| finding.verdict == CheckVerdict::Ok && !all);
     if rest.is_empty() {
         let _ = writeln!(
             out,
             "  {} {title}{}",
-            mark(Verdict::Ok, paint),
+            verdict_mark(CheckVerdict::Ok, paint),
             names(": ", &well, paint)
         );
         return;
@@ -58,7 +65,7 @@ fn draw((title, findings): &(String, Vec<&Finding>), all: bool, paint: Paint, ou
     let _ = writeln!(out, "  {title}");
     // The name of a check that found a fault in one object is not shown as well because of another
     // object.
-    let well: Vec<&&Finding> = well
+    let well: Vec<&&CheckFinding> = well
         .into_iter()
         .filter(|one| rest.iter().all(|other| other.check != one.check))
         .collect();
@@ -66,7 +73,7 @@ fn draw((title, findings): &(String, Vec<&Finding>), all: bool, paint: Paint, ou
         let _ = writeln!(
             out,
             "    {}{}",
-            mark(Verdict::Ok, paint),
+            verdict_mark(CheckVerdict::Ok, paint),
             names(" ", &well, paint)
         );
     }
@@ -81,18 +88,23 @@ fn draw((title, findings): &(String, Vec<&Finding>), all: bool, paint: Paint, ou
         let _ = writeln!(
             out,
             "    {} {}: {}",
-            mark(finding.verdict, paint),
+            verdict_mark(finding.verdict, paint),
             names.join(", "),
-            plain(&finding.what)
+            strip_control_characters(&finding.what)
         );
         if let Some(advice) = &finding.advice {
-            let _ = writeln!(out, "      {} {}", paint.faint("→"), plain(advice));
+            let _ = writeln!(
+                out,
+                "      {} {}",
+                paint.faint("→"),
+                strip_control_characters(advice)
+            );
         }
     }
 }
 
 /// The names of checks that are `Ok`, each once.
-fn names(before: &str, findings: &[&&Finding], paint: Paint) -> String {
+fn names(before: &str, findings: &[&&CheckFinding], paint: Paint) -> String {
     let mut names: Vec<&str> = findings
         .iter()
         .map(|finding| finding.check.name())
@@ -102,18 +114,18 @@ fn names(before: &str, findings: &[&&Finding], paint: Paint) -> String {
 }
 
 /// The sign of a verdict.
-pub fn mark(verdict: Verdict, paint: Paint) -> String {
+pub fn verdict_mark(verdict: CheckVerdict, paint: Paint) -> String {
     match verdict {
-        Verdict::Ok => paint.good("✓"),
-        Verdict::Warn => paint.unsure("!"),
-        Verdict::Fail => paint.bad("✗"),
-        Verdict::Unknown => paint.unsure("?"),
-        Verdict::Skipped => paint.faint("-"),
+        CheckVerdict::Ok => paint.good("✓"),
+        CheckVerdict::Warn => paint.unsure("!"),
+        CheckVerdict::Fail => paint.bad("✗"),
+        CheckVerdict::Unknown => paint.unsure("?"),
+        CheckVerdict::Skipped => paint.faint("-"),
     }
 }
 
-fn sum(summary: Summary, paint: Paint) -> String {
-    let Summary {
+fn summary_line(summary: VerdictCounts, paint: Paint) -> String {
+    let VerdictCounts {
         ok,
         warn,
         fail,
@@ -139,22 +151,24 @@ mod tests {
     use super::*;
     use crate::doctor::Check;
 
-    fn report() -> Report {
+    fn report() -> DoctorReport {
         let findings = vec![
-            Finding::ok(Check::ApiServer, "https://rome answers"),
-            Finding::ok(Check::Manager, "1 of 1 replicas available"),
-            Finding::ok(Check::OwnClock, "0 s apart"),
-            Finding::unknown(Check::KubeProxy, "not seen"),
-            Finding::fail(
+            CheckFinding::ok(Check::ApiServer, "https://rome answers"),
+            CheckFinding::ok(Check::Manager, "1 of 1 replicas available"),
+            CheckFinding::ok(Check::OwnClock, "0 s apart"),
+            CheckFinding::unknown(Check::KubeProxy, "not seen"),
+            CheckFinding::fail(
                 Check::PeerReachable,
                 "Unreachable: \u{1b}[2Jno answer",
                 "open the way",
             )
-            .of("milan"),
-            Finding::skipped(Check::OfferAccepted, "follows from peer-reachable").of("milan"),
-            Finding::skipped(Check::VirtualNodesReady, "follows from peer-reachable").of("milan"),
+            .about_peer("milan"),
+            CheckFinding::skipped(Check::OfferAccepted, "follows from peer-reachable")
+                .about_peer("milan"),
+            CheckFinding::skipped(Check::VirtualNodesReady, "follows from peer-reachable")
+                .about_peer("milan"),
         ];
-        Report::new(vec![Examined {
+        DoctorReport::new(vec![ExaminedClusters {
             clusters: vec!["rome".to_owned()],
             findings,
         }])
@@ -175,21 +189,21 @@ rome
 
 3 ok, 0 to check, 1 failed, 1 unknown, 2 skipped
 ";
-        assert_eq!(render(&report(), false, Paint::off()), expected);
+        assert_eq!(render_report(&report(), false, Paint::off()), expected);
     }
 
     #[test]
     fn a_check_that_failed_once_is_not_shown_as_ok() {
         let findings = vec![
-            Finding::ok(Check::Namespaces, "a: a-rome in milan"),
-            Finding::fail(Check::Namespaces, "b: NoClusterSelected: m", "peer"),
-            Finding::ok(Check::NamespaceWebhook, "all of them"),
+            CheckFinding::ok(Check::Namespaces, "a: a-rome in milan"),
+            CheckFinding::fail(Check::Namespaces, "b: NoClusterSelected: m", "peer"),
+            CheckFinding::ok(Check::NamespaceWebhook, "all of them"),
         ];
-        let report = Report::new(vec![Examined {
+        let report = DoctorReport::new(vec![ExaminedClusters {
             clusters: vec!["rome".to_owned()],
             findings,
         }]);
-        let text = render(&report, false, Paint::off());
+        let text = render_report(&report, false, Paint::off());
         assert!(
             text.contains("    ✓ namespace-webhook\n    ✗ namespaces: b: NoClusterSelected: m\n"),
             "{text}"
@@ -199,7 +213,7 @@ rome
     #[test]
     fn all_of_it_is_shown_if_wanted() {
         assert!(
-            render(&report(), true, Paint::off())
+            render_report(&report(), true, Paint::off())
                 .contains("    ✓ manager: 1 of 1 replicas available\n")
         );
     }

@@ -15,12 +15,12 @@ use kube::{
 use liqo_api::{ForeignCluster, ResourceOffer};
 
 use super::{
-    finding::{Area, Check, Examined, Finding},
-    invariants::{Snapshot, Violation, violations},
+    finding::{Area, Check, CheckFinding, ExaminedClusters},
+    invariants::{ClusterSnapshot, InvariantViolation, find_violations},
 };
 use crate::{
     cluster::Cluster,
-    inspect::{Facts, Read, Reader},
+    inspect::{ClusterFacts, ClusterReader, ReadResult},
 };
 
 /// Between two looks: a cluster at work violates an invariant for less than that.
@@ -31,32 +31,34 @@ const LOOKS: u8 = 3;
 const PAGE: u32 = 500;
 
 /// Judges all clusters together.
-pub async fn examine(clusters: &[(&Cluster, &Facts)]) -> Examined {
+pub async fn examine_invariants(clusters: &[(&Cluster, &ClusterFacts)]) -> ExaminedClusters {
     let names = clusters
         .iter()
         .map(|(_, facts)| facts.name.clone())
         .collect();
-    let findings = match lasting(clusters).await {
-        Ok(found) => findings(&found, clusters.len()),
-        Err(why) => invariants()
-            .map(|check| Finding::unknown(check, why.clone()))
+    let findings = match lasting_violations(clusters).await {
+        Ok(found) => findings_from_violations(&found, clusters.len()),
+        Err(why) => invariant_checks()
+            .map(|check| CheckFinding::unknown(check, why.clone()))
             .collect(),
     };
-    Examined {
+    ExaminedClusters {
         clusters: names,
         findings,
     }
 }
 
 /// The violations that exist at each of several looks.
-async fn lasting(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
-    let mut found = look(clusters).await?;
+async fn lasting_violations(
+    clusters: &[(&Cluster, &ClusterFacts)],
+) -> ReadResult<Vec<InvariantViolation>> {
+    let mut found = current_violations(clusters).await?;
     for _ in 1..LOOKS {
         if found.is_empty() {
             break;
         }
         tokio::time::sleep(BETWEEN_LOOKS).await;
-        let again = look(clusters).await?;
+        let again = current_violations(clusters).await?;
         found.retain(|one| {
             again
                 .iter()
@@ -66,24 +68,26 @@ async fn lasting(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
     Ok(found)
 }
 
-async fn look(clusters: &[(&Cluster, &Facts)]) -> Read<Vec<Violation>> {
+async fn current_violations(
+    clusters: &[(&Cluster, &ClusterFacts)],
+) -> ReadResult<Vec<InvariantViolation>> {
     let snapshots = try_join_all(
         clusters
             .iter()
-            .map(|(cluster, facts)| snapshot(cluster, facts)),
+            .map(|(cluster, facts)| take_snapshot(cluster, facts)),
     )
     .await?;
-    Ok(violations(&snapshots))
+    Ok(find_violations(&snapshots))
 }
 
-async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
+async fn take_snapshot(cluster: &Cluster, facts: &ClusterFacts) -> ReadResult<ClusterSnapshot> {
     let id = facts.liqo.id().ok_or_else(|| {
         format!(
             "Liqo is not installed in {}, or has no identity yet",
             facts.name
         )
     })?;
-    let reader = Reader::new(cluster);
+    let reader = ClusterReader::new(cluster);
     let ahead = facts
         .api_server
         .date
@@ -100,8 +104,8 @@ async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
         ApiResource::erase::<ForeignCluster>(&()),
         ApiResource::erase::<ResourceOffer>(&()),
     ];
-    let lists = try_join_all(kinds.into_iter().map(|kind| list(&reader, kind))).await?;
-    Ok(Snapshot {
+    let lists = try_join_all(kinds.into_iter().map(|kind| list_objects(&reader, kind))).await?;
+    Ok(ClusterSnapshot {
         id: id.clone(),
         name: facts.name.clone(),
         now,
@@ -110,7 +114,10 @@ async fn snapshot(cluster: &Cluster, facts: &Facts) -> Read<Snapshot> {
 }
 
 /// The objects of a kind, in pages, with the name of the kind.
-async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde_json::Value>>)> {
+async fn list_objects(
+    reader: &ClusterReader,
+    kind: ApiResource,
+) -> ReadResult<(String, Vec<Arc<serde_json::Value>>)> {
     let resource = if kind.group.is_empty() {
         kind.plural.clone()
     } else {
@@ -123,7 +130,7 @@ async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde
         ListParams::default().limit(PAGE),
     );
     loop {
-        let page = reader.read(&what, api.list(&parameters)).await?;
+        let page = reader.await_answer(&what, api.list(&parameters)).await?;
         let json = page
             .items
             .into_iter()
@@ -136,7 +143,7 @@ async fn list(reader: &Reader, kind: ApiResource) -> Read<(String, Vec<Arc<serde
     }
 }
 
-fn invariants() -> impl Iterator<Item = Check> {
+fn invariant_checks() -> impl Iterator<Item = Check> {
     Check::ALL
         .iter()
         .copied()
@@ -145,41 +152,41 @@ fn invariants() -> impl Iterator<Item = Check> {
 
 /// A finding for each invariant that holds, and one for each violation. Some invariants are about
 /// two clusters.
-fn findings(found: &[Violation], clusters: usize) -> Vec<Finding> {
+fn findings_from_violations(found: &[InvariantViolation], clusters: usize) -> Vec<CheckFinding> {
     let of_check = |check: Check| {
-        let violated: Vec<Finding> = found
+        let violated: Vec<CheckFinding> = found
             .iter()
             .filter(|one| one.check == check)
-            .map(judged)
+            .map(finding_from_violation)
             .collect();
         let of_one = matches!(check, Check::Leases | Check::Promises);
         match (violated.is_empty(), of_one || clusters > 1) {
             (false, _) => violated,
-            (true, false) => vec![Finding::skipped(
+            (true, false) => vec![CheckFinding::skipped(
                 check,
                 "needs the peers, too: --remote-kubeconfig",
             )],
-            (true, true) => vec![Finding::ok(check, "holds")],
+            (true, true) => vec![CheckFinding::ok(check, "holds")],
         }
     };
-    invariants().flat_map(of_check).collect()
+    invariant_checks().flat_map(of_check).collect()
 }
 
-fn judged(violation: &Violation) -> Finding {
-    let Violation { check, what, .. } = violation;
+fn finding_from_violation(violation: &InvariantViolation) -> CheckFinding {
+    let InvariantViolation { check, what, .. } = violation;
     match check {
         // A policy may promise more on purpose.
-        Check::Promises => Finding::warn(
+        Check::Promises => CheckFinding::warn(
             *check,
             what,
             "fine with overcommitPercentage, fixed amounts or a plugin; otherwise please report it",
         ),
-        Check::Leases => Finding::fail(
+        Check::Leases => CheckFinding::fail(
             *check,
             what,
             "does whoever renews it run, and reach this API server?",
         ),
-        _ => Finding::fail(
+        _ => CheckFinding::fail(
             *check,
             what,
             "if it stays, and no other check fails, please report it with the logs of both managers",
@@ -190,11 +197,11 @@ fn judged(violation: &Violation) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::CheckVerdict;
 
     #[test]
     fn each_violation_is_told_and_each_invariant_that_holds() {
-        let found = |check, what: &str| Violation {
+        let found = |check, what: &str| InvariantViolation {
             check,
             about: what.to_owned(),
             what: what.to_owned(),
@@ -204,31 +211,31 @@ mod tests {
             found(Check::LocalPods, "b"),
             found(Check::Promises, "c"),
         ];
-        let findings = findings(&found, 2);
-        let verdicts: Vec<(Check, Verdict)> = findings
+        let findings = findings_from_violations(&found, 2);
+        let verdicts: Vec<(Check, CheckVerdict)> = findings
             .iter()
             .map(|finding| (finding.check, finding.verdict))
             .collect();
         let expected = [
-            (Check::LocalPods, Verdict::Fail),
-            (Check::LocalPods, Verdict::Fail),
-            (Check::RemotePods, Verdict::Ok),
-            (Check::EndedPeerings, Verdict::Ok),
-            (Check::Leases, Verdict::Ok),
-            (Check::Promises, Verdict::Warn),
+            (Check::LocalPods, CheckVerdict::Fail),
+            (Check::LocalPods, CheckVerdict::Fail),
+            (Check::RemotePods, CheckVerdict::Ok),
+            (Check::EndedPeerings, CheckVerdict::Ok),
+            (Check::Leases, CheckVerdict::Ok),
+            (Check::Promises, CheckVerdict::Warn),
         ];
         assert_eq!(verdicts, expected);
-        let alone = super::findings(&[], 1)
+        let alone = super::findings_from_violations(&[], 1)
             .into_iter()
             .map(|finding| finding.verdict);
         assert_eq!(
             alone.collect::<Vec<_>>(),
             [
-                Verdict::Skipped,
-                Verdict::Skipped,
-                Verdict::Skipped,
-                Verdict::Ok,
-                Verdict::Ok
+                CheckVerdict::Skipped,
+                CheckVerdict::Skipped,
+                CheckVerdict::Skipped,
+                CheckVerdict::Ok,
+                CheckVerdict::Ok
             ]
         );
     }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::CONCURRENCY;
 use crate::{
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     interrupts::{Interrupts, exit_when_interrupted},
 };
 
@@ -41,7 +41,7 @@ const MAX_CONFLICTS: usize = 10;
 
 /// The case in which the nodes are uncordoned again. One that was cordoned before stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Uncordon {
+pub enum UncordonWhen {
     Always,
     /// If the work failed, or the user interrupted it.
     OnFailure,
@@ -49,26 +49,26 @@ pub enum Uncordon {
 
 /// The nodes that the command cordoned, and whether the API server confirmed that. Otherwise it may
 /// happen later.
-type Cordoned = Mutex<BTreeMap<String, bool>>;
+type CordonedNodes = Mutex<BTreeMap<String, bool>>;
 
 /// Cordons nodes and runs `work`, until it is done or the user interrupts it. Then uncordons the
 /// nodes.
 pub async fn with_cordon<T>(
     cluster: &Cluster,
     nodes: &BTreeSet<String>,
-    uncordon: Uncordon,
+    uncordon: UncordonWhen,
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
     let mut interrupts = Interrupts::listen()?;
-    let outcome = run(cluster, nodes, uncordon, work, interrupts.next()).await;
+    let outcome = cordon_while(cluster, nodes, uncordon, work, interrupts.next()).await;
     exit_when_interrupted();
     outcome
 }
 
-async fn run<T>(
+async fn cordon_while<T>(
     cluster: &Cluster,
     nodes: &BTreeSet<String>,
-    uncordon: Uncordon,
+    uncordon: UncordonWhen,
     work: impl Future<Output = anyhow::Result<T>>,
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<T> {
@@ -78,7 +78,7 @@ async fn run<T>(
         std::process::id(),
         Timestamp::now().as_nanosecond()
     );
-    let cordoned = Cordoned::default();
+    let cordoned = CordonedNodes::default();
     let work = Box::pin(async {
         for node in nodes {
             cordon(&api, node, &mark, &cordoned).await?;
@@ -89,7 +89,7 @@ async fn run<T>(
         done = work => done,
         () = interrupted => Err(anyhow!("interrupted")),
     };
-    if outcome.is_ok() && uncordon == Uncordon::OnFailure {
+    if outcome.is_ok() && uncordon == UncordonWhen::OnFailure {
         return outcome;
     }
     // A second Ctrl-C ends this, too.
@@ -121,7 +121,7 @@ async fn cordon(
     api: &Api<Node>,
     node: &str,
     mark: &str,
-    cordoned: &Cordoned,
+    cordoned: &CordonedNodes,
 ) -> anyhow::Result<()> {
     for _ in 0..MAX_CONFLICTS {
         let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else {
@@ -160,7 +160,7 @@ async fn cordon(
 async fn uncordon_all(
     api: &Api<Node>,
     mark: &str,
-    cordoned: &Cordoned,
+    cordoned: &CordonedNodes,
     others: &Mutex<BTreeMap<String, BTreeSet<String>>>,
 ) {
     let begun = Instant::now();
@@ -240,14 +240,14 @@ fn with_mark(node: &Node, mark: &str) -> Option<Value> {
         return None;
     }
     marks.insert(mark);
-    Some(change(node, &marks))
+    Some(marks_patch(node, &marks))
 }
 
 /// The change that removes this mark from a node, and uncordons it if no other one is left; `None`
 /// if the node does not have the mark.
 fn without_mark(node: &Node, mark: &str) -> Option<Value> {
     let mut marks = marks(node);
-    marks.remove(mark).then(|| change(node, &marks))
+    marks.remove(mark).then(|| marks_patch(node, &marks))
 }
 
 /// The commands that keep a node cordoned. The marks on a node that is not cordoned mean nothing: a
@@ -271,7 +271,7 @@ fn is_cordoned(node: &Node) -> bool {
 }
 
 /// Sets the marks, if the node is still as it was read.
-fn change(node: &Node, marks: &BTreeSet<&str>) -> Value {
+fn marks_patch(node: &Node, marks: &BTreeSet<&str>) -> Value {
     let joined = marks.iter().copied().collect::<Vec<_>>().join(",");
     let (annotation, unschedulable) = if marks.is_empty() {
         (Value::Null, Value::Null)
@@ -293,7 +293,7 @@ mod tests {
     use kube::{Client, client::Body};
 
     use super::*;
-    use crate::cluster::Access;
+    use crate::cluster::ClusterAccess;
 
     type Nodes = Arc<Mutex<BTreeMap<String, bool>>>;
 
@@ -371,7 +371,7 @@ mod tests {
         (
             Cluster {
                 client,
-                access: Access::default(),
+                access: ClusterAccess::default(),
                 context: "rome".into(),
                 server: "https://rome".into(),
             },
@@ -386,7 +386,7 @@ mod tests {
         let all: BTreeSet<String> = ["gone", "milan", "turin"].map(str::to_owned).into();
         let cordoned = async { Ok(nodes.lock().values().all(|cordoned| *cordoned)) };
         assert!(
-            with_cordon(&cluster, &all, Uncordon::Always, cordoned)
+            with_cordon(&cluster, &all, UncordonWhen::Always, cordoned)
                 .await
                 .unwrap()
         );
@@ -397,13 +397,13 @@ mod tests {
 
         let failed = async { bail!("timed out") };
         assert!(
-            with_cordon::<()>(&cluster, &all, Uncordon::OnFailure, failed)
+            with_cordon::<()>(&cluster, &all, UncordonWhen::OnFailure, failed)
                 .await
                 .is_err()
         );
         assert_eq!(*nodes.lock(), as_before);
 
-        with_cordon(&cluster, &all, Uncordon::OnFailure, async { Ok(()) })
+        with_cordon(&cluster, &all, UncordonWhen::OnFailure, async { Ok(()) })
             .await
             .unwrap();
         assert!(nodes.lock()["milan"], "the virtual node goes next");
@@ -420,9 +420,10 @@ mod tests {
             std::future::pending().await
         };
         let interrupted = async { interrupted.await.unwrap() };
-        let error = run::<()>(&cluster, &milan, Uncordon::OnFailure, work, interrupted)
-            .await
-            .unwrap_err();
+        let error =
+            cordon_while::<()>(&cluster, &milan, UncordonWhen::OnFailure, work, interrupted)
+                .await
+                .unwrap_err();
         assert_eq!(error.to_string(), "interrupted");
         assert!(!nodes.lock()["milan"]);
     }
@@ -433,10 +434,10 @@ mod tests {
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
         let cordoned = || nodes.lock()["milan"];
         let command = |work| {
-            run(
+            cordon_while(
                 &cluster,
                 &milan,
-                Uncordon::Always,
+                UncordonWhen::Always,
                 work,
                 std::future::pending(),
             )
@@ -466,7 +467,7 @@ mod tests {
     async fn a_cordon_that_takes_effect_after_its_answer_was_lost_is_removed_too() {
         let (cluster, nodes) = server(&[("milan", false)], &[504]);
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
-        with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) })
+        with_cordon(&cluster, &milan, UncordonWhen::Always, async { Ok(()) })
             .await
             .unwrap_err();
         sleep(RETRY_DELAY * 2).await;
@@ -477,7 +478,7 @@ mod tests {
     async fn a_command_says_which_others_keep_the_node_cordoned_after_it() {
         let (cluster, _) = server(&[("milan", false)], &[]);
         let api: Api<Node> = Api::all(cluster.client);
-        let cordoned = Cordoned::default();
+        let cordoned = CordonedNodes::default();
         for mark in ["killed", "ours"] {
             cordon(&api, "milan", mark, &cordoned).await.unwrap();
         }
@@ -542,7 +543,7 @@ mod tests {
     async fn a_cordon_that_is_refused_leaves_nothing_to_uncordon() {
         let (cluster, _) = server(&[("milan", false)], &[403; 99]);
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
-        let error = with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) })
+        let error = with_cordon(&cluster, &milan, UncordonWhen::Always, async { Ok(()) })
             .await
             .unwrap_err();
         assert_eq!(format!("{error:#}"), "cannot cordon Node milan: no");

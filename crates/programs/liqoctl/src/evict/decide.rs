@@ -23,7 +23,7 @@ const MAX_PODS_NAMED: usize = 5;
 
 /// A virtual node, as far as evictions depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VirtualNode {
+pub struct EvictionNode {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     /// The cluster behind it answers.
@@ -34,8 +34,8 @@ pub struct VirtualNode {
     pub largest_pods: LargestPods,
 }
 
-impl VirtualNode {
-    pub fn of(node: &Node) -> Self {
+impl EvictionNode {
+    pub fn from_object(node: &Node) -> Self {
         let conditions = node
             .status
             .iter()
@@ -57,16 +57,20 @@ impl VirtualNode {
                 .spec
                 .as_ref()
                 .is_some_and(|spec| spec.unschedulable == Some(true)),
-            allocatable: allocatable.map(requests::list).unwrap_or_default(),
-            largest_pods: PricedNode::of(&node.name_any(), BTreeMap::new(), node.annotations())
-                .largest_pods,
+            allocatable: allocatable.map(requests::parse_amounts).unwrap_or_default(),
+            largest_pods: PricedNode::from_metadata(
+                &node.name_any(),
+                BTreeMap::new(),
+                node.annotations(),
+            )
+            .largest_pods,
         }
     }
 }
 
 /// A pod that should leave its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaving {
+pub struct PodToEvict {
     pub key: Key,
     pub uid: String,
     pub node: String,
@@ -74,10 +78,10 @@ pub struct Leaving {
     pub ends: bool,
 }
 
-impl Leaving {
+impl PodToEvict {
     /// Returns nothing for a pod that has no node or has ended, that only a finalizer keeps, or
     /// that belongs to its node, as one of a `DaemonSet` does.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn from_pod(pod: &Pod) -> Option<Self> {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
         if is_finished(pod) {
             None
@@ -88,7 +92,8 @@ impl Leaving {
 
     /// The same for an unfinished pod on this node; needs only its metadata.
     pub fn from_node(pod: &impl ResourceExt, node: &str) -> Option<Self> {
-        let belongs_to_node = controller(pod).is_some_and(|owner| has_pods_for_nodes(&owner.kind));
+        let belongs_to_node =
+            controller_of(pod).is_some_and(|owner| has_pods_for_nodes(&owner.kind));
         let is_kept = pod.meta().deletion_grace_period_seconds == Some(0);
         if belongs_to_node || is_kept {
             return None;
@@ -113,7 +118,7 @@ pub fn is_finished(pod: &Pod) -> bool {
 }
 
 /// The controller that creates the pod again.
-pub fn controller(pod: &impl ResourceExt) -> Option<&OwnerReference> {
+pub fn controller_of(pod: &impl ResourceExt) -> Option<&OwnerReference> {
     pod.owner_references()
         .iter()
         .find(|owner| owner.controller == Some(true))
@@ -121,10 +126,10 @@ pub fn controller(pod: &impl ResourceExt) -> Option<&OwnerReference> {
 
 /// The evictions that were not allowed, by the UID of the pod: when, and why.
 #[derive(Debug, Default)]
-pub struct Refused(HashMap<String, (Instant, String)>);
+pub struct RefusedEvictions(HashMap<String, (Instant, String)>);
 
-impl Refused {
-    pub fn note(&mut self, uid: &str, why: String, now: Instant) {
+impl RefusedEvictions {
+    pub fn note_refusal(&mut self, uid: &str, why: String, now: Instant) {
         self.0.insert(uid.to_owned(), (now, why));
     }
 
@@ -134,8 +139,8 @@ impl Refused {
     }
 
     /// The pods whose eviction is requested now.
-    pub fn due(&self, pods: &[Leaving], now: Instant) -> Vec<Leaving> {
-        let waits = |pod: &Leaving| {
+    pub fn due_evictions(&self, pods: &[PodToEvict], now: Instant) -> Vec<PodToEvict> {
+        let waits = |pod: &PodToEvict| {
             self.0
                 .get(&pod.uid)
                 .is_some_and(|(at, _)| now.duration_since(*at) < RETRY_DELAY)
@@ -148,7 +153,7 @@ impl Refused {
 
     /// Describes why the pods that are left are still there:
     /// `1 pod ends; demo/web-2 waits: The disruption budget web needs ...`.
-    pub fn describe(&self, pods: &[Leaving]) -> String {
+    pub fn describe_remaining(&self, pods: &[PodToEvict]) -> String {
         let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let mut ending = 0;
         for pod in pods {
@@ -164,7 +169,7 @@ impl Refused {
         };
         let waiting = waiting.into_iter().map(|(why, pods)| {
             let verb = if pods.len() == 1 { "waits" } else { "wait" };
-            format!("{} {verb}: {why}", named(&pods))
+            format!("{} {verb}: {why}", first_few_names(&pods))
         });
         ending
             .into_iter()
@@ -175,7 +180,7 @@ impl Refused {
 }
 
 /// The first few names, and how many more there are.
-pub fn named<S: AsRef<str>>(names: &[S]) -> String {
+pub fn first_few_names<S: AsRef<str>>(names: &[S]) -> String {
     let first = names
         .iter()
         .take(MAX_PODS_NAMED)
@@ -198,8 +203,8 @@ mod tests {
 
     use super::*;
 
-    fn leaving(name: &str, ends: bool) -> Leaving {
-        Leaving {
+    fn leaving(name: &str, ends: bool) -> PodToEvict {
+        PodToEvict {
             key: Key::new("demo", name),
             uid: name.into(),
             node: "milan".into(),
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn pods_that_have_ended_or_belong_to_their_node_stay() {
-        let leaves = |changes: Value| Leaving::of(&pod(changes)).is_some();
+        let leaves = |changes: Value| PodToEvict::from_pod(&pod(changes)).is_some();
         assert!(
             leaves(json!({}))
                 && leaves(json!({ "metadata.ownerReferences": owned_by("ReplicaSet") }))
@@ -238,33 +243,33 @@ mod tests {
             assert!(!leaves(stays.clone()), "{stays}");
         }
         let ending = json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "metadata.deletionGracePeriodSeconds": 30 });
-        assert!(Leaving::of(&pod(ending)).unwrap().ends);
+        assert!(PodToEvict::from_pod(&pod(ending)).unwrap().ends);
     }
 
     #[test]
     fn an_eviction_that_a_budget_forbids_is_requested_again_later_and_an_ending_pod_is_not_evicted_twice()
      {
-        let (mut refused, now) = (Refused::default(), Instant::now());
+        let (mut refused, now) = (RefusedEvictions::default(), Instant::now());
         let pods = [leaving("a", false), leaving("b", false), leaving("c", true)];
-        let due = |refused: &Refused, now| {
+        let due = |refused: &RefusedEvictions, now| {
             refused
-                .due(&pods, now)
+                .due_evictions(&pods, now)
                 .into_iter()
                 .map(|pod| pod.uid)
                 .collect::<Vec<_>>()
         };
         assert_eq!(due(&refused, now), ["a", "b"]);
-        refused.note("b", "budget".into(), now);
+        refused.note_refusal("b", "budget".into(), now);
         assert_eq!(due(&refused, now), ["a"]);
         assert_eq!(due(&refused, now + RETRY_DELAY), ["a", "b"]);
     }
 
     #[test]
     fn the_text_names_the_budget_and_the_pods_that_it_holds() {
-        let mut refused = Refused::default();
+        let mut refused = RefusedEvictions::default();
         let why = "The disruption budget web needs 1 healthy pods and has 1 currently";
         for name in ["b", "c", "d"] {
-            refused.note(name, why.into(), Instant::now());
+            refused.note_refusal(name, why.into(), Instant::now());
         }
         let pods = [
             leaving("a", true),
@@ -273,16 +278,16 @@ mod tests {
             leaving("d", true),
         ];
         assert_eq!(
-            refused.describe(&pods),
+            refused.describe_remaining(&pods),
             format!("2 pods end; demo/b, demo/c wait: {why}")
         );
-        assert_eq!(refused.describe(&pods[..1]), "1 pod ends");
+        assert_eq!(refused.describe_remaining(&pods[..1]), "1 pod ends");
         assert_eq!(
-            refused.describe(&pods[1..2]),
+            refused.describe_remaining(&pods[1..2]),
             format!("demo/b waits: {why}")
         );
         assert_eq!(
-            named(&["a", "b", "c", "d", "e", "f", "g"]),
+            first_few_names(&["a", "b", "c", "d", "e", "f", "g"]),
             "a, b, c, d, e and 2 more"
         );
     }
@@ -292,7 +297,7 @@ mod tests {
         let node = |reachable: &str, cordoned: bool| {
             let node = json!({ "metadata": { "name": "milan", "labels": { "region": "eu" } }, "spec": { "unschedulable": cordoned },
                 "status": { "conditions": [{ "type": "Ready", "status": "True" }, { "type": "PeerReachable", "status": reachable }] } });
-            VirtualNode::of(&serde_json::from_value(node).unwrap())
+            EvictionNode::from_object(&serde_json::from_value(node).unwrap())
         };
         assert!(node("True", false).answers && !node("False", false).answers);
         assert!(node("True", true).cordoned && !node("True", false).cordoned);

@@ -16,16 +16,16 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::ListParams, core::PartialObjectMeta};
 use liqo_api::labels;
-use liqo_controller_runtime::eviction::{self, Outcome};
+use liqo_controller_runtime::eviction::{self, EvictionOutcome};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
-    progress::Progress,
-    wait::{Poll, give_up, until_every},
+    cluster::{Cluster, ExplainFailure as _},
+    progress::StepProgress,
+    wait::{PollResult, final_error, wait_until_every},
 };
-use decide::{Leaving, Refused, VirtualNode};
+use decide::{EvictionNode, PodToEvict, RefusedEvictions};
 
 /// Evictions that are requested at the same time.
 const CONCURRENCY: usize = 16;
@@ -37,19 +37,19 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// Evicts the pods that `leaving` returns, until it returns none.
-pub async fn evict<F, Fut>(
+pub async fn evict_until_gone<F, Fut>(
     cluster: &Cluster,
     step: &str,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
     leaving: F,
 ) -> anyhow::Result<()>
 where
     F: Fn() -> Fut,
-    Fut: Future<Output = anyhow::Result<Vec<Leaving>>>,
+    Fut: Future<Output = anyhow::Result<Vec<PodToEvict>>>,
 {
-    let refused = Mutex::new(Refused::default());
-    let empty = until_every(
+    let refused = Mutex::new(RefusedEvictions::default());
+    let empty = wait_until_every(
         POLL_INTERVAL,
         "no pod is left there",
         timeout,
@@ -57,22 +57,22 @@ where
         || async {
             let pods = leaving().await?;
             if pods.is_empty() {
-                return Ok(Poll::Done(()));
+                return Ok(PollResult::Done(()));
             }
-            let due = refused.lock().due(&pods, Instant::now());
-            request(cluster, due, &refused).await?;
-            Ok(Poll::NotYet(refused.lock().describe(&pods)))
+            let due = refused.lock().due_evictions(&pods, Instant::now());
+            request_evictions(cluster, due, &refused).await?;
+            Ok(PollResult::NotYet(refused.lock().describe_remaining(&pods)))
         },
     );
-    progress.step(step, empty).await
+    progress.run_step(step, empty).await
 }
 
 /// Requests all these evictions, and notes which were not allowed. If some fail, returns the first
 /// error.
-async fn request(
+async fn request_evictions(
     cluster: &Cluster,
-    pods: Vec<Leaving>,
-    refused: &Mutex<Refused>,
+    pods: Vec<PodToEvict>,
+    refused: &Mutex<RefusedEvictions>,
 ) -> anyhow::Result<()> {
     let requests = pods.into_iter().map(|pod| async move {
         let answer = eviction::evict(&cluster.client, &pod.key, &pod.uid, None).await;
@@ -81,28 +81,30 @@ async fn request(
     let mut requests = futures::stream::iter(requests).buffer_unordered(CONCURRENCY);
     let mut result = Ok(());
     while let Some((pod, answer)) = requests.next().await {
-        result = result.and(note(&pod, answer, refused));
+        result = result.and(note_answer(&pod, answer, refused));
     }
     result
 }
 
 /// Notes the answer to one request.
-fn note(
-    pod: &Leaving,
-    answer: kube::Result<Outcome>,
-    refused: &Mutex<Refused>,
+fn note_answer(
+    pod: &PodToEvict,
+    answer: kube::Result<EvictionOutcome>,
+    refused: &Mutex<RefusedEvictions>,
 ) -> anyhow::Result<()> {
     match answer {
-        Ok(Outcome::Accepted | Outcome::Gone) => refused.lock().clear(&pod.uid),
-        Ok(Outcome::NotAllowed(why)) => refused.lock().note(&pod.uid, why, Instant::now()),
+        Ok(EvictionOutcome::Accepted | EvictionOutcome::Gone) => refused.lock().clear(&pod.uid),
+        Ok(EvictionOutcome::NotAllowed(why)) => {
+            refused.lock().note_refusal(&pod.uid, why, Instant::now())
+        }
         // The API server answers so if more than one budget selects the pod.
         Err(kube::Error::Api(status)) if status.code == 500 => {
             refused
                 .lock()
-                .note(&pod.uid, status.message.clone(), Instant::now());
+                .note_refusal(&pod.uid, status.message.clone(), Instant::now());
         }
         Err(kube::Error::Api(status)) if status.code < 500 => {
-            return Err(give_up(format!(
+            return Err(final_error(format!(
                 "cannot evict pod {}: {}",
                 pod.key, status.message
             )));
@@ -113,7 +115,7 @@ fn note(
 }
 
 /// All virtual nodes.
-pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<VirtualNode>> {
+pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<EvictionNode>> {
     let api: Api<Node> = Api::all(cluster.client.clone());
     let ours =
         ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
@@ -122,7 +124,7 @@ pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<VirtualNode>
         .await
         .doing("list the virtual nodes")?
         .iter()
-        .map(VirtualNode::of)
+        .map(EvictionNode::from_object)
         .collect())
 }
 
@@ -147,7 +149,7 @@ pub async fn pods_on(
     namespace: Option<&str>,
     node: &str,
 ) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    unfinished(
+    unfinished_pods(
         cluster,
         namespace,
         &format!("spec.nodeName={node},{UNFINISHED}"),
@@ -161,7 +163,7 @@ pub async fn pods_in(
     cluster: &Cluster,
     namespace: &str,
 ) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    unfinished(
+    unfinished_pods(
         cluster,
         Some(namespace),
         UNFINISHED,
@@ -170,7 +172,7 @@ pub async fn pods_in(
     .await
 }
 
-async fn unfinished(
+async fn unfinished_pods(
     cluster: &Cluster,
     namespace: Option<&str>,
     fields: &str,
@@ -189,18 +191,18 @@ async fn unfinished(
 }
 
 /// The pods of a namespace, or of all, that should leave these nodes, see [`that_can_end`].
-pub async fn leaving(
+pub async fn pods_to_evict(
     cluster: &Cluster,
     namespace: Option<&str>,
     nodes: &BTreeSet<String>,
-) -> anyhow::Result<Vec<Leaving>> {
+) -> anyhow::Result<Vec<PodToEvict>> {
     let mut found = Vec::new();
     for node in nodes {
         found.extend(
             pods_on(cluster, namespace, node)
                 .await?
                 .iter()
-                .filter_map(|pod| Leaving::from_node(pod, node)),
+                .filter_map(|pod| PodToEvict::from_node(pod, node)),
         );
     }
     that_can_end(cluster, found).await
@@ -210,11 +212,11 @@ pub async fn leaving(
 /// answers again. Those that were not evicted yet remain, because budgets count for them, too.
 pub async fn that_can_end(
     cluster: &Cluster,
-    mut pods: Vec<Leaving>,
-) -> anyhow::Result<Vec<Leaving>> {
+    mut pods: Vec<PodToEvict>,
+) -> anyhow::Result<Vec<PodToEvict>> {
     if pods.iter().any(|pod| pod.ends) {
         let nodes = virtual_nodes(cluster).await?;
-        let is_silent = |pod: &Leaving| {
+        let is_silent = |pod: &PodToEvict| {
             nodes
                 .iter()
                 .any(|node| node.name == pod.node && !node.answers)
@@ -233,7 +235,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::Access;
+    use crate::cluster::ClusterAccess;
 
     fn status(code: u16, message: &str) -> Value {
         let causes = json!([{ "reason": "DisruptionBudget", "message": message }]);
@@ -293,7 +295,7 @@ mod tests {
         (
             Cluster {
                 client,
-                access: Access::default(),
+                access: ClusterAccess::default(),
                 context: "rome".into(),
                 server: "https://rome".into(),
             },
@@ -303,9 +305,13 @@ mod tests {
 
     async fn evicted_from_milan(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
-        evict(cluster, "Evicting", timeout, &Progress::silent(), || {
-            leaving(cluster, Some("demo"), &milan)
-        })
+        evict_until_gone(
+            cluster,
+            "Evicting",
+            timeout,
+            &StepProgress::silent(),
+            || pods_to_evict(cluster, Some("demo"), &milan),
+        )
         .await
     }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 
 /// A container that keeps its pod from being ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct UnreadyContainer {
     pub what: String,
     pub advice: String,
     /// Whether it may pass without anybody's help.
@@ -19,13 +19,13 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// The first container that is not ready, with its state. `kubectl` is how commands for this pod
 /// begin, such as `kubectl -n demo`. Init containers come first: the others wait for them.
-pub(super) fn trouble(
+pub(super) fn unready_container(
     status: &PodStatus,
     kubectl: &str,
     pod: &str,
     is_remote: bool,
-) -> Option<Trouble> {
-    let commands = Commands { kubectl, pod };
+) -> Option<UnreadyContainer> {
+    let commands = KubectlCommands { kubectl, pod };
     let init = status
         .init_container_statuses
         .iter()
@@ -44,7 +44,7 @@ pub(super) fn trouble(
     let of = |certain: bool| {
         let mut found = all
             .iter()
-            .filter_map(|one| of_container(one, &commands, is_remote));
+            .filter_map(|one| check_container(one, &commands, is_remote));
         found.find(|trouble| trouble.may_pass != certain)
     };
     of(true).or_else(|| of(false))
@@ -66,13 +66,13 @@ fn has_succeeded(one: &ContainerStatus) -> bool {
         .is_some_and(|end| end.exit_code == 0)
 }
 
-struct Commands<'a> {
+struct KubectlCommands<'a> {
     kubectl: &'a str,
     pod: &'a str,
 }
 
-impl Commands<'_> {
-    fn describe(&self) -> String {
+impl KubectlCommands<'_> {
+    fn describe_command(&self) -> String {
         format!(
             "`{} describe pod {}` shows its events",
             self.kubectl, self.pod
@@ -80,7 +80,7 @@ impl Commands<'_> {
     }
 
     /// The log of the container that ended: the present one, or the one before it.
-    fn logs(&self, container: &str, previous: bool) -> String {
+    fn logs_command(&self, container: &str, previous: bool) -> String {
         let previous = if previous { " --previous" } else { "" };
         format!(
             "`{} logs {} -c {container}{previous}` shows what it wrote before it ended",
@@ -89,7 +89,11 @@ impl Commands<'_> {
     }
 }
 
-fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> Option<Trouble> {
+fn check_container(
+    one: &ContainerStatus,
+    commands: &KubectlCommands,
+    is_remote: bool,
+) -> Option<UnreadyContainer> {
     let ContainerState {
         running,
         terminated,
@@ -99,10 +103,10 @@ fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> 
         .last_state
         .as_ref()
         .and_then(|state| state.terminated.as_ref());
-    let past = past(one, last);
+    let past = describe_last_end(one, last);
     let name = &one.name;
     let found = |what: String, advice, may_pass| {
-        Some(Trouble {
+        Some(UnreadyContainer {
             what: format!("container {name} {what}{past}"),
             advice,
             may_pass,
@@ -112,24 +116,24 @@ fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> 
         let reason = waiting.reason.as_deref().unwrap_or("no reason");
         let may_pass = STARTING.contains(&reason);
         return found(
-            format!("waits: {}", words(&waiting, reason)),
-            of_waiting(reason, one, last, commands, is_remote),
+            format!("waits: {}", describe_waiting(&waiting, reason)),
+            waiting_advice(reason, one, last, commands, is_remote),
             may_pass,
         );
     }
     if let Some(end) = terminated.filter(|end| end.exit_code != 0) {
         return found(
-            format!("ended: {}", ended(&end)),
-            of_end(&end, name, commands, false),
+            format!("ended: {}", describe_end(&end)),
+            end_advice(&end, name, commands, false),
             false,
         );
     }
     running?;
     let advice = match last {
-        Some(end) => of_end(end, name, commands, true),
+        Some(end) => end_advice(end, name, commands, true),
         None => format!(
             "it has just started, or its startup or readiness probe fails: {}",
-            commands.describe()
+            commands.describe_command()
         ),
     };
     found(
@@ -140,7 +144,7 @@ fn of_container(one: &ContainerStatus, commands: &Commands, is_remote: bool) -> 
 }
 
 /// The last end of the container, and the number of its restarts.
-fn past(one: &ContainerStatus, last: Option<&ContainerStateTerminated>) -> String {
+fn describe_last_end(one: &ContainerStatus, last: Option<&ContainerStateTerminated>) -> String {
     let times = match one.restart_count {
         0 => String::new(),
         1 => "; 1 restart".to_owned(),
@@ -148,12 +152,12 @@ fn past(one: &ContainerStatus, last: Option<&ContainerStateTerminated>) -> Strin
     };
     format!(
         "{}{times}",
-        last.map(|end| format!("; it ended before: {}", ended(end)))
+        last.map(|end| format!("; it ended before: {}", describe_end(end)))
             .unwrap_or_default()
     )
 }
 
-fn ended(end: &ContainerStateTerminated) -> String {
+fn describe_end(end: &ContainerStateTerminated) -> String {
     let message = end.message.as_deref().filter(|message| !message.is_empty());
     let reason = end.reason.as_deref().unwrap_or("no reason");
     let message = message
@@ -162,7 +166,7 @@ fn ended(end: &ContainerStateTerminated) -> String {
     format!("{reason}, exit code {}{message}", end.exit_code)
 }
 
-fn words(waiting: &ContainerStateWaiting, reason: &str) -> String {
+fn describe_waiting(waiting: &ContainerStateWaiting, reason: &str) -> String {
     match waiting
         .message
         .as_deref()
@@ -187,14 +191,14 @@ fn without_pod(message: &str) -> &str {
     }
 }
 
-fn of_waiting(
+fn waiting_advice(
     reason: &str,
     one: &ContainerStatus,
     last: Option<&ContainerStateTerminated>,
-    commands: &Commands,
+    commands: &KubectlCommands,
     is_remote: bool,
 ) -> String {
-    let describe = commands.describe();
+    let describe = commands.describe_command();
     match reason {
         "ErrImagePull"
         | "ImagePullBackOff"
@@ -232,20 +236,23 @@ fn of_waiting(
         ),
         "ContainerCreating" | "PodInitializing" => format!("wait; if it lasts: {describe}"),
         _ => match last {
-            Some(end) => of_end(end, &one.name, commands, true),
+            Some(end) => end_advice(end, &one.name, commands, true),
             None => describe,
         },
     }
 }
 
 /// Advice about a container that ended; `previous`: another one was started since.
-fn of_end(
+fn end_advice(
     end: &ContainerStateTerminated,
     container: &str,
-    commands: &Commands,
+    commands: &KubectlCommands,
     previous: bool,
 ) -> String {
-    let (logs, describe) = (commands.logs(container, previous), commands.describe());
+    let (logs, describe) = (
+        commands.logs_command(container, previous),
+        commands.describe_command(),
+    );
     match (end.reason.as_deref(), end.exit_code) {
         (Some("OOMKilled"), _) => {
             format!(
@@ -278,14 +285,14 @@ mod tests {
 
     use super::*;
 
-    fn found(container: Value, is_remote: bool) -> Option<Trouble> {
+    fn found(container: Value, is_remote: bool) -> Option<UnreadyContainer> {
         let mut status =
             json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0 });
         for (key, value) in container.as_object().unwrap() {
             status[key] = value.clone();
         }
         let status = serde_json::from_value(json!({ "containerStatuses": [status] })).unwrap();
-        trouble(&status, "kubectl -n demo", "web", is_remote)
+        unready_container(&status, "kubectl -n demo", "web", is_remote)
     }
 
     fn waiting(reason: &str, message: &str) -> Value {
@@ -393,7 +400,7 @@ mod tests {
         let one = |name: &str, state: Value| json!({ "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
         let found = |init: Value, main: Value| {
             let status = json!({ "initContainerStatuses": [init], "containerStatuses": [main] });
-            trouble(
+            unready_container(
                 &serde_json::from_value(status).unwrap(),
                 "kubectl",
                 "web",

@@ -8,44 +8,48 @@ use liqo_api::{
     short_on_largest_node,
 };
 use liqo_offloading_rules::{
-    node::priced::{PricedNode, charged},
+    node::priced::{PricedNode, default_charge},
     pod::{
-        added_limits::added,
-        carry::obstacle::obstacle,
-        refusals::{Refusals, RefusedOwner, avoided},
+        added_limits::describe_added_limits,
+        carry::obstacle::pod_obstacle,
+        refusals::{Refusals, RefusedOwner, avoided_message},
     },
 };
 use serde_json::json;
 
 use super::{
-    Explanation, Step, StepName,
-    containers::{self, Trouble},
-    facts::{AtProvider, PodFacts},
+    PodExplanation, PodStep, PodStepName,
+    containers::{self, UnreadyContainer},
+    facts::{PodFacts, ProviderPodFacts},
 };
 use crate::{
-    doctor::{Verdict, advice},
-    inspect::{Read, is_virtual},
-    output::plain,
+    doctor::{CheckVerdict, advice},
+    inspect::{ReadResult, is_virtual},
+    output::strip_control_characters,
     readiness,
 };
 
 /// The steps, and which of them the pod waits for.
-pub fn explain(facts: &PodFacts) -> Explanation {
-    let steps = steps(facts);
+pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
+    let steps = steps_of_pod(facts);
     // A later step is more often the cause of what the local pod shows than the local pod itself.
-    let worst = |verdict: Verdict| {
-        let is = |step: &&Step| step.verdict == verdict;
+    let worst = |verdict: CheckVerdict| {
+        let is = |step: &&PodStep| step.verdict == verdict;
         steps
             .iter()
-            .filter(|step| step.step != StepName::LocalPod)
+            .filter(|step| step.step != PodStepName::LocalPod)
             .find(is)
             .or_else(|| steps.iter().find(is))
     };
-    let waits_for = [Verdict::Fail, Verdict::Warn, Verdict::Unknown]
-        .into_iter()
-        .find_map(worst)
-        .map(|step| step.step);
-    Explanation {
+    let waits_for = [
+        CheckVerdict::Fail,
+        CheckVerdict::Warn,
+        CheckVerdict::Unknown,
+    ]
+    .into_iter()
+    .find_map(worst)
+    .map(|step| step.step);
+    PodExplanation {
         namespace: facts.pod.namespace().unwrap_or_default(),
         pod: facts.pod.name_any(),
         phase: phase(&facts.pod).to_owned(),
@@ -54,43 +58,45 @@ pub fn explain(facts: &PodFacts) -> Explanation {
     }
 }
 
-fn steps(facts: &PodFacts) -> Vec<Step> {
+fn steps_of_pod(facts: &PodFacts) -> Vec<PodStep> {
     let mut steps = vec![local_pod(facts)];
     if facts.node_name().is_none() {
-        steps.push(namespace(facts, None));
-        if let Some(kept) = kept_at_home(facts) {
+        steps.push(namespace_step(facts, None));
+        if let Some(kept) = runs_only_here_step(facts) {
             steps.push(kept);
             return steps;
         }
-        let refusals = refusals(facts);
-        steps.extend(avoids(facts, &refusals, Verdict::Warn));
-        steps.extend(toleration(facts));
-        steps.push(candidates(facts, &refusals));
+        let refusals = refusals_of_owner(facts);
+        steps.extend(refused_providers_step(facts, &refusals, CheckVerdict::Warn));
+        steps.extend(toleration_step(facts));
+        steps.push(candidate_nodes(facts, &refusals));
         return steps;
     }
     steps.push(virtual_node(facts));
     if matches!(&facts.node, Ok(Some(node)) if !is_virtual(node)) {
-        steps.extend(kept_at_home(facts).or_else(|| avoids(facts, &refusals(facts), Verdict::Ok)));
+        steps.extend(runs_only_here_step(facts).or_else(|| {
+            refused_providers_step(facts, &refusals_of_owner(facts), CheckVerdict::Ok)
+        }));
         return steps;
     }
     let provider = facts.provider_id();
-    let peer = provider.as_ref().map(|id| peer(facts, id));
-    steps.extend(peer.as_ref().map(|peer| peering(peer.clone())));
-    steps.extend(peer.and_then(|peer| network(peer.ok()??)));
-    steps.push(namespace(facts, provider.as_ref()));
+    let peer = provider.as_ref().map(|id| peer_with_id(facts, id));
+    steps.extend(peer.as_ref().map(|peer| peering_step(peer.clone())));
+    steps.extend(peer.and_then(|peer| network_step(peer.ok()??)));
+    steps.push(namespace_step(facts, provider.as_ref()));
     if let Some(provider) = &facts.provider {
         steps.push(shadow_pod(facts, provider));
     }
-    steps.extend(conditions(&facts.pod));
+    steps.extend(condition_steps(&facts.pod));
     if let Some(provider) = &facts.provider {
-        steps.push(remote_pod(facts, provider));
-        steps.extend(limits(facts, provider));
+        steps.push(remote_pod_step(facts, provider));
+        steps.extend(limits_step(facts, provider));
     }
     steps
 }
 
-impl Step {
-    fn new(step: StepName, verdict: Verdict, what: impl Into<String>) -> Self {
+impl PodStep {
+    fn new(step: PodStepName, verdict: CheckVerdict, what: impl Into<String>) -> Self {
         Self {
             step,
             verdict,
@@ -99,7 +105,7 @@ impl Step {
         }
     }
 
-    fn advise(self, advice: impl Into<String>) -> Self {
+    fn with_advice(self, advice: impl Into<String>) -> Self {
         Self {
             advice: Some(advice.into()),
             ..self
@@ -124,7 +130,7 @@ fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
 }
 
 /// `Reason: message`, as far as there is any.
-fn words(reason: Option<&str>, message: Option<&str>) -> String {
+fn reason_and_message(reason: Option<&str>, message: Option<&str>) -> String {
     let parts: Vec<&str> = [reason, message]
         .into_iter()
         .flatten()
@@ -137,34 +143,35 @@ fn words(reason: Option<&str>, message: Option<&str>) -> String {
     }
 }
 
-fn local_pod(facts: &PodFacts) -> Step {
-    let (step, pod) = (StepName::LocalPod, &facts.pod);
+fn local_pod(facts: &PodFacts) -> PodStep {
+    let (step, pod) = (PodStepName::LocalPod, &facts.pod);
     let phase = phase(pod);
     let status = pod.status.clone().unwrap_or_default();
     if phase == "Failed" {
-        let why = words(status.reason.as_deref(), status.message.as_deref());
-        return Step::new(step, Verdict::Fail, format!("Failed: {why}"))
-            .advise("a controller replaces it; a single pod has to be created again");
+        let why = reason_and_message(status.reason.as_deref(), status.message.as_deref());
+        return PodStep::new(step, CheckVerdict::Fail, format!("Failed: {why}"))
+            .with_advice("a controller replaces it; a single pod has to be created again");
     }
     if let Some(at) = &pod.metadata.deletion_timestamp {
         let what = format!(
             "it is being deleted; its grace period ends at {}",
             at.0.strftime("%FT%TZ")
         );
-        return Step::new(step, Verdict::Warn, what)
-            .advise("the provider ends its pod first: see the steps below");
+        return PodStep::new(step, CheckVerdict::Warn, what)
+            .with_advice("the provider ends its pod first: see the steps below");
     }
     let Some(node) = facts.node_name() else {
         return match condition(pod, "PodScheduled").filter(|condition| condition.status == "False")
         {
             Some(condition) => {
-                let why = words(condition.reason.as_deref(), condition.message.as_deref());
-                Step::new(step, Verdict::Warn, format!("{phase}, without a node: {why}"))
-                    .advise("the scheduler's message counts the nodes by what does not fit; see the steps below")
+                let why =
+                    reason_and_message(condition.reason.as_deref(), condition.message.as_deref());
+                PodStep::new(step, CheckVerdict::Warn, format!("{phase}, without a node: {why}"))
+                    .with_advice("the scheduler's message counts the nodes by what does not fit; see the steps below")
             }
-            None => Step::new(
+            None => PodStep::new(
                 step,
-                Verdict::Unknown,
+                CheckVerdict::Unknown,
                 format!("{phase}, and the scheduler has not looked for a node yet"),
             ),
         };
@@ -174,74 +181,84 @@ fn local_pod(facts: &PodFacts) -> Step {
     let what = format!("{phase}{ready}, on node {node}");
     let runs_here = matches!(&facts.node, Ok(Some(node)) if !is_virtual(node));
     if !runs_here || is_ready || phase == "Succeeded" {
-        return Step::new(step, Verdict::Ok, what);
+        return PodStep::new(step, CheckVerdict::Ok, what);
     }
-    match trouble(facts, &status, false) {
-        Some(trouble) => not_ready(step, &what, trouble),
-        None => {
-            Step::new(step, Verdict::Unknown, format!("{what}, not Ready")).advise(describe(facts))
-        }
+    match unready_container_of(facts, &status, false) {
+        Some(trouble) => not_ready_step(step, &what, trouble),
+        None => PodStep::new(step, CheckVerdict::Unknown, format!("{what}, not Ready"))
+            .with_advice(describe_command(facts)),
     }
 }
 
 /// The first container of the pod that is not ready; commands name the local pod, also if the
 /// status is that of the remote one.
-fn trouble(facts: &PodFacts, status: &PodStatus, is_remote: bool) -> Option<Trouble> {
-    containers::trouble(status, &kubectl(facts), &facts.pod.name_any(), is_remote)
+fn unready_container_of(
+    facts: &PodFacts,
+    status: &PodStatus,
+    is_remote: bool,
+) -> Option<UnreadyContainer> {
+    containers::unready_container(
+        status,
+        &kubectl_command(facts),
+        &facts.pod.name_any(),
+        is_remote,
+    )
 }
 
-fn not_ready(step: StepName, what: &str, trouble: Trouble) -> Step {
+fn not_ready_step(step: PodStepName, what: &str, trouble: UnreadyContainer) -> PodStep {
     let verdict = if trouble.may_pass {
-        Verdict::Unknown
+        CheckVerdict::Unknown
     } else {
-        Verdict::Warn
+        CheckVerdict::Warn
     };
-    Step::new(step, verdict, format!("{what}: {}", trouble.what)).advise(trouble.advice)
+    PodStep::new(step, verdict, format!("{what}: {}", trouble.what)).with_advice(trouble.advice)
 }
 
-fn kubectl(facts: &PodFacts) -> String {
+fn kubectl_command(facts: &PodFacts) -> String {
     format!("kubectl -n {}", facts.pod.namespace().unwrap_or_default())
 }
 
-fn describe(facts: &PodFacts) -> String {
+fn describe_command(facts: &PodFacts) -> String {
     format!(
         "`{} describe pod {}` shows its events",
-        kubectl(facts),
+        kubectl_command(facts),
         facts.pod.name_any()
     )
 }
 
-fn virtual_node(facts: &PodFacts) -> Step {
-    let step = StepName::VirtualNode;
+fn virtual_node(facts: &PodFacts) -> PodStep {
+    let step = PodStepName::VirtualNode;
     let name = facts.node_name().unwrap_or_default();
     match &facts.node {
-        Err(why) => Step::new(step, Verdict::Unknown, why),
-        Ok(None) => Step::new(
+        Err(why) => PodStep::new(step, CheckVerdict::Unknown, why),
+        Ok(None) => PodStep::new(
             step,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!("Node {name} does not exist any more"),
         )
-        .advise(
+        .with_advice(
             "a controller replaces the pod when Kubernetes has deleted it; otherwise delete it",
         ),
-        Ok(Some(node)) if !is_virtual(node) => Step::new(
+        Ok(Some(node)) if !is_virtual(node) => PodStep::new(
             step,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             format!("Node {name} belongs to this cluster, so the pod is not offloaded"),
         ),
-        Ok(Some(node)) => match state(node) {
-            NodeState::NotReady(why) => Step::new(
+        Ok(Some(node)) => match node_state(node) {
+            NodeState::NotReady(why) => PodStep::new(
                 step,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 format!("Node {name} is not Ready: {why}"),
             )
-            .advise("the peering is the cause: see the next step"),
-            NodeState::Closed(why) => Step::new(
+            .with_advice("the peering is the cause: see the next step"),
+            NodeState::Closed(why) => PodStep::new(
                 step,
-                Verdict::Ok,
+                CheckVerdict::Ok,
                 format!("Node {name} is Ready; {why}, which keeps only new pods away"),
             ),
-            NodeState::Open => Step::new(step, Verdict::Ok, format!("Node {name} is Ready")),
+            NodeState::Open => {
+                PodStep::new(step, CheckVerdict::Ok, format!("Node {name} is Ready"))
+            }
         },
     }
 }
@@ -254,7 +271,7 @@ enum NodeState {
     NotReady(String),
 }
 
-fn state(node: &Node) -> NodeState {
+fn node_state(node: &Node) -> NodeState {
     let conditions = node
         .status
         .as_ref()
@@ -264,7 +281,8 @@ fn state(node: &Node) -> NodeState {
             .into_iter()
             .flatten()
             .find(|condition| condition.type_ == "Ready");
-        let why = ready.map(|ready| words(ready.reason.as_deref(), ready.message.as_deref()));
+        let why = ready
+            .map(|ready| reason_and_message(ready.reason.as_deref(), ready.message.as_deref()));
         return NodeState::NotReady(
             why.unwrap_or_else(|| "there is no condition Ready".to_owned()),
         );
@@ -280,7 +298,7 @@ fn state(node: &Node) -> NodeState {
         .find(|one| one.type_ == pods::NO_NEW_PODS && one.status == "True");
     let why = closed
         .and_then(|closed| closed.message.as_deref())
-        .map(|why| format!(" ({})", plain(why)))
+        .map(|why| format!(" ({})", strip_control_characters(why)))
         .unwrap_or_default();
     let repels =
         |taint: &&Taint| taint.effect != "PreferNoSchedule" && !usual.contains(&taint.key.as_str());
@@ -307,19 +325,23 @@ fn state(node: &Node) -> NodeState {
 
 /// The reason why the pod of an offloaded namespace runs in this cluster only, whatever its
 /// providers allow.
-fn kept_at_home(facts: &PodFacts) -> Option<Step> {
+fn runs_only_here_step(facts: &PodFacts) -> Option<PodStep> {
     facts.remote_offloading()?;
-    let obstacle = obstacle(&serde_json::to_value(&facts.pod).unwrap_or_default())?;
+    let obstacle = pod_obstacle(&serde_json::to_value(&facts.pod).unwrap_or_default())?;
     let what = format!(
         "the pod runs in this cluster only: {}: {obstacle}",
         obstacle.reason
     );
-    Some(Step::new(StepName::Placement, Verdict::Skipped, what))
+    Some(PodStep::new(
+        PodStepName::Placement,
+        CheckVerdict::Skipped,
+        what,
+    ))
 }
 
 /// The providers that refused another pod of the same owner. Where pods may run only at providers,
 /// that keeps none away from them.
-fn refusals(facts: &PodFacts) -> Vec<RefusedOwner> {
+fn refusals_of_owner(facts: &PodFacts) -> Vec<RefusedOwner> {
     let avoids = |one: &&NamespaceOffloading| {
         one.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote
     };
@@ -333,13 +355,17 @@ fn refusals(facts: &PodFacts) -> Vec<RefusedOwner> {
             .map(String::as_str),
     );
     let pod = serde_json::to_value(&facts.pod).unwrap_or_default();
-    all.of_pod(&pod, facts.read_at)
+    all.refusals_of_pod(&pod, facts.read_at)
         .into_iter()
         .cloned()
         .collect()
 }
 
-fn avoids(facts: &PodFacts, refusals: &[RefusedOwner], verdict: Verdict) -> Option<Step> {
+fn refused_providers_step(
+    facts: &PodFacts,
+    refusals: &[RefusedOwner],
+    verdict: CheckVerdict,
+) -> Option<PodStep> {
     if refusals.is_empty() {
         return None;
     }
@@ -347,26 +373,26 @@ fn avoids(facts: &PodFacts, refusals: &[RefusedOwner], verdict: Verdict) -> Opti
         facts.pod.namespace().unwrap_or_default(),
         annotations::REFUSED_PODS,
     );
-    let step = Step::new(
-        StepName::Placement,
+    let step = PodStep::new(
+        PodStepName::Placement,
         verdict,
-        avoided(&refusals.iter().collect::<Vec<_>>()),
+        avoided_message(&refusals.iter().collect::<Vec<_>>()),
     );
-    Some(step.advise(format!(
+    Some(step.with_advice(format!(
         "to try earlier: `kubectl -n {namespace} annotate namespaceoffloading offloading {annotation}-`, and delete the pod"
     )))
 }
 
 /// The virtual nodes that a pod without a node could get.
-fn candidates(facts: &PodFacts, refusals: &[RefusedOwner]) -> Step {
-    let step = StepName::VirtualNode;
+fn candidate_nodes(facts: &PodFacts, refusals: &[RefusedOwner]) -> PodStep {
+    let step = PodStepName::VirtualNode;
     let nodes = match &facts.virtual_nodes {
         Ok(nodes) => nodes,
-        Err(why) => return Step::new(step, Verdict::Unknown, why),
+        Err(why) => return PodStep::new(step, CheckVerdict::Unknown, why),
     };
     let shown: Vec<(bool, String)> = nodes
         .iter()
-        .map(|node| candidate(node, facts, refusals))
+        .map(|node| judge_candidate(node, facts, refusals))
         .collect();
     let what = shown
         .iter()
@@ -374,17 +400,17 @@ fn candidates(facts: &PodFacts, refusals: &[RefusedOwner]) -> Step {
         .collect::<Vec<_>>()
         .join("; ");
     if nodes.is_empty() {
-        return Step::new(step, Verdict::Warn, "there is no virtual node")
-            .advise("`liqoctl peer` borrows from another cluster");
+        return PodStep::new(step, CheckVerdict::Warn, "there is no virtual node")
+            .with_advice("`liqoctl peer` borrows from another cluster");
     }
     if shown.iter().any(|(takes, _)| *takes) {
-        return Step::new(step, Verdict::Ok, what);
+        return PodStep::new(step, CheckVerdict::Ok, what);
     }
-    Step::new(step, Verdict::Warn, what)
-        .advise("`liqoctl status` shows the peering behind each node; `kubectl uncordon` opens a cordoned node")
+    PodStep::new(step, CheckVerdict::Warn, what)
+        .with_advice("`liqoctl status` shows the peering behind each node; `kubectl uncordon` opens a cordoned node")
 }
 
-fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool, String) {
+fn judge_candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool, String) {
     let name = node.name_any();
     let id: Option<ClusterId> = node
         .labels()
@@ -396,7 +422,7 @@ fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool,
             .is_some_and(|remote| remote.ready)
     });
     let has_refused = id.is_some_and(|id| refusals.iter().any(|one| one.cluster_id == id));
-    match state(node) {
+    match node_state(node) {
         NodeState::NotReady(why) => (false, format!("{name} is not Ready: {why}")),
         NodeState::Closed(why) => (false, format!("{name} is Ready, but {why}")),
         NodeState::Open if !has_namespace => (
@@ -407,7 +433,7 @@ fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool,
             false,
             format!("{name} is Ready, but its cluster refused a pod with this template"),
         ),
-        NodeState::Open => match without_room(node, &facts.pod) {
+        NodeState::Open => match reason_without_room(node, &facts.pod) {
             Some(short) => (false, format!("{name} is Ready, but {short}")),
             None => (true, format!("{name} is Ready and takes pods")),
         },
@@ -415,17 +441,18 @@ fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool,
 }
 
 /// The reason why a virtual node never has room for the pod, or why no node behind it has now.
-fn without_room(node: &Node, pod: &Pod) -> Option<String> {
-    let amounts = charged(pod.spec.clone()?);
-    let offered = requests::list(node.status.as_ref()?.allocatable.as_ref()?);
+fn reason_without_room(node: &Node, pod: &Pod) -> Option<String> {
+    let amounts = default_charge(pod.spec.clone()?);
+    let offered = requests::parse_amounts(node.status.as_ref()?.allocatable.as_ref()?);
     if let Err(short) = amounts.fits_in(&offered) {
         let short: Vec<String> = short.iter().map(ToString::to_string).collect();
         return Some(format!("offers too little: {}", short.join(", ")));
     }
-    let short = PricedNode::of(&node.name_any(), node.labels().clone(), node.annotations())
-        .largest_pods
-        .may_take(&amounts)
-        .err()?;
+    let short =
+        PricedNode::from_metadata(&node.name_any(), node.labels().clone(), node.annotations())
+            .largest_pods
+            .may_have_room(&amounts)
+            .err()?;
     Some(format!(
         "no node there has room for the pod: {}",
         short_on_largest_node(&short)
@@ -433,7 +460,7 @@ fn without_room(node: &Node, pod: &Pod) -> Option<String> {
 }
 
 /// Whether a pod of an offloaded namespace may go to virtual nodes at all.
-fn toleration(facts: &PodFacts) -> Option<Step> {
+fn toleration_step(facts: &PodFacts) -> Option<PodStep> {
     facts.remote_offloading()?;
     let tolerations = facts
         .pod
@@ -448,185 +475,201 @@ fn toleration(facts: &PodFacts) -> Option<Step> {
             _ => one.operator.as_deref() == Some("Exists"),
         });
     Some(if tolerates {
-        Step::new(
-            StepName::Toleration,
-            Verdict::Ok,
+        PodStep::new(
+            PodStepName::Toleration,
+            CheckVerdict::Ok,
             "the pod tolerates virtual nodes",
         )
     } else {
         let what = "the pod does not tolerate virtual nodes: it was created before the namespace was offloaded, or while the admission webhook did not answer";
-        Step::new(StepName::Toleration, Verdict::Fail, what)
-            .advise("delete the pod, so that its controller creates it again; `liqoctl doctor` checks the webhook")
+        PodStep::new(PodStepName::Toleration, CheckVerdict::Fail, what)
+            .with_advice("delete the pod, so that its controller creates it again; `liqoctl doctor` checks the webhook")
     })
 }
 
-fn peer<'a>(facts: &'a PodFacts, id: &ClusterId) -> Read<Option<&'a ForeignCluster>> {
+fn peer_with_id<'a>(facts: &'a PodFacts, id: &ClusterId) -> ReadResult<Option<&'a ForeignCluster>> {
     let peers = facts.peers.as_ref().map_err(Clone::clone)?;
     Ok(peers.iter().find(|peer| peer.spec.cluster_id == *id))
 }
 
 /// The links of borrowing. The first one that does not work is the cause of the others.
-fn peering(peer: Read<Option<&ForeignCluster>>) -> Step {
-    let step = StepName::Peering;
+fn peering_step(peer: ReadResult<Option<&ForeignCluster>>) -> PodStep {
+    let step = PodStepName::Peering;
     let peer = match peer {
-        Err(why) => return Step::new(step, Verdict::Unknown, why),
+        Err(why) => return PodStep::new(step, CheckVerdict::Unknown, why),
         Ok(None) => {
-            return Step::new(
+            return PodStep::new(
                 step,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 "there is no ForeignCluster for the node's cluster",
             )
-            .advise("the peering ended: a controller replaces the pod when the node is gone");
+            .with_advice("the peering ended: a controller replaces the pod when the node is gone");
         }
         Ok(Some(peer)) => peer,
     };
     let name = peer.name_any();
     if peer.metadata.deletion_timestamp.is_some() {
-        return Step::new(
+        return PodStep::new(
             step,
-            Verdict::Warn,
+            CheckVerdict::Warn,
             format!("the peering with {name} is ending, and the pod with it"),
         );
     }
-    link(step, &name, &links::BORROWING, peer)
-        .unwrap_or_else(|| Step::new(step, Verdict::Ok, format!("every link to {name} works")))
+    broken_link_step(step, &name, &links::BORROWING, peer).unwrap_or_else(|| {
+        PodStep::new(
+            step,
+            CheckVerdict::Ok,
+            format!("every link to {name} works"),
+        )
+    })
 }
 
 /// The network to the peer, if there should be one.
-fn network(peer: &ForeignCluster) -> Option<Step> {
+fn network_step(peer: &ForeignCluster) -> Option<PodStep> {
     peer.condition(links::NETWORK_AGREED)?;
-    let (step, name) = (StepName::Network, peer.name_any());
-    Some(match link(step, &name, &links::NETWORK, peer) {
+    let (step, name) = (PodStepName::Network, peer.name_any());
+    Some(match broken_link_step(step, &name, &links::NETWORK, peer) {
         // The pod runs without it.
-        Some(broken) => Step {
-            verdict: Verdict::Warn,
+        Some(broken) => PodStep {
+            verdict: CheckVerdict::Warn,
             ..broken
         },
-        None => Step::new(
+        None => PodStep::new(
             step,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             format!("the tunnel to {name} is connected"),
         ),
     })
 }
 
 /// The first link that does not work.
-fn link(step: StepName, name: &str, chain: &[&str], peer: &ForeignCluster) -> Option<Step> {
+fn broken_link_step(
+    step: PodStepName,
+    name: &str,
+    chain: &[&str],
+    peer: &ForeignCluster,
+) -> Option<PodStep> {
     let holds = |kind: &&&str| {
         peer.condition(kind)
             .is_none_or(|condition| condition.status != "True")
     };
     let kind = chain.iter().find(holds)?;
     let Some(condition) = peer.condition(kind) else {
-        return Some(Step::new(
+        return Some(PodStep::new(
             step,
-            Verdict::Unknown,
+            CheckVerdict::Unknown,
             format!("{name}: {kind}: there is no condition yet"),
         ));
     };
     let verdict = if condition.status == "False" {
-        Verdict::Fail
+        CheckVerdict::Fail
     } else {
-        Verdict::Unknown
+        CheckVerdict::Unknown
     };
     let what = format!(
         "{name}: {kind}: {}",
-        words(Some(&condition.reason), Some(&condition.message))
+        reason_and_message(Some(&condition.reason), Some(&condition.message))
     );
-    Some(Step {
-        advice: advice::of_link(kind, &condition.reason, peer),
-        ..Step::new(step, verdict, what)
+    Some(PodStep {
+        advice: advice::advice_for_link(kind, &condition.reason, peer),
+        ..PodStep::new(step, verdict, what)
     })
 }
 
 /// Whether the pod's namespace is offloaded and, for a pod on a virtual node, whether it exists at
 /// that provider.
-fn namespace(facts: &PodFacts, provider: Option<&ClusterId>) -> Step {
-    let step = StepName::Namespace;
+fn namespace_step(facts: &PodFacts, provider: Option<&ClusterId>) -> PodStep {
+    let step = PodStepName::Namespace;
     let name = facts.pod.namespace().unwrap_or_default();
     let offloading = match &facts.offloading {
-        Err(why) => return Step::new(step, Verdict::Unknown, why),
+        Err(why) => return PodStep::new(step, CheckVerdict::Unknown, why),
         Ok(None) if facts.node_name().is_none() => {
-            return Step::new(
+            return PodStep::new(
                 step,
-                Verdict::Skipped,
+                CheckVerdict::Skipped,
                 format!("{name} is not offloaded: its pods stay in this cluster"),
             )
-            .advise(format!(
+            .with_advice(format!(
                 "`liqoctl offload namespace {name}` lets new pods run in other clusters"
             ));
         }
         Ok(None) => {
-            return Step::new(step, Verdict::Fail, format!("{name} is not offloaded")).advise(
-                format!("`liqoctl offload namespace {name}`, or keep the pod off virtual nodes"),
-            );
+            return PodStep::new(step, CheckVerdict::Fail, format!("{name} is not offloaded"))
+                .with_advice(format!(
+                    "`liqoctl offload namespace {name}`, or keep the pod off virtual nodes"
+                ));
         }
         Ok(Some(offloading)) => offloading,
     };
     let strategy = offloading.spec.pod_offloading_strategy;
     if strategy == PodOffloadingStrategy::Local {
         let verdict = if facts.node_name().is_some() {
-            Verdict::Warn
+            CheckVerdict::Warn
         } else {
-            Verdict::Skipped
+            CheckVerdict::Skipped
         };
-        return Step::new(
+        return PodStep::new(
             step,
             verdict,
             format!("{name} is offloaded with the strategy Local: new pods stay in this cluster"),
         );
     }
     match provider {
-        Some(provider) => at(step, &name, offloading, facts.remote_namespace(provider)),
-        None => in_general(step, &name, offloading),
+        Some(provider) => {
+            namespace_at_provider(step, &name, offloading, facts.remote_namespace(provider))
+        }
+        None => offloading_step(step, &name, offloading),
     }
 }
 
-fn at(
-    step: StepName,
+fn namespace_at_provider(
+    step: PodStepName,
     name: &str,
     offloading: &NamespaceOffloading,
     remote: Option<&RemoteNamespace>,
-) -> Step {
+) -> PodStep {
     let strategy = offloading.spec.pod_offloading_strategy;
     match remote {
-        None => Step::new(step, Verdict::Fail, format!("{name} is offloaded ({strategy:?}), but not to the node's cluster"))
-            .advise("the clusterSelector of its NamespaceOffloading does not select that cluster, or not yet"),
+        None => PodStep::new(step, CheckVerdict::Fail, format!("{name} is offloaded ({strategy:?}), but not to the node's cluster"))
+            .with_advice("the clusterSelector of its NamespaceOffloading does not select that cluster, or not yet"),
         Some(remote) if remote.ready => {
-            Step::new(step, Verdict::Ok, format!("{name} is {} in {} ({strategy:?})", remote.namespace, remote.cluster_name))
+            PodStep::new(step, CheckVerdict::Ok, format!("{name} is {} in {} ({strategy:?})", remote.namespace, remote.cluster_name))
         }
         Some(remote) => {
             let why = remote.message.as_deref().unwrap_or("it is being created");
-            Step::new(step, Verdict::Fail, format!("{name} is not ready in {}: {why}", remote.cluster_name))
-                .advise(advice::of_namespace(ready(offloading).map_or("", |(_, reason, _)| reason)))
+            PodStep::new(step, CheckVerdict::Fail, format!("{name} is not ready in {}: {why}", remote.cluster_name))
+                .with_advice(advice::namespace_advice(ready_condition(offloading).map_or("", |(_, reason, _)| reason)))
         }
     }
 }
 
-fn in_general(step: StepName, name: &str, offloading: &NamespaceOffloading) -> Step {
+fn offloading_step(step: PodStepName, name: &str, offloading: &NamespaceOffloading) -> PodStep {
     let strategy = offloading.spec.pod_offloading_strategy;
-    match ready(offloading) {
-        Some(("True", ..)) => Step::new(
+    match ready_condition(offloading) {
+        Some(("True", ..)) => PodStep::new(
             step,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             format!("{name} is offloaded ({strategy:?})"),
         ),
-        Some((_, reason, message)) => Step::new(
+        Some((_, reason, message)) => PodStep::new(
             step,
-            Verdict::Fail,
-            format!("{name}: {}", words(Some(reason), Some(message))),
+            CheckVerdict::Fail,
+            format!(
+                "{name}: {}",
+                reason_and_message(Some(reason), Some(message))
+            ),
         )
-        .advise(advice::of_namespace(reason)),
-        None => Step::new(
+        .with_advice(advice::namespace_advice(reason)),
+        None => PodStep::new(
             step,
-            Verdict::Unknown,
+            CheckVerdict::Unknown,
             format!("{name}: there is no condition yet"),
         ),
     }
 }
 
 /// Status, reason and message of the condition Ready.
-fn ready(offloading: &NamespaceOffloading) -> Option<(&str, &str, &str)> {
+fn ready_condition(offloading: &NamespaceOffloading) -> Option<(&str, &str, &str)> {
     let ready = offloading
         .status
         .as_ref()?
@@ -640,20 +683,20 @@ fn ready(offloading: &NamespaceOffloading) -> Option<(&str, &str, &str)> {
     ))
 }
 
-fn shadow_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
-    let step = StepName::ShadowPod;
+fn shadow_pod(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
+    let step = PodStepName::ShadowPod;
     let shadow: &ShadowPod = match &provider.shadow_pod {
-        Err(why) => return Step::new(step, Verdict::Unknown, why),
+        Err(why) => return PodStep::new(step, CheckVerdict::Unknown, why),
         Ok(None) if matches!(phase(&facts.pod), "Succeeded" | "Failed") => {
-            return Step::new(
+            return PodStep::new(
                 step,
-                Verdict::Skipped,
+                CheckVerdict::Skipped,
                 "there is none any more: the pod has ended",
             );
         }
         Ok(None) => {
-            return Step::new(step, Verdict::Warn, "the provider has none: the pod is not sent, or is gone there")
-                .advise("the earlier steps and the conditions say why; the manager sends it when they allow it");
+            return PodStep::new(step, CheckVerdict::Warn, "the provider has none: the pod is not sent, or is gone there")
+                .with_advice("the earlier steps and the conditions say why; the manager sends it when they allow it");
         }
         Ok(Some(shadow)) => shadow,
     };
@@ -661,24 +704,28 @@ fn shadow_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
     let reason = status.reason.as_deref();
     let said = match (reason, status.message.as_deref()) {
         (None, None) => format!("{:?}", status.phase),
-        (reason, message) => format!("{:?}: {}", status.phase, words(reason, message)),
+        (reason, message) => format!(
+            "{:?}: {}",
+            status.phase,
+            reason_and_message(reason, message)
+        ),
     };
     match status.phase {
-        ShadowPodPhase::Created | ShadowPodPhase::Succeeded | ShadowPodPhase::Failed => Step::new(step, Verdict::Ok, said),
-        ShadowPodPhase::Pending => Step::new(step, Verdict::Warn, said)
-            .advise(reason.map_or("the provider has not handled it yet: is its manager alive?", advice::of_refusal)),
+        ShadowPodPhase::Created | ShadowPodPhase::Succeeded | ShadowPodPhase::Failed => PodStep::new(step, CheckVerdict::Ok, said),
+        ShadowPodPhase::Pending => PodStep::new(step, CheckVerdict::Warn, said)
+            .with_advice(reason.map_or("the provider has not handled it yet: is its manager alive?", advice::refused_pod_advice)),
         ShadowPodPhase::Refused => {
-            Step::new(step, Verdict::Fail, said).advise(advice::of_refusal(reason.unwrap_or(OffloadedReason::Refused.as_str())))
+            PodStep::new(step, CheckVerdict::Fail, said).with_advice(advice::refused_pod_advice(reason.unwrap_or(OffloadedReason::Refused.as_str())))
         }
-        ShadowPodPhase::Lost => Step::new(step, Verdict::Fail, said)
-            .advise("the remote pod is gone, and must not run twice: a controller replaces it, otherwise create it again"),
+        ShadowPodPhase::Lost => PodStep::new(step, CheckVerdict::Fail, said)
+            .with_advice("the remote pod is gone, and must not run twice: a controller replaces it, otherwise create it again"),
     }
 }
 
 /// The conditions that this cluster wrote on the local pod about the remote one. A pod that was
 /// accepted at once has none.
-fn conditions(pod: &Pod) -> Vec<Step> {
-    let step = StepName::Conditions;
+fn condition_steps(pod: &Pod) -> Vec<PodStep> {
+    let step = PodStepName::Conditions;
     let mut steps = Vec::new();
     if let Some(offloaded) = condition(pod, pods::OFFLOADED) {
         let reason = offloaded.reason.as_deref().unwrap_or_default();
@@ -686,27 +733,30 @@ fn conditions(pod: &Pod) -> Vec<Step> {
             "{} is {}: {}",
             pods::OFFLOADED,
             offloaded.status,
-            words(Some(reason), offloaded.message.as_deref())
+            reason_and_message(Some(reason), offloaded.message.as_deref())
         );
         steps.push(match offloaded.status.as_str() {
-            "False" => Step::new(step, Verdict::Fail, what).advise(advice::of_refusal(reason)),
+            "False" => PodStep::new(step, CheckVerdict::Fail, what)
+                .with_advice(advice::refused_pod_advice(reason)),
             "True" if pods::INCOMPLETE.contains(&reason) => {
-                Step::new(step, Verdict::Warn, what).advise(advice::of_incomplete(reason))
+                PodStep::new(step, CheckVerdict::Warn, what)
+                    .with_advice(advice::incomplete_pod_advice(reason))
             }
-            "True" => Step::new(step, Verdict::Ok, what),
-            _ => Step::new(step, Verdict::Warn, what).advise(advice::of_refusal(reason)),
+            "True" => PodStep::new(step, CheckVerdict::Ok, what),
+            _ => PodStep::new(step, CheckVerdict::Warn, what)
+                .with_advice(advice::refused_pod_advice(reason)),
         });
     }
     if let Some(unplaced) =
         condition(pod, pods::REMOTE_SCHEDULED).filter(|condition| condition.status == "False")
     {
-        let why = words(unplaced.reason.as_deref(), unplaced.message.as_deref());
-        let step = Step::new(
+        let why = reason_and_message(unplaced.reason.as_deref(), unplaced.message.as_deref());
+        let step = PodStep::new(
             step,
-            Verdict::Warn,
+            CheckVerdict::Warn,
             format!("{} is False: {why}", pods::REMOTE_SCHEDULED),
         );
-        steps.push(step.advise(advice::UNPLACED));
+        steps.push(step.with_advice(advice::UNPLACED));
     }
     steps
 }
@@ -719,12 +769,14 @@ fn not_ready_because(status: &PodStatus) -> Option<String> {
         .flatten()
         .find(|condition| condition.type_ == "Ready")?;
     let (reason, message) = (ready.reason.as_deref(), ready.message.as_deref());
-    reason.or(message).map(|_| words(reason, message))
+    reason
+        .or(message)
+        .map(|_| reason_and_message(reason, message))
 }
 
 /// The pod's node at its provider. A broker does not name the clusters behind it, and the
 /// provider's pool may have nodes of both kinds.
-fn node_there(spec: &PodSpec) -> Option<String> {
+fn node_at_provider(spec: &PodSpec) -> Option<String> {
     let node = spec.node_name.as_deref()?;
     let is_lent_on = spec
         .tolerations
@@ -739,7 +791,7 @@ fn node_there(spec: &PodSpec) -> Option<String> {
 }
 
 /// The limits that the provider adds to the pod.
-fn limits(facts: &PodFacts, provider: &AtProvider) -> Option<Step> {
+fn limits_step(facts: &PodFacts, provider: &ProviderPodFacts) -> Option<PodStep> {
     let spec = provider.remote_pod.as_ref().ok()?.as_ref()?.spec.as_ref()?;
     let theirs = json!(
         [
@@ -748,13 +800,13 @@ fn limits(facts: &PodFacts, provider: &AtProvider) -> Option<Step> {
         ]
         .concat()
     );
-    let added = added(&json!(facts.pod), theirs.as_array()?)?;
+    let added = describe_added_limits(&json!(facts.pod), theirs.as_array()?)?;
     let more = "set a limit of its own where a container needs more";
-    Some(Step::new(StepName::Limits, Verdict::Ok, added).advise(more))
+    Some(PodStep::new(PodStepName::Limits, CheckVerdict::Ok, added).with_advice(more))
 }
 
-fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
-    let step = StepName::RemotePod;
+fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
+    let step = PodStepName::RemotePod;
     let reported = || {
         let status = provider
             .shadow_pod
@@ -768,15 +820,18 @@ fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
         serde_json::from_value::<PodStatus>(status).ok()
     };
     let (status, node) = match &provider.remote_pod {
-        Ok(Some(pod)) => (pod.status.clone(), pod.spec.as_ref().and_then(node_there)),
+        Ok(Some(pod)) => (
+            pod.status.clone(),
+            pod.spec.as_ref().and_then(node_at_provider),
+        ),
         Ok(None) => (reported(), None),
         Err(why) => match reported() {
             Some(status) => (Some(status), None),
-            None => return Step::new(step, Verdict::Unknown, why),
+            None => return PodStep::new(step, CheckVerdict::Unknown, why),
         },
     };
     let Some(status) = status else {
-        return Step::new(step, Verdict::Skipped, "there is none");
+        return PodStep::new(step, CheckVerdict::Skipped, "there is none");
     };
     let on = node.unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or("Pending");
@@ -786,32 +841,37 @@ fn remote_pod(facts: &PodFacts, provider: &AtProvider) -> Step {
         .flatten()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     match phase {
-        "Succeeded" => Step::new(step, Verdict::Ok, format!("{phase}{on}")),
-        "Failed" => Step::new(
+        "Succeeded" => PodStep::new(step, CheckVerdict::Ok, format!("{phase}{on}")),
+        "Failed" => PodStep::new(
             step,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!(
                 "Failed{on}: {}",
-                words(status.reason.as_deref(), status.message.as_deref())
+                reason_and_message(status.reason.as_deref(), status.message.as_deref())
             ),
         ),
-        _ if is_ready => Step::new(step, Verdict::Ok, format!("{phase}, Ready{on}")),
-        _ => match (trouble(facts, &status, true), readiness::obstacle(&status)) {
-            (Some(trouble), _) => not_ready(step, &format!("{phase}, not Ready{on}"), trouble),
-            (None, Some(unscheduled)) => {
-                Step::new(step, Verdict::Warn, format!("{phase}{on}: {unscheduled}"))
-                    .advise(advice::UNPLACED)
-            }
+        _ if is_ready => PodStep::new(step, CheckVerdict::Ok, format!("{phase}, Ready{on}")),
+        _ => match (
+            unready_container_of(facts, &status, true),
+            readiness::why_pod_not_ready(&status),
+        ) {
+            (Some(trouble), _) => not_ready_step(step, &format!("{phase}, not Ready{on}"), trouble),
+            (None, Some(unscheduled)) => PodStep::new(
+                step,
+                CheckVerdict::Warn,
+                format!("{phase}{on}: {unscheduled}"),
+            )
+            .with_advice(advice::UNPLACED),
             (None, None) => {
                 let why = not_ready_because(&status)
                     .map(|why| format!(": {why}"))
                     .unwrap_or_default();
-                Step::new(
+                PodStep::new(
                     step,
-                    Verdict::Unknown,
+                    CheckVerdict::Unknown,
                     format!("{phase}, not Ready{on}{why}"),
                 )
-                .advise(describe(facts))
+                .with_advice(describe_command(facts))
             }
         },
     }

@@ -15,17 +15,17 @@ use liqo_controller_runtime::{
 };
 use liqo_offloading_rules::pod::{
     home_text::with_home_names,
-    references::{References, refs},
+    references::{PodReferences, referenced_objects},
 };
 use liqo_peering::{
     credential::{self, CREDENTIAL_SECRET},
-    transport::{self, Token},
+    transport::{self, BearerToken},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     cluster::Cluster,
-    inspect::{Read, Reader},
+    inspect::{ClusterReader, ReadResult},
 };
 
 /// The objects that were read. An object that could not be read is an error text instead.
@@ -33,21 +33,21 @@ use crate::{
 pub struct PodFacts {
     pub pod: Pod,
     /// The node of the pod; nothing if it has none, or if that node does not exist.
-    pub node: Read<Option<Node>>,
-    pub virtual_nodes: Read<Vec<Node>>,
-    pub peers: Read<Vec<ForeignCluster>>,
+    pub node: ReadResult<Option<Node>>,
+    pub virtual_nodes: ReadResult<Vec<Node>>,
+    pub peers: ReadResult<Vec<ForeignCluster>>,
     /// That of the pod's namespace.
-    pub offloading: Read<Option<NamespaceOffloading>>,
+    pub offloading: ReadResult<Option<NamespaceOffloading>>,
     /// The provider's objects for the pod; nothing if the pod is on no virtual node.
-    pub provider: Option<AtProvider>,
+    pub provider: Option<ProviderPodFacts>,
     pub read_at: Timestamp,
 }
 
 /// The objects that this cluster's credential may read at the provider.
 #[derive(Clone, Debug)]
-pub struct AtProvider {
-    pub shadow_pod: Read<Option<ShadowPod>>,
-    pub remote_pod: Read<Option<Pod>>,
+pub struct ProviderPodFacts {
+    pub shadow_pod: ReadResult<Option<ShadowPod>>,
+    pub remote_pod: ReadResult<Option<Pod>>,
 }
 
 impl PodFacts {
@@ -101,8 +101,8 @@ pub async fn collect(
     own: &ClusterId,
     namespace: &str,
     name: &str,
-) -> Read<Option<PodFacts>> {
-    let reader = Reader::new(cluster);
+) -> ReadResult<Option<PodFacts>> {
+    let reader = ClusterReader::new(cluster);
     let Some(pod) = reader.get::<Pod>(namespace, name).await? else {
         return Ok(None);
     };
@@ -128,26 +128,26 @@ pub async fn collect(
         read_at: Timestamp::now(),
     };
     if let Some(provider) = facts.provider_id() {
-        facts.provider = Some(at_provider(&reader, own, &provider, &facts).await);
+        facts.provider = Some(read_provider_facts(&reader, own, &provider, &facts).await);
     }
     Ok(Some(facts))
 }
 
-async fn at_provider(
-    reader: &Reader,
+async fn read_provider_facts(
+    reader: &ClusterReader,
     own: &ClusterId,
     provider: &ClusterId,
     facts: &PodFacts,
-) -> AtProvider {
+) -> ProviderPodFacts {
     let peer = facts
         .peers
         .iter()
         .flatten()
         .find(|peer| peer.spec.cluster_id == *provider);
-    let there = match client(reader, own, provider, peer).await {
-        Ok(client) => Reader::of(client),
+    let there = match provider_client(reader, own, provider, peer).await {
+        Ok(client) => ClusterReader::with_client(client),
         Err(why) => {
-            return AtProvider {
+            return ProviderPodFacts {
                 shadow_pod: Err(why.clone()),
                 remote_pod: Err(why),
             };
@@ -171,8 +171,8 @@ async fn at_provider(
         Ok(found.filter(|found| found.labels().get(labels::SHADOW_POD) == Some(&uid)))
     };
     let (shadow_pod, remote_pod) = tokio::join!(shadow_pod, remote_pod);
-    let named = refs(&serde_json::to_value(&facts.pod).unwrap_or_default());
-    AtProvider {
+    let named = referenced_objects(&serde_json::to_value(&facts.pod).unwrap_or_default());
+    ProviderPodFacts {
         shadow_pod: in_home_names(shadow_pod, &named),
         remote_pod: in_home_names(remote_pod, &named),
     }
@@ -180,9 +180,9 @@ async fn at_provider(
 
 /// An object at the provider that shows `ConfigMap`s and Secrets by the names that they have here.
 fn in_home_names<K: Serialize + DeserializeOwned>(
-    object: Read<Option<K>>,
-    named: &References,
-) -> Read<Option<K>> {
+    object: ReadResult<Option<K>>,
+    named: &PodReferences,
+) -> ReadResult<Option<K>> {
     let renamed = |object: K| {
         let text = serde_json::to_string(&object).ok();
         text.and_then(|text| serde_json::from_str(&with_home_names(&text, named)).ok())
@@ -192,12 +192,12 @@ fn in_home_names<K: Serialize + DeserializeOwned>(
 }
 
 /// A client for the provider's API server, with this cluster's credential.
-async fn client(
-    reader: &Reader,
+async fn provider_client(
+    reader: &ClusterReader,
     own: &ClusterId,
     provider: &ClusterId,
     peer: Option<&ForeignCluster>,
-) -> Read<Client> {
+) -> ReadResult<Client> {
     if peer.is_some_and(|peer| !peer.spec.tunnel.is_empty()) {
         return Err(
             "this cluster calls the provider through its tunnel, which only the manager can do"
@@ -207,25 +207,25 @@ async fn client(
     let secret = reader
         .get::<Secret>(&provider_namespace(provider), CREDENTIAL_SECRET)
         .await?;
-    let credential =
-        credential::stored(secret).ok_or("this cluster has no credential for the provider")?;
+    let credential = credential::stored_credential(secret)
+        .ok_or("this cluster has no credential for the provider")?;
     let config = credential
         .client_config(&tenant_namespace(own))
         .map_err(|error| error.to_string())?;
     let (token, limits) = (
-        Token::default(),
+        BearerToken::default(),
         ProviderLimits::new(provider.clone(), TotalBytes::default()),
     );
     token
         .set(&credential.token.0)
         .map_err(|error| error.to_string())?;
-    let client = transport::client(&Tcp::network(), config, token, Arc::new(limits), None);
+    let client = transport::peer_client(&Tcp::network(), config, token, Arc::new(limits), None);
     client.map_err(|error| format!("cannot use the credential for the provider: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use liqo_offloading_rules::replica::{kind::Kind, name::replica_name};
+    use liqo_offloading_rules::replica::{kind::ReplicaKind, name::replica_name};
     use serde_json::json;
 
     use super::*;
@@ -235,12 +235,12 @@ mod tests {
         let pod = |message: &str| -> Pod {
             serde_json::from_value(json!({ "status": { "message": message } })).unwrap()
         };
-        let named = refs(
+        let named = referenced_objects(
             &json!({ "spec": { "volumes": [{ "name": "v", "secret": { "secretName": "login" } }] } }),
         );
         let said = format!(
             "secret \"{}\" not found",
-            replica_name(Kind::Secret, "login")
+            replica_name(ReplicaKind::Secret, "login")
         );
         let shown = in_home_names(Ok(Some(pod(&said))), &named);
         assert_eq!(shown, Ok(Some(pod("secret \"login\" not found"))));

@@ -13,29 +13,29 @@ mod render;
 use anyhow::bail;
 use serde::Serialize;
 
-pub use render::render;
+pub use render::render_pod_explanation;
 
-use crate::{cluster::Cluster, doctor::Verdict};
+use crate::{cluster::Cluster, doctor::CheckVerdict};
 
 /// The way of a pod, step by step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explanation {
+pub struct PodExplanation {
     pub namespace: String,
     pub pod: String,
     /// Phase of the local pod.
     pub phase: String,
     /// The step that the pod waits for; nothing if no step has a problem.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waits_for: Option<StepName>,
+    pub waits_for: Option<PodStepName>,
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PodStep>,
 }
 
 /// A link of the chain between a local pod and its remote pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum StepName {
+pub enum PodStepName {
     LocalPod,
     /// The reason why the admission webhook keeps the pod in this cluster, or away from a provider.
     Placement,
@@ -53,7 +53,7 @@ pub enum StepName {
     Limits,
 }
 
-impl StepName {
+impl PodStepName {
     /// The name on the terminal, the same as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -75,26 +75,26 @@ impl StepName {
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Step {
-    pub step: StepName,
-    pub verdict: Verdict,
+pub struct PodStep {
+    pub step: PodStepName,
+    pub verdict: CheckVerdict,
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
 /// Explains where a pod is on its way.
-pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Explanation> {
-    let own = cluster.installed().await?;
+pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<PodExplanation> {
+    let own = cluster.require_installed().await?;
     match Box::pin(facts::collect(cluster, &own.id, namespace, name)).await {
-        Ok(Some(facts)) => Ok(decide::explain(&facts)),
+        Ok(Some(facts)) => Ok(decide::explain_facts(&facts)),
         Ok(None) => bail!("there is no pod {name} in namespace {namespace}"),
         Err(why) => bail!(why),
     }
 }
 
 /// Namespace and name of a pod that is given as `NAME` or `NAMESPACE/NAME`.
-pub fn split<'a>(
+pub fn split_pod_name<'a>(
     pod: &'a str,
     namespace: Option<&'a str>,
     default: &'a str,
@@ -113,15 +113,21 @@ mod tests {
 
     #[test]
     fn a_pod_is_named_as_kubectl_users_expect() {
-        assert_eq!(split("demo/web", None, "default").unwrap(), ("demo", "web"));
         assert_eq!(
-            split("web", Some("demo"), "default").unwrap(),
+            split_pod_name("demo/web", None, "default").unwrap(),
             ("demo", "web")
         );
-        assert_eq!(split("web", None, "default").unwrap(), ("default", "web"));
+        assert_eq!(
+            split_pod_name("web", Some("demo"), "default").unwrap(),
+            ("demo", "web")
+        );
+        assert_eq!(
+            split_pod_name("web", None, "default").unwrap(),
+            ("default", "web")
+        );
         assert!(
-            split("demo/web", Some("demo"), "default").is_err()
-                && split("/web", None, "default").is_err()
+            split_pod_name("demo/web", Some("demo"), "default").is_err()
+                && split_pod_name("/web", None, "default").is_err()
         );
     }
 }

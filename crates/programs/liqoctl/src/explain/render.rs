@@ -1,14 +1,14 @@
 //! The way of a pod as a tree for people.
 
-use super::{Explanation, Step};
+use super::{PodExplanation, PodStep};
 use crate::{
-    doctor::mark,
-    output::{Paint, plain},
+    doctor::verdict_mark,
+    output::{Paint, strip_control_characters},
     status::Branch,
 };
 
-pub fn render(explanation: &Explanation, paint: Paint) -> String {
-    let Explanation {
+pub fn render_pod_explanation(explanation: &PodExplanation, paint: Paint) -> String {
+    let PodExplanation {
         namespace,
         pod,
         phase,
@@ -21,28 +21,31 @@ pub fn render(explanation: &Explanation, paint: Paint) -> String {
     let text = format!(
         "{}: {}{see}",
         paint.strong(&format!("{namespace}/{pod}")),
-        plain(phase)
+        strip_control_characters(phase)
     );
     let mut out = String::new();
     Branch {
         text,
-        children: steps.iter().map(|step| branch(step, paint)).collect(),
+        children: steps.iter().map(|step| step_branch(step, paint)).collect(),
     }
     .draw("", &mut out);
     out
 }
 
-fn branch(step: &Step, paint: Paint) -> Branch {
-    let advice = step
-        .advice
-        .iter()
-        .map(|advice| Branch::leaf(format!("{} {}", paint.faint("→"), plain(advice))));
+fn step_branch(step: &PodStep, paint: Paint) -> Branch {
+    let advice = step.advice.iter().map(|advice| {
+        Branch::leaf(format!(
+            "{} {}",
+            paint.faint("→"),
+            strip_control_characters(advice)
+        ))
+    });
     Branch {
         text: format!(
             "{} {}: {}",
-            mark(step.verdict, paint),
+            verdict_mark(step.verdict, paint),
             step.step.as_str(),
-            plain(&step.what)
+            strip_control_characters(&step.what)
         ),
         children: advice.collect(),
     }
@@ -51,35 +54,40 @@ fn branch(step: &Step, paint: Paint) -> Branch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{doctor::Verdict, explain::StepName};
+    use crate::{doctor::CheckVerdict, explain::PodStepName};
 
     #[test]
     fn each_step_has_its_mark_and_its_advice() {
-        let step = |step, verdict, what: &str, advice: Option<&str>| Step {
+        let step = |step, verdict, what: &str, advice: Option<&str>| PodStep {
             step,
             verdict,
             what: what.into(),
             advice: advice.map(Into::into),
         };
-        let explanation = Explanation {
+        let explanation = PodExplanation {
             namespace: "demo".into(),
             pod: "web".into(),
             phase: "Pending".into(),
-            waits_for: Some(StepName::ShadowPod),
+            waits_for: Some(PodStepName::ShadowPod),
             steps: vec![
                 step(
-                    StepName::LocalPod,
-                    Verdict::Ok,
+                    PodStepName::LocalPod,
+                    CheckVerdict::Ok,
                     "Pending, on node milan",
                     None,
                 ),
                 step(
-                    StepName::ShadowPod,
-                    Verdict::Fail,
+                    PodStepName::ShadowPod,
+                    CheckVerdict::Fail,
                     "Refused: \u{1b}[2JOfferExceeded: cpu",
                     Some("request less"),
                 ),
-                step(StepName::RemotePod, Verdict::Skipped, "there is none", None),
+                step(
+                    PodStepName::RemotePod,
+                    CheckVerdict::Skipped,
+                    "there is none",
+                    None,
+                ),
             ],
         };
         let expected = "\
@@ -89,7 +97,7 @@ demo/web: Pending, see shadow-pod
 │  └─ → request less
 └─ - remote-pod: there is none
 ";
-        assert_eq!(render(&explanation, Paint::off()), expected);
+        assert_eq!(render_pod_explanation(&explanation, Paint::off()), expected);
         let json = serde_json::to_value(&explanation).unwrap();
         assert_eq!(
             (&json["waitsFor"], &json["steps"][1]["verdict"]),

@@ -26,25 +26,25 @@ use liqo_offloading_rules::pod::usage::with_default_amounts;
 
 use super::{
     facts::{
-        ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, NodeUsage, PodDiagnostics,
-        Read, Usage, WebhookCertificate,
+        ApiServerFacts, BorrowedAndLentUsage, ClusterComponents, ClusterFacts, CredentialLifetime,
+        LiqoObjects, PodDiagnostics, ReadResult, VirtualNodeUsage, WebhookCertificate,
     },
     failed_creations::{is_refusal_by_liqo, last_refusals, time_of},
-    reader::{MAX_CONCURRENT, Reader, TIMEOUT},
+    reader::{ClusterReader, MAX_CONCURRENT, TIMEOUT},
 };
 use crate::{
     cluster::{Cluster, full_name, is_absent},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE},
     readiness, replicas,
-    settings::{Present, Settings, Values},
+    settings::{InstallSettings, InstallValues, InstalledState},
 };
 
 /// Unhealthy pods beyond this number are not asked what is wrong.
 const MAX_PODS_ASKED: usize = 10;
 
 /// Everything that `doctor` judges; an error if the API server does not answer.
-pub async fn collect(cluster: &Cluster) -> Read<Facts> {
-    let reader = Reader::new(cluster);
+pub async fn collect(cluster: &Cluster) -> ReadResult<ClusterFacts> {
+    let reader = ClusterReader::new(cluster);
     let api_server = reader.api_server(&cluster.server).await?;
     let all = ListParams::default();
     let of_liqo = ListParams::default().labels(labels::NAMESPACE_KIND);
@@ -56,7 +56,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         reader.list_in(NAMESPACE, &all),
         reader.get_cluster_wide("liqo"),
         reader.webhook_certificate(),
-        reader.rights(),
+        reader.installed_rights(),
     );
     let known = || liqo.peers.iter().flatten();
     let providers = known()
@@ -82,13 +82,13 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         reader.list_in("kube-node-lease", &all),
         reader.list(&of_liqo),
         reader.components(),
-        reader.credentials(providers.collect()),
+        reader.credential_lifetimes(providers.collect()),
         reader.list_in_all(&tenants),
         reader.announced_domains(&tenants),
         reader.local_pods(&liqo.offloadings),
         reader.pod_diagnostics(pods.as_deref().unwrap_or_default()),
     );
-    Ok(Facts {
+    Ok(ClusterFacts {
         name: liqo.configuration().map_or_else(
             || cluster.context.clone(),
             |config| config.spec.cluster_name.clone(),
@@ -113,12 +113,15 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         local_pods,
         failed_creations,
         created_since,
-        refused: reader.refused(),
+        refused: reader.forbidden_requests(),
     })
 }
 
 /// Reads the objects that `status` counts besides Liqo's own.
-pub async fn usage(reader: &Reader, objects: &LiqoObjects) -> Read<Usage> {
+pub async fn collect_usage(
+    reader: &ClusterReader,
+    objects: &LiqoObjects,
+) -> ReadResult<BorrowedAndLentUsage> {
     let virtual_nodes = objects.virtual_nodes.as_ref().map_err(Clone::clone)?;
     let names = virtual_nodes
         .iter()
@@ -137,12 +140,12 @@ pub async fn usage(reader: &Reader, objects: &LiqoObjects) -> Read<Usage> {
         .map(manifests::avoided_nodes)
         .unwrap_or_default();
     let all_nodes = reader.list::<Node>(&ListParams::default()).await.ok();
-    Ok(Usage {
-        nodes_for_manager: all_nodes.map(|nodes| replicas::usable(&nodes, &avoided)),
+    Ok(BorrowedAndLentUsage {
+        nodes_for_manager: all_nodes.map(|nodes| replicas::usable_nodes(&nodes, &avoided)),
         nodes: nodes
             .into_iter()
-            .filter_map(Read::transpose)
-            .collect::<Read<_>>()?,
+            .filter_map(ReadResult::transpose)
+            .collect::<ReadResult<_>>()?,
         shadow_pods: reader.list_in_all(&tenants).await?,
     })
 }
@@ -153,7 +156,7 @@ fn is_tenant(peer: &ForeignCluster) -> bool {
         .is_some_and(|status| status.tenant_namespace.is_some())
 }
 
-impl Reader {
+impl ClusterReader {
     /// Liqo's own objects. Where Liqo is not installed there are none.
     pub async fn liqo_objects(&self) -> LiqoObjects {
         let all = ListParams::default();
@@ -182,7 +185,7 @@ impl Reader {
     async fn announced_domains(
         &self,
         tenants: &[String],
-    ) -> Read<BTreeMap<ClusterId, Option<String>>> {
+    ) -> ReadResult<BTreeMap<ClusterId, Option<String>>> {
         let domain = |tenant: &String| {
             let (api, consumer) = (
                 Api::<NamespaceMap>::namespaced(self.client(), tenant),
@@ -190,7 +193,7 @@ impl Reader {
             );
             let what = format!("read NamespaceMap {tenant}/{NAMESPACE_MAP}");
             async move {
-                let map = self.read(&what, async {
+                let map = self.await_answer(&what, async {
                     match api.get_metadata_opt(NAMESPACE_MAP).await {
                         Err(error) if is_absent(&error) => Ok(None),
                         answer => answer,
@@ -211,7 +214,7 @@ impl Reader {
     }
 
     /// The Node of a virtual node, and what its unfinished pods use.
-    async fn node_usage(&self, name: &str) -> Read<Option<(String, NodeUsage)>> {
+    async fn node_usage(&self, name: &str) -> ReadResult<Option<(String, VirtualNodeUsage)>> {
         let Some(node) = self.get_cluster_wide::<Node>(name).await? else {
             return Ok(None);
         };
@@ -220,13 +223,13 @@ impl Reader {
         let parameters = ListParams::default().fields(&unfinished);
         let pods: Api<Pod> = Api::all(self.client.clone());
         let pods = self
-            .read(
+            .await_answer(
                 &format!("list the pods of Node {name}"),
                 pods.list(&parameters),
             )
             .await?
             .items;
-        let mut usage = NodeUsage {
+        let mut usage = VirtualNodeUsage {
             ready: readiness::node(&node),
             pods: pods.len(),
             requests: ResourceList::new(),
@@ -249,15 +252,17 @@ impl Reader {
         Ok(Some((name.to_owned(), usage)))
     }
 
-    async fn api_server(&self, url: &str) -> Read<ApiServer> {
+    async fn api_server(&self, url: &str) -> ReadResult<ApiServerFacts> {
         let what = format!("reach {url}");
-        let version = self.read(&what, self.client.apiserver_version()).await?;
+        let version = self
+            .await_answer(&what, self.client.apiserver_version())
+            .await?;
         // The connection is open now, so this measures the round trip alone.
         let request = http::Request::get("/version")
             .body(Body::empty())
             .map_err(|error| error.to_string())?;
         let before = Timestamp::now();
-        let answer = self.read(&what, self.client.send(request)).await?;
+        let answer = self.await_answer(&what, self.client.send(request)).await?;
         let took = Timestamp::now().duration_since(before);
         let date = answer
             .headers()
@@ -271,7 +276,7 @@ impl Reader {
             .chars()
             .take_while(char::is_ascii_digit)
             .collect();
-        Ok(ApiServer {
+        Ok(ApiServerFacts {
             url: url.to_owned(),
             version: version.git_version,
             minor: digits.parse().ok(),
@@ -281,7 +286,7 @@ impl Reader {
         })
     }
 
-    async fn own_pods(&self) -> Read<Vec<Pod>> {
+    async fn own_pods(&self) -> ReadResult<Vec<Pod>> {
         let all = ListParams::default();
         let (system, fabric) = tokio::join!(
             self.list_in(NAMESPACE, &all),
@@ -290,7 +295,7 @@ impl Reader {
         Ok([system?, fabric?].concat())
     }
 
-    async fn webhook_certificate(&self) -> Read<Option<WebhookCertificate>> {
+    async fn webhook_certificate(&self) -> ReadResult<Option<WebhookCertificate>> {
         let secret: Option<Secret> = self.get(NAMESPACE, "liqo-webhook").await?;
         let data = secret.and_then(|secret| secret.data).unwrap_or_default();
         let text = |key: &str| {
@@ -304,7 +309,7 @@ impl Reader {
 
     /// The roles, admission policies and bindings that `liqoctl install` creates, as the cluster
     /// has them.
-    async fn rights(&self) -> Read<Vec<DynamicObject>> {
+    async fn installed_rights(&self) -> ReadResult<Vec<DynamicObject>> {
         let wanted = wanted_rights()?;
         let present = stream::iter(wanted).map(|wanted| async move {
             let types = wanted.types.clone().unwrap_or_default();
@@ -325,11 +330,11 @@ impl Reader {
             )
             .await
         });
-        let present: Vec<Read<Option<DynamicObject>>> =
+        let present: Vec<ReadResult<Option<DynamicObject>>> =
             present.buffered(MAX_CONCURRENT).collect().await;
         Ok(present
             .into_iter()
-            .collect::<Read<Vec<_>>>()?
+            .collect::<ReadResult<Vec<_>>>()?
             .into_iter()
             .flatten()
             .collect())
@@ -340,9 +345,9 @@ impl Reader {
         let of_dns = ListParams::default().labels("kubernetes.io/service-name=kube-dns");
         let (daemon_sets, kube_proxy, cilium, corefile, dns) = tokio::join!(
             self.list(&all),
-            self.entry("kube-proxy", "config.conf"),
-            self.entry("cilium-config", "kube-proxy-replacement"),
-            self.entry("coredns", "Corefile"),
+            self.system_config_entry("kube-proxy", "config.conf"),
+            self.system_config_entry("cilium-config", "kube-proxy-replacement"),
+            self.system_config_entry("coredns", "Corefile"),
             self.list_in::<EndpointSlice>("kube-system", &of_dns),
         );
         ClusterComponents {
@@ -355,22 +360,22 @@ impl Reader {
     }
 
     /// One entry of a `ConfigMap` in `kube-system`.
-    async fn entry(&self, name: &str, key: &str) -> Read<Option<String>> {
+    async fn system_config_entry(&self, name: &str, key: &str) -> ReadResult<Option<String>> {
         let map: Option<ConfigMap> = self.get("kube-system", name).await?;
         Ok(map.and_then(|map| map.data?.remove(key)))
     }
 
-    async fn credentials(
+    async fn credential_lifetimes(
         &self,
         providers: Vec<ClusterId>,
-    ) -> BTreeMap<ClusterId, Read<Option<Credential>>> {
+    ) -> BTreeMap<ClusterId, ReadResult<Option<CredentialLifetime>>> {
         let read = |provider: ClusterId| async move {
             let secret = self
                 .get::<Secret>(&provider_namespace(&provider), "credential")
                 .await;
             (
                 provider,
-                secret.map(|secret| secret.as_ref().and_then(times)),
+                secret.map(|secret| secret.as_ref().and_then(credential_lifetime)),
             )
         };
         stream::iter(providers)
@@ -380,7 +385,10 @@ impl Reader {
             .await
     }
 
-    async fn local_pods(&self, offloadings: &Read<Vec<NamespaceOffloading>>) -> Read<Vec<Pod>> {
+    async fn local_pods(
+        &self,
+        offloadings: &ReadResult<Vec<NamespaceOffloading>>,
+    ) -> ReadResult<Vec<Pod>> {
         let offloadings = offloadings.as_ref().map_err(Clone::clone)?;
         let namespaces: BTreeSet<String> = offloadings
             .iter()
@@ -391,7 +399,7 @@ impl Reader {
     }
 
     /// Events about pods that Liqo refused to controllers, and who of these created a pod later.
-    async fn failed_creations(&self) -> (Read<Vec<Event>>, BTreeSet<String>) {
+    async fn failed_creations(&self) -> (ReadResult<Vec<Event>>, BTreeSet<String>) {
         let failed = self
             .list::<Event>(&ListParams::default().fields("reason=FailedCreate"))
             .await;
@@ -419,15 +427,15 @@ impl Reader {
     async fn pod_diagnostics(&self, pods: &[Pod]) -> PodDiagnostics {
         let restarted = pods
             .iter()
-            .filter(|pod| statuses(pod).any(|status| status.restart_count > 0));
+            .filter(|pod| container_statuses(pod).any(|status| status.restart_count > 0));
         let last_log_lines = join_all(
             restarted
                 .take(MAX_PODS_ASKED)
                 .map(|pod| self.last_log_line(pod)),
         );
-        let not_ready = pods
-            .iter()
-            .filter(|pod| statuses(pod).any(|status| is_running(status) && !status.ready));
+        let not_ready = pods.iter().filter(|pod| {
+            container_statuses(pod).any(|status| is_running(status) && !status.ready)
+        });
         let not_ready = join_all(
             not_ready
                 .take(MAX_PODS_ASKED)
@@ -509,9 +517,13 @@ impl Reader {
 
 /// The objects that give an installation its rights, or restrict them: roles, admission policies,
 /// and their bindings.
-pub fn wanted_rights() -> Read<Vec<DynamicObject>> {
-    let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
-    let objects = manifests::render(&values).map_err(|error| error.to_string())?;
+pub fn wanted_rights() -> ReadResult<Vec<DynamicObject>> {
+    let values = InstallValues::resolve(
+        &InstallSettings::default(),
+        &InstalledState::default(),
+        "cluster",
+    );
+    let objects = manifests::render_manifests(&values).map_err(|error| error.to_string())?;
     let is_wanted = |object: &DynamicObject| {
         manifests::group(object) == "rbac.authorization.k8s.io"
             || manifests::is_admission_policy(object)
@@ -520,7 +532,7 @@ pub fn wanted_rights() -> Read<Vec<DynamicObject>> {
 }
 
 /// The statuses of a pod's containers, without init containers.
-pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+pub fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     pod.status
         .iter()
         .flat_map(|status| status.container_statuses.iter().flatten())
@@ -533,10 +545,10 @@ fn is_running(status: &ContainerStatus) -> bool {
         .is_some_and(|state| state.running.is_some())
 }
 
-fn times(secret: &Secret) -> Option<Credential> {
+fn credential_lifetime(secret: &Secret) -> Option<CredentialLifetime> {
     let data = secret.data.as_ref()?;
     let time = |key: &str| std::str::from_utf8(&data.get(key)?.0).ok()?.parse().ok();
-    Some(Credential {
+    Some(CredentialLifetime {
         issued_at: time("issued-at")?,
         expires_at: time("expires-at")?,
     })

@@ -24,27 +24,27 @@ use liqo_api::{
 use liqo_network_model::gateways::{self, GatewayLease, LossRule};
 
 /// The value, or the reason why it could not be read.
-pub type Read<T> = Result<T, String>;
+pub type ReadResult<T> = Result<T, String>;
 
 /// Liqo's own objects that `status` shows and `doctor` judges.
 #[derive(Clone, Debug)]
 pub struct LiqoObjects {
-    pub config: Read<Option<ClusterConfig>>,
+    pub config: ReadResult<Option<ClusterConfig>>,
     /// The Deployment of the controller manager.
-    pub manager: Read<Option<Deployment>>,
-    pub peers: Read<Vec<ForeignCluster>>,
-    pub tunnels: Read<Vec<TunnelEndpoint>>,
+    pub manager: ReadResult<Option<Deployment>>,
+    pub peers: ReadResult<Vec<ForeignCluster>>,
+    pub tunnels: ReadResult<Vec<TunnelEndpoint>>,
     /// Offers made and received.
-    pub offers: Read<Vec<ResourceOffer>>,
-    pub virtual_nodes: Read<Vec<VirtualNode>>,
-    pub offloadings: Read<Vec<NamespaceOffloading>>,
+    pub offers: ReadResult<Vec<ResourceOffer>>,
+    pub virtual_nodes: ReadResult<Vec<VirtualNode>>,
+    pub offloadings: ReadResult<Vec<NamespaceOffloading>>,
 }
 
 /// The usage of borrowed and lent resources.
 #[derive(Clone, Debug, Default)]
-pub struct Usage {
+pub struct BorrowedAndLentUsage {
     /// The Nodes of virtual nodes, by name. A name without a Node is absent.
-    pub nodes: BTreeMap<String, NodeUsage>,
+    pub nodes: BTreeMap<String, VirtualNodeUsage>,
     /// Number of nodes that can run a replica of the manager; unknown to users who may not list
     /// nodes.
     pub nodes_for_manager: Option<usize>,
@@ -52,7 +52,7 @@ pub struct Usage {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct NodeUsage {
+pub struct VirtualNodeUsage {
     pub ready: bool,
     /// Pods that have not finished.
     pub pods: usize,
@@ -62,42 +62,42 @@ pub struct NodeUsage {
 
 /// Everything that `doctor` judges.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct ClusterFacts {
     /// Name of the cluster; the context of the kubeconfig where Liqo is not installed.
     pub name: String,
-    pub api_server: ApiServer,
+    pub api_server: ApiServerFacts,
     /// Requests that this user has no right to make.
     pub refused: Vec<String>,
     pub liqo: LiqoObjects,
-    pub definitions: Read<Vec<CustomResourceDefinition>>,
+    pub definitions: ReadResult<Vec<CustomResourceDefinition>>,
     /// Pods in Liqo's namespaces.
-    pub pods: Read<Vec<Pod>>,
+    pub pods: ReadResult<Vec<Pod>>,
     pub diagnostics: PodDiagnostics,
     /// Leases in Liqo's namespace: the leader's and those of gateways.
-    pub leases: Read<Vec<Lease>>,
-    pub node_leases: Read<Vec<Lease>>,
+    pub leases: ReadResult<Vec<Lease>>,
+    pub node_leases: ReadResult<Vec<Lease>>,
     /// Leases in the tenant namespaces.
-    pub tenant_leases: Read<Vec<Lease>>,
+    pub tenant_leases: ReadResult<Vec<Lease>>,
     /// Endpoints of Services in Liqo's namespace.
-    pub slices: Read<Vec<EndpointSlice>>,
-    pub webhook: Read<Option<MutatingWebhookConfiguration>>,
-    pub webhook_certificate: Read<Option<WebhookCertificate>>,
+    pub slices: ReadResult<Vec<EndpointSlice>>,
+    pub webhook: ReadResult<Option<MutatingWebhookConfiguration>>,
+    pub webhook_certificate: ReadResult<Option<WebhookCertificate>>,
     /// The roles, admission policies and bindings in the cluster, of those that `liqoctl install`
     /// creates.
-    pub rights: Read<Vec<DynamicObject>>,
-    pub nodes: Read<Vec<Node>>,
+    pub rights: ReadResult<Vec<DynamicObject>>,
+    pub nodes: ReadResult<Vec<Node>>,
     pub components: ClusterComponents,
     /// Namespaces that Liqo created.
-    pub namespaces: Read<Vec<Namespace>>,
+    pub namespaces: ReadResult<Vec<Namespace>>,
     /// The domain that each consumer announces in its map of namespaces here, if it announces one.
     /// Consumers without a map are absent.
-    pub announced_domains: Read<BTreeMap<ClusterId, Option<String>>>,
+    pub announced_domains: ReadResult<BTreeMap<ClusterId, Option<String>>>,
     /// The credential for each provider.
-    pub credentials: BTreeMap<ClusterId, Read<Option<Credential>>>,
+    pub credentials: BTreeMap<ClusterId, ReadResult<Option<CredentialLifetime>>>,
     /// Pods in offloaded namespaces.
-    pub local_pods: Read<Vec<Pod>>,
+    pub local_pods: ReadResult<Vec<Pod>>,
     /// Events about pods that controllers could not create because Liqo refused them.
-    pub failed_creations: Read<Vec<Event>>,
+    pub failed_creations: ReadResult<Vec<Event>>,
     /// UIDs of the objects of these events whose controllers created a pod since.
     pub created_since: BTreeSet<String>,
 }
@@ -112,7 +112,7 @@ pub struct PodDiagnostics {
 }
 
 #[derive(Clone, Debug)]
-pub struct ApiServer {
+pub struct ApiServerFacts {
     pub url: String,
     /// For example `v1.34.4`.
     pub version: String,
@@ -137,7 +137,7 @@ pub struct WebhookCertificate {
 
 /// The lifetime of what a provider granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credential {
+pub struct CredentialLifetime {
     pub issued_at: Timestamp,
     pub expires_at: Timestamp,
 }
@@ -145,15 +145,15 @@ pub struct Credential {
 /// The parts of Kubernetes that pods and Services depend on.
 #[derive(Clone, Debug)]
 pub struct ClusterComponents {
-    pub daemon_sets: Read<Vec<DaemonSet>>,
+    pub daemon_sets: ReadResult<Vec<DaemonSet>>,
     /// `config.conf` of kube-proxy, where it is in a `ConfigMap`.
-    pub kube_proxy: Read<Option<String>>,
+    pub kube_proxy: ReadResult<Option<String>>,
     /// Cilium's setting for kube-proxy, if there is Cilium.
-    pub cilium_replaces_kube_proxy: Read<Option<String>>,
+    pub cilium_replaces_kube_proxy: ReadResult<Option<String>>,
     /// The Corefile, if it is where kubeadm puts it.
-    pub corefile: Read<Option<String>>,
+    pub corefile: ReadResult<Option<String>>,
     /// Endpoints of Service `kube-dns`.
-    pub dns: Read<Vec<EndpointSlice>>,
+    pub dns: ReadResult<Vec<EndpointSlice>>,
 }
 
 impl LiqoObjects {
@@ -189,7 +189,7 @@ impl LiqoObjects {
     }
 }
 
-impl Facts {
+impl ClusterFacts {
     /// The time, by the API server's clock if it is known.
     pub fn now(&self) -> Timestamp {
         self.api_server.date.unwrap_or(self.api_server.asked_at)
@@ -202,14 +202,14 @@ impl Facts {
     }
 
     /// The gateways that hold a Lease, in the order of its number.
-    pub fn gateways(&self) -> Vec<Gateway> {
+    pub fn gateways(&self) -> Vec<LeasedGateway> {
         let leases = self
             .leases
             .iter()
             .flatten()
             .filter(|lease| lease.labels().contains_key(labels::GATEWAY));
-        let mut found: Vec<Gateway> = leases
-            .filter_map(|lease| Gateway::of(lease, self.now()))
+        let mut found: Vec<LeasedGateway> = leases
+            .filter_map(|lease| LeasedGateway::from_gateway_lease(lease, self.now()))
             .collect();
         found.sort_by_key(|gateway| gateway.number);
         found
@@ -225,7 +225,7 @@ pub fn is_virtual(node: &Node) -> bool {
 
 /// A gateway that holds a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
+pub struct LeasedGateway {
     /// The number of its Lease.
     pub number: u8,
     pub node: String,
@@ -234,12 +234,13 @@ pub struct Gateway {
     pub is_alive: bool,
 }
 
-impl Gateway {
-    fn of(lease: &Lease, now: Timestamp) -> Option<Self> {
-        let silent_for = gateways::since(Heartbeat::of(lease)?.last(), now);
+impl LeasedGateway {
+    fn from_gateway_lease(lease: &Lease, now: Timestamp) -> Option<Self> {
+        let silent_for =
+            gateways::time_between(LeaseHeartbeat::from_lease(lease)?.last_renewal(), now);
         let lease = GatewayLease::parse(lease)?;
         let is_alive =
-            !LossRule::by_server_clock(lease.holds_for()).is_lost(silent_for, Duration::ZERO);
+            !LossRule::by_server_clock(lease.holding_time()).is_lost(silent_for, Duration::ZERO);
         Some(Self {
             number: lease.number,
             node: lease.node?,
@@ -253,7 +254,7 @@ impl Gateway {
 /// the API server records when it wrote. So the two clocks can be compared without asking the
 /// holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heartbeat {
+pub struct LeaseHeartbeat {
     /// By the API server's clock, to the second.
     pub written: Option<Timestamp>,
     /// By the holder's clock.
@@ -261,9 +262,9 @@ pub struct Heartbeat {
     duration: SignedDuration,
 }
 
-impl Heartbeat {
+impl LeaseHeartbeat {
     /// Nothing if the Lease was never renewed.
-    pub fn of(lease: &Lease) -> Option<Self> {
+    pub fn from_lease(lease: &Lease) -> Option<Self> {
         let spec = lease.spec.as_ref()?;
         let written = lease
             .managed_fields()
@@ -282,16 +283,16 @@ impl Heartbeat {
     /// Whether the holder renewed the Lease in time. Two seconds are added: the API server
     /// truncates times to the second, and requests take a while.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
-        now.duration_since(self.last()) <= self.duration + SignedDuration::from_secs(2)
+        now.duration_since(self.last_renewal()) <= self.duration + SignedDuration::from_secs(2)
     }
 
     /// By the API server's clock if it is known, else by the holder's.
-    fn last(&self) -> Timestamp {
+    fn last_renewal(&self) -> Timestamp {
         self.written.unwrap_or(self.own)
     }
 
     /// Time by which the holder's clock is ahead of the API server's, to a second.
-    pub fn ahead(&self) -> Option<SignedDuration> {
+    pub fn clock_ahead(&self) -> Option<SignedDuration> {
         Some(self.own.duration_since(self.written?))
     }
 }

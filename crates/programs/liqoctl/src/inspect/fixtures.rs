@@ -16,7 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, PodDiagnostics, wanted_rights,
+    ApiServerFacts, ClusterComponents, ClusterFacts, CredentialLifetime, LiqoObjects,
+    PodDiagnostics, wanted_rights,
 };
 use crate::{
     manifests::{FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER},
@@ -169,21 +170,21 @@ fn components() -> ClusterComponents {
 }
 
 /// A cluster without any fault.
-pub fn facts() -> Facts {
+pub fn facts() -> ClusterFacts {
     // Reading the manifests takes a while.
-    static HEALTHY: LazyLock<Facts> = LazyLock::new(healthy);
+    static HEALTHY: LazyLock<ClusterFacts> = LazyLock::new(healthy);
     HEALTHY.clone()
 }
 
-fn healthy() -> Facts {
+fn healthy() -> ClusterFacts {
     let now: Timestamp = NOW.parse().unwrap();
-    let credential = Credential {
+    let credential = CredentialLifetime {
         issued_at: now,
         expires_at: now + SignedDuration::from_hours(1),
     };
-    Facts {
+    ClusterFacts {
         name: "rome".to_owned(),
-        api_server: ApiServer {
+        api_server: ApiServerFacts {
             url: "https://rome".to_owned(),
             version: "v1.34.4".to_owned(),
             minor: Some(34),
@@ -223,7 +224,7 @@ fn healthy() -> Facts {
 }
 
 /// The other side: milan, which lends to rome.
-pub fn other() -> Facts {
+pub fn other() -> ClusterFacts {
     let mut facts = facts();
     let text = |value: &Value| {
         let pairs = [

@@ -15,9 +15,10 @@ pub mod failed_creations;
 pub mod fixtures;
 mod reader;
 
-pub use collect::{collect, is_fabric, statuses, usage, wanted_rights};
+pub use collect::{collect, collect_usage, container_statuses, is_fabric, wanted_rights};
 pub use facts::{
-    ApiServer, ClusterComponents, Credential, Facts, Gateway, Heartbeat, LiqoObjects, NodeUsage,
-    PodDiagnostics, Read, Usage, WebhookCertificate, is_virtual,
+    ApiServerFacts, BorrowedAndLentUsage, ClusterComponents, ClusterFacts, CredentialLifetime,
+    LeaseHeartbeat, LeasedGateway, LiqoObjects, PodDiagnostics, ReadResult, VirtualNodeUsage,
+    WebhookCertificate, is_virtual,
 };
-pub use reader::Reader;
+pub use reader::ClusterReader;

@@ -7,8 +7,8 @@ use kube::{Api, Client, Resource, api::ListParams};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
-use super::facts::Read;
-use crate::cluster::{Cluster, explain, is_absent};
+use super::facts::ReadResult;
+use crate::cluster::{Cluster, explain_request_error, is_absent};
 
 /// Time limit of one request.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
@@ -16,17 +16,17 @@ pub const TIMEOUT: Duration = Duration::from_secs(15);
 pub const MAX_CONCURRENT: usize = 8;
 
 /// Reads objects of one cluster, and remembers which requests the user has no right to make.
-pub struct Reader {
+pub struct ClusterReader {
     pub(super) client: Client,
     refused: Mutex<Vec<String>>,
 }
 
-impl Reader {
+impl ClusterReader {
     pub fn new(cluster: &Cluster) -> Self {
-        Self::of(cluster.client.clone())
+        Self::with_client(cluster.client.clone())
     }
 
-    pub fn of(client: Client) -> Self {
+    pub fn with_client(client: Client) -> Self {
         Self {
             client,
             refused: Mutex::default(),
@@ -38,23 +38,23 @@ impl Reader {
     }
 
     /// The forbidden requests as texts, for example `list nodes`.
-    pub fn refused(self) -> Vec<String> {
+    pub fn forbidden_requests(self) -> Vec<String> {
         self.refused.into_inner()
     }
 
     /// Waits for an answer, and turns a failure into a text: `cannot {what}: ...`.
-    pub async fn read<T>(
+    pub async fn await_answer<T>(
         &self,
         what: &str,
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Read<T> {
+    ) -> ReadResult<T> {
         match tokio::time::timeout(TIMEOUT, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 if matches!(&error, kube::Error::Api(status) if status.code == 403) {
                     self.refused.lock().push(what.to_owned());
                 }
-                Err(format!("cannot {what}: {}", explain(error)))
+                Err(format!("cannot {what}: {}", explain_request_error(error)))
             }
             Err(_) => Err(format!(
                 "cannot {what}: no answer in {} s",
@@ -63,7 +63,7 @@ impl Reader {
         }
     }
 
-    pub async fn list<K>(&self, parameters: &ListParams) -> Read<Vec<K>>
+    pub async fn list<K>(&self, parameters: &ListParams) -> ReadResult<Vec<K>>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
@@ -75,7 +75,7 @@ impl Reader {
         .await
     }
 
-    pub async fn list_in<K>(&self, namespace: &str, parameters: &ListParams) -> Read<Vec<K>>
+    pub async fn list_in<K>(&self, namespace: &str, parameters: &ListParams) -> ReadResult<Vec<K>>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -91,11 +91,16 @@ impl Reader {
         .await
     }
 
-    async fn list_from<K>(&self, what: &str, api: Api<K>, parameters: &ListParams) -> Read<Vec<K>>
+    async fn list_from<K>(
+        &self,
+        what: &str,
+        api: Api<K>,
+        parameters: &ListParams,
+    ) -> ReadResult<Vec<K>>
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        self.read(what, async {
+        self.await_answer(what, async {
             match api.list(parameters).await {
                 Ok(list) => Ok(list.items),
                 // The API server does not know the kind, so there are no objects.
@@ -106,7 +111,7 @@ impl Reader {
         .await
     }
 
-    pub async fn list_in_all<K>(&self, namespaces: &[String]) -> Read<Vec<K>>
+    pub async fn list_in_all<K>(&self, namespaces: &[String]) -> ReadResult<Vec<K>>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -120,7 +125,7 @@ impl Reader {
         Ok(lists.into_iter().flatten().collect())
     }
 
-    pub async fn get_cluster_wide<K>(&self, name: &str) -> Read<Option<K>>
+    pub async fn get_cluster_wide<K>(&self, name: &str) -> ReadResult<Option<K>>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
             + Clone
@@ -135,7 +140,7 @@ impl Reader {
         .await
     }
 
-    pub async fn get<K>(&self, namespace: &str, name: &str) -> Read<Option<K>>
+    pub async fn get<K>(&self, namespace: &str, name: &str) -> ReadResult<Option<K>>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -151,11 +156,11 @@ impl Reader {
         .await
     }
 
-    pub async fn get_from<K>(&self, what: &str, api: Api<K>, name: &str) -> Read<Option<K>>
+    pub async fn get_from<K>(&self, what: &str, api: Api<K>, name: &str) -> ReadResult<Option<K>>
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        self.read(what, async {
+        self.await_answer(what, async {
             match api.get(name).await {
                 Ok(object) => Ok(Some(object)),
                 Err(error) if is_absent(&error) => Ok(None),

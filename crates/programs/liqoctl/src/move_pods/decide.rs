@@ -8,39 +8,39 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, ResourceList, short_on_largest_node};
 use liqo_offloading_rules::{
-    namespace::node_selector, node::priced::charged, pod::carry::obstacle::obstacle,
+    namespace::node_selector, node::priced::default_charge, pod::carry::obstacle::pod_obstacle,
 };
 use serde::Serialize;
 
-use crate::evict::decide::{Leaving, VirtualNode, controller, is_finished};
+use crate::evict::decide::{EvictionNode, PodToEvict, controller_of, is_finished};
 
 /// A message names at most this many pods that are waited for.
 const MAX_WAITS_NAMED: usize = 3;
 
 /// A peer and the names of its virtual nodes.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct PeerNodes {
     pub name: String,
     pub nodes: BTreeSet<String>,
 }
 
 /// The user's request to move pods.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct MoveRequest<'a> {
     pub namespace: &'a str,
     /// Names of pods; if there are none, all of the namespace.
     pub names: &'a [String],
-    pub from: Option<&'a Peer>,
-    pub to: Option<&'a Peer>,
+    pub from: Option<&'a PeerNodes>,
+    pub to: Option<&'a PeerNodes>,
     /// Also end pods that no controller creates again.
     pub force: bool,
 }
 
 /// The state of the cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct MoveFacts<'a> {
     pub offloading: Option<&'a NamespaceOffloading>,
-    pub nodes: &'a [VirtualNode],
+    pub nodes: &'a [EvictionNode],
     /// Those of the namespace that the label selector matches.
     pub pods: &'a [Pod],
     /// Free resources of virtual nodes, by name. A node that is missing counts as having room.
@@ -50,31 +50,31 @@ pub struct Facts<'a> {
 /// The effects of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Plan {
+pub struct MovePlan {
     pub namespace: String,
     /// Virtual nodes that take no new pods meanwhile.
     pub cordoned_nodes: BTreeSet<String>,
-    pub pods: Vec<Moving>,
+    pub pods: Vec<PlannedEviction>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub staying: Vec<Staying>,
+    pub staying: Vec<StayingPod>,
 }
 
 /// A pod that is evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Moving {
+pub struct PlannedEviction {
     pub pod: String,
     pub node: String,
     /// The object that creates it again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub controller: Option<Owner>,
+    pub controller: Option<PodOwner>,
     #[serde(skip)]
     pub uid: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Owner {
+pub struct PodOwner {
     #[serde(skip)]
     pub api_version: String,
     pub kind: String,
@@ -86,13 +86,13 @@ pub struct Owner {
 /// A pod that was asked for, and why it stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Staying {
+pub struct StayingPod {
     pub pod: String,
     pub reason: String,
 }
 
 /// Reason why a pod does not move.
-enum Stays {
+enum StayReason {
     /// The request does not mean it, unless it names it.
     NotMeant(String),
     /// It can run in no other cluster.
@@ -100,7 +100,7 @@ enum Stays {
 }
 
 /// Plans the move, or says why it is not possible.
-pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
+pub fn plan_moves(request: &MoveRequest, facts: &MoveFacts) -> anyhow::Result<MovePlan> {
     let cordoned_nodes = match (request.from, request.to) {
         (_, Some(to)) => other_nodes(request.namespace, facts, to)?,
         (Some(from), None) => {
@@ -126,13 +126,13 @@ pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
         .filter(|pod| !by_name || request.names.contains(&pod.name_any()))
     {
         let name = pod.name_any();
-        match moving(request, pod) {
+        match eviction_for_move(request, pod) {
             Ok(moving) => pods.push(moving),
-            Err(Stays::NotMeant(reason)) if by_name => {
+            Err(StayReason::NotMeant(reason)) if by_name => {
                 bail!("pod {name} cannot be moved: {reason}")
             }
-            Err(Stays::NotMeant(_)) => {}
-            Err(Stays::Bound(reason)) => staying.push(Staying { pod: name, reason }),
+            Err(StayReason::NotMeant(_)) => {}
+            Err(StayReason::Bound(reason)) => staying.push(StayingPod { pod: name, reason }),
         }
     }
     let without_room = without_room(request, facts, &pods);
@@ -148,7 +148,7 @@ pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
         "no controller creates these pods again: {}. Name the others, or add --force, which ends these, too",
         lost.join(", ")
     );
-    Ok(Plan {
+    Ok(MovePlan {
         namespace: request.namespace.to_owned(),
         cordoned_nodes,
         pods,
@@ -156,49 +156,60 @@ pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
     })
 }
 
-fn moving(request: &Request, pod: &Pod) -> Result<Moving, Stays> {
-    let not_meant = |reason: &str| Stays::NotMeant(reason.to_owned());
-    let leaving = Leaving::of(pod)
+fn eviction_for_move(request: &MoveRequest, pod: &Pod) -> Result<PlannedEviction, StayReason> {
+    let not_meant = |reason: &str| StayReason::NotMeant(reason.to_owned());
+    let leaving = PodToEvict::from_pod(pod)
         .ok_or_else(|| not_meant("it has no node, has ended, or belongs to its node"))?;
     let node = leaving.node;
     if leaving.ends {
         return Err(not_meant("it is being deleted"));
     }
     if let Some(from) = request.from.filter(|from| !from.nodes.contains(&node)) {
-        return Err(Stays::NotMeant(format!(
+        return Err(StayReason::NotMeant(format!(
             "it is not at {}, but on node {node}",
             from.name
         )));
     }
     if let Some(to) = request.to {
         if to.nodes.contains(&node) {
-            return Err(Stays::NotMeant(format!("it is at {} already", to.name)));
+            return Err(StayReason::NotMeant(format!(
+                "it is at {} already",
+                to.name
+            )));
         }
-        if let Some(refusal) = serde_json::to_value(pod).ok().as_ref().and_then(obstacle) {
-            return Err(Stays::Bound(refusal.message));
+        if let Some(refusal) = serde_json::to_value(pod)
+            .ok()
+            .as_ref()
+            .and_then(pod_obstacle)
+        {
+            return Err(StayReason::Bound(refusal.message));
         }
     }
-    let owner = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| Owner {
+    let owner = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| PodOwner {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),
         uid: owner.uid.clone(),
     };
-    Ok(Moving {
+    Ok(PlannedEviction {
         pod: leaving.key.name,
         node,
-        controller: controller(pod).map(owner),
+        controller: controller_of(pod).map(owner),
         uid: leaving.uid,
     })
 }
 
 /// The pods that would find no room where they may go. Pods that may run in this cluster, too, are
 /// left to the scheduler.
-fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Staying> {
-    if strategy(facts) != Some(PodOffloadingStrategy::Remote) {
+fn without_room(
+    request: &MoveRequest,
+    facts: &MoveFacts,
+    moving: &[PlannedEviction],
+) -> Vec<StayingPod> {
+    if offloading_strategy(facts) != Some(PodOffloadingStrategy::Remote) {
         return Vec::new();
     }
-    let is_target = |node: &&VirtualNode| match (request.to, request.from) {
+    let is_target = |node: &&EvictionNode| match (request.to, request.from) {
         (Some(to), _) => to.nodes.contains(&node.name),
         (None, from) => from.is_none_or(|from| !from.nodes.contains(&node.name)),
     };
@@ -207,7 +218,7 @@ fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Stay
         .iter()
         .filter(is_target)
         .filter(|node| takes_pods(facts, node));
-    let mut targets: Vec<(&VirtualNode, Option<ResourceList>)> = open
+    let mut targets: Vec<(&EvictionNode, Option<ResourceList>)> = open
         .map(|node| (node, facts.free.get(&node.name).cloned()))
         .collect();
     let mut staying = Vec::new();
@@ -216,10 +227,10 @@ fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Stay
             .pods
             .iter()
             .find(|pod| pod.uid().as_deref() == Some(&one.uid));
-        let Some(amounts) = pod.and_then(|pod| pod.spec.clone()).map(charged) else {
+        let Some(amounts) = pod.and_then(|pod| pod.spec.clone()).map(default_charge) else {
             continue;
         };
-        let room = |(node, free): &(&VirtualNode, Option<ResourceList>)| {
+        let room = |(node, free): &(&EvictionNode, Option<ResourceList>)| {
             room_at(node, free.as_ref(), &amounts)
         };
         if let Some((_, free)) = targets.iter_mut().find(|target| room(target).is_ok()) {
@@ -229,7 +240,7 @@ fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Stay
                 .iter()
                 .filter_map(|target| room(target).err())
                 .collect();
-            staying.push(Staying {
+            staying.push(StayingPod {
                 pod: one.pod.clone(),
                 reason: format!("there is no room for it: {}", short.join("; ")),
             });
@@ -240,7 +251,7 @@ fn without_room(request: &Request, facts: &Facts, moving: &[Moving]) -> Vec<Stay
 
 /// Whether a virtual node has room for these amounts; otherwise what is short.
 fn room_at(
-    node: &VirtualNode,
+    node: &EvictionNode,
     free: Option<&ResourceList>,
     amounts: &ResourceList,
 ) -> Result<(), String> {
@@ -249,12 +260,12 @@ fn room_at(
         return Err(format!("{}: {}", node.name, short.join(", ")));
     }
     node.largest_pods
-        .may_take(amounts)
+        .may_have_room(amounts)
         .map_err(|short| format!("{}: {}", node.name, short_on_largest_node(&short)))
 }
 
 /// The names of the nodes whose free amounts a plan depends on.
-pub fn target_nodes(request: &Request, nodes: &[VirtualNode]) -> BTreeSet<String> {
+pub fn target_nodes(request: &MoveRequest, nodes: &[EvictionNode]) -> BTreeSet<String> {
     let leaves = |name: &String| request.from.is_some_and(|from| from.nodes.contains(name));
     match request.to {
         Some(to) => to.nodes.clone(),
@@ -266,32 +277,36 @@ pub fn target_nodes(request: &Request, nodes: &[VirtualNode]) -> BTreeSet<String
     }
 }
 
-fn strategy(facts: &Facts) -> Option<PodOffloadingStrategy> {
+fn offloading_strategy(facts: &MoveFacts) -> Option<PodOffloadingStrategy> {
     let offloading = facts
         .offloading
         .filter(|offloading| offloading.metadata.deletion_timestamp.is_none())?;
     Some(offloading.spec.pod_offloading_strategy)
 }
 
-fn is_selected(facts: &Facts, node: &VirtualNode) -> bool {
+fn is_selected(facts: &MoveFacts, node: &EvictionNode) -> bool {
     let selector = facts
         .offloading
         .and_then(|offloading| offloading.spec.cluster_selector.as_ref());
-    node_selector::matches(selector, &node.name, &node.labels)
+    node_selector::selects_node(selector, &node.name, &node.labels)
 }
 
-fn takes_pods(facts: &Facts, node: &VirtualNode) -> bool {
+fn takes_pods(facts: &MoveFacts, node: &EvictionNode) -> bool {
     node.answers && !node.cordoned && is_selected(facts, node)
 }
 
 /// Pods that may run only in other clusters need another one.
-fn check_room_elsewhere(namespace: &str, facts: &Facts, from: &Peer) -> anyhow::Result<()> {
+fn check_room_elsewhere(
+    namespace: &str,
+    facts: &MoveFacts,
+    from: &PeerNodes,
+) -> anyhow::Result<()> {
     let has_room = facts
         .nodes
         .iter()
         .any(|node| !from.nodes.contains(&node.name) && takes_pods(facts, node));
     ensure!(
-        strategy(facts) != Some(PodOffloadingStrategy::Remote) || has_room,
+        offloading_strategy(facts) != Some(PodOffloadingStrategy::Remote) || has_room,
         "the pods of namespace {namespace} run only in other clusters (strategy Remote), and no cluster except {} takes them: peer with another one, or let them run in this cluster: `liqoctl offload namespace {namespace} --pod-offloading-strategy LocalAndRemote`",
         from.name
     );
@@ -299,10 +314,14 @@ fn check_room_elsewhere(namespace: &str, facts: &Facts, from: &Peer) -> anyhow::
 }
 
 /// The virtual nodes that could take the pods instead of those of this peer.
-fn other_nodes(namespace: &str, facts: &Facts, to: &Peer) -> anyhow::Result<BTreeSet<String>> {
+fn other_nodes(
+    namespace: &str,
+    facts: &MoveFacts,
+    to: &PeerNodes,
+) -> anyhow::Result<BTreeSet<String>> {
     let command =
         format!("`liqoctl offload namespace {namespace} --pod-offloading-strategy Remote`");
-    match strategy(facts) {
+    match offloading_strategy(facts) {
         Some(PodOffloadingStrategy::Remote) => {}
         Some(PodOffloadingStrategy::LocalAndRemote) => bail!(
             "pods of namespace {namespace} may also run in this cluster (strategy LocalAndRemote), and the scheduler chooses: only with strategy Remote can they be moved to a cluster; {command} changes that"
@@ -314,7 +333,7 @@ fn other_nodes(namespace: &str, facts: &Facts, to: &Peer) -> anyhow::Result<BTre
         }
         None => bail!("namespace {namespace} is not offloaded; {command} changes that"),
     }
-    let own: Vec<&VirtualNode> = facts
+    let own: Vec<&EvictionNode> = facts
         .nodes
         .iter()
         .filter(|node| to.nodes.contains(&node.name))
@@ -338,7 +357,7 @@ fn other_nodes(namespace: &str, facts: &Facts, to: &Peer) -> anyhow::Result<BTre
 
 /// A pod that was evicted, and the one that replaced it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedPod {
     pub pod: String,
     pub from: String,
     /// Name of the pod that replaces it.
@@ -350,19 +369,23 @@ pub struct Moved {
 }
 
 /// Finds the pods that replace those of the plan. `known` are the UIDs of pods that existed before.
-pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> {
+pub fn match_replacements(
+    plan: &MovePlan,
+    known: &BTreeSet<String>,
+    pods: &[Pod],
+) -> Vec<MovedPod> {
     let is_new = |pod: &&Pod| {
         pod.metadata.deletion_timestamp.is_none()
             && pod.uid().is_some_and(|uid| !known.contains(&uid))
     };
     let mut new: Vec<&Pod> = pods.iter().filter(is_new).collect();
     new.sort_by_key(|pod| pod.name_any());
-    let replaced = |one: &Moving| {
-        let (mut moved, owner) = (of(one), one.controller.as_ref());
+    let replaced = |one: &PlannedEviction| {
+        let (mut moved, owner) = (without_replacement(one), one.controller.as_ref());
         let Some(owner) = owner else { return moved };
         // A pod of a StatefulSet is replaced by the one of the same name.
         let replaces = |pod: &&Pod| {
-            controller(*pod).is_some_and(|its| its.uid == owner.uid)
+            controller_of(*pod).is_some_and(|its| its.uid == owner.uid)
                 && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
         };
         let Some(index) = new.iter().position(replaces) else {
@@ -375,14 +398,14 @@ pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> 
         let pod = new.remove(index);
         moved.new_pod = Some(pod.name_any());
         moved.to = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        moved.waits = waits(pod);
+        moved.waits = reason_not_ready(pod);
         moved
     };
     plan.pods.iter().map(replaced).collect()
 }
 
-fn of(one: &Moving) -> Moved {
-    Moved {
+fn without_replacement(one: &PlannedEviction) -> MovedPod {
+    MovedPod {
         pod: one.pod.clone(),
         from: one.node.clone(),
         new_pod: None,
@@ -392,7 +415,7 @@ fn of(one: &Moving) -> Moved {
 }
 
 /// Reason why a new pod is not ready; nothing if it is ready, or has ended already.
-fn waits(pod: &Pod) -> Option<String> {
+fn reason_not_ready(pod: &Pod) -> Option<String> {
     let conditions: &[PodCondition] = pod
         .status
         .as_ref()
@@ -419,10 +442,10 @@ fn waits(pod: &Pod) -> Option<String> {
 }
 
 /// Number of pods that controllers want, by their UID.
-pub type Wanted = BTreeMap<String, u64>;
+pub type WantedReplicas = BTreeMap<String, u64>;
 
 /// Number of pods that a controller wants. `found` is the object that has its name now.
-pub fn wanted(owner: &Owner, found: Option<&DynamicObject>) -> u64 {
+pub fn wanted_replicas(owner: &PodOwner, found: Option<&DynamicObject>) -> u64 {
     let lives = |one: &&DynamicObject| {
         one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none()
     };
@@ -436,7 +459,7 @@ pub fn wanted(owner: &Owner, found: Option<&DynamicObject>) -> u64 {
 }
 
 /// The controllers whose new pods are not there or not ready yet.
-pub fn owners_that_wait(plan: &Plan, moved: &[Moved]) -> Vec<Owner> {
+pub fn owners_that_wait(plan: &MovePlan, moved: &[MovedPod]) -> Vec<PodOwner> {
     let waiting = plan
         .pods
         .iter()
@@ -454,15 +477,22 @@ pub fn owners_that_wait(plan: &Plan, moved: &[Moved]) -> Vec<Owner> {
 /// Clears what pods wait for if their controller need not create them: a Job may count the old pod
 /// as failed, and any other controller may have all the ready pods that it wants, for example
 /// because it was scaled down, replaced by a rollout, or deleted.
-pub fn skip_needless_waits(plan: &Plan, moved: &mut [Moved], wanted: &Wanted, pods: &[Pod]) {
+pub fn skip_needless_waits(
+    plan: &MovePlan,
+    moved: &mut [MovedPod],
+    wanted: &WantedReplicas,
+    pods: &[Pod],
+) {
     let is_ready = |pod: &&Pod| {
-        pod.metadata.deletion_timestamp.is_none() && waits(pod).is_none() && !is_finished(pod)
+        pod.metadata.deletion_timestamp.is_none()
+            && reason_not_ready(pod).is_none()
+            && !is_finished(pod)
     };
     let mut ready: BTreeMap<&str, u64> = BTreeMap::new();
-    for owner in pods.iter().filter(is_ready).filter_map(controller) {
+    for owner in pods.iter().filter(is_ready).filter_map(controller_of) {
         *ready.entry(&owner.uid).or_default() += 1;
     }
-    let is_needless = |owner: &Owner| {
+    let is_needless = |owner: &PodOwner| {
         let has = ready.get(owner.uid.as_str()).copied().unwrap_or(0);
         owner.kind == "Job" || wanted.get(&owner.uid).is_some_and(|wanted| *wanted <= has)
     };
@@ -474,7 +504,7 @@ pub fn skip_needless_waits(plan: &Plan, moved: &mut [Moved], wanted: &Wanted, po
 }
 
 /// The reasons to wait for new pods, in one text.
-pub fn missing(moved: &[Moved]) -> Option<String> {
+pub fn describe_missing(moved: &[MovedPod]) -> Option<String> {
     let waits: Vec<&str> = moved
         .iter()
         .filter_map(|one| one.waits.as_deref())

@@ -23,28 +23,28 @@ use kube::{
 };
 
 use liqo_api::ResourceList;
-use liqo_offloading_rules::node::priced::charged_on_node;
+use liqo_offloading_rules::node::priced::default_charge_on_node;
 
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     evict::{
         self,
-        cordon::{Uncordon, with_cordon},
-        decide::{Leaving, VirtualNode, named},
+        cordon::{UncordonWhen, with_cordon},
+        decide::{EvictionNode, PodToEvict, first_few_names},
     },
     offload, output,
-    progress::Progress,
+    progress::StepProgress,
     unpeer,
-    wait::{Poll, until_every},
+    wait::{PollResult, wait_until_every},
 };
-use decide::{Facts, Moved, Owner, Peer, Plan, Request, Wanted};
+use decide::{MoveFacts, MovePlan, MoveRequest, MovedPod, PeerNodes, PodOwner, WantedReplicas};
 
 /// Controllers that are read at the same time.
 const CONCURRENCY: usize = 16;
 
 /// The pods to move, and their destination.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct MoveOptions {
     pub namespace: String,
     /// Names of pods; if there are none, all of the namespace.
     pub names: Vec<String>,
@@ -59,27 +59,27 @@ pub struct Options {
 }
 
 /// Plans a move. Changes nothing.
-pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> {
+pub async fn plan_move(cluster: &Cluster, options: &MoveOptions) -> anyhow::Result<MovePlan> {
     let (from, to) = (
-        peer(cluster, options.from.as_deref()).await?,
-        peer(cluster, options.to.as_deref()).await?,
+        peer_with_nodes(cluster, options.from.as_deref()).await?,
+        peer_with_nodes(cluster, options.to.as_deref()).await?,
     );
     let (nodes, pods) = (
         evict::virtual_nodes(cluster).await?,
-        pods(cluster, options).await?,
+        requested_pods(cluster, options).await?,
     );
-    let offloading = offload::present(cluster, &options.namespace).await?;
-    let request = Request {
+    let offloading = offload::present_offloading(cluster, &options.namespace).await?;
+    let request = MoveRequest {
         namespace: &options.namespace,
         names: &options.names,
         from: from.as_ref(),
         to: to.as_ref(),
         force: options.force,
     };
-    let free = free(cluster, &nodes, &decide::target_nodes(&request, &nodes)).await?;
-    decide::plan(
+    let free = free_resources(cluster, &nodes, &decide::target_nodes(&request, &nodes)).await?;
+    decide::plan_moves(
         &request,
-        &Facts {
+        &MoveFacts {
             offloading: offloading.as_ref(),
             nodes: &nodes,
             pods: &pods,
@@ -89,9 +89,9 @@ pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> 
 }
 
 /// Free resources of these virtual nodes. Nodes whose pods the user may not read are missing.
-async fn free(
+async fn free_resources(
     cluster: &Cluster,
-    nodes: &[VirtualNode],
+    nodes: &[EvictionNode],
     wanted: &BTreeSet<String>,
 ) -> anyhow::Result<BTreeMap<String, ResourceList>> {
     let api: Api<Pod> = Api::all(cluster.client.clone());
@@ -106,7 +106,7 @@ async fn free(
             found => found.doing(format!("list the pods of Node {}", node.name))?,
         };
         let used = found.into_iter().filter_map(|pod| {
-            Some(charged_on_node(
+            Some(default_charge_on_node(
                 pod.metadata.generation,
                 pod.spec?,
                 &pod.status.unwrap_or_default(),
@@ -121,28 +121,31 @@ async fn free(
     Ok(all)
 }
 
-async fn peer(cluster: &Cluster, name: Option<&str>) -> anyhow::Result<Option<Peer>> {
+async fn peer_with_nodes(
+    cluster: &Cluster,
+    name: Option<&str>,
+) -> anyhow::Result<Option<PeerNodes>> {
     let Some(name) = name else { return Ok(None) };
-    let foreign = unpeer::find(cluster, name).await?;
-    let nodes = unpeer::nodes_of(cluster, &foreign.spec.cluster_id).await?;
+    let foreign = unpeer::peer_by_name(cluster, name).await?;
+    let nodes = unpeer::virtual_nodes_of(cluster, &foreign.spec.cluster_id).await?;
     let name = foreign.name_any();
     if nodes.is_empty() {
         bail!("{name} has no virtual node: this cluster borrows nothing from it");
     }
-    Ok(Some(Peer { name, nodes }))
+    Ok(Some(PeerNodes { name, nodes }))
 }
 
-async fn pods(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<Pod>> {
+async fn requested_pods(cluster: &Cluster, options: &MoveOptions) -> anyhow::Result<Vec<Pod>> {
     let selected = options
         .selector
         .as_deref()
         .map_or_else(ListParams::default, |selector| {
             ListParams::default().labels(selector)
         });
-    list(cluster, &options.namespace, &selected).await
+    list_pods(cluster, &options.namespace, &selected).await
 }
 
-async fn list(
+async fn list_pods(
     cluster: &Cluster,
     namespace: &str,
     parameters: &ListParams,
@@ -157,48 +160,49 @@ async fn list(
 
 /// Moves the pods, and waits until those that replace them are ready. The virtual nodes that were
 /// cordoned for that are uncordoned, even after a failure or an interruption.
-pub async fn run(
+pub async fn move_planned_pods(
     cluster: &Cluster,
-    plan: &Plan,
+    plan: &MovePlan,
     timeout: Duration,
-    progress: &Progress,
-) -> anyhow::Result<Vec<Moved>> {
+    progress: &StepProgress,
+) -> anyhow::Result<Vec<MovedPod>> {
     // Pods that are created from now on may replace those that move.
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &plan.namespace);
     let known = api.list_metadata(&ListParams::default()).await;
     let known = known.doing(format!("list the pods of namespace {}", plan.namespace))?;
     let known = known.iter().filter_map(kube::ResourceExt::uid).collect();
     let moved = Box::pin(async {
-        evict::evict(cluster, "Evicting the pods", timeout, progress, || {
-            leaving(cluster, plan)
+        evict::evict_until_gone(cluster, "Evicting the pods", timeout, progress, || {
+            planned_pods_left(cluster, plan)
         })
         .await?;
         let step = "Waiting for the new pods";
-        let ready = until_every(
+        let ready = wait_until_every(
             evict::POLL_INTERVAL,
             "the new pods are ready",
             timeout,
             |text| progress.message(step, text),
             || async {
-                let pods = list(cluster, &plan.namespace, &ListParams::default()).await?;
-                let mut moved = decide::moved(plan, &known, &pods);
-                let wanted = wanted(
+                let pods = list_pods(cluster, &plan.namespace, &ListParams::default()).await?;
+                let mut moved = decide::match_replacements(plan, &known, &pods);
+                let wanted = count_wanted_pods(
                     cluster,
                     &plan.namespace,
                     decide::owners_that_wait(plan, &moved),
                 )
                 .await?;
                 decide::skip_needless_waits(plan, &mut moved, &wanted, &pods);
-                Ok(decide::missing(&moved).map_or(Poll::Done(moved), Poll::NotYet))
+                Ok(decide::describe_missing(&moved)
+                    .map_or(PollResult::Done(moved), PollResult::NotYet))
             },
         );
-        progress.step(step, ready).await
+        progress.run_step(step, ready).await
     });
-    with_cordon(cluster, &plan.cordoned_nodes, Uncordon::Always, moved).await
+    with_cordon(cluster, &plan.cordoned_nodes, UncordonWhen::Always, moved).await
 }
 
 /// The pods of the plan that have not left yet, see [`evict::that_can_end`].
-async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>> {
+async fn planned_pods_left(cluster: &Cluster, plan: &MovePlan) -> anyhow::Result<Vec<PodToEvict>> {
     let nodes: HashMap<&str, &str> = plan
         .pods
         .iter()
@@ -207,13 +211,17 @@ async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>>
     let pods = evict::pods_in(cluster, &plan.namespace).await?;
     let planned = pods
         .iter()
-        .filter_map(|pod| Leaving::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));
+        .filter_map(|pod| PodToEvict::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));
     evict::that_can_end(cluster, planned.collect()).await
 }
 
 /// Number of pods that each controller wants, by UID. A kind that liqoctl does not know, or that
 /// the user may not read, is missing.
-async fn wanted(cluster: &Cluster, namespace: &str, owners: Vec<Owner>) -> anyhow::Result<Wanted> {
+async fn count_wanted_pods(
+    cluster: &Cluster,
+    namespace: &str,
+    owners: Vec<PodOwner>,
+) -> anyhow::Result<WantedReplicas> {
     let requests = owners.into_iter().map(|owner| async move {
         let wanted = wanted_by(cluster, namespace, &owner).await?;
         anyhow::Ok(wanted.map(|wanted| (owner.uid, wanted)))
@@ -228,7 +236,7 @@ async fn wanted(cluster: &Cluster, namespace: &str, owners: Vec<Owner>) -> anyho
 async fn wanted_by(
     cluster: &Cluster,
     namespace: &str,
-    owner: &Owner,
+    owner: &PodOwner,
 ) -> anyhow::Result<Option<u64>> {
     let resource = match (owner.api_version.as_str(), owner.kind.as_str()) {
         ("apps/v1", "ReplicaSet") => ApiResource::erase::<ReplicaSet>(&()),
@@ -240,7 +248,7 @@ async fn wanted_by(
         Api::namespaced_with(cluster.client.clone(), namespace, &resource);
     match api.get_opt(&owner.name).await {
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
-        found => Ok(Some(decide::wanted(
+        found => Ok(Some(decide::wanted_replicas(
             owner,
             found
                 .doing(format!("read {} {}", owner.kind, owner.name))?
@@ -250,7 +258,7 @@ async fn wanted_by(
 }
 
 /// The question to ask first.
-pub fn question(plan: &Plan) -> String {
+pub fn question_before_move(plan: &MovePlan) -> String {
     let pods: Vec<&str> = plan.pods.iter().map(|one| one.pod.as_str()).collect();
     let lost: Vec<&str> = plan
         .pods
@@ -263,18 +271,26 @@ pub fn question(plan: &Plan) -> String {
     let what = format!(
         "This evicts pods of namespace {}, as disruption budgets allow: {}.",
         plan.namespace,
-        named(&pods)
+        first_few_names(&pods)
     );
-    let lost =
-        (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
+    let lost = (!lost.is_empty()).then(|| {
+        format!(
+            "No controller creates these again: {}.",
+            first_few_names(&lost)
+        )
+    });
     let cordoned = (!nodes.is_empty()).then(|| {
         format!(
             "Until the new pods are ready, these nodes take no new pods of any namespace: {}.",
-            named(&nodes)
+            first_few_names(&nodes)
         )
     });
-    let stay = (!staying.is_empty())
-        .then(|| format!("These stay, `--dry-run` says why: {}.", named(&staying)));
+    let stay = (!staying.is_empty()).then(|| {
+        format!(
+            "These stay, `--dry-run` says why: {}.",
+            first_few_names(&staying)
+        )
+    });
     [
         Some(what),
         stay,
@@ -289,7 +305,7 @@ pub fn question(plan: &Plan) -> String {
 }
 
 /// The planned move, as text for people.
-pub fn preview(plan: &Plan) -> String {
+pub fn render_planned_move(plan: &MovePlan) -> String {
     let mut lines = Vec::new();
     if plan.pods.is_empty() {
         lines.push(format!(
@@ -297,7 +313,7 @@ pub fn preview(plan: &Plan) -> String {
             plan.namespace
         ));
     } else {
-        let row = |one: &decide::Moving| {
+        let row = |one: &decide::PlannedEviction| {
             let controller = one
                 .controller
                 .as_ref()
@@ -308,7 +324,7 @@ pub fn preview(plan: &Plan) -> String {
                 controller.unwrap_or_else(|| "-".to_owned()),
             ]
         };
-        lines.push(output::table(
+        lines.push(output::format_table(
             &["POD", "NODE", "CONTROLLER"],
             plan.pods.iter().map(row),
         ));
@@ -324,21 +340,21 @@ pub fn preview(plan: &Plan) -> String {
             plan.pods.len() + plan.staying.len()
         ));
     }
-    lines.extend(staying(plan));
+    lines.extend(reasons_to_stay(plan));
     lines.join("\n")
 }
 
 /// Reasons why pods that were asked for stay.
-fn staying(plan: &Plan) -> impl Iterator<Item = String> {
+fn reasons_to_stay(plan: &MovePlan) -> impl Iterator<Item = String> {
     plan.staying
         .iter()
         .map(|one| format!("Pod {} stays: {}.", one.pod, one.reason))
 }
 
 /// The result as text for people.
-pub fn table(plan: &Plan, moved: &[Moved]) -> String {
+pub fn render_finished_move(plan: &MovePlan, moved: &[MovedPod]) -> String {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let row = |one: &Moved| {
+    let row = |one: &MovedPod| {
         vec![
             one.pod.clone(),
             one.from.clone(),
@@ -346,10 +362,10 @@ pub fn table(plan: &Plan, moved: &[Moved]) -> String {
             or_none(&one.to),
         ]
     };
-    let table = output::table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row));
+    let table = output::format_table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row));
     [table]
         .into_iter()
-        .chain(staying(plan))
+        .chain(reasons_to_stay(plan))
         .collect::<Vec<_>>()
         .join("\n")
 }
@@ -357,35 +373,38 @@ pub fn table(plan: &Plan, moved: &[Moved]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use decide::{Moving, Staying};
+    use decide::{PlannedEviction, StayingPod};
 
     #[test]
     fn a_user_learns_which_pods_stay_before_and_after_the_move() {
-        let web = Moving {
+        let web = PlannedEviction {
             pod: "web".into(),
             node: "turin".into(),
             controller: None,
             uid: "w".into(),
         };
-        let bound = Staying {
+        let bound = StayingPod {
             pod: "bound".into(),
             reason: "volume v is a hostPath".into(),
         };
-        let plan = Plan {
+        let plan = MovePlan {
             namespace: "demo".into(),
             cordoned_nodes: [].into(),
             pods: vec![web],
             staying: vec![bound],
         };
-        assert!(question(&plan).contains(" These stay, `--dry-run` says why: bound."));
-        let moved = Moved {
+        assert!(question_before_move(&plan).contains(" These stay, `--dry-run` says why: bound."));
+        let moved = MovedPod {
             pod: "web".into(),
             from: "turin".into(),
             new_pod: None,
             to: None,
             waits: None,
         };
-        let (preview, table) = (preview(&plan), table(&plan, &[moved]));
+        let (preview, table) = (
+            render_planned_move(&plan),
+            render_finished_move(&plan, &[moved]),
+        );
         for text in [preview, table] {
             assert!(
                 text.ends_with("\nPod bound stays: volume v is a hostPath."),
@@ -393,7 +412,7 @@ mod tests {
             );
         }
         assert!(
-            !question(&Plan {
+            !question_before_move(&MovePlan {
                 staying: Vec::new(),
                 ..plan
             })

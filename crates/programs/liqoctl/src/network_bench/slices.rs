@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::cluster::{Cluster, Explained as _};
+use crate::cluster::{Cluster, ExplainFailure as _};
 
 /// Name of the Service.
 const NAME: &str = "changing";
@@ -32,28 +32,28 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Times from changes of a Service to `EndpointSlices` that show them, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Changes {
+pub struct SliceDelays {
     pub count: usize,
     /// To the slices at home.
-    pub home: Times,
+    pub home: DelayPercentiles,
     /// To the slices at the peer.
-    pub peer: Times,
+    pub peer: DelayPercentiles,
     /// From the slices at home to those at the peer: Liqo's share.
-    pub between: Times,
+    pub between: DelayPercentiles,
 }
 
 /// Times, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Times {
+pub struct DelayPercentiles {
     /// Half are shorter.
     pub p50: f64,
     /// All but one of a hundred are shorter.
     pub p99: f64,
 }
 
-impl Times {
-    fn of(mut all: Vec<f64>) -> Self {
+impl DelayPercentiles {
+    fn from_delays(mut all: Vec<f64>) -> Self {
         all.sort_by(f64::total_cmp);
         let place = |hundredths: usize| {
             all.get((all.len() * hundredths / 100).min(all.len().saturating_sub(1)))
@@ -68,18 +68,18 @@ impl Times {
 
 /// The cluster whose slices are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
+enum WatchedCluster {
     Home,
     Peer,
 }
 
 /// Changes a Service of pods of `group` in this namespace, one change after another.
-pub async fn measure(
+pub async fn measure_slice_delays(
     home: (&Cluster, &str),
     peer: (&Cluster, &str),
     group: &str,
     mut news: impl FnMut(String),
-) -> anyhow::Result<Changes> {
+) -> anyhow::Result<SliceDelays> {
     let (cluster, namespace) = home;
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
     let ports = |number: u16| json!({ "ports": [{ "name": "tcp", "port": 80, "targetPort": FIRST_PORT + number }] });
@@ -91,14 +91,14 @@ pub async fn measure(
     let (seen, mut arrivals) = mpsc::unbounded_channel();
     let watching = async {
         tokio::try_join!(
-            watch(home, Side::Home, seen.clone()),
-            watch(peer, Side::Peer, seen.clone())
+            watch_slice_ports(home, WatchedCluster::Home, seen.clone()),
+            watch_slice_ports(peer, WatchedCluster::Peer, seen.clone())
         )
         .map(drop)
     };
     let changing = async {
         // Creating everything takes time: it does not count.
-        arrival(&mut arrivals, 0).await?;
+        wait_for_arrival(&mut arrivals, 0).await?;
         let mut all: [Vec<f64>; 3] = Default::default();
         for number in 1..=CHANGES {
             // Without a terminal, each of these is a line.
@@ -111,15 +111,15 @@ pub async fn measure(
             api.patch(NAME, &PatchParams::default(), &patch)
                 .await
                 .doing(format!("change Service {NAME}"))?;
-            let arrived = arrival(&mut arrivals, number).await?;
-            let [home, peer] = [Side::Home, Side::Peer]
+            let arrived = wait_for_arrival(&mut arrivals, number).await?;
+            let [home, peer] = [WatchedCluster::Home, WatchedCluster::Peer]
                 .map(|side| arrived[&side].duration_since(begun).as_secs_f64() * 1e3);
             for (all, time) in all.iter_mut().zip([home, peer, peer - home]) {
                 all.push(time);
             }
         }
-        let [home, peer, between] = all.map(Times::of);
-        anyhow::Ok(Changes {
+        let [home, peer, between] = all.map(DelayPercentiles::from_delays);
+        anyhow::Ok(SliceDelays {
             count: usize::from(CHANGES),
             home,
             peer,
@@ -133,10 +133,10 @@ pub async fn measure(
 }
 
 /// Waits until both sides have this change; returns when each had it.
-async fn arrival(
-    arrivals: &mut mpsc::UnboundedReceiver<(Side, u16, Instant)>,
+async fn wait_for_arrival(
+    arrivals: &mut mpsc::UnboundedReceiver<(WatchedCluster, u16, Instant)>,
     number: u16,
-) -> anyhow::Result<BTreeMap<Side, Instant>> {
+) -> anyhow::Result<BTreeMap<WatchedCluster, Instant>> {
     let mut arrived = BTreeMap::new();
     let both = async {
         while arrived.len() < 2 {
@@ -149,7 +149,7 @@ async fn arrival(
     };
     match tokio::time::timeout(TIMEOUT, both).await {
         Ok(done) => done.map(|()| arrived),
-        Err(_) if arrived.contains_key(&Side::Home) => bail!(
+        Err(_) if arrived.contains_key(&WatchedCluster::Home) => bail!(
             "a change of Service {NAME} is in the EndpointSlices at home, but after {} s not in those at the peer: look for events with the reason \
              NotReflected",
             TIMEOUT.as_secs()
@@ -162,10 +162,10 @@ async fn arrival(
 }
 
 /// Sends each port that the slices of the Service show, with the time.
-async fn watch(
+async fn watch_slice_ports(
     (cluster, namespace): (&Cluster, &str),
-    side: Side,
-    seen: mpsc::UnboundedSender<(Side, u16, Instant)>,
+    side: WatchedCluster,
+    seen: mpsc::UnboundedSender<(WatchedCluster, u16, Instant)>,
 ) -> anyhow::Result<()> {
     let api: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), namespace);
     let ours = WatchParams::default().labels(&format!("kubernetes.io/service-name={NAME}"));
@@ -199,15 +199,18 @@ mod tests {
 
     #[test]
     fn of_a_hundred_times_the_longest_is_the_hundredth() {
-        let times = Times::of((1..=100).rev().map(f64::from).collect());
+        let times = DelayPercentiles::from_delays((1..=100).rev().map(f64::from).collect());
         assert_eq!(
             times,
-            Times {
+            DelayPercentiles {
                 p50: 51.0,
                 p99: 100.0
             }
         );
-        assert_eq!(Times::of(Vec::new()), Times { p50: 0.0, p99: 0.0 });
+        assert_eq!(
+            DelayPercentiles::from_delays(Vec::new()),
+            DelayPercentiles { p50: 0.0, p99: 0.0 }
+        );
     }
 
     #[tokio::test]
@@ -217,18 +220,21 @@ mod tests {
             .map(|ms| Instant::now() + Duration::from_millis(ms))
             .collect();
         for (side, number, moment) in [
-            (Side::Home, 1, 0),
-            (Side::Home, 2, 1),
-            (Side::Peer, 1, 2),
-            (Side::Peer, 2, 3),
+            (WatchedCluster::Home, 1, 0),
+            (WatchedCluster::Home, 2, 1),
+            (WatchedCluster::Peer, 1, 2),
+            (WatchedCluster::Peer, 2, 3),
         ] {
             seen.send((side, FIRST_PORT + number, moments[moment]))
                 .unwrap();
         }
-        let arrived = arrival(&mut arrivals, 2).await.unwrap();
+        let arrived = wait_for_arrival(&mut arrivals, 2).await.unwrap();
         assert_eq!(
             arrived,
-            BTreeMap::from([(Side::Home, moments[1]), (Side::Peer, moments[3])])
+            BTreeMap::from([
+                (WatchedCluster::Home, moments[1]),
+                (WatchedCluster::Peer, moments[3])
+            ])
         );
     }
 }

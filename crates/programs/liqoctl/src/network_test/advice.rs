@@ -1,19 +1,19 @@
 //! Advice for failures.
 
 use liqo_api::TunnelReason;
-use liqo_network_probe::{ProblemKind, What};
+use liqo_network_probe::{ProblemKind, QuestionKind};
 
 use super::{
-    judge::{Failure, Trouble},
-    plan::{Ask, To},
-    scene::{From, Scene, Tunnel},
+    judge::{AnswerFault, FailedQuestion},
+    plan::{PlannedQuestion, TargetKind},
+    scene::{AskerKind, NetworkTestSetup, ReportedTunnel},
 };
 
 /// Advice for this failure. `passes` returns whether a question got the right answer.
-pub fn advice(
-    scene: &Scene,
-    failure: &Failure,
-    passes: impl Fn(&dyn Fn(&Ask) -> bool) -> bool,
+pub fn advice_for_failure(
+    scene: &NetworkTestSetup,
+    failure: &FailedQuestion,
+    passes: impl Fn(&dyn Fn(&PlannedQuestion) -> bool) -> bool,
 ) -> String {
     let ask = failure.ask;
     let (from, to) = (ask.path.from.0, ask.path.to.0);
@@ -25,52 +25,52 @@ pub fn advice(
     {
         return broken;
     }
-    let same_target = |what: fn(&What) -> bool| {
-        passes(&|other: &Ask| {
+    let same_target = |what: fn(&QuestionKind) -> bool| {
+        passes(&|other: &PlannedQuestion| {
             other.asker == ask.asker
                 && other.path == ask.path
                 && other.question.to == ask.question.to
                 && what(&other.question.what)
         })
     };
-    let small_passes = same_target(|what| *what == What::Tcp);
+    let small_passes = same_target(|what| *what == QuestionKind::Tcp);
     match &failure.trouble {
-        Trouble::NotAsked(_) if from == 0 => {
+        AnswerFault::NotAsked(_) if from == 0 => {
             "the API server must reach the kubelet of that node: see whether `kubectl exec` into the pod works".to_owned()
         }
-        Trouble::NotAsked(_) => "the API server must reach the controller manager, which serves virtual nodes, and the controller manager must reach \
+        AnswerFault::NotAsked(_) => "the API server must reach the controller manager, which serves virtual nodes, and the controller manager must reach \
              the API server of the other cluster: see whether `kubectl exec` into the pod works, and `liqoctl status`"
             .to_owned(),
-        Trouble::Late => "the pod was still waiting for other answers: see what else failed first, then allow more time (`--timeout`) or fewer nodes \
+        AnswerFault::Late => "the pod was still waiting for other answers: see what else failed first, then allow more time (`--timeout`) or fewer nodes \
              (`--nodes`)"
             .to_owned(),
-        Trouble::Skipped => "see the failure of the transfer that did not arrive".to_owned(),
-        Trouble::WrongPod { .. } => "two pods have the same address: something outside of Liqo uses an address that peers are mapped to; add it to \
+        AnswerFault::Skipped => "see the failure of the transfer that did not arrive".to_owned(),
+        AnswerFault::WrongPod { .. } => "two pods have the same address: something outside of Liqo uses an address that peers are mapped to; add it to \
              network.reservedCIDRs (`kubectl -n liqo get tunnelendpoints` shows the mapped prefixes)"
             .to_owned(),
-        Trouble::WrongSource { .. } if is_near => {
+        AnswerFault::WrongSource { .. } if is_near => {
             "this cluster's own network translates the source address: pods should reach pods without translation".to_owned()
         }
-        Trouble::WrongSource { .. } => "something translates the source address before the gateway does: exclude the prefixes that peers are mapped to from \
+        AnswerFault::WrongSource { .. } => "something translates the source address before the gateway does: exclude the prefixes that peers are mapped to from \
              masquerading (by the CNI, or by firewalls on nodes)"
             .to_owned(),
-        Trouble::WrongAddresses { .. } if from == 0 => {
+        AnswerFault::WrongAddresses { .. } if from == 0 => {
             "the local EndpointSlices are not complete: `kubectl get endpointslices`, and see whether all pods are ready".to_owned()
         }
-        Trouble::WrongAddresses { .. } => "the EndpointSlices there differ from the local ones: look for events with the reason NotReflected on the Service, and \
+        AnswerFault::WrongAddresses { .. } => "the EndpointSlices there differ from the local ones: look for events with the reason NotReflected on the Service, and \
              read the log of the controller manager"
             .to_owned(),
-        Trouble::Vanish { passes, .. } => too_long(scene, from, to, Some(*passes)),
-        Trouble::Problem(problem) => match problem.kind {
+        AnswerFault::Vanish { passes, .. } => too_long(scene, from, to, Some(*passes)),
+        AnswerFault::Problem(problem) => match problem.kind {
             ProblemKind::UnknownName if from == 0 => "the name server of the cluster (kube-dns) does not answer the pod, or does not know the Service".to_owned(),
             ProblemKind::UnknownName => "the Service was not reflected to that cluster (look for events with the reason NotReflected on it), or its name \
                  server does not answer pods of that namespace"
                 .to_owned(),
-            _ if small_passes && matches!(ask.question.what, What::Bulk { .. } | What::Path { .. }) => too_long(scene, from, to, None),
-            _ if small_passes && matches!(ask.question.what, What::Udp { bytes } if bytes > 0) => {
+            _ if small_passes && matches!(ask.question.what, QuestionKind::Bulk { .. } | QuestionKind::Path { .. }) => too_long(scene, from, to, None),
+            _ if small_passes && matches!(ask.question.what, QuestionKind::Udp { bytes } if bytes > 0) => {
                 "fragmented datagrams do not pass: something on the path drops fragments".to_owned()
             }
-            _ if small_passes && matches!(ask.question.what, What::Udp { .. }) => {
+            _ if small_passes && matches!(ask.question.what, QuestionKind::Udp { .. }) => {
                 "TCP passes and UDP does not: look for NetworkPolicies and firewalls between the pods that name protocols".to_owned()
             }
             ProblemKind::Refused => "something else has that address, or kube-proxy knows no endpoint: `kubectl get endpointslices`".to_owned(),
@@ -78,14 +78,14 @@ pub fn advice(
                 "that node has no route: `curl localhost:9479/readyz` on {}, and `kubectl -n liqo get leases -l liqo.io/gateway=true`",
                 scene.probers[ask.asker].node
             ),
-            ProblemKind::NoAnswer | ProblemKind::Broken => silence(scene, ask, &passes),
+            ProblemKind::NoAnswer | ProblemKind::Broken => advice_for_silence(scene, ask, &passes),
         },
     }
 }
 
 /// The failure of the tunnel between home and this cluster, with advice; nothing if there is none.
-fn broken_tunnel(scene: &Scene, cluster: usize) -> Option<String> {
-    let Tunnel {
+fn broken_tunnel(scene: &NetworkTestSetup, cluster: usize) -> Option<String> {
+    let ReportedTunnel {
         works: false,
         reason,
         message,
@@ -118,7 +118,7 @@ fn broken_tunnel(scene: &Scene, cluster: usize) -> Option<String> {
     ))
 }
 
-fn too_long(scene: &Scene, from: usize, to: usize, passes: Option<u16>) -> String {
+fn too_long(scene: &NetworkTestSetup, from: usize, to: usize, passes: Option<u16>) -> String {
     let mtu = [from, to]
         .into_iter()
         .filter_map(|cluster| scene.clusters[cluster].tunnel.as_ref())
@@ -134,12 +134,18 @@ fn too_long(scene: &Scene, from: usize, to: usize, passes: Option<u16>) -> Strin
 
 /// Advice if nobody answers although the tunnels work: other answers show where the packets are
 /// lost.
-fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> bool) -> String {
+fn advice_for_silence(
+    scene: &NetworkTestSetup,
+    ask: &PlannedQuestion,
+    passes: &impl Fn(&dyn Fn(&PlannedQuestion) -> bool) -> bool,
+) -> String {
     let (from, to) = (ask.path.from.0, ask.path.to.0);
     let asker = &scene.probers[ask.asker];
     let place = |cluster: usize| &scene.clusters[cluster].name;
-    if ask.path.to.1 != To::Pod
-        && passes(&|other: &Ask| other.asker == ask.asker && other.path.to == (to, To::Pod))
+    if ask.path.to.1 != TargetKind::Pod
+        && passes(&|other: &PlannedQuestion| {
+            other.asker == ask.asker && other.path.to == (to, TargetKind::Pod)
+        })
     {
         return "the pods answer and their Service does not: check kube-proxy (or what replaces it) on that node, and `kubectl get endpointslices`".to_owned();
     }
@@ -150,7 +156,7 @@ fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> 
         .clusters
         .iter()
         .find_map(|cluster| cluster.tunnel.as_ref()?.gateway.clone());
-    let elsewhere = passes(&|other: &Ask| {
+    let elsewhere = passes(&|other: &PlannedQuestion| {
         scene.probers[other.asker].node != asker.node
             && other.path.from == ask.path.from
             && other.path.to == ask.path.to
@@ -172,7 +178,7 @@ fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> 
             place(to)
         );
     }
-    let kind = if asker.kind == From::Node {
+    let kind = if asker.kind == AskerKind::Node {
         " (nodes are seen as addresses of network.externalCIDRs)"
     } else {
         ""

@@ -5,16 +5,16 @@ use std::{
     net::IpAddr,
 };
 
-use liqo_network_probe::{Finding, Problem, ProblemKind, What};
+use liqo_network_probe::{AnswerProblem, MeasuredAnswer, ProblemKind, QuestionKind};
 
-use super::plan::{Ask, Expected, Path, Plan};
+use super::plan::{ExpectedAnswer, PlannedQuestion, QuestionPlan, TestPath};
 use crate::probes::median;
 
 /// The outcome of a question.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum QuestionOutcome {
     /// The asker's answer.
-    TestResult(Result<Finding, Problem>),
+    TestResult(Result<MeasuredAnswer, AnswerProblem>),
     /// The asker could not be started.
     NotAsked(String),
     /// There was no answer in time.
@@ -24,7 +24,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum AnswerFault {
     /// The asker could not be started.
     #[error("the question could not be asked: {0}")]
     NotAsked(String),
@@ -36,17 +36,17 @@ pub enum Trouble {
     Skipped,
     /// There was no answer, or no complete one.
     #[error("{0}")]
-    Problem(Problem),
+    Problem(AnswerProblem),
     #[error("pod {by} on node {on} answered instead")]
     WrongPod { by: String, on: String },
     /// The answering pod saw another source address than it should.
-    #[error("the pod saw the source address {seen} and not {}", list(.expected))]
+    #[error("the pod saw the source address {seen} and not {}", format_addresses(.expected))]
     WrongSource {
         seen: IpAddr,
         expected: BTreeSet<IpAddr>,
     },
     /// The name resolves to something else.
-    #[error("the name has the addresses {} and not {}", list(.found), list(.expected))]
+    #[error("the name has the addresses {} and not {}", format_addresses(.found), format_addresses(.expected))]
     WrongAddresses {
         /// The addresses that it resolves to.
         found: BTreeSet<IpAddr>,
@@ -62,7 +62,7 @@ pub enum Trouble {
     },
 }
 
-fn list(addresses: &BTreeSet<IpAddr>) -> String {
+fn format_addresses(addresses: &BTreeSet<IpAddr>) -> String {
     addresses
         .iter()
         .map(ToString::to_string)
@@ -72,7 +72,7 @@ fn list(addresses: &BTreeSet<IpAddr>) -> String {
 
 /// The result for one path.
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub enum PathVerdict {
     /// Everything works. The value is the median time from question to answer.
     Good {
         /// In milliseconds, if something was measured.
@@ -92,64 +92,69 @@ pub enum State {
 
 /// A question without the right answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure<'a> {
-    pub ask: &'a Ask,
-    pub trouble: Trouble,
+pub struct FailedQuestion<'a> {
+    pub ask: &'a PlannedQuestion,
+    pub trouble: AnswerFault,
 }
 
 /// The results for all paths.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judgement<'a> {
-    pub paths: BTreeMap<Path, State>,
+pub struct TestVerdicts<'a> {
+    pub paths: BTreeMap<TestPath, PathVerdict>,
     /// In the order of the questions.
-    pub failures: Vec<Failure<'a>>,
+    pub failures: Vec<FailedQuestion<'a>>,
 }
 
 /// Whether this is the right answer, and how long it took if that is meaningful.
-pub fn check(ask: &Ask, outcome: &Outcome) -> Result<Option<f64>, Trouble> {
+pub fn check_answer(
+    ask: &PlannedQuestion,
+    outcome: &QuestionOutcome,
+) -> Result<Option<f64>, AnswerFault> {
     let finding = match outcome {
-        Outcome::NotAsked(why) => return Err(Trouble::NotAsked(why.clone())),
-        Outcome::Late => return Err(Trouble::Late),
-        Outcome::Skipped => return Err(Trouble::Skipped),
-        Outcome::TestResult(Err(problem)) => return Err(Trouble::Problem(problem.clone())),
-        Outcome::TestResult(Ok(finding)) => finding,
+        QuestionOutcome::NotAsked(why) => return Err(AnswerFault::NotAsked(why.clone())),
+        QuestionOutcome::Late => return Err(AnswerFault::Late),
+        QuestionOutcome::Skipped => return Err(AnswerFault::Skipped),
+        QuestionOutcome::TestResult(Err(problem)) => {
+            return Err(AnswerFault::Problem(problem.clone()));
+        }
+        QuestionOutcome::TestResult(Ok(finding)) => finding,
     };
     match (&ask.expected, finding) {
-        (Expected::Answer { pods, sources }, Finding::Answered { by, millis }) => {
+        (ExpectedAnswer::Answer { pods, sources }, MeasuredAnswer::Answered { by, millis }) => {
             if !pods.contains(&by.pod) {
-                return Err(Trouble::WrongPod {
+                return Err(AnswerFault::WrongPod {
                     by: by.pod.clone(),
                     on: by.node.clone(),
                 });
             }
             let seen = by.source.ip().to_canonical();
             if let Some(expected) = sources.as_ref().filter(|sources| !sources.contains(&seen)) {
-                return Err(Trouble::WrongSource {
+                return Err(AnswerFault::WrongSource {
                     seen,
                     expected: expected.clone(),
                 });
             }
-            Ok((ask.question.what == What::Tcp).then_some(*millis))
+            Ok((ask.question.what == QuestionKind::Tcp).then_some(*millis))
         }
-        (Expected::Addresses(expected), Finding::Addresses { addresses }) => {
+        (ExpectedAnswer::Addresses(expected), MeasuredAnswer::Addresses { addresses }) => {
             let found: BTreeSet<IpAddr> = addresses.iter().copied().collect();
             if found == *expected {
                 Ok(None)
             } else {
-                Err(Trouble::WrongAddresses {
+                Err(AnswerFault::WrongAddresses {
                     found,
                     expected: expected.clone(),
                 })
             }
         }
-        (Expected::Path, Finding::Passes { largest, vanished }) => match vanished {
-            Some(vanished) => Err(Trouble::Vanish {
+        (ExpectedAnswer::Path, MeasuredAnswer::Passes { largest, vanished }) => match vanished {
+            Some(vanished) => Err(AnswerFault::Vanish {
                 vanished: *vanished,
                 passes: *largest,
             }),
             None => Ok(None),
         },
-        _ => Err(Trouble::Problem(Problem {
+        _ => Err(AnswerFault::Problem(AnswerProblem {
             kind: ProblemKind::Broken,
             text: "the answer does not match the question".to_owned(),
         })),
@@ -157,17 +162,17 @@ pub fn check(ask: &Ask, outcome: &Outcome) -> Result<Option<f64>, Trouble> {
 }
 
 /// Judges all paths by the outcomes of the questions.
-pub fn judge<'a>(plan: &'a Plan, heard: &[Outcome]) -> Judgement<'a> {
-    let mut times: BTreeMap<Path, (usize, usize, Vec<f64>)> = BTreeMap::new();
+pub fn judge_outcomes<'a>(plan: &'a QuestionPlan, heard: &[QuestionOutcome]) -> TestVerdicts<'a> {
+    let mut times: BTreeMap<TestPath, (usize, usize, Vec<f64>)> = BTreeMap::new();
     let mut failures = Vec::new();
     for (ask, heard) in plan.asks.iter().zip(heard) {
         let (asked, failed, all) = times.entry(ask.path).or_default();
         *asked += 1;
-        match check(ask, heard) {
+        match check_answer(ask, heard) {
             Ok(millis) => all.extend(millis),
             Err(trouble) => {
                 *failed += 1;
-                failures.push(Failure { ask, trouble });
+                failures.push(FailedQuestion { ask, trouble });
             }
         }
     }
@@ -176,15 +181,15 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Outcome]) -> Judgement<'a> {
         *asked += 1;
         *failed += 1;
     }
-    let mut paths: BTreeMap<Path, State> = times
+    let mut paths: BTreeMap<TestPath, PathVerdict> = times
         .into_iter()
         .map(|(path, (asked, failed, all))| {
             (
                 path,
                 if failed > 0 {
-                    State::Bad { failed, asked }
+                    PathVerdict::Bad { failed, asked }
                 } else {
-                    State::Good {
+                    PathVerdict::Good {
                         millis: median(all),
                     }
                 },
@@ -194,12 +199,12 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Outcome]) -> Judgement<'a> {
     paths.extend(
         plan.closed
             .iter()
-            .map(|(path, why)| (*path, State::Closed(why.clone()))),
+            .map(|(path, why)| (*path, PathVerdict::Closed(why.clone()))),
     );
     paths.extend(
         plan.missing
             .iter()
-            .map(|(path, why)| (*path, State::Missing(why.clone()))),
+            .map(|(path, why)| (*path, PathVerdict::Missing(why.clone()))),
     );
-    Judgement { paths, failures }
+    TestVerdicts { paths, failures }
 }

@@ -25,25 +25,25 @@ use std::{
 
 use anyhow::{bail, ensure};
 use futures::{StreamExt as _, stream};
-use liqo_network_probe::{Request, What};
+use liqo_network_probe::{AskRequest, QuestionKind};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
     cluster::Cluster,
-    output::plain,
-    probes::{self, Answers, Cut, LeftOut, Stage},
-    progress::Progress,
+    output::strip_control_characters,
+    probes::{self, ExcludedNode, ProbeReports, TestNamespaces, UnfinishedProbe},
+    progress::StepProgress,
 };
 
-pub use plan::To;
-pub use render::render;
-pub use scene::From;
+pub use plan::TargetKind;
+pub use render::render_test_result;
+pub use scene::AskerKind;
 
-use judge::{Outcome, State, check, judge};
-use plan::{Path, Plan, plan};
-use scene::Scene;
+use judge::{PathVerdict, QuestionOutcome, check_answer, judge_outcomes};
+use plan::{QuestionPlan, TestPath, plan_questions};
+use scene::NetworkTestSetup;
 
 /// Pods that ask at the same time. More would slow each other down.
 const MAX_ASKING_PODS: usize = 4;
@@ -65,7 +65,7 @@ const RETRY_DELAYS: [Duration; 3] = [
 ];
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct NetworkTestOptions {
     /// Maximum number of nodes of each cluster that take part.
     pub nodes: usize,
     /// Image of the pods; nothing for the one that the cluster uses.
@@ -81,7 +81,7 @@ pub struct Options {
 #[serde(rename_all = "camelCase")]
 pub struct TestResult {
     /// One for each cluster that borrows.
-    pub matrices: Vec<Matrix>,
+    pub matrices: Vec<TestMatrix>,
     /// What could not be removed at the end, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
@@ -90,7 +90,7 @@ pub struct TestResult {
 /// The results for one cluster that borrows, and its providers.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Matrix {
+pub struct TestMatrix {
     /// The clusters; the one that borrows is the first.
     pub clusters: Vec<Participants>,
     /// Each path from one to another.
@@ -109,7 +109,7 @@ pub struct Participants {
     pub pods: Vec<String>,
     /// Nodes that should have taken part, and could not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedNode>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -117,11 +117,11 @@ pub struct Participants {
 pub struct PathResult {
     /// The cluster that asked.
     pub from_cluster: String,
-    pub from: From,
+    pub from: AskerKind,
     /// The cluster whose pods were asked.
     pub to_cluster: String,
     /// How they were reached.
-    pub to: To,
+    pub to: TargetKind,
     pub state: PathState,
     /// The median time from question to answer, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,7 +157,7 @@ pub struct ReportedFailure {
 
 impl TestResult {
     /// An error if something does not work.
-    pub fn verdict(&self) -> anyhow::Result<()> {
+    pub fn ensure_all_passed(&self) -> anyhow::Result<()> {
         let of_state = |state| {
             self.matrices
                 .iter()
@@ -200,13 +200,13 @@ impl TestResult {
 }
 
 /// Tests each of these clusters that borrows, with its providers.
-pub async fn run(
+pub async fn run_network_test(
     clusters: &[Cluster],
-    options: &Options,
-    progress: &Progress,
+    options: &NetworkTestOptions,
+    progress: &StepProgress,
 ) -> anyhow::Result<TestResult> {
-    let members = stage::members(clusters).await?;
-    probes::sweep(clusters).await?;
+    let members = stage::read_clusters(clusters).await?;
+    probes::remove_leftovers(clusters).await?;
     let mut found = TestResult {
         matrices: Vec::new(),
         left: Vec::new(),
@@ -215,14 +215,14 @@ pub async fn run(
         if members[home].virtual_nodes.is_empty() {
             continue;
         }
-        let stage = Stage::new(options.timeout, options.keep);
+        let stage = TestNamespaces::new(options.timeout, options.keep);
         let deadline = Instant::now() + options.timeout.saturating_sub(RESERVED_TIME);
-        let playing = stage.play(options.timeout, progress, async {
-            let setup = stage::set(&members, home, options, &stage, progress).await?;
-            let plan = plan(&setup.scene);
+        let playing = stage.run_and_clean_up(options.timeout, progress, async {
+            let setup = stage::prepare_test(&members, home, options, &stage, progress).await?;
+            let plan = plan_questions(&setup.scene);
             let asking = format!("Asking, from {}", members[home].name);
             let heard = progress
-                .step(&asking, ask(&setup, &plan, deadline, progress, &asking))
+                .run_step(&asking, ask_all(&setup, &plan, deadline, progress, &asking))
                 .await?;
             anyhow::Ok(matrix(&setup.scene, &plan, &heard))
         });
@@ -241,17 +241,17 @@ pub async fn run(
 }
 
 /// Asks all questions, and failed ones again.
-async fn ask(
-    setup: &stage::Setup,
-    plan: &Plan,
+async fn ask_all(
+    setup: &stage::PreparedTest,
+    plan: &QuestionPlan,
     deadline: Instant,
-    progress: &Progress,
+    progress: &StepProgress,
     step: &str,
-) -> anyhow::Result<Vec<Outcome>> {
-    let mut heard = vec![Outcome::Late; plan.asks.len()];
+) -> anyhow::Result<Vec<QuestionOutcome>> {
+    let mut heard = vec![QuestionOutcome::Late; plan.asks.len()];
     for pause in [None].into_iter().chain(RETRY_DELAYS.map(Some)) {
         let is_open = |number: &usize| {
-            pause.is_none() || check(&plan.asks[*number], &heard[*number]).is_err()
+            pause.is_none() || check_answer(&plan.asks[*number], &heard[*number]).is_err()
         };
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for number in (0..plan.asks.len()).filter(is_open) {
@@ -293,8 +293,8 @@ async fn ask(
             .await;
         for (number, found) in found.into_iter().flatten() {
             // The first outcome says more than that there was no time for a second try.
-            if matches!(found, Outcome::TestResult(_))
-                || !matches!(heard[number], Outcome::TestResult(_))
+            if matches!(found, QuestionOutcome::TestResult(_))
+                || !matches!(heard[number], QuestionOutcome::TestResult(_))
             {
                 heard[number] = found;
             }
@@ -306,28 +306,29 @@ async fn ask(
 /// Makes one pod ask: first the short questions, then the long ones, one after another. Skips long
 /// ones on a path where one is `stuck`: if large packets are lost, each takes its whole time limit.
 async fn ask_one(
-    plan: &Plan,
+    plan: &QuestionPlan,
     numbers: &[usize],
-    stuck: &Mutex<BTreeSet<Path>>,
-    ask_pod: impl AsyncFn(&[usize], Duration) -> Vec<Outcome>,
-) -> Vec<(usize, Outcome)> {
-    let is_long = |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. });
+    stuck: &Mutex<BTreeSet<TestPath>>,
+    ask_pod: impl AsyncFn(&[usize], Duration) -> Vec<QuestionOutcome>,
+) -> Vec<(usize, QuestionOutcome)> {
+    let is_long =
+        |number: &usize| matches!(plan.asks[*number].question.what, QuestionKind::Bulk { .. });
     let (long, short): (Vec<usize>, Vec<usize>) = numbers.iter().copied().partition(is_long);
     let found = if short.is_empty() {
         Vec::new()
     } else {
         ask_pod(&short, ANSWER_TIMEOUTS[0]).await
     };
-    let mut heard: Vec<(usize, Outcome)> = short.into_iter().zip(found).collect();
+    let mut heard: Vec<(usize, QuestionOutcome)> = short.into_iter().zip(found).collect();
     for number in long {
         let path = plan.asks[number].path;
         let is_stuck = stuck.lock().contains(&path);
         let found = if is_stuck {
-            Some(Outcome::Skipped)
+            Some(QuestionOutcome::Skipped)
         } else {
             ask_pod(&[number], ANSWER_TIMEOUTS[1]).await.pop()
         };
-        if matches!(found, Some(Outcome::TestResult(Err(_)))) {
+        if matches!(found, Some(QuestionOutcome::TestResult(Err(_)))) {
             stuck.lock().insert(path);
         }
         heard.extend(found.map(|found| (number, found)));
@@ -337,18 +338,18 @@ async fn ask_one(
 
 /// Makes a pod ask, and reads its answers until the deadline.
 async fn ask_pod(
-    setup: &stage::Setup,
-    plan: &Plan,
+    setup: &stage::PreparedTest,
+    plan: &QuestionPlan,
     asker: usize,
     numbers: &[usize],
     timeout: Duration,
     deadline: Instant,
-) -> Vec<Outcome> {
+) -> Vec<QuestionOutcome> {
     let limit = POD_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
     if limit.is_zero() {
-        return vec![Outcome::Late; numbers.len()];
+        return vec![QuestionOutcome::Late; numbers.len()];
     }
-    let request = Request {
+    let request = AskRequest {
         questions: numbers
             .iter()
             .map(|number| plan.asks[*number].question.clone())
@@ -358,7 +359,7 @@ async fn ask_pod(
         token: None,
     };
     let location = &setup.locations[asker];
-    let answers = probes::ask(
+    let answers = probes::run_probe(
         &location.cluster,
         &location.namespace,
         &setup.scene.probers[asker].pod,
@@ -366,44 +367,48 @@ async fn ask_pod(
         limit,
     )
     .await;
-    outcomes(numbers.len(), answers)
+    outcomes_of_answers(numbers.len(), answers)
 }
 
 /// The outcomes of the questions, in order.
-fn outcomes(questions: usize, answers: Answers) -> Vec<Outcome> {
+fn outcomes_of_answers(questions: usize, answers: ProbeReports) -> Vec<QuestionOutcome> {
     let rest = match answers.end {
-        Ok(()) => Outcome::NotAsked("it ended before it had reported everything".to_owned()),
-        Err(Cut::Late { .. }) => Outcome::Late,
-        Err(broken @ Cut::Broken(_)) => Outcome::NotAsked(plain(&broken.to_string())),
+        Ok(()) => {
+            QuestionOutcome::NotAsked("it ended before it had reported everything".to_owned())
+        }
+        Err(UnfinishedProbe::Late { .. }) => QuestionOutcome::Late,
+        Err(broken @ UnfinishedProbe::Broken(_)) => {
+            QuestionOutcome::NotAsked(strip_control_characters(&broken.to_string()))
+        }
     };
     let mut all = vec![rest; questions];
     for report in answers.reports {
         if let Some(outcome) = all.get_mut(report.question) {
-            *outcome = Outcome::TestResult(report.outcome);
+            *outcome = QuestionOutcome::TestResult(report.outcome);
         }
     }
     all
 }
 
-fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
-    let judgement = judge(plan, heard);
-    let passes = |is: &dyn Fn(&plan::Ask) -> bool| {
+fn matrix(scene: &NetworkTestSetup, plan: &QuestionPlan, heard: &[QuestionOutcome]) -> TestMatrix {
+    let judgement = judge_outcomes(plan, heard);
+    let passes = |is: &dyn Fn(&plan::PlannedQuestion) -> bool| {
         plan.asks
             .iter()
             .zip(heard)
-            .any(|(ask, heard)| is(ask) && check(ask, heard).is_ok())
+            .any(|(ask, heard)| is(ask) && check_answer(ask, heard).is_ok())
     };
     let cluster = |number: usize| scene.clusters[number].name.clone();
     let paths = judgement.paths.iter().map(|(path, state)| {
         let (state, millis, message) = match state {
-            State::Good { millis } => (PathState::Ok, *millis, None),
-            State::Bad { failed, asked } => (
+            PathVerdict::Good { millis } => (PathState::Ok, *millis, None),
+            PathVerdict::Bad { failed, asked } => (
                 PathState::Failed,
                 None,
                 Some(format!("{failed} of {asked} questions")),
             ),
-            State::Missing(why) => (PathState::Failed, None, Some(why.clone())),
-            State::Closed(why) => (PathState::Closed, None, Some(why.clone())),
+            PathVerdict::Missing(why) => (PathState::Failed, None, Some(why.clone())),
+            PathVerdict::Closed(why) => (PathState::Closed, None, Some(why.clone())),
         };
         PathResult {
             from_cluster: cluster(path.from.0),
@@ -417,7 +422,7 @@ fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
     });
     let from = |asker: usize| {
         let asker = &scene.probers[asker];
-        if asker.kind == From::Node {
+        if asker.kind == AskerKind::Node {
             format!("node {}", asker.node)
         } else {
             format!("{} on {}", asker.pod, asker.node)
@@ -432,17 +437,17 @@ fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
     let failures = judgement.failures.iter().map(|failure| ReportedFailure {
         path: path_words(scene, failure.ask.path),
         tried: format!("{} asked {}", from(failure.ask.asker), failure.ask.words),
-        happened: plain(&failure.trouble.to_string()),
-        advice: plain(&advice::advice(scene, failure, passes)),
+        happened: strip_control_characters(&failure.trouble.to_string()),
+        advice: strip_control_characters(&advice::advice_for_failure(scene, failure, passes)),
     });
-    Matrix {
+    TestMatrix {
         clusters: participants(scene, plan, heard),
         paths: paths.collect(),
         failures: lost.chain(failures).collect(),
     }
 }
 
-fn path_words(scene: &Scene, path: Path) -> String {
+fn path_words(scene: &NetworkTestSetup, path: TestPath) -> String {
     let cluster = |number: usize| &scene.clusters[number].name;
     format!(
         "{} {} to {} {}",
@@ -454,14 +459,22 @@ fn path_words(scene: &Scene, path: Path) -> String {
 }
 
 /// The participants. Remote pods report their node themselves.
-fn participants(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Vec<Participants> {
+fn participants(
+    scene: &NetworkTestSetup,
+    plan: &QuestionPlan,
+    heard: &[QuestionOutcome],
+) -> Vec<Participants> {
     let mut ran_on: BTreeMap<&str, &str> = BTreeMap::new();
     for (_, heard) in plan.asks.iter().zip(heard) {
-        if let Outcome::TestResult(Ok(liqo_network_probe::Finding::Answered { by, .. })) = heard {
+        if let QuestionOutcome::TestResult(Ok(liqo_network_probe::MeasuredAnswer::Answered {
+            by,
+            ..
+        })) = heard
+        {
             ran_on.insert(&by.pod, &by.node);
         }
     }
-    let of = |(number, member): (usize, &scene::Member)| {
+    let of = |(number, member): (usize, &scene::TestedCluster)| {
         let pods: Vec<String> = scene
             .pods(number)
             .map(|prober| prober.pod.clone())
@@ -469,7 +482,7 @@ fn participants(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Vec<Participan
         let mut nodes: Vec<String> = pods
             .iter()
             .filter_map(|pod| ran_on.get(pod.as_str()))
-            .map(|&node| plain(node))
+            .map(|&node| strip_control_characters(node))
             .collect();
         nodes.sort();
         nodes.dedup();

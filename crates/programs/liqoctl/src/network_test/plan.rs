@@ -5,10 +5,10 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use liqo_network_probe::{PORT, Question, What};
+use liqo_network_probe::{AskedQuestion, PORT, QuestionKind};
 use serde::Serialize;
 
-use super::scene::{From, Prober, Scene, Sees};
+use super::scene::{AskerKind, HomeView, NetworkTestSetup, Prober};
 
 /// Bytes that go there and back between clusters, once for each kind of asker.
 const BULK: u64 = 8_000_000;
@@ -21,7 +21,7 @@ const MAX_PACKET_LEN: u16 = 1_500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum To {
+pub enum TargetKind {
     /// Pods by their addresses.
     Pod,
     /// A Service, by address and names.
@@ -32,28 +32,28 @@ pub enum To {
 
 /// A path: from whom, to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path {
+pub struct TestPath {
     /// The asking cluster, and whether a pod or a node asks.
-    pub from: (usize, From),
+    pub from: (usize, AskerKind),
     /// The asked cluster, and how its pods are reached.
-    pub to: (usize, To),
+    pub to: (usize, TargetKind),
 }
 
 /// A question and its right answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct PlannedQuestion {
     /// The asker, as an index into the scene's probers.
     pub asker: usize,
     /// The path that it tests.
-    pub path: Path,
+    pub path: TestPath,
     /// As text: `milan-1a by TCP at 10.65.0.9:7462`.
     pub words: String,
-    pub question: Question,
-    pub expected: Expected,
+    pub question: AskedQuestion,
+    pub expected: ExpectedAnswer,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Expected {
+pub enum ExpectedAnswer {
     /// One of these pods answers, and sees one of these source addresses; any if there are none.
     Answer {
         pods: BTreeSet<String>,
@@ -67,23 +67,23 @@ pub enum Expected {
 
 /// All questions, and the paths without questions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    pub asks: Vec<Ask>,
+pub struct QuestionPlan {
+    pub asks: Vec<PlannedQuestion>,
     /// Paths that are not meant to exist, and why.
-    pub closed: BTreeMap<Path, String>,
+    pub closed: BTreeMap<TestPath, String>,
     /// Paths that should exist and cannot be tested, and why.
-    pub missing: BTreeMap<Path, String>,
+    pub missing: BTreeMap<TestPath, String>,
     /// Questions that cannot be asked, on paths that other questions test.
-    pub lost: Vec<Untestable>,
+    pub lost: Vec<UntestableQuestion>,
 }
 
 /// A question that cannot be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untestable {
+pub struct UntestableQuestion {
     /// The asker, as an index into the scene's probers.
     pub asker: usize,
     /// The path that it would have tested.
-    pub path: Path,
+    pub path: TestPath,
     /// As text: `milan-1a cannot be asked`.
     pub words: String,
     pub why: String,
@@ -97,17 +97,17 @@ const NO_STAND_IN: &str = "nodes are seen as addresses of network.externalCIDRs:
 const NO_PORT: &str = "the API server did not assign it: `kubectl describe service`, and the range of node ports of the API server";
 
 /// Plans all questions of this scene.
-pub fn plan(scene: &Scene) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan_questions(scene: &NetworkTestSetup) -> QuestionPlan {
+    let mut plan = QuestionPlan::default();
     let clusters = 0..scene.clusters.len();
     for (number, asker) in scene.probers.iter().enumerate() {
         for target in clusters.clone() {
-            for to in [To::Pod, To::Service, To::NodePort] {
-                let path = Path {
+            for to in [TargetKind::Pod, TargetKind::Service, TargetKind::NodePort] {
+                let path = TestPath {
                     from: (asker.cluster, asker.kind),
                     to: (target, to),
                 };
-                let mut questions = Questions {
+                let mut questions = PathQuestions {
                     scene,
                     number,
                     asker,
@@ -115,10 +115,10 @@ pub fn plan(scene: &Scene) -> Plan {
                     path,
                     plan: &mut plan,
                 };
-                match questions.obstacle() {
-                    Some(Obstacle::Closed(why)) => drop(plan.closed.insert(path, why)),
-                    Some(Obstacle::Missing(why)) => drop(plan.missing.insert(path, why)),
-                    None => questions.ask(),
+                match questions.find_obstacle() {
+                    Some(PathObstacle::Closed(why)) => drop(plan.closed.insert(path, why)),
+                    Some(PathObstacle::Missing(why)) => drop(plan.missing.insert(path, why)),
+                    None => questions.add_path_questions(),
                 }
             }
         }
@@ -126,23 +126,23 @@ pub fn plan(scene: &Scene) -> Plan {
     plan
 }
 
-enum Obstacle {
+enum PathObstacle {
     Closed(String),
     Missing(String),
 }
 
-struct Questions<'a> {
-    scene: &'a Scene,
+struct PathQuestions<'a> {
+    scene: &'a NetworkTestSetup,
     number: usize,
     asker: &'a Prober,
     target: usize,
-    path: Path,
-    plan: &'a mut Plan,
+    path: TestPath,
+    plan: &'a mut QuestionPlan,
 }
 
-impl Questions<'_> {
+impl PathQuestions<'_> {
     /// Reason why no question can be asked.
-    fn obstacle(&self) -> Option<Obstacle> {
+    fn find_obstacle(&self) -> Option<PathObstacle> {
         let Self {
             scene,
             asker,
@@ -153,26 +153,29 @@ impl Questions<'_> {
         let home = &scene.clusters[0].name;
         for member in [from, to] {
             match &member.sees {
-                Sees::Unwanted(why) => return Some(Obstacle::Closed(why.clone())),
-                Sees::Nothing(why) => return Some(Obstacle::Missing(why.clone())),
-                Sees::Itself | Sees::By(_) => {}
+                HomeView::Unwanted(why) => return Some(PathObstacle::Closed(why.clone())),
+                HomeView::Nothing(why) => return Some(PathObstacle::Missing(why.clone())),
+                HomeView::Itself | HomeView::By(_) => {}
             }
         }
-        if let Sees::Nothing(why) = scene.sees(asker) {
-            return Some(Obstacle::Missing(why.clone()));
+        if let HomeView::Nothing(why) = scene.home_view(asker) {
+            return Some(PathObstacle::Missing(why.clone()));
         }
-        if self.path.to.1 == To::NodePort && asker.cluster != 0 {
-            return Some(Obstacle::Closed(format!(
+        if self.path.to.1 == TargetKind::NodePort && asker.cluster != 0 {
+            return Some(PathObstacle::Closed(format!(
                 "nodes of {home} are closed to other clusters, and a Service has node ports only in {home}"
             )));
         }
         let mut pods = scene.pods(*target).peekable();
         if pods.peek().is_none() {
-            return Some(Obstacle::Missing(format!("there is no pod in {}", to.name)));
+            return Some(PathObstacle::Missing(format!(
+                "there is no pod in {}",
+                to.name
+            )));
         }
         let addresses: Vec<IpAddr> = pods.flat_map(|pod| &pod.addresses).copied().collect();
         if addresses.is_empty() {
-            return Some(Obstacle::Missing(format!(
+            return Some(PathObstacle::Missing(format!(
                 "the pods in {} have no address at {home}",
                 to.name
             )));
@@ -182,16 +185,16 @@ impl Questions<'_> {
         if is_leaf_to_leaf
             && addresses
                 .iter()
-                .all(|address| scene.sees(asker).address(*address).is_none())
+                .all(|address| scene.home_view(asker).seen_address(*address).is_none())
         {
             if from.transit && to.transit {
-                return Some(Obstacle::Missing(format!(
+                return Some(PathObstacle::Missing(format!(
                     "{home} should forward packets between {} and {} (spec.network.transit of its PeeringPolicies), but {} does not see the other's pods: \
                      see its link NetworkAgreed in {home}",
                     from.name, to.name, from.name
                 )));
             }
-            return Some(Obstacle::Closed(format!(
+            return Some(PathObstacle::Closed(format!(
                 "{home} does not forward packets between {} and {}: set spec.network.transit in the PeeringPolicies of {home} that apply to them",
                 from.name, to.name
             )));
@@ -199,11 +202,11 @@ impl Questions<'_> {
         None
     }
 
-    fn ask(&mut self) {
+    fn add_path_questions(&mut self) {
         match self.path.to.1 {
-            To::Pod => self.pods(),
-            To::Service => self.service(),
-            To::NodePort => self.node_port(),
+            TargetKind::Pod => self.add_pod_questions(),
+            TargetKind::Service => self.add_service_questions(),
+            TargetKind::NodePort => self.add_node_port_questions(),
         }
     }
 
@@ -211,23 +214,25 @@ impl Questions<'_> {
         self.asker.cluster == self.target
     }
 
-    fn add(&mut self, whom: &str, to: &str, what: What, expected: Expected) {
+    fn add_question(&mut self, whom: &str, to: &str, what: QuestionKind, expected: ExpectedAnswer) {
         let how = match &what {
-            What::Tcp => "by TCP".to_owned(),
-            What::Udp { bytes } if *bytes > usize::from(MAX_PACKET_LEN) => {
+            QuestionKind::Tcp => "by TCP".to_owned(),
+            QuestionKind::Udp { bytes } if *bytes > usize::from(MAX_PACKET_LEN) => {
                 format!("by UDP with {bytes} bytes, fragmented,")
             }
-            What::Udp { .. } => "by UDP".to_owned(),
-            What::Bulk { bytes } => format!("by TCP with {} kB there and back", bytes / 1_000),
-            What::Path { .. } => "with packets that may not be fragmented".to_owned(),
+            QuestionKind::Udp { .. } => "by UDP".to_owned(),
+            QuestionKind::Bulk { bytes } => {
+                format!("by TCP with {} kB there and back", bytes / 1_000)
+            }
+            QuestionKind::Path { .. } => "with packets that may not be fragmented".to_owned(),
             _ => "by name".to_owned(),
         };
         let words = format!("{whom} {how} at {to}");
-        let question = Question {
+        let question = AskedQuestion {
             to: to.to_owned(),
             what,
         };
-        self.plan.asks.push(Ask {
+        self.plan.asks.push(PlannedQuestion {
             asker: self.number,
             path: self.path,
             words,
@@ -236,8 +241,8 @@ impl Questions<'_> {
         });
     }
 
-    fn lose(&mut self, words: String, why: String, advice: &'static str) {
-        self.plan.lost.push(Untestable {
+    fn add_untestable(&mut self, words: String, why: String, advice: &'static str) {
+        self.plan.lost.push(UntestableQuestion {
             asker: self.number,
             path: self.path,
             words,
@@ -248,13 +253,17 @@ impl Questions<'_> {
 
     /// The addresses of a pod as another pod or a node sees them, and why others are not visible,
     /// with advice. Leaves out an address family that the cluster and home do not share.
-    fn seen(&self, by: &Prober, pod: &Prober) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
-        let (member, view) = (&self.scene.clusters[by.cluster], self.scene.sees(by));
+    fn visible_addresses(
+        &self,
+        by: &Prober,
+        pod: &Prober,
+    ) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
+        let (member, view) = (&self.scene.clusters[by.cluster], self.scene.home_view(by));
         let (mut seen, mut unseen) = (Vec::new(), Vec::new());
         for &address in &pod.addresses {
-            match view.address(address) {
+            match view.seen_address(address) {
                 Some(address) => seen.push(address),
-                None if member.shares(address.is_ipv4()) => unseen.push((
+                None if member.shares_family(address.is_ipv4()) => unseen.push((
                     format!(
                         "{} has the address {address}, which is in no prefix that {} knows",
                         pod.pod, member.name
@@ -282,20 +291,20 @@ impl Questions<'_> {
     /// nodes have fallback addresses.
     fn has_family(&self, of: IpAddr) -> bool {
         let own: BTreeSet<IpAddr> = match self.asker.kind {
-            From::Pod => self.asker.addresses.iter().copied().collect(),
-            From::Node if self.is_near() => return true,
-            From::Node => self.stand_ins(),
+            AskerKind::Pod => self.asker.addresses.iter().copied().collect(),
+            AskerKind::Node if self.is_near() => return true,
+            AskerKind::Node => self.stand_ins(),
         };
         own.is_empty() || own.iter().any(|own| own.is_ipv4() == of.is_ipv4())
     }
 
     /// The different views of home that the asked pods have.
-    fn views(&self) -> Vec<&'_ Prober> {
+    fn distinct_views(&self) -> Vec<&'_ Prober> {
         let mut views: Vec<&Prober> = Vec::new();
         for pod in self.scene.pods(self.target) {
             if views
                 .iter()
-                .all(|known| self.scene.sees(known) != self.scene.sees(pod))
+                .all(|known| self.scene.home_view(known) != self.scene.home_view(pod))
             {
                 views.push(pod);
             }
@@ -307,18 +316,18 @@ impl Questions<'_> {
     /// any is right, or if nobody knows. A missing address that should be known is an error.
     fn own_address(&mut self) -> Option<BTreeSet<IpAddr>> {
         if self
-            .views()
+            .distinct_views()
             .into_iter()
-            .any(|pod| matches!(self.scene.sees(pod), Sees::Nothing(_)))
+            .any(|pod| matches!(self.scene.home_view(pod), HomeView::Nothing(_)))
         {
             return None;
         }
         let (known, unknown): (BTreeSet<IpAddr>, Vec<_>) = match self.asker.kind {
-            From::Pod => {
+            AskerKind::Pod => {
                 let all: Vec<_> = self
-                    .views()
+                    .distinct_views()
                     .into_iter()
-                    .map(|pod| self.seen(pod, self.asker))
+                    .map(|pod| self.visible_addresses(pod, self.asker))
                     .collect();
                 let (seen, unseen): (Vec<_>, Vec<_>) = all.into_iter().unzip();
                 (
@@ -327,8 +336,8 @@ impl Questions<'_> {
                 )
             }
             // Within one cluster it may be any address of the node.
-            From::Node if self.is_near() => return None,
-            From::Node => {
+            AskerKind::Node if self.is_near() => return None,
+            AskerKind::Node => {
                 let (from, to) = (
                     &self.scene.clusters[self.asker.cluster].name,
                     &self.scene.clusters[self.target].name,
@@ -347,7 +356,7 @@ impl Questions<'_> {
             }
         };
         for (why, advice) in unknown {
-            self.lose("its source address is not known".to_owned(), why, advice);
+            self.add_untestable("its source address is not known".to_owned(), why, advice);
         }
         Some(known).filter(|known| !known.is_empty())
     }
@@ -357,10 +366,10 @@ impl Questions<'_> {
         let all = &self.scene.clusters[self.asker.cluster].stand_ins;
         let seen = |pod: &Prober| {
             all.iter()
-                .filter_map(|&address| self.scene.sees(pod).address(address))
+                .filter_map(|&address| self.scene.home_view(pod).seen_address(address))
                 .collect::<Vec<_>>()
         };
-        self.views().into_iter().flat_map(seen).collect()
+        self.distinct_views().into_iter().flat_map(seen).collect()
     }
 
     /// The same for a call to a Service: the source may be the asker's node. Within one cluster
@@ -374,7 +383,7 @@ impl Questions<'_> {
         Some(known)
     }
 
-    fn pods(&mut self) {
+    fn add_pod_questions(&mut self) {
         let (scene, asker) = (self.scene, self.asker);
         let is_first = !self.plan.asks.iter().any(|ask| ask.path == self.path);
         let mut bytes = if is_first { BULK } else { SOME };
@@ -388,14 +397,14 @@ impl Questions<'_> {
             self.own_address()
         };
         for pod in others {
-            let (seen, mut unseen) = self.seen(asker, pod);
+            let (seen, mut unseen) = self.visible_addresses(asker, pod);
             let reached: Vec<IpAddr> = seen
                 .iter()
                 .copied()
                 .filter(|address| self.has_family(*address))
                 .collect();
             if !seen.is_empty() && reached.is_empty() {
-                let advice = if asker.kind == From::Node {
+                let advice = if asker.kind == AskerKind::Node {
                     NO_STAND_IN
                 } else {
                     NO_ADDRESS
@@ -406,57 +415,57 @@ impl Questions<'_> {
                 ));
             }
             for (why, advice) in unseen {
-                self.lose(format!("{} cannot be asked", pod.pod), why, advice);
+                self.add_untestable(format!("{} cannot be asked", pod.pod), why, advice);
             }
             for address in reached {
                 let to = SocketAddr::new(address, PORT).to_string();
-                let expected = Expected::Answer {
+                let expected = ExpectedAnswer::Answer {
                     pods: [pod.pod.clone()].into(),
                     sources: sources.clone(),
                 };
                 for what in [
-                    What::Tcp,
-                    What::Udp { bytes: 0 },
-                    What::Udp {
+                    QuestionKind::Tcp,
+                    QuestionKind::Udp { bytes: 0 },
+                    QuestionKind::Udp {
                         bytes: FRAGMENTED_LEN,
                     },
                 ] {
-                    self.add(&pod.pod, &to, what, expected.clone());
+                    self.add_question(&pod.pod, &to, what, expected.clone());
                 }
                 if !self.is_near() {
-                    self.add(&pod.pod, &to, What::Bulk { bytes }, expected);
+                    self.add_question(&pod.pod, &to, QuestionKind::Bulk { bytes }, expected);
                     bytes = SOME;
-                    self.add(
+                    self.add_question(
                         &pod.pod,
                         &to,
-                        What::Path {
+                        QuestionKind::Path {
                             largest: MAX_PACKET_LEN,
                         },
-                        Expected::Path,
+                        ExpectedAnswer::Path,
                     );
                 }
             }
         }
     }
 
-    fn service(&mut self) {
+    fn add_service_questions(&mut self) {
         let scene = self.scene;
         let service = &scene.clusters[self.target].service;
         let namespace = &scene.clusters[self.asker.cluster].namespace;
         let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
         let whom = format!("Service {}", service.name);
-        let expected = Expected::Answer {
+        let expected = ExpectedAnswer::Answer {
             pods,
             sources: self.own_addresses(),
         };
         let full = format!("{}.{namespace}.svc:{PORT}", service.name);
         let mut names = vec![full.clone()];
-        if self.asker.kind == From::Pod {
+        if self.asker.kind == AskerKind::Pod {
             names.push(format!("{}:{PORT}", service.name));
         }
         if self.asker.cluster == 0 {
             if service.addresses.is_empty() {
-                self.lose(
+                self.add_untestable(
                     format!("{whom} cannot be asked by its address"),
                     "it has none".to_owned(),
                     NO_PORT,
@@ -469,49 +478,49 @@ impl Questions<'_> {
             names.extend(own.map(|address| SocketAddr::new(*address, PORT).to_string()));
         }
         for name in &names {
-            self.add(&whom, name, What::Tcp, expected.clone());
+            self.add_question(&whom, name, QuestionKind::Tcp, expected.clone());
         }
-        self.add(&whom, &full, What::Udp { bytes: 0 }, expected);
+        self.add_question(&whom, &full, QuestionKind::Udp { bytes: 0 }, expected);
         let addresses = scene
             .pods(self.target)
-            .flat_map(|pod| scene.in_services(pod, scene.sees(self.asker)))
+            .flat_map(|pod| scene.in_services(pod, scene.home_view(self.asker)))
             .collect();
         let each = format!("{}-each.{namespace}.svc:{PORT}", service.name);
-        self.add(
+        self.add_question(
             &format!("Service {}-each", service.name),
             &each,
-            What::Resolve,
-            Expected::Addresses(addresses),
+            QuestionKind::Resolve,
+            ExpectedAnswer::Addresses(addresses),
         );
     }
 
-    fn node_port(&mut self) {
+    fn add_node_port_questions(&mut self) {
         let scene = self.scene;
         let service = &scene.clusters[self.target].service;
         let Some((tcp, udp)) = service.node_ports else {
-            return self.lose(
+            return self.add_untestable(
                 format!("Service {} cannot be asked", service.name),
                 "it has no node ports".to_owned(),
                 NO_PORT,
             );
         };
         let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
-        let expected = Expected::Answer {
+        let expected = ExpectedAnswer::Answer {
             pods,
             sources: self.own_addresses(),
         };
         for (node, address) in &scene.nodes {
             let whom = format!("Service {} on node {node}", service.name);
-            self.add(
+            self.add_question(
                 &whom,
                 &SocketAddr::new(*address, tcp).to_string(),
-                What::Tcp,
+                QuestionKind::Tcp,
                 expected.clone(),
             );
-            self.add(
+            self.add_question(
                 &whom,
                 &SocketAddr::new(*address, udp).to_string(),
-                What::Udp { bytes: 0 },
+                QuestionKind::Udp { bytes: 0 },
                 expected.clone(),
             );
         }

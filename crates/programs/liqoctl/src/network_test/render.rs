@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::{From, Matrix, PathState, TestResult, To};
+use super::{AskerKind, PathState, TargetKind, TestMatrix, TestResult};
 use crate::{
     output::{self, Paint},
-    probes::LeftOut,
+    probes::ExcludedNode,
 };
 
 /// Failures of one path that are shown; the others are similar.
 const MAX_SHOWN: usize = 3;
 
-impl From {
+impl AskerKind {
     pub fn word(self) -> &'static str {
         match self {
             Self::Pod => "pod",
@@ -20,7 +20,7 @@ impl From {
     }
 }
 
-impl To {
+impl TargetKind {
     /// As one or two words.
     pub fn word(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl To {
 }
 
 /// All matrices, and advice for failures.
-pub fn render(found: &TestResult, paint: Paint) -> String {
+pub fn render_test_result(found: &TestResult, paint: Paint) -> String {
     let left = found
         .left
         .iter()
@@ -40,14 +40,14 @@ pub fn render(found: &TestResult, paint: Paint) -> String {
     found
         .matrices
         .iter()
-        .map(|matrix| one(matrix, paint))
+        .map(|matrix| render_matrix(matrix, paint))
         .chain(left)
         .collect::<Vec<_>>()
         .join("\n\n")
 }
 
-fn one(matrix: &Matrix, paint: Paint) -> String {
-    let mut blocks = vec![table(matrix, paint)];
+fn render_matrix(matrix: &TestMatrix, paint: Paint) -> String {
+    let mut blocks = vec![matrix_table(matrix, paint)];
     let nodes = matrix.clusters.iter().map(|cluster| {
         let on = if cluster.nodes.is_empty() {
             "nowhere".to_owned()
@@ -116,7 +116,7 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
         text += &lines.concat();
     }
     for cluster in &matrix.clusters {
-        for LeftOut { node, why } in &cluster.left_out {
+        for ExcludedNode { node, why } in &cluster.left_out {
             let title = paint.strong(&format!("node {node} of {} takes no part", cluster.cluster));
             let (failed, advice) = (paint.bad("FAILED"), paint.unsure("what to do:"));
             let block = format!(
@@ -128,7 +128,7 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
     text
 }
 
-fn table(matrix: &Matrix, paint: Paint) -> String {
+fn matrix_table(matrix: &TestMatrix, paint: Paint) -> String {
     // In the order of the clusters. Paths may be missing: a single pod has no neighbour to ask.
     let clusters = || {
         matrix
@@ -136,8 +136,8 @@ fn table(matrix: &Matrix, paint: Paint) -> String {
             .iter()
             .map(|cluster| cluster.cluster.as_str())
     };
-    let rows: Vec<(&str, From)> = clusters()
-        .flat_map(|cluster| [From::Pod, From::Node].map(|from| (cluster, from)))
+    let rows: Vec<(&str, AskerKind)> = clusters()
+        .flat_map(|cluster| [AskerKind::Pod, AskerKind::Node].map(|from| (cluster, from)))
         .filter(|row| {
             matrix
                 .paths
@@ -145,8 +145,10 @@ fn table(matrix: &Matrix, paint: Paint) -> String {
                 .any(|path| (path.from_cluster.as_str(), path.from) == *row)
         })
         .collect();
-    let columns: Vec<(&str, To)> = clusters()
-        .flat_map(|cluster| [To::Pod, To::Service, To::NodePort].map(|to| (cluster, to)))
+    let columns: Vec<(&str, TargetKind)> = clusters()
+        .flat_map(|cluster| {
+            [TargetKind::Pod, TargetKind::Service, TargetKind::NodePort].map(|to| (cluster, to))
+        })
         .filter(|column| {
             matrix
                 .paths
@@ -161,7 +163,7 @@ fn table(matrix: &Matrix, paint: Paint) -> String {
     let header: Vec<&str> = std::iter::once("FROM \\ TO")
         .chain(header.iter().map(String::as_str))
         .collect();
-    let cell = |row: (&str, From), column: (&str, To)| {
+    let cell = |row: (&str, AskerKind), column: (&str, TargetKind)| {
         let path = matrix.paths.iter().find(|path| {
             (path.from_cluster.as_str(), path.from) == row
                 && (path.to_cluster.as_str(), path.to) == column
@@ -179,5 +181,5 @@ fn table(matrix: &Matrix, paint: Paint) -> String {
             .chain(columns.iter().map(|column| cell(*row, *column)))
             .collect()
     });
-    output::table(&header, lines)
+    output::format_table(&header, lines)
 }

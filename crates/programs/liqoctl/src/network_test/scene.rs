@@ -6,13 +6,13 @@ use std::{collections::BTreeSet, net::IpAddr};
 use liqo_network_model::{Here, PeerMaps};
 use serde::Serialize;
 
-use crate::probes::LeftOut;
+use crate::probes::ExcludedNode;
 
 /// The test setup of one cluster that borrows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scene {
+pub struct NetworkTestSetup {
     /// The clusters; the one that borrows, home, is the first.
-    pub clusters: Vec<Member>,
+    pub clusters: Vec<TestedCluster>,
     /// The pods and nodes that ask; pods also answer.
     pub probers: Vec<Prober>,
     /// Nodes of home and their addresses, for calls to node ports.
@@ -20,41 +20,41 @@ pub struct Scene {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Member {
+pub struct TestedCluster {
     pub name: String,
     /// Name of the namespace there.
     pub namespace: String,
     /// Its view of the addresses of home.
-    pub sees: Sees,
+    pub sees: HomeView,
     /// The fallback addresses of its nodes, as home sees them.
     pub stand_ins: BTreeSet<IpAddr>,
     /// The Service before its pods.
-    pub service: Service,
+    pub service: ProbedService,
     /// Whether home lets it reach other clusters with this property.
     pub transit: bool,
     /// Nodes that should take part and cannot.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedNode>,
     /// The tunnel between it and home; none for home itself.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<ReportedTunnel>,
 }
 
-impl Member {
+impl TestedCluster {
     /// Whether it and home use IPv4 with each other, or IPv6.
-    pub fn shares(&self, is_ipv4: bool) -> bool {
+    pub fn shares_family(&self, is_ipv4: bool) -> bool {
         match &self.sees {
-            Sees::Itself => true,
-            Sees::By(maps) => maps
+            HomeView::Itself => true,
+            HomeView::By(maps) => maps
                 .exported
                 .pairs()
                 .any(|(here, _)| here.0.addr().is_ipv4() == is_ipv4),
-            Sees::Unwanted(_) | Sees::Nothing(_) => false,
+            HomeView::Unwanted(_) | HomeView::Nothing(_) => false,
         }
     }
 }
 
 /// The view that a cluster has of the addresses of home.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Sees {
+pub enum HomeView {
     Itself,
     /// By these maps of home.
     By(PeerMaps),
@@ -64,9 +64,9 @@ pub enum Sees {
     Nothing(String),
 }
 
-impl Sees {
+impl HomeView {
     /// An address of home's address space, as the cluster sees it.
-    pub fn address(&self, of_home: IpAddr) -> Option<IpAddr> {
+    pub fn seen_address(&self, of_home: IpAddr) -> Option<IpAddr> {
         match self {
             Self::Itself => Some(of_home),
             Self::By(maps) => maps.seen_there(Here(of_home)).map(|there| there.0),
@@ -77,7 +77,7 @@ impl Sees {
 
 /// A Service and its headless counterpart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Service {
+pub struct ProbedService {
     /// Its name; the headless one is called `<name>-each`.
     pub name: String,
     /// Its addresses at home, one of each family that it has.
@@ -88,7 +88,7 @@ pub struct Service {
 
 /// The tunnel to a cluster, as home's gateway reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct ReportedTunnel {
     pub works: bool,
     pub reason: String,
     pub message: String,
@@ -100,7 +100,7 @@ pub struct Tunnel {
 /// The kind of an asker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum From {
+pub enum AskerKind {
     Pod,
     /// A node: a pod in its node's network namespace.
     Node,
@@ -111,7 +111,7 @@ pub enum From {
 pub struct Prober {
     /// Its cluster, as an index into the scene.
     pub cluster: usize,
-    pub kind: From,
+    pub kind: AskerKind,
     pub pod: String,
     /// The node, as home knows it.
     pub node: String,
@@ -119,12 +119,12 @@ pub struct Prober {
     pub addresses: Vec<IpAddr>,
     /// The view of home from the cluster that runs it, if that is a cluster behind its own one: a
     /// broker offloads pods on.
-    pub behind: Option<Sees>,
+    pub behind: Option<HomeView>,
 }
 
-impl Scene {
+impl NetworkTestSetup {
     /// The view that a pod or node has of home.
-    pub fn sees<'a>(&'a self, prober: &'a Prober) -> &'a Sees {
+    pub fn home_view<'a>(&'a self, prober: &'a Prober) -> &'a HomeView {
         prober
             .behind
             .as_ref()
@@ -132,7 +132,7 @@ impl Scene {
     }
 
     /// The addresses of a pod in the endpoints of its Services, as a cluster sees them.
-    pub fn in_services(&self, pod: &Prober, by: &Sees) -> Vec<IpAddr> {
+    pub fn in_services(&self, pod: &Prober, by: &HomeView) -> Vec<IpAddr> {
         let service = &self.clusters[pod.cluster].service;
         let of_service = pod.addresses.iter().filter(|own| {
             service
@@ -141,7 +141,7 @@ impl Scene {
                 .any(|one| one.is_ipv4() == own.is_ipv4())
         });
         of_service
-            .filter_map(|address| by.address(*address))
+            .filter_map(|address| by.seen_address(*address))
             .collect()
     }
 
@@ -149,6 +149,6 @@ impl Scene {
     pub fn pods(&self, cluster: usize) -> impl Iterator<Item = &Prober> {
         self.probers
             .iter()
-            .filter(move |prober| prober.cluster == cluster && prober.kind == From::Pod)
+            .filter(move |prober| prober.cluster == cluster && prober.kind == AskerKind::Pod)
     }
 }

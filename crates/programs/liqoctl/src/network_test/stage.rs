@@ -22,26 +22,28 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
 };
-use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
     ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE,
     TunnelEndpoint, labels, links,
 };
-use liqo_network_model::{PeerMaps, There, map::fallback, spread::BUCKETS};
+use liqo_network_model::{PeerMaps, There, map::fallback_stand_in, spread::BUCKETS};
 use liqo_network_probe::PORT;
 use serde_json::json;
 
 use super::{
-    Options,
-    scene::{From, Member, Prober, Scene, Sees, Service, Tunnel},
+    NetworkTestOptions,
+    scene::{
+        AskerKind, HomeView, NetworkTestSetup, ProbedService, Prober, ReportedTunnel, TestedCluster,
+    },
 };
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
-    offload::Offloaded,
-    probes::{self, FabricNode, LeftOut, Stage, pods},
-    progress::Progress,
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    offload::OffloadResult,
+    probes::{self, ExcludedNode, ProbeNode, TestNamespaces, pods},
+    progress::StepProgress,
     readiness,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 
 /// Prefix of the names of namespaces.
@@ -68,14 +70,14 @@ pub struct KnownCluster {
     endpoints: BTreeMap<ClusterId, TunnelEndpoint>,
     /// The peers that may reach other peers.
     transit: BTreeSet<ClusterId>,
-    nodes: Vec<FabricNode>,
-    left_out: Vec<LeftOut>,
+    nodes: Vec<ProbeNode>,
+    left_out: Vec<ExcludedNode>,
 }
 
 /// The prepared test.
-pub struct Setup {
+pub struct PreparedTest {
     /// The participants.
-    pub scene: Scene,
+    pub scene: NetworkTestSetup,
     /// In the order of the scene's probers.
     pub locations: Vec<ProberLocation>,
 }
@@ -87,10 +89,10 @@ pub struct ProberLocation {
 }
 
 /// Reads everything that the test needs to know about a cluster.
-pub async fn members(clusters: &[Cluster]) -> anyhow::Result<Vec<KnownCluster>> {
+pub async fn read_clusters(clusters: &[Cluster]) -> anyhow::Result<Vec<KnownCluster>> {
     let mut all: Vec<KnownCluster> = Vec::new();
     for cluster in clusters {
-        let known = known(cluster)
+        let known = read_cluster(cluster)
             .await
             .with_context(|| format!("reading cluster {}", cluster.context))?;
         if all.iter().all(|other| other.id != known.id) {
@@ -100,8 +102,8 @@ pub async fn members(clusters: &[Cluster]) -> anyhow::Result<Vec<KnownCluster>> 
     Ok(all)
 }
 
-async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
-    let installed = cluster.installed().await?;
+async fn read_cluster(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
+    let installed = cluster.require_installed().await?;
     let everything = ListParams::default();
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, Vec<_>>) =
@@ -139,7 +141,7 @@ async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
         .doing("list the policies")?;
     let policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
     let transits = |peer: &&ForeignCluster| {
-        let held = of_peer(
+        let held = policies_of_peer(
             &policies,
             &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)),
         );
@@ -158,7 +160,7 @@ async fn known(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
         .flat_map(|status| &status.gateways)
         .map(|gateway| gateway.node.clone())
         .collect();
-    let nodes = probes::nodes(cluster, &gateways).await?;
+    let nodes = probes::list_probe_nodes(cluster, &gateways).await?;
     Ok(KnownCluster {
         cluster: cluster.clone(),
         name: installed.config.spec.cluster_name.clone(),
@@ -188,28 +190,28 @@ fn stand_ins(config: &ClusterConfig) -> BTreeSet<IpAddr> {
         .filter_map(|status| status.network.as_ref())
         .flat_map(|network| &network.external);
     external
-        .flat_map(|prefix| (0..BUCKETS).map(move |low_bits| fallback(prefix, low_bits)))
+        .flat_map(|prefix| (0..BUCKETS).map(move |low_bits| fallback_stand_in(prefix, low_bits)))
         .collect()
 }
 
 /// Prepares the test of one of these clusters.
-pub async fn set(
+pub async fn prepare_test(
     all: &[KnownCluster],
     home: usize,
-    options: &Options,
-    stage: &Stage,
-    progress: &Progress,
-) -> anyhow::Result<Setup> {
+    options: &NetworkTestOptions,
+    stage: &TestNamespaces,
+    progress: &StepProgress,
+) -> anyhow::Result<PreparedTest> {
     let here = &all[home];
     let image = match &options.image {
         Some(image) => image.clone(),
-        None => probes::image(&here.cluster).await?,
+        None => probes::fabric_image(&here.cluster).await?,
     };
     let offloaded = stage
         .offloaded_namespace(
             &here.cluster,
             NAMESPACE,
-            selector(here),
+            ready_provider_selector(here),
             PODS_TIMEOUT,
             progress,
         )
@@ -219,18 +221,18 @@ pub async fn set(
     let providers = &participants.providers;
     let mut scene = participants.initial_scene(&offloaded);
     let planned = PlannedPods {
-        here: wanted(here, providers, &scene, options.nodes),
-        hosts: hosts(all, home, providers, &scene, options.nodes),
+        here: answering_pods(here, providers, &scene, options.nodes),
+        hosts: host_network_pods(all, home, providers, &scene, options.nodes),
         image,
     };
     let step = format!("Starting {} pods", planned.pod_count());
     let making = async {
         for member in &mut scene.clusters {
-            member.service = service(
+            member.service = create_services(
                 &here.cluster,
                 namespace,
                 &member.service.name,
-                &families(&here.config, member),
+                &service_families(&here.config, member),
             )
             .await?;
         }
@@ -239,9 +241,9 @@ pub async fn set(
             .start_pods(&planned, namespace, stage, news)
             .await
     };
-    let StartedPods { found, apart } = progress.step(&step, making).await?;
+    let StartedPods { found, apart } = progress.run_step(&step, making).await?;
     let found = with_addresses(here, namespace, &scene, found, progress).await;
-    let mut setup = Setup {
+    let mut setup = PreparedTest {
         scene,
         locations: Vec::new(),
     };
@@ -267,16 +269,16 @@ pub async fn set(
     setup.scene.nodes = nodes
         .map(|node| (node.name.clone(), node.address))
         .collect();
-    published(all, here, providers, &setup.scene, progress).await;
+    wait_for_slices(all, here, providers, &setup.scene, progress).await;
     Ok(setup)
 }
 
 /// The pods of a test, before they exist.
 struct PlannedPods {
     /// Those of the home cluster's namespace.
-    here: Vec<pods::Wanted>,
+    here: Vec<pods::ProbePod>,
     /// Those in the networks of nodes, each with the number of its cluster.
-    hosts: Vec<(usize, pods::Wanted)>,
+    hosts: Vec<(usize, pods::ProbePod)>,
     image: String,
 }
 
@@ -319,15 +321,15 @@ impl<'a> Participants<'a> {
     }
 
     /// The scene without probers: the home cluster and its providers.
-    fn initial_scene(&self, offloaded: &Offloaded) -> Scene {
+    fn initial_scene(&self, offloaded: &OffloadResult) -> NetworkTestSetup {
         let here = self.here();
-        let mut scene = Scene {
-            clusters: vec![own(here, &offloaded.namespace)],
-            ..Scene::default()
+        let mut scene = NetworkTestSetup {
+            clusters: vec![tested_home(here, &offloaded.namespace)],
+            ..NetworkTestSetup::default()
         };
         for id in &self.providers {
             let there = self.all.iter().find(|known| known.id == **id);
-            let mut member = provider(here, id, there);
+            let mut member = tested_provider(here, id, there);
             let remote = offloaded
                 .remote
                 .iter()
@@ -348,7 +350,7 @@ impl<'a> Participants<'a> {
         &self,
         planned: &PlannedPods,
         namespace: &str,
-        stage: &Stage,
+        stage: &TestNamespaces,
         news: impl Fn(&str) + Copy,
     ) -> anyhow::Result<StartedPods> {
         let home = &self.here().cluster;
@@ -357,7 +359,7 @@ impl<'a> Participants<'a> {
             planned
                 .here
                 .iter()
-                .map(|pod| pods::make(home, namespace, pod, image)),
+                .map(|pod| pods::create_pod(home, namespace, pod, image)),
         )
         .await?;
         let mut apart: BTreeMap<usize, String> = BTreeMap::new();
@@ -365,34 +367,40 @@ impl<'a> Participants<'a> {
             let there = &self.all[*known].cluster;
             if !apart.contains_key(known) {
                 let name = format!("{NAMESPACE}-nodes");
-                apart.insert(*known, stage.namespace(there, &name, true).await?);
+                apart.insert(*known, stage.create_namespace(there, &name, true).await?);
             }
-            pods::make(there, &apart[known], pod, image).await?;
+            pods::create_pod(there, &apart[known], pod, image).await?;
         }
         for (known, namespace) in &apart {
             let there = &self.all[*known].cluster;
-            pods::ready(there, namespace, PODS_TIMEOUT, news, |_| None).await?;
+            pods::wait_for_pods(there, namespace, PODS_TIMEOUT, news, |_| None).await?;
         }
-        let found = pods::ready(home, namespace, PODS_TIMEOUT, news, |_| None).await?;
+        let found = pods::wait_for_pods(home, namespace, PODS_TIMEOUT, news, |_| None).await?;
         Ok(StartedPods { found, apart })
     }
 
     /// A prober in a pod of the home cluster, with the addresses that were found.
-    fn prober_in_pod(&self, scene: &Scene, pod: &pods::Wanted, found: &[Pod]) -> Prober {
+    fn prober_in_pod(
+        &self,
+        scene: &NetworkTestSetup,
+        pod: &pods::ProbePod,
+        found: &[Pod],
+    ) -> Prober {
         let made = found.iter().find(|made| made.name_any() == pod.name);
         let cluster = scene
             .clusters
             .iter()
             .position(|member| member.service.name == pod.group)
             .unwrap_or_default();
-        let addresses = made.map(pods::addresses).unwrap_or_default();
+        let addresses = made.map(pods::addresses_of_pod).unwrap_or_default();
         let provider = cluster
             .checked_sub(1)
             .and_then(|number| self.providers.get(number));
-        let behind = provider.and_then(|id| behind(self.all, self.here(), id, &addresses));
+        let behind =
+            provider.and_then(|id| view_behind_provider(self.all, self.here(), id, &addresses));
         Prober {
             cluster,
-            kind: From::Pod,
+            kind: AskerKind::Pod,
             pod: pod.name.clone(),
             node: pod.node.clone(),
             addresses,
@@ -400,7 +408,7 @@ impl<'a> Participants<'a> {
         }
     }
 
-    fn prober_on_node(&self, known: usize, pod: &pods::Wanted) -> Prober {
+    fn prober_on_node(&self, known: usize, pod: &pods::ProbePod) -> Prober {
         let cluster = if known == self.home {
             0
         } else {
@@ -412,7 +420,7 @@ impl<'a> Participants<'a> {
         };
         Prober {
             cluster,
-            kind: From::Node,
+            kind: AskerKind::Node,
             pod: pod.name.clone(),
             node: pod.node.clone(),
             addresses: Vec::new(),
@@ -423,12 +431,12 @@ impl<'a> Participants<'a> {
 
 /// Waits a little until each cluster with access has all pods of each Service in its
 /// `EndpointSlices`.
-async fn published(
+async fn wait_for_slices(
     all: &[KnownCluster],
     here: &KnownCluster,
     providers: &[&ClusterId],
-    scene: &Scene,
-    progress: &Progress,
+    scene: &NetworkTestSetup,
+    progress: &StepProgress,
 ) {
     let ids = [&here.id]
         .into_iter()
@@ -454,16 +462,16 @@ async fn published(
             let Ok(slices) = api.list(&ListParams::default()).await else {
                 continue;
             };
-            if let Some(missing) = unpublished(scene, *number, &slices.items) {
-                return Ok(Poll::NotYet(format!(
+            if let Some(missing) = unpublished_pod(scene, *number, &slices.items) {
+                return Ok(PollResult::NotYet(format!(
                     "{} does not know {missing} yet",
                     member.name
                 )));
             }
         }
-        Ok(Poll::Done(()))
+        Ok(PollResult::Done(()))
     };
-    progress.started(step);
+    progress.start_step(step);
     match until(
         "all pods are in EndpointSlices",
         SLICES_TIMEOUT,
@@ -472,14 +480,18 @@ async fn published(
     )
     .await
     {
-        Ok(()) => progress.finished(step),
+        Ok(()) => progress.finish_step(step),
         // The questions show what is missing.
-        Err(_) => progress.failed(step),
+        Err(_) => progress.fail_step(step),
     }
 }
 
 /// A pod that is not in the `EndpointSlices` of its Services, as they are in one cluster.
-pub fn unpublished(scene: &Scene, cluster: usize, slices: &[EndpointSlice]) -> Option<String> {
+pub fn unpublished_pod(
+    scene: &NetworkTestSetup,
+    cluster: usize,
+    slices: &[EndpointSlice],
+) -> Option<String> {
     let mut ready: BTreeSet<(&str, IpAddr)> = BTreeSet::new();
     for slice in slices {
         let Some(service) = slice.labels().get("kubernetes.io/service-name") else {
@@ -515,14 +527,14 @@ pub fn unpublished(scene: &Scene, cluster: usize, slices: &[EndpointSlice]) -> O
 async fn with_addresses(
     here: &KnownCluster,
     namespace: &str,
-    scene: &Scene,
+    scene: &NetworkTestSetup,
     found: Vec<Pod>,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> Vec<Pod> {
     let networked: Vec<&str> = scene
         .clusters
         .iter()
-        .filter(|member| matches!(member.sees, Sees::Itself | Sees::By(_)))
+        .filter(|member| matches!(member.sees, HomeView::Itself | HomeView::By(_)))
         .map(|member| member.service.name.as_str())
         .collect();
     let missing = |pod: &Pod| {
@@ -531,26 +543,28 @@ async fn with_addresses(
             .get("group")
             .map(String::as_str)
             .unwrap_or_default();
-        (networked.contains(&group) && pods::addresses(pod).is_empty())
+        (networked.contains(&group) && pods::addresses_of_pod(pod).is_empty())
             .then(|| "it has no address here yet".to_owned())
     };
     if found.iter().all(|pod| missing(pod).is_none()) {
         return found;
     }
     let step = "Waiting for the addresses of remote pods";
-    progress.started(step);
+    progress.start_step(step);
     let news = |text: &str| progress.message(step, text);
-    if let Ok(found) = pods::ready(&here.cluster, namespace, ADDRESS_TIMEOUT, news, missing).await {
-        progress.finished(step);
+    if let Ok(found) =
+        pods::wait_for_pods(&here.cluster, namespace, ADDRESS_TIMEOUT, news, missing).await
+    {
+        progress.finish_step(step);
         return found;
     }
     // The questions show the failure.
-    progress.failed(step);
+    progress.fail_step(step);
     found
 }
 
 /// Selects only providers with ready nodes, because otherwise the namespace would never be ready.
-fn selector(here: &KnownCluster) -> Option<NodeSelector> {
+fn ready_provider_selector(here: &KnownCluster) -> Option<NodeSelector> {
     let expression = NodeSelectorRequirement {
         key: labels::REMOTE_CLUSTER_ID.to_owned(),
         operator: "In".to_owned(),
@@ -565,45 +579,51 @@ fn selector(here: &KnownCluster) -> Option<NodeSelector> {
     })
 }
 
-fn own(here: &KnownCluster, namespace: &str) -> Member {
-    Member {
+fn tested_home(here: &KnownCluster, namespace: &str) -> TestedCluster {
+    TestedCluster {
         name: here.name.clone(),
         namespace: namespace.to_owned(),
-        sees: Sees::Itself,
+        sees: HomeView::Itself,
         stand_ins: stand_ins(&here.config),
-        service: Service::default(),
+        service: ProbedService::default(),
         transit: false,
         left_out: here.left_out.clone(),
         tunnel: None,
     }
 }
 
-fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -> Member {
+fn tested_provider(
+    here: &KnownCluster,
+    id: &ClusterId,
+    there: Option<&KnownCluster>,
+) -> TestedCluster {
     let foreign = here.foreign.get(id);
-    let name = foreign.map_or_else(|| id.short().to_string(), ForeignCluster::display_name);
+    let name = foreign.map_or_else(|| id.short_id().to_string(), ForeignCluster::display_name);
     let endpoint = here.endpoints.get(id);
     let sees = match (here.virtual_nodes.contains_key(id), endpoint) {
-        (false, _) => Sees::Nothing(format!(
+        (false, _) => HomeView::Nothing(format!(
             "the virtual node of {name} is not ready: see `liqoctl status`"
         )),
         (true, Some(endpoint)) => match PeerMaps::try_from(&endpoint.spec) {
-            Ok(maps) => Sees::By(maps),
-            Err(error) => Sees::Nothing(format!("the prefixes of {name} are not valid: {error}")),
+            Ok(maps) => HomeView::By(maps),
+            Err(error) => {
+                HomeView::Nothing(format!("the prefixes of {name} are not valid: {error}"))
+            }
         },
         (true, None) => no_network(&here.name, &name, foreign),
     };
     let stand_ins = match (&sees, there) {
-        (Sees::By(maps), Some(there)) => {
+        (HomeView::By(maps), Some(there)) => {
             let all = stand_ins(&there.config).into_iter();
-            all.filter_map(|address| maps.imported.here(There(address)))
+            all.filter_map(|address| maps.imported.to_here(There(address)))
                 .map(|here| here.0)
                 .collect()
         }
         _ => BTreeSet::new(),
     };
     let tunnel = endpoint.map(|endpoint| {
-        let connected = endpoint.connected();
-        Tunnel {
+        let connected = endpoint.connected_condition();
+        ReportedTunnel {
             works: connected.is_some_and(|condition| condition.status == "True"),
             reason: connected.map_or_else(
                 || "Unknown".to_owned(),
@@ -632,18 +652,18 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
                 here.name
             )
         };
-        left_out.extend(asleep.map(|node| LeftOut {
+        left_out.extend(asleep.map(|node| ExcludedNode {
             node: node.clone(),
             why: why(),
         }));
     }
     let transit = here.transit.contains(id);
-    Member {
+    TestedCluster {
         name,
         namespace: String::new(),
         sees,
         stand_ins,
-        service: Service::default(),
+        service: ProbedService::default(),
         transit,
         left_out,
         tunnel,
@@ -652,12 +672,12 @@ fn provider(here: &KnownCluster, id: &ClusterId, there: Option<&KnownCluster>) -
 
 /// The view of home from a cluster behind a provider, if a pod with these addresses runs there.
 /// Each cluster on the way knows the next one's view.
-fn behind(
+fn view_behind_provider(
     all: &[KnownCluster],
     here: &KnownCluster,
     provider: &ClusterId,
     addresses: &[IpAddr],
-) -> Option<Sees> {
+) -> Option<HomeView> {
     let spec = &here.endpoints.get(provider)?.spec;
     let has = |there: &IpNet| {
         spec.imported
@@ -672,23 +692,23 @@ fn behind(
         let step =
             known.and_then(|known| PeerMaps::try_from(&known.endpoints.get(next)?.spec).ok());
         let Some(step) = step else {
-            return Some(Sees::Nothing(format!(
+            return Some(HomeView::Nothing(format!(
                 "pods run in cluster {} behind {}, and only the latter knows how that sees {}: give access to it with --remote-kubeconfig",
-                next.short(),
-                known.map_or_else(|| at.short().to_owned(), |known| known.name.clone()),
+                next.short_id(),
+                known.map_or_else(|| at.short_id().to_owned(), |known| known.name.clone()),
                 here.name
             )));
         };
-        maps = maps.then(&step);
+        maps = maps.followed_by(&step);
         at = next;
     }
-    Some(Sees::By(maps))
+    Some(HomeView::By(maps))
 }
 
 /// Reason why there is no network to a provider.
-fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> Sees {
+fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> HomeView {
     let off = || {
-        Sees::Unwanted(format!(
+        HomeView::Unwanted(format!(
             "the network between {home} and {name} is switched off (spec.network of the ForeignCluster, or its policy)"
         ))
     };
@@ -704,7 +724,7 @@ fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> Sees 
         .iter()
         .find(|condition| condition.type_ == links::NETWORK_AGREED)
     {
-        Some(agreed) => Sees::Nothing(format!(
+        Some(agreed) => HomeView::Nothing(format!(
             "{home} and {name} do not agree: {}: {}",
             agreed.reason, agreed.message
         )),
@@ -713,26 +733,26 @@ fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> Sees 
 }
 
 /// The pods that answer: one on each node of home, some on each virtual one.
-fn wanted(
+fn answering_pods(
     here: &KnownCluster,
     providers: &[&ClusterId],
-    scene: &Scene,
+    scene: &NetworkTestSetup,
     most: usize,
-) -> Vec<pods::Wanted> {
+) -> Vec<pods::ProbePod> {
     let mut all = Vec::new();
     let mut add = |cluster: usize, node: &str, is_virtual: bool| {
         let group = scene.clusters[cluster].service.name.clone();
         let count = all
             .iter()
-            .filter(|pod: &&pods::Wanted| pod.group == group)
+            .filter(|pod: &&pods::ProbePod| pod.group == group)
             .count();
         let name = format!("{group}-{count}");
-        all.push(pods::Wanted {
+        all.push(pods::ProbePod {
             name,
             node: node.to_owned(),
             is_virtual,
             host_network: false,
-            role: pods::Role::Serve,
+            role: pods::ProbePodRole::Serve,
             group,
         });
     };
@@ -750,13 +770,13 @@ fn wanted(
 }
 
 /// The pods in the network of nodes, in each cluster with access.
-fn hosts(
+fn host_network_pods(
     all: &[KnownCluster],
     home: usize,
     providers: &[&ClusterId],
-    scene: &Scene,
+    scene: &NetworkTestSetup,
     most: usize,
-) -> Vec<(usize, pods::Wanted)> {
+) -> Vec<(usize, pods::ProbePod)> {
     let takes_part =
         |number: usize, known: &KnownCluster| number == home || providers.contains(&&known.id);
     let mut wanted = Vec::new();
@@ -767,12 +787,12 @@ fn hosts(
     {
         for (place, node) in known.nodes.iter().take(most.max(1)).enumerate() {
             let group = format!("{:.40}-node", known.name);
-            let pod = pods::Wanted {
+            let pod = pods::ProbePod {
                 name: format!("{group}-{place}"),
                 node: node.name.clone(),
                 is_virtual: false,
                 host_network: true,
-                role: pods::Role::Wait,
+                role: pods::ProbePodRole::Wait,
                 group,
             };
             wanted.push((number, pod));
@@ -785,7 +805,7 @@ fn hosts(
 
 /// The address families for the Services of a cluster's pods: those that home has for Services and
 /// shares with the cluster.
-fn families(config: &ClusterConfig, member: &Member) -> serde_json::Value {
+fn service_families(config: &ClusterConfig, member: &TestedCluster) -> serde_json::Value {
     let ranges = config
         .status
         .iter()
@@ -795,7 +815,7 @@ fn families(config: &ClusterConfig, member: &Member) -> serde_json::Value {
     let wanted: Vec<bool> = own
         .iter()
         .copied()
-        .filter(|is_ipv4| member.shares(*is_ipv4))
+        .filter(|is_ipv4| member.shares_family(*is_ipv4))
         .collect();
     match wanted.as_slice() {
         [_, _] => json!({ "ipFamilyPolicy": "PreferDualStack" }),
@@ -805,12 +825,12 @@ fn families(config: &ClusterConfig, member: &Member) -> serde_json::Value {
 }
 
 /// Creates a Service with node ports, and a headless one, with these address families.
-async fn service(
+async fn create_services(
     cluster: &Cluster,
     namespace: &str,
     name: &str,
     families: &serde_json::Value,
-) -> anyhow::Result<Service> {
+) -> anyhow::Result<ProbedService> {
     let api: Api<ServiceObject> = Api::namespaced(cluster.client.clone(), namespace);
     let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "port": PORT, "protocol": protocol });
     let object = |name: String, spec: serde_json::Value| {
@@ -845,7 +865,7 @@ async fn service(
             .find(|port| port.protocol.as_deref() == Some(protocol))?;
         u16::try_from(port.node_port?).ok()
     };
-    Ok(Service {
+    Ok(ProbedService {
         name: name.to_owned(),
         addresses: spec
             .cluster_ips

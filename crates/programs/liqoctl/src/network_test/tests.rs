@@ -6,12 +6,14 @@ use std::{
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use liqo_api::ClusterId;
 use liqo_network_model::PeerMaps;
-use liqo_network_probe::{Finding, Identity, Problem, ProblemKind, Report};
+use liqo_network_probe::{
+    AnswerProblem, MeasuredAnswer, ProblemKind, QuestionReport, ServerIdentity,
+};
 use serde_json::{Value, json};
 
 use super::{
-    plan::{Ask, Expected},
-    scene::{Member, Prober, Sees, Service, Tunnel},
+    plan::{ExpectedAnswer, PlannedQuestion},
+    scene::{HomeView, ProbedService, Prober, ReportedTunnel, TestedCluster},
     *,
 };
 use crate::output::Paint;
@@ -35,15 +37,15 @@ fn maps(imported: &str, other: &str, transit: bool) -> PeerMaps {
         .unwrap()
 }
 
-fn member(name: &str, sees: Sees, number: u16) -> Member {
-    let tunnel = matches!(sees, Sees::By(_)).then(|| Tunnel {
+fn member(name: &str, sees: HomeView, number: u16) -> TestedCluster {
+    let tunnel = matches!(sees, HomeView::By(_)).then(|| ReportedTunnel {
         works: true,
         reason: "Connected".into(),
         gateway: Some("rome-1".into()),
         mtu: 1420,
-        ..Tunnel::default()
+        ..ReportedTunnel::default()
     });
-    let service = Service {
+    let service = ProbedService {
         name: format!("{name}-{number}"),
         addresses: vec![address("10.96.0.7")],
         node_ports: Some((30_000 + number, 31_000 + number)),
@@ -53,7 +55,7 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
         .into_iter()
         .collect();
     let namespace = format!("test-at-{name}");
-    Member {
+    TestedCluster {
         name: name.into(),
         namespace,
         sees,
@@ -68,7 +70,7 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Prober {
     Prober {
         cluster,
-        kind: From::Pod,
+        kind: AskerKind::Pod,
         pod: pod.into(),
         node: node.into(),
         addresses: vec![address(here)],
@@ -76,18 +78,18 @@ fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Prober {
     }
 }
 
-fn scene(transit: bool) -> Scene {
-    Scene {
+fn scene(transit: bool) -> NetworkTestSetup {
+    NetworkTestSetup {
         clusters: vec![
-            member("rome", Sees::Itself, 0),
+            member("rome", HomeView::Itself, 0),
             member(
                 "milan",
-                Sees::By(maps("10.65.0.0/16", "10.66.0.0/16", transit)),
+                HomeView::By(maps("10.65.0.0/16", "10.66.0.0/16", transit)),
                 1,
             ),
             member(
                 "turin",
-                Sees::By(maps("10.66.0.0/16", "10.65.0.0/16", transit)),
+                HomeView::By(maps("10.66.0.0/16", "10.65.0.0/16", transit)),
                 2,
             ),
         ],
@@ -97,7 +99,7 @@ fn scene(transit: bool) -> Scene {
             pod(2, "t", "turin", "10.66.0.9"),
             Prober {
                 cluster: 0,
-                kind: From::Node,
+                kind: AskerKind::Node,
                 pod: "n".into(),
                 node: "rome-2".into(),
                 addresses: Vec::new(),
@@ -108,20 +110,24 @@ fn scene(transit: bool) -> Scene {
     }
 }
 
-fn path(from: (usize, From), to: (usize, To)) -> Path {
-    Path { from, to }
+fn path(from: (usize, AskerKind), to: (usize, TargetKind)) -> TestPath {
+    TestPath { from, to }
 }
 
 /// The questions of an asker to a target: the address, and the source addresses that the target may
 /// see.
-fn asked(plan: &Plan, asker: usize, to: (usize, To)) -> Vec<(String, What, Option<Vec<String>>)> {
+fn asked(
+    plan: &QuestionPlan,
+    asker: usize,
+    to: (usize, TargetKind),
+) -> Vec<(String, QuestionKind, Option<Vec<String>>)> {
     let asks = plan
         .asks
         .iter()
         .filter(|ask| ask.asker == asker && ask.path.to == to);
     asks.map(|ask| {
         let sources = match &ask.expected {
-            Expected::Answer { sources, .. } => sources.clone(),
+            ExpectedAnswer::Answer { sources, .. } => sources.clone(),
             _ => None,
         };
         let sources = sources.map(|all| all.iter().map(ToString::to_string).collect());
@@ -130,48 +136,52 @@ fn asked(plan: &Plan, asker: usize, to: (usize, To)) -> Vec<(String, What, Optio
     .collect()
 }
 
-fn first(plan: &Plan, asker: usize, to: (usize, To)) -> (String, Option<Vec<String>>) {
+fn first(
+    plan: &QuestionPlan,
+    asker: usize,
+    to: (usize, TargetKind),
+) -> (String, Option<Vec<String>>) {
     let (to, _, sources) = asked(plan, asker, to).swap_remove(0);
     (to, sources)
 }
 
 #[test]
 fn each_pod_is_asked_where_the_asker_sees_it_and_sees_the_asker_as_its_cluster_does() {
-    let plan = plan(&scene(true));
+    let plan = plan_questions(&scene(true));
     let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
     assert_eq!(
-        first(&plan, 0, (1, To::Pod)),
+        first(&plan, 0, (1, TargetKind::Pod)),
         told("10.65.0.9", "10.67.0.5"),
         "rome to milan"
     );
     assert_eq!(
-        first(&plan, 1, (0, To::Pod)),
+        first(&plan, 1, (0, TargetKind::Pod)),
         told("10.67.0.5", "10.65.0.9"),
         "milan to rome"
     );
     assert_eq!(
-        first(&plan, 1, (2, To::Pod)),
+        first(&plan, 1, (2, TargetKind::Pod)),
         told("10.68.0.9", "10.68.0.9"),
         "milan to turin, through rome"
     );
     assert_eq!(
-        first(&plan, 3, (1, To::Pod)),
+        first(&plan, 3, (1, TargetKind::Pod)),
         told("10.65.0.9", "10.69.1.1"),
         "a node is seen as its fallback address"
     );
     assert_eq!(
-        first(&plan, 3, (0, To::Pod)),
+        first(&plan, 3, (0, TargetKind::Pod)),
         ("10.244.0.5:7462".into(), None),
         "near, by any of its addresses"
     );
     assert!(
-        asked(&plan, 0, (0, To::Pod)).is_empty(),
+        asked(&plan, 0, (0, TargetKind::Pod)).is_empty(),
         "nobody asks itself"
     );
 }
 
 /// Milan's pod runs at a cluster behind milan, which sees itself at 10.244, and rome at 10.99.
-fn scene_with_a_broker(behind: Sees) -> Scene {
+fn scene_with_a_broker(behind: HomeView) -> NetworkTestSetup {
     let mut scene = scene(false);
     scene.clusters.truncate(2);
     scene.probers.retain(|prober| prober.cluster < 2);
@@ -189,63 +199,71 @@ fn a_pod_behind_a_broker_sees_home_as_the_cluster_does_that_runs_it() {
     let maps =
         PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
             .unwrap();
-    let plan = plan(&scene_with_a_broker(Sees::By(maps)));
+    let plan = plan_questions(&scene_with_a_broker(HomeView::By(maps)));
     let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
     assert_eq!(
-        first(&plan, 0, (1, To::Pod)),
+        first(&plan, 0, (1, TargetKind::Pod)),
         told("10.63.0.9", "10.99.0.5"),
         "home to the pod"
     );
     assert_eq!(
-        first(&plan, 1, (0, To::Pod)),
+        first(&plan, 1, (0, TargetKind::Pod)),
         told("10.99.0.5", "10.63.0.9"),
         "the pod to home"
     );
     assert_eq!(
-        first(&plan, 2, (1, To::Pod)),
+        first(&plan, 2, (1, TargetKind::Pod)),
         told("10.63.0.9", "10.98.1.1"),
         "a node of home to the pod"
     );
-    let names = |ask: &&Ask| {
-        ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve
+    let names = |ask: &&PlannedQuestion| {
+        ask.asker == 1
+            && ask.path.to == (0, TargetKind::Service)
+            && ask.question.what == QuestionKind::Resolve
     };
     assert_eq!(
         plan.asks.iter().find(names).unwrap().expected,
-        Expected::Addresses([address("10.99.0.5")].into())
+        ExpectedAnswer::Addresses([address("10.99.0.5")].into())
     );
 }
 
 #[test]
 fn without_access_to_the_broker_a_pod_behind_it_is_asked_and_asks_nobody() {
-    let plan = plan(&scene_with_a_broker(Sees::Nothing(
+    let plan = plan_questions(&scene_with_a_broker(HomeView::Nothing(
         "give access to milan".into(),
     )));
     assert_eq!(
-        first(&plan, 0, (1, To::Pod)),
+        first(&plan, 0, (1, TargetKind::Pod)),
         ("10.63.0.9:7462".into(), None),
         "as whom it sees home is not known"
     );
-    assert!(asked(&plan, 1, (0, To::Pod)).is_empty());
-    assert!(plan.missing[&path((1, From::Pod), (0, To::Pod))].contains("give access to milan"));
+    assert!(asked(&plan, 1, (0, TargetKind::Pod)).is_empty());
+    assert!(
+        plan.missing[&path((1, AskerKind::Pod), (0, TargetKind::Pod))]
+            .contains("give access to milan")
+    );
 }
 
 #[test]
 fn far_away_large_amounts_and_long_packets_are_tried_too() {
-    let plan = plan(&scene(true));
-    let is = |what: fn(&What) -> bool, to: usize| {
-        asked(&plan, 3, (to, To::Pod))
+    let plan = plan_questions(&scene(true));
+    let is = |what: fn(&QuestionKind) -> bool, to: usize| {
+        asked(&plan, 3, (to, TargetKind::Pod))
             .iter()
             .any(|(_, asked, _)| what(asked))
     };
     for (what, near) in [
-        ((|what| *what == What::Tcp) as fn(&What) -> bool, true),
-        (|what| matches!(what, What::Udp { bytes: 0 }), true),
         (
-            |what| matches!(what, What::Udp { bytes } if *bytes > 1500),
+            (|what| *what == QuestionKind::Tcp) as fn(&QuestionKind) -> bool,
             true,
         ),
-        (|what| matches!(what, What::Bulk { .. }), false),
-        (|what| matches!(what, What::Path { .. }), false),
+        (|what| matches!(what, QuestionKind::Udp { bytes: 0 }), true),
+        (
+            |what| matches!(what, QuestionKind::Udp { bytes } if *bytes > 1500),
+            true,
+        ),
+        (|what| matches!(what, QuestionKind::Bulk { .. }), false),
+        (|what| matches!(what, QuestionKind::Path { .. }), false),
     ] {
         assert!(is(what, 1));
         assert_eq!(is(what, 0), near);
@@ -254,9 +272,9 @@ fn far_away_large_amounts_and_long_packets_are_tried_too() {
 
 #[test]
 fn services_are_asked_by_address_where_that_means_something_and_by_their_names() {
-    let plan = plan(&scene(true));
+    let plan = plan_questions(&scene(true));
     let names = |asker: usize, to: usize| {
-        let all = asked(&plan, asker, (to, To::Service)).into_iter();
+        let all = asked(&plan, asker, (to, TargetKind::Service)).into_iter();
         all.map(|(to, ..)| to.trim_end_matches(":7462").to_owned())
             .collect::<BTreeSet<_>>()
     };
@@ -291,40 +309,48 @@ fn services_are_asked_by_address_where_that_means_something_and_by_their_names()
         ])
     );
     let each = plan.asks.iter().find(|ask| {
-        ask.asker == 1 && ask.path.to == (2, To::Service) && ask.question.what == What::Resolve
+        ask.asker == 1
+            && ask.path.to == (2, TargetKind::Service)
+            && ask.question.what == QuestionKind::Resolve
     });
     assert_eq!(
         each.unwrap().expected,
-        Expected::Addresses([address("10.68.0.9")].into())
+        ExpectedAnswer::Addresses([address("10.68.0.9")].into())
     );
 }
 
 #[test]
 fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
-    let closed = plan(&scene(false));
-    let why = &closed.closed[&path((1, From::Pod), (2, To::Pod))];
+    let closed = plan_questions(&scene(false));
+    let why = &closed.closed[&path((1, AskerKind::Pod), (2, TargetKind::Pod))];
     assert!(
         why.contains("spec.network.transit") && why.contains("between milan and turin"),
         "{why}"
     );
     assert!(
-        !plan(&scene(true))
+        !plan_questions(&scene(true))
             .closed
-            .contains_key(&path((1, From::Pod), (2, To::Pod)))
+            .contains_key(&path((1, AskerKind::Pod), (2, TargetKind::Pod)))
     );
     // Node ports are home's, for home.
-    assert_eq!(first(&closed, 0, (1, To::NodePort)).0, "172.18.0.2:30001");
+    assert_eq!(
+        first(&closed, 0, (1, TargetKind::NodePort)).0,
+        "172.18.0.2:30001"
+    );
     assert!(
         closed
             .closed
-            .contains_key(&path((1, From::Pod), (1, To::NodePort)))
+            .contains_key(&path((1, AskerKind::Pod), (1, TargetKind::NodePort)))
     );
 
     let mut off = scene(true);
-    off.clusters[1].sees = Sees::Unwanted("off".into());
+    off.clusters[1].sees = HomeView::Unwanted("off".into());
     off.probers[1].addresses.clear();
-    let off = plan(&off);
-    assert_eq!(off.closed[&path((0, From::Pod), (1, To::Pod))], "off");
+    let off = plan_questions(&off);
+    assert_eq!(
+        off.closed[&path((0, AskerKind::Pod), (1, TargetKind::Pod))],
+        "off"
+    );
     assert!(off.missing.is_empty() && !off.asks.iter().any(|ask| ask.asker == 1));
 }
 
@@ -332,23 +358,23 @@ fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
 fn what_should_be_there_and_cannot_be_tried_is_missing() {
     let mut broken = scene(true);
     broken.probers[1].addresses.clear();
-    let lost = plan(&broken);
-    assert!(lost.missing[&path((0, From::Pod), (1, To::Pod))].contains("no address"));
-    broken.clusters[2].sees = Sees::Nothing("refused".into());
+    let lost = plan_questions(&broken);
+    assert!(lost.missing[&path((0, AskerKind::Pod), (1, TargetKind::Pod))].contains("no address"));
+    broken.clusters[2].sees = HomeView::Nothing("refused".into());
     assert_eq!(
-        plan(&broken).missing[&path((0, From::Pod), (2, To::Service))],
+        plan_questions(&broken).missing[&path((0, AskerKind::Pod), (2, TargetKind::Service))],
         "refused"
     );
 
     let mut cut = scene(false);
-    let between = path((1, From::Pod), (2, To::Pod));
+    let between = path((1, AskerKind::Pod), (2, TargetKind::Pod));
     cut.clusters[1].transit = true;
     assert!(
-        plan(&cut).closed.contains_key(&between),
+        plan_questions(&cut).closed.contains_key(&between),
         "one policy alone lets nobody through"
     );
     cut.clusters[2].transit = true;
-    let cut = plan(&cut);
+    let cut = plan_questions(&cut);
     assert!(
         cut.missing[&between].contains("milan does not see the other's pods")
             && !cut.closed.contains_key(&between)
@@ -398,7 +424,7 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
         ]
     );
     assert!(told("rome pod to turin node port")[0].ends_with("it has no node ports"));
-    let state = |from: From, to: (&str, To)| {
+    let state = |from: AskerKind, to: (&str, TargetKind)| {
         let of_it = |path: &&PathResult| {
             (path.from_cluster.as_str(), path.from) == ("rome", from)
                 && (path.to_cluster.as_str(), path.to) == to
@@ -406,15 +432,15 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
         found.paths.iter().find(of_it).map(|path| path.state)
     };
     assert_eq!(
-        state(From::Pod, ("milan", To::Pod)),
+        state(AskerKind::Pod, ("milan", TargetKind::Pod)),
         Some(PathState::Failed)
     );
     assert_eq!(
-        state(From::Node, ("turin", To::Pod)),
+        state(AskerKind::Node, ("turin", TargetKind::Pod)),
         Some(PathState::Failed)
     );
     assert_eq!(
-        state(From::Node, ("rome", To::Pod)),
+        state(AskerKind::Node, ("rome", TargetKind::Pod)),
         Some(PathState::Ok),
         "near, it may be any of its addresses"
     );
@@ -423,7 +449,7 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
 #[test]
 fn nodes_that_take_no_part_are_named_and_count() {
     let mut scene = scene(true);
-    scene.clusters[1].left_out = vec![LeftOut {
+    scene.clusters[1].left_out = vec![ExcludedNode {
         node: "milan-2".into(),
         why: "liqo-fabric is not ready on it".into(),
     }];
@@ -432,20 +458,20 @@ fn nodes_that_take_no_part_are_named_and_count() {
         left: Vec::new(),
     };
     assert_eq!(
-        found.verdict().unwrap_err().to_string(),
+        found.ensure_all_passed().unwrap_err().to_string(),
         "1 node could not take part"
     );
-    let text = render(&found, Paint::off());
+    let text = render_test_result(&found, Paint::off());
     assert!(
         text.contains("FAILED node milan-2 of milan takes no part: liqo-fabric is not ready on it"),
         "{text}"
     );
 }
 
-fn answered(pod: &str, source: &str) -> Outcome {
+fn answered(pod: &str, source: &str) -> QuestionOutcome {
     let source = SocketAddr::new(address(source), 40_000);
-    Outcome::TestResult(Ok(Finding::Answered {
-        by: Identity {
+    QuestionOutcome::TestResult(Ok(MeasuredAnswer::Answered {
+        by: ServerIdentity {
             pod: pod.into(),
             node: "x".into(),
             source,
@@ -454,27 +480,29 @@ fn answered(pod: &str, source: &str) -> Outcome {
     }))
 }
 
-fn silence(kind: ProblemKind) -> Outcome {
-    Outcome::TestResult(Err(Problem {
+fn silence(kind: ProblemKind) -> QuestionOutcome {
+    QuestionOutcome::TestResult(Err(AnswerProblem {
         kind,
         text: "no answer".into(),
     }))
 }
 
 /// The outcomes if everything works.
-fn right(ask: &Ask) -> Outcome {
+fn right(ask: &PlannedQuestion) -> QuestionOutcome {
     match &ask.expected {
-        Expected::Answer { pods, sources } => {
+        ExpectedAnswer::Answer { pods, sources } => {
             let source = sources
                 .as_ref()
                 .and_then(|all| all.first())
                 .map_or("10.0.0.1".to_owned(), ToString::to_string);
             answered(pods.first().unwrap(), &source)
         }
-        Expected::Addresses(addresses) => Outcome::TestResult(Ok(Finding::Addresses {
-            addresses: addresses.iter().copied().collect(),
-        })),
-        Expected::Path => Outcome::TestResult(Ok(Finding::Passes {
+        ExpectedAnswer::Addresses(addresses) => {
+            QuestionOutcome::TestResult(Ok(MeasuredAnswer::Addresses {
+                addresses: addresses.iter().copied().collect(),
+            }))
+        }
+        ExpectedAnswer::Path => QuestionOutcome::TestResult(Ok(MeasuredAnswer::Passes {
             largest: 1420,
             vanished: None,
         })),
@@ -482,9 +510,12 @@ fn right(ask: &Ask) -> Outcome {
 }
 
 /// The matrix if these questions have other outcomes.
-fn world(scene: &Scene, wrong: impl Fn(&Ask) -> Option<Outcome>) -> Matrix {
-    let plan = plan(scene);
-    let heard: Vec<Outcome> = plan
+fn world(
+    scene: &NetworkTestSetup,
+    wrong: impl Fn(&PlannedQuestion) -> Option<QuestionOutcome>,
+) -> TestMatrix {
+    let plan = plan_questions(scene);
+    let heard: Vec<QuestionOutcome> = plan
         .asks
         .iter()
         .map(|ask| wrong(ask).unwrap_or_else(|| right(ask)))
@@ -499,17 +530,20 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
         matrices: vec![world(&scene, |_| None)],
         left: Vec::new(),
     };
-    assert!(good.verdict().is_ok() && good.matrices[0].failures.is_empty());
+    assert!(good.ensure_all_passed().is_ok() && good.matrices[0].failures.is_empty());
     assert!(
         TestResult {
             left: vec!["namespace x".to_owned()],
             ..good
         }
-        .verdict()
+        .ensure_all_passed()
         .is_err()
     );
-    let is_ours =
-        |ask: &Ask| ask.asker == 0 && ask.path.to == (1, To::Pod) && ask.question.what == What::Tcp;
+    let is_ours = |ask: &PlannedQuestion| {
+        ask.asker == 0
+            && ask.path.to == (1, TargetKind::Pod)
+            && ask.question.what == QuestionKind::Tcp
+    };
     for (wrong, told) in [
         (
             answered("t", "10.67.0.5"),
@@ -521,10 +555,10 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
         ),
         (silence(ProblemKind::NoAnswer), "no answer"),
         (
-            Outcome::NotAsked("no exec".into()),
+            QuestionOutcome::NotAsked("no exec".into()),
             "could not be asked: no exec",
         ),
-        (Outcome::Late, "no time"),
+        (QuestionOutcome::Late, "no time"),
     ] {
         let matrix = world(&scene, |ask| is_ours(ask).then(|| wrong.clone()));
         assert!(
@@ -549,7 +583,7 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
                 matrices: vec![matrix],
                 left: Vec::new()
             }
-            .verdict()
+            .ensure_all_passed()
             .unwrap_err()
             .to_string()
             .starts_with("1 of ")
@@ -558,7 +592,11 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
 }
 
 /// The first advice if these questions of rome's pod to milan's have this outcome.
-fn advised(scene: &Scene, is: impl Fn(&Ask) -> bool, wrong: &Outcome) -> String {
+fn advised(
+    scene: &NetworkTestSetup,
+    is: impl Fn(&PlannedQuestion) -> bool,
+    wrong: &QuestionOutcome,
+) -> String {
     let matrix = world(scene, |ask| {
         (ask.path.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone())
     });
@@ -569,9 +607,9 @@ fn advised(scene: &Scene, is: impl Fn(&Ask) -> bool, wrong: &Outcome) -> String 
 async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
     let mut several = scene(true);
     several.probers.push(pod(1, "m2", "milan", "10.65.0.10"));
-    let plan = plan(&several);
+    let plan = plan_questions(&several);
     let bulk_to = |number: &usize| {
-        matches!(plan.asks[*number].question.what, What::Bulk { .. })
+        matches!(plan.asks[*number].question.what, QuestionKind::Bulk { .. })
             .then(|| plan.asks[*number].path.to.0)
     };
     let numbers: Vec<usize> = (0..plan.asks.len())
@@ -602,10 +640,10 @@ async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
     };
     assert_eq!(
         large(1).collect::<Vec<_>>(),
-        [&silence(ProblemKind::NoAnswer), &Outcome::Skipped]
+        [&silence(ProblemKind::NoAnswer), &QuestionOutcome::Skipped]
     );
     assert!(
-        large(2).all(|heard| matches!(heard, Outcome::TestResult(Ok(_)))),
+        large(2).all(|heard| matches!(heard, QuestionOutcome::TestResult(Ok(_)))),
         "that is another path"
     );
 }
@@ -613,21 +651,21 @@ async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
 #[test]
 fn what_came_before_the_time_was_over_counts() {
     let reports = || {
-        vec![Report {
+        vec![QuestionReport {
             question: 1,
-            outcome: Ok(Finding::Passes {
+            outcome: Ok(MeasuredAnswer::Passes {
                 largest: 1420,
                 vanished: None,
             }),
         }]
     };
-    let late = Err(Cut::Late {
+    let late = Err(UnfinishedProbe::Late {
         pod: "p".into(),
         seconds: 1,
     });
-    let found = outcomes(
+    let found = outcomes_of_answers(
         3,
-        Answers {
+        ProbeReports {
             reports: reports(),
             end: late,
         },
@@ -635,20 +673,24 @@ fn what_came_before_the_time_was_over_counts() {
     assert!(
         matches!(
             found.as_slice(),
-            [Outcome::Late, Outcome::TestResult(Ok(_)), Outcome::Late]
+            [
+                QuestionOutcome::Late,
+                QuestionOutcome::TestResult(Ok(_)),
+                QuestionOutcome::Late
+            ]
         ),
         "{found:?}"
     );
-    let broken = Err(Cut::Broken(anyhow::anyhow!("no exec")));
+    let broken = Err(UnfinishedProbe::Broken(anyhow::anyhow!("no exec")));
     assert_eq!(
-        outcomes(
+        outcomes_of_answers(
             1,
-            Answers {
+            ProbeReports {
                 reports: Vec::new(),
                 end: broken
             }
         ),
-        [Outcome::NotAsked("no exec".into())]
+        [QuestionOutcome::NotAsked("no exec".into())]
     );
 }
 
@@ -656,16 +698,16 @@ fn what_came_before_the_time_was_over_counts() {
 fn what_to_do_follows_from_what_else_works() {
     let all = scene(true);
     let no_answer = silence(ProblemKind::NoAnswer);
-    let bulk = |ask: &Ask| matches!(ask.question.what, What::Bulk { .. });
+    let bulk = |ask: &PlannedQuestion| matches!(ask.question.what, QuestionKind::Bulk { .. });
     assert!(advised(&all, bulk, &no_answer).contains("network.mtu=LESS"));
-    let vanish = Outcome::TestResult(Ok(Finding::Passes {
+    let vanish = QuestionOutcome::TestResult(Ok(MeasuredAnswer::Passes {
         largest: 1380,
         vanished: Some(1420),
     }));
     assert!(
         advised(
             &all,
-            |ask| matches!(ask.question.what, What::Path { .. }),
+            |ask| matches!(ask.question.what, QuestionKind::Path { .. }),
             &vanish
         )
         .contains("network.mtu=1380")
@@ -673,7 +715,7 @@ fn what_to_do_follows_from_what_else_works() {
     assert!(
         advised(
             &all,
-            |ask| matches!(ask.question.what, What::Udp { bytes: 0 }),
+            |ask| matches!(ask.question.what, QuestionKind::Udp { bytes: 0 }),
             &no_answer
         )
         .contains("UDP does not")
@@ -681,18 +723,21 @@ fn what_to_do_follows_from_what_else_works() {
     assert!(
         advised(
             &all,
-            |ask| matches!(ask.question.what, What::Udp { bytes: 4000 }),
+            |ask| matches!(ask.question.what, QuestionKind::Udp { bytes: 4000 }),
             &no_answer
         )
         .contains("fragments")
     );
-    assert!(advised(&all, |ask| ask.path.to.1 == To::Service, &no_answer).contains("kube-proxy"));
+    assert!(
+        advised(&all, |ask| ask.path.to.1 == TargetKind::Service, &no_answer)
+            .contains("kube-proxy")
+    );
     assert!(advised(&all, |_| true, &no_answer).contains("the tunnel works"));
     assert!(advised(&all, |_| true, &answered("t", "10.67.0.5")).contains("network.reservedCIDRs"));
-    let names = |ask: &Ask| ask.path.to.1 == To::Service;
+    let names = |ask: &PlannedQuestion| ask.path.to.1 == TargetKind::Service;
     assert!(advised(&all, names, &silence(ProblemKind::UnknownName)).contains("name server"));
 
-    let late = advised(&all, |_| true, &Outcome::Late);
+    let late = advised(&all, |_| true, &QuestionOutcome::Late);
     assert!(
         late.contains("--timeout") && !late.contains("exec"),
         "{late}"
@@ -712,11 +757,11 @@ fn what_to_do_follows_from_what_else_works() {
     );
 
     let mut cut = all.clone();
-    let tunnel = Tunnel {
+    let tunnel = ReportedTunnel {
         works: false,
         reason: "NoAnswer".into(),
         message: "for 9 s".into(),
-        ..Tunnel::default()
+        ..ReportedTunnel::default()
     };
     cut.clusters[1].tunnel = Some(tunnel);
     let told = advised(&cut, |_| true, &no_answer);
@@ -728,11 +773,12 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
     let scene = scene(false);
     let found = TestResult {
         matrices: vec![world(&scene, |ask| {
-            (ask.asker == 3 && ask.path.to == (2, To::Pod)).then(|| silence(ProblemKind::NoAnswer))
+            (ask.asker == 3 && ask.path.to == (2, TargetKind::Pod))
+                .then(|| silence(ProblemKind::NoAnswer))
         })],
         left: vec!["namespace x of rome stays: why".to_owned()],
     };
-    let text = render(&found, Paint::off());
+    let text = render_test_result(&found, Paint::off());
     let lines: Vec<Vec<&str>> = text
         .lines()
         .take(5)
@@ -793,7 +839,7 @@ fn each_family_that_two_clusters_share_is_asked() {
     let maps =
         PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
             .unwrap();
-    scene.clusters[1].sees = Sees::By(maps);
+    scene.clusters[1].sees = HomeView::By(maps);
     scene.probers[0].addresses.push(address("fd00:10::5"));
     scene.probers[1].addresses.push(address("fd65::9"));
     for number in [0, 1] {
@@ -803,44 +849,46 @@ fn each_family_that_two_clusters_share_is_asked() {
             .push(address("fd00:96::7"));
     }
     scene.clusters[0].stand_ins.insert(address("fd70::1"));
-    let found = plan(&scene);
-    let by_tcp = |asker: usize, to: (usize, To)| {
+    let found = plan_questions(&scene);
+    let by_tcp = |asker: usize, to: (usize, TargetKind)| {
         let all = asked(&found, asker, to)
             .into_iter()
-            .filter(|(_, what, _)| *what == What::Tcp);
+            .filter(|(_, what, _)| *what == QuestionKind::Tcp);
         all.map(|(to, _, sources)| (to, sources.unwrap_or_default().join(" ")))
             .collect::<Vec<_>>()
     };
     let told = |to: &str, sources: &str| (to.to_owned(), sources.to_owned());
     let (own, node) = ("10.67.0.5 fd67::5", "10.69.1.1 fd69::1");
     assert_eq!(
-        by_tcp(0, (1, To::Pod)),
+        by_tcp(0, (1, TargetKind::Pod)),
         [told("10.65.0.9:7462", own), told("[fd65::9]:7462", own)]
     );
     assert_eq!(
-        by_tcp(3, (1, To::Pod)),
+        by_tcp(3, (1, TargetKind::Pod)),
         [told("10.65.0.9:7462", node), told("[fd65::9]:7462", node)]
     );
     assert_eq!(
-        by_tcp(0, (2, To::Pod)),
+        by_tcp(0, (2, TargetKind::Pod)),
         [told("10.66.0.9:7462", "10.67.0.5")],
         "turin is not known by IPv6"
     );
     assert_eq!(
-        by_tcp(2, (0, To::Pod)),
+        by_tcp(2, (0, TargetKind::Pod)),
         [told("10.67.0.5:7462", "10.66.0.9")]
     );
     assert!(
-        by_tcp(3, (0, To::Service))
+        by_tcp(3, (0, TargetKind::Service))
             .iter()
             .any(|(to, _)| to == "[fd00:96::7]:7462")
     );
     let each = found.asks.iter().find(|ask| {
-        ask.asker == 1 && ask.path.to == (0, To::Service) && ask.question.what == What::Resolve
+        ask.asker == 1
+            && ask.path.to == (0, TargetKind::Service)
+            && ask.question.what == QuestionKind::Resolve
     });
     assert_eq!(
         each.unwrap().expected,
-        Expected::Addresses(["10.67.0.5", "fd67::5"].map(address).into())
+        ExpectedAnswer::Addresses(["10.67.0.5", "fd67::5"].map(address).into())
     );
     assert!(found.lost.is_empty(), "{:?}", found.lost);
 
@@ -854,7 +902,7 @@ fn each_family_that_two_clusters_share_is_asked() {
 
     // A shared address that is not seen is reported, and the rest is asked.
     scene.probers[0].addresses[1] = address("fd00:99::5");
-    let Plan { asks, lost, .. } = plan(&scene);
+    let QuestionPlan { asks, lost, .. } = plan_questions(&scene);
     assert!(
         asks.iter()
             .any(|ask| ask.asker == 1 && ask.question.to == "10.67.0.5:7462")
@@ -890,19 +938,19 @@ fn a_cluster_in_whose_endpoint_slices_a_pod_is_missing_is_waited_for() {
     };
     // Milan sees itself as it is, home by its translated addresses, and nobody else.
     assert_eq!(
-        stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", true)),
+        stage::unpublished_pod(&scene, 1, &slices("10.67.0.5", "10.244.0.9", true)),
         None
     );
     assert_eq!(
-        stage::unpublished(&scene, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(),
+        stage::unpublished_pod(&scene, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(),
         Some("r")
     );
     assert_eq!(
-        stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(),
+        stage::unpublished_pod(&scene, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(),
         Some("m")
     );
     assert_eq!(
-        stage::unpublished(&scene, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(),
+        stage::unpublished_pod(&scene, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(),
         Some("t")
     );
 }

@@ -3,11 +3,11 @@
 use kube::ResourceExt as _;
 use liqo_api::{ForeignCluster, OfferDecision, OfferPhase, ResourceOffer, VirtualNode, links};
 
-use crate::output::plain;
+use crate::output::strip_control_characters;
 
 /// It is not clear which offer the user means.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Unclear {
+pub enum OfferChoiceError {
     #[error("{peer} offers nothing now: `liqoctl status` shows why")]
     NoOffer { peer: String },
     /// There is no offer with this name.
@@ -47,15 +47,25 @@ pub fn phase(offer: &ResourceOffer) -> OfferPhase {
 }
 
 /// The pool that the user means: the named one, or the only one that waits for a decision.
-fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<String, Unclear> {
+fn choose_pool(
+    peer: &str,
+    offers: &[ResourceOffer],
+    pool: Option<&str>,
+) -> Result<String, OfferChoiceError> {
     let peer = peer.to_owned();
     if offers.is_empty() {
-        return Err(Unclear::NoOffer { peer });
+        return Err(OfferChoiceError::NoOffer { peer });
     }
     let names = |chosen: &[&ResourceOffer]| {
         let mut names: Vec<String> = chosen
             .iter()
-            .map(|offer| format!("{} ({:?})", plain(&offer.name_any()), phase(offer)))
+            .map(|offer| {
+                format!(
+                    "{} ({:?})",
+                    strip_control_characters(&offer.name_any()),
+                    phase(offer)
+                )
+            })
             .collect();
         names.sort();
         names.join(", ")
@@ -73,7 +83,7 @@ fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<St
         return if found {
             Ok(pool.to_owned())
         } else {
-            Err(Unclear::UnknownPool {
+            Err(OfferChoiceError::UnknownPool {
                 peer,
                 pool: pool.to_owned(),
                 pools: there(),
@@ -86,11 +96,11 @@ fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<St
         .collect();
     match waiting.as_slice() {
         [one] => Ok(one.name_any()),
-        [] => Err(Unclear::NoneWaits {
+        [] => Err(OfferChoiceError::NoneWaits {
             peer,
             pools: there(),
         }),
-        several => Err(Unclear::SeveralWait {
+        several => Err(OfferChoiceError::SeveralWait {
             peer,
             pools: names(several),
         }),
@@ -99,7 +109,7 @@ fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<St
 
 /// Offer or terms that the user accepts.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Accepted {
+pub enum OfferOrTerms {
     /// The offer of this pool.
     Pool(String),
     /// Changed terms of a contract whose offers are accepted already.
@@ -108,20 +118,23 @@ pub enum Accepted {
 
 /// Finds what the user accepts. If no offer waits, other terms of a contract may: then the user
 /// need not name a pool. `terms_wait`: whether there are terms that this cluster has not signed.
-pub fn to_accept(
+pub fn choose_what_to_accept(
     peer: &str,
     offers: &[ResourceOffer],
     pool: Option<&str>,
     terms_wait: bool,
-) -> Result<Accepted, Unclear> {
-    match choose(peer, offers, pool) {
-        Err(Unclear::NoneWaits { .. }) if terms_wait => Ok(Accepted::Terms),
-        chosen => chosen.map(Accepted::Pool),
+) -> Result<OfferOrTerms, OfferChoiceError> {
+    match choose_pool(peer, offers, pool) {
+        Err(OfferChoiceError::NoneWaits { .. }) if terms_wait => Ok(OfferOrTerms::Terms),
+        chosen => chosen.map(OfferOrTerms::Pool),
     }
 }
 
 /// Whether there is a decision that can be forgotten.
-pub fn forgettable(foreign: &ForeignCluster, pool: &str) -> Result<(), Unclear> {
+pub fn ensure_decision_exists(
+    foreign: &ForeignCluster,
+    pool: &str,
+) -> Result<(), OfferChoiceError> {
     if foreign.spec.offers.contains_key(pool) {
         return Ok(());
     }
@@ -136,7 +149,7 @@ pub fn forgettable(foreign: &ForeignCluster, pool: &str) -> Result<(), Unclear> 
     } else {
         format!("only {}", decided.join(", "))
     };
-    Err(Unclear::NotDecided {
+    Err(OfferChoiceError::NotDecided {
         peer: foreign.name_any(),
         pool: pool.to_owned(),
         decided,
@@ -148,7 +161,7 @@ pub const NOT_PROCESSED: &str = "the controllers have not processed it yet";
 
 /// The progress of the controllers.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum DecisionProgress {
     /// Done; the pool's Node, if it has one.
     Done(Option<String>),
     /// Not done; what is missing.
@@ -158,12 +171,12 @@ pub enum Progress {
 }
 
 /// The progress of a decision, by the objects in this cluster.
-pub fn progress(
+pub fn decision_progress(
     decision: OfferDecision,
     foreign: &ForeignCluster,
     offer: Option<&ResourceOffer>,
     node: Option<&VirtualNode>,
-) -> Progress {
+) -> DecisionProgress {
     let reachable = foreign
         .condition(links::PEER_REACHABLE)
         .filter(|condition| condition.status != "True");
@@ -171,43 +184,43 @@ pub fn progress(
     let not_yet = match reachable {
         Some(condition) => format!(
             "the controllers wait for the peer: {}",
-            plain(&condition.message)
+            strip_control_characters(&condition.message)
         ),
         None => NOT_PROCESSED.to_owned(),
     };
     let message = offer
         .and_then(|offer| offer.status.as_ref()?.message.as_deref())
-        .map(plain)
+        .map(strip_control_characters)
         .unwrap_or_default();
     let node_name = || node.and_then(|node| node.status.as_ref()?.node_name.clone());
     match (decision, offer.map(phase)) {
         // The state is from before the peer became silent.
         (OfferDecision::Accept, Some(OfferPhase::Refused)) if unreachable => {
-            Progress::Waiting(not_yet)
+            DecisionProgress::Waiting(not_yet)
         }
         (OfferDecision::Accept, None) => {
-            Progress::Against("the peer withdrew the offer".to_owned())
+            DecisionProgress::Against("the peer withdrew the offer".to_owned())
         }
         (OfferDecision::Accept, Some(OfferPhase::Accepted)) => match node_name() {
-            Some(name) => Progress::Done(Some(name)),
-            None => Progress::Waiting("the virtual node does not exist yet".to_owned()),
+            Some(name) => DecisionProgress::Done(Some(name)),
+            None => DecisionProgress::Waiting("the virtual node does not exist yet".to_owned()),
         },
         // It is empty or costs too much, and the controllers accept it as soon as that changes.
         (OfferDecision::Accept, Some(OfferPhase::Pending))
             if !unreachable && !message.is_empty() =>
         {
-            Progress::Waiting(message)
+            DecisionProgress::Waiting(message)
         }
         (OfferDecision::Accept, Some(OfferPhase::Refused)) => {
-            Progress::Against(format!("it stays refused: {message}"))
+            DecisionProgress::Against(format!("it stays refused: {message}"))
         }
         (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) if node.is_none() => {
-            Progress::Done(None)
+            DecisionProgress::Done(None)
         }
-        (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) => {
-            Progress::Waiting("its pods are ending, then its virtual node is removed".to_owned())
-        }
-        _ => Progress::Waiting(not_yet),
+        (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) => DecisionProgress::Waiting(
+            "its pods are ending, then its virtual node is removed".to_owned(),
+        ),
+        _ => DecisionProgress::Waiting(not_yet),
     }
 }
 
@@ -245,25 +258,25 @@ mod tests {
     fn changed_terms_of_an_accepted_offer_need_no_name_of_a_pool() {
         let accepted = [offer("bulk", "Accepted")];
         assert_eq!(
-            to_accept("milan", &accepted, None, true),
-            Ok(Accepted::Terms)
+            choose_what_to_accept("milan", &accepted, None, true),
+            Ok(OfferOrTerms::Terms)
         );
         assert_eq!(
-            to_accept("milan", &accepted, Some("bulk"), true),
-            Ok(Accepted::Pool("bulk".to_owned()))
+            choose_what_to_accept("milan", &accepted, Some("bulk"), true),
+            Ok(OfferOrTerms::Pool("bulk".to_owned()))
         );
         assert!(matches!(
-            to_accept("milan", &accepted, None, false),
-            Err(Unclear::NoneWaits { .. })
+            choose_what_to_accept("milan", &accepted, None, false),
+            Err(OfferChoiceError::NoneWaits { .. })
         ));
         let new = [offer("bulk", "ManualActionRequired")];
         assert_eq!(
-            to_accept("milan", &new, None, true),
-            Ok(Accepted::Pool("bulk".to_owned()))
+            choose_what_to_accept("milan", &new, None, true),
+            Ok(OfferOrTerms::Pool("bulk".to_owned()))
         );
         assert!(matches!(
-            to_accept("milan", &[], None, true),
-            Err(Unclear::NoOffer { .. })
+            choose_what_to_accept("milan", &[], None, true),
+            Err(OfferChoiceError::NoOffer { .. })
         ));
     }
 
@@ -273,10 +286,11 @@ mod tests {
             offer("bulk", "Accepted"),
             offer("gold", "ManualActionRequired"),
         ];
-        assert_eq!(choose("milan", &offers, None).unwrap(), "gold");
-        assert_eq!(choose("milan", &offers, Some("bulk")).unwrap(), "bulk");
-        let error =
-            |offers: &[ResourceOffer], pool| choose("milan", offers, pool).unwrap_err().to_string();
+        assert_eq!(choose_pool("milan", &offers, None).unwrap(), "gold");
+        assert_eq!(choose_pool("milan", &offers, Some("bulk")).unwrap(), "bulk");
+        let error = |offers: &[ResourceOffer], pool| {
+            choose_pool("milan", offers, pool).unwrap_err().to_string()
+        };
         assert_eq!(
             error(&offers, Some("silver")),
             "milan offers no pool silver: there are bulk (Accepted), gold (ManualActionRequired)"
@@ -302,11 +316,11 @@ mod tests {
     #[test]
     fn only_what_was_decided_can_be_forgotten() {
         assert_eq!(
-            forgettable(&milan(json!({ "gold": "Refuse" }), "True"), "gold"),
+            ensure_decision_exists(&milan(json!({ "gold": "Refuse" }), "True"), "gold"),
             Ok(())
         );
         let error = |offers| {
-            forgettable(&milan(offers, "True"), "bulk")
+            ensure_decision_exists(&milan(offers, "True"), "bulk")
                 .unwrap_err()
                 .to_string()
         };
@@ -332,7 +346,7 @@ mod tests {
         };
         let of = |phase: Option<&str>, node: Option<VirtualNode>, reachable: &str| {
             let offer = phase.map(|phase| offer("gold", phase));
-            progress(
+            decision_progress(
                 OfferDecision::Accept,
                 &milan(json!({}), reachable),
                 offer.as_ref(),
@@ -341,52 +355,55 @@ mod tests {
         };
         assert_eq!(
             of(Some("Accepted"), Some(node(Some("milan-gold"))), "True"),
-            Progress::Done(Some("milan-gold".into()))
+            DecisionProgress::Done(Some("milan-gold".into()))
         );
         assert!(matches!(
             of(Some("Accepted"), Some(node(None)), "True"),
-            Progress::Waiting(_)
+            DecisionProgress::Waiting(_)
         ));
         assert!(matches!(
             of(Some("Accepted"), None, "True"),
-            Progress::Waiting(_)
+            DecisionProgress::Waiting(_)
         ));
         assert!(
-            matches!(of(Some("ManualActionRequired"), None, "True"), Progress::Waiting(text) if text.contains("not processed"))
+            matches!(of(Some("ManualActionRequired"), None, "True"), DecisionProgress::Waiting(text) if text.contains("not processed"))
         );
         assert!(
-            matches!(of(Some("ManualActionRequired"), None, "False"), Progress::Waiting(text) if text.contains("50 s"))
+            matches!(of(Some("ManualActionRequired"), None, "False"), DecisionProgress::Waiting(text) if text.contains("50 s"))
         );
         assert_eq!(
             of(Some("Pending"), None, "True"),
-            Progress::Waiting("the policy says so".to_owned())
+            DecisionProgress::Waiting("the policy says so".to_owned())
         );
         assert!(
-            matches!(of(Some("Pending"), None, "False"), Progress::Waiting(text) if text.contains("50 s"))
+            matches!(of(Some("Pending"), None, "False"), DecisionProgress::Waiting(text) if text.contains("50 s"))
         );
         assert_eq!(
             of(Some("Refused"), None, "True"),
-            Progress::Against("it stays refused: the policy says so".to_owned())
+            DecisionProgress::Against("it stays refused: the policy says so".to_owned())
         );
-        assert!(matches!(of(None, None, "True"), Progress::Against(_)));
+        assert!(matches!(
+            of(None, None, "True"),
+            DecisionProgress::Against(_)
+        ));
         let refused = |phase: Option<&str>, node: Option<VirtualNode>| {
             let offer = phase.map(|phase| offer("gold", phase));
-            progress(
+            decision_progress(
                 OfferDecision::Refuse,
                 &milan(json!({}), "True"),
                 offer.as_ref(),
                 node.as_ref(),
             )
         };
-        assert_eq!(refused(Some("Refused"), None), Progress::Done(None));
-        assert_eq!(refused(None, None), Progress::Done(None));
+        assert_eq!(refused(Some("Refused"), None), DecisionProgress::Done(None));
+        assert_eq!(refused(None, None), DecisionProgress::Done(None));
         assert!(matches!(
             refused(Some("Refused"), Some(node(Some("milan-gold")))),
-            Progress::Waiting(_)
+            DecisionProgress::Waiting(_)
         ));
         assert!(matches!(
             refused(Some("Accepted"), Some(node(Some("milan-gold")))),
-            Progress::Waiting(_)
+            DecisionProgress::Waiting(_)
         ));
     }
 }

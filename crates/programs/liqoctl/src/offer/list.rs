@@ -12,13 +12,13 @@ use serde::Serialize;
 
 use super::decide::phase;
 use crate::{
-    broker::{peer_name, via},
-    cluster::{Cluster, Explained as _, list_or_none},
-    output::{self, plain},
+    broker::{abbreviated_names, peer_name},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    output::{self, strip_control_characters},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum OfferDirection {
     /// Those that peers made to this cluster.
     Received,
     /// Those that this cluster made to peers.
@@ -28,7 +28,7 @@ pub enum Which {
 /// One offer, or a decision on a pool that is not offered now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct ListedOffer {
     /// Name of the peer's `ForeignCluster`; its ID where there is none.
     pub peer: String,
     #[serde(rename = "clusterID")]
@@ -81,11 +81,11 @@ pub struct Shown {
 }
 
 /// The offers of all peers, or of one.
-pub async fn list(
+pub async fn list_offers(
     cluster: &Cluster,
     of: Option<&ForeignCluster>,
-    which: Which,
-) -> anyhow::Result<Vec<Shown>> {
+    which: OfferDirection,
+) -> anyhow::Result<Vec<ListedOffer>> {
     let everything = ListParams::default();
     let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let offers: Api<ResourceOffer> = Api::all(cluster.client.clone());
@@ -95,7 +95,7 @@ pub async fn list(
     let offers = list_or_none(&offers, &everything)
         .await
         .doing("list the offers")?;
-    let shown = rows(&known, offers, which);
+    let shown = offer_rows(&known, offers, which);
     Ok(shown
         .into_iter()
         .filter(|row| of.is_none_or(|of| of.spec.cluster_id == row.cluster_id))
@@ -103,16 +103,20 @@ pub async fn list(
 }
 
 /// The peer whose namespace this is.
-fn peer_of(namespace: &str, which: Which) -> Option<ClusterId> {
+fn peer_of(namespace: &str, which: OfferDirection) -> Option<ClusterId> {
     let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
     let expected = match which {
-        Which::Received => provider_namespace(&id),
-        Which::Made => tenant_namespace(&id),
+        OfferDirection::Received => provider_namespace(&id),
+        OfferDirection::Made => tenant_namespace(&id),
     };
     (namespace == expected).then_some(id)
 }
 
-fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> Vec<Shown> {
+fn offer_rows(
+    known: &[ForeignCluster],
+    offers: Vec<ResourceOffer>,
+    which: OfferDirection,
+) -> Vec<ListedOffer> {
     let foreign = |id: &ClusterId| known.iter().find(|foreign| foreign.spec.cluster_id == *id);
     let mut rows = Vec::new();
     let mut offered: BTreeSet<(ClusterId, String)> = BTreeSet::new();
@@ -123,9 +127,9 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
         let (pool, phase) = (offer.name_any(), phase(&offer));
         let decided = foreign(&id)
             .and_then(|foreign| foreign.spec.offers.get(&pool))
-            .filter(|_| which == Which::Received);
+            .filter(|_| which == OfferDirection::Received);
         offered.insert((id.clone(), pool.clone()));
-        rows.push(Shown {
+        rows.push(ListedOffer {
             peer: foreign(&id).map_or_else(|| id.to_string(), kube::ResourceExt::name_any),
             cluster_id: id,
             pool,
@@ -161,7 +165,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
     }
     let decisions: BTreeMap<_, _> = known
         .iter()
-        .filter(|_| which == Which::Received)
+        .filter(|_| which == OfferDirection::Received)
         .flat_map(|foreign| {
             foreign
                 .spec
@@ -175,7 +179,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
         if offered.contains(&(cluster_id.clone(), pool.clone())) {
             continue;
         }
-        rows.push(Shown {
+        rows.push(ListedOffer {
             peer,
             cluster_id,
             pool: pool.clone(),
@@ -201,31 +205,35 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
 }
 
 /// The offers as text for people.
-pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
+pub fn render_offers(shown: &[ListedOffer], of: Option<&str>, which: OfferDirection) -> String {
     if shown.is_empty() {
         return match (which, of) {
-            (Which::Received, None) => {
+            (OfferDirection::Received, None) => {
                 "No peer offers anything: `liqoctl status` shows why, `liqoctl peer` requests something.".to_owned()
             }
-            (Which::Received, Some(peer)) => format!("{peer} offers nothing: `liqoctl status` shows why."),
-            (Which::Made, None) => {
+            (OfferDirection::Received, Some(peer)) => format!("{peer} offers nothing: `liqoctl status` shows why."),
+            (OfferDirection::Made, None) => {
                 "This cluster offers nothing: no peer requests anything, or no policy shares (`liqoctl policy list`).".to_owned()
             }
-            (Which::Made, Some(peer)) => format!("Nothing is offered to {peer}: `liqoctl policy explain {peer}` shows why."),
+            (OfferDirection::Made, Some(peer)) => format!("Nothing is offered to {peer}: `liqoctl policy explain {peer}` shows why."),
         };
     }
-    let row = |one: &Shown| {
+    let row = |one: &ListedOffer| {
         let phase = one
             .phase
             .map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
-        let mut row = vec![plain(&one.peer), plain(&one.pool), phase];
-        if which == Which::Received {
+        let mut row = vec![
+            strip_control_characters(&one.peer),
+            strip_control_characters(&one.pool),
+            phase,
+        ];
+        if which == OfferDirection::Received {
             row.push(
                 one.decision
                     .map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")),
             );
         }
-        row.push(plain(&one.resources.rounded()));
+        row.push(strip_control_characters(&one.resources.rounded()));
         row.push(hops(one));
         row.push(price(one));
         let rates = one
@@ -235,7 +243,7 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
             .map(|prices| format!("per hour and unit: {}", prices.rates));
         let notes: Vec<String> = rates
             .as_deref()
-            .map(plain)
+            .map(strip_control_characters)
             .into_iter()
             .chain(notes(one, which))
             .collect();
@@ -247,13 +255,13 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
         row
     };
     match which {
-        Which::Received => output::table(
+        OfferDirection::Received => output::format_table(
             &[
                 "PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "HOPS", "PRICE", "NOTES",
             ],
             shown.iter().map(row),
         ),
-        Which::Made => output::table(
+        OfferDirection::Made => output::format_table(
             &["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"],
             shown.iter().map(row),
         ),
@@ -262,36 +270,36 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
 
 /// The number of clusters that the offer comes through, and those behind the provider:
 /// `2 via turin`.
-fn hops(one: &Shown) -> String {
+fn hops(one: &ListedOffer) -> String {
     let Some(hops) = one.hops else {
         return "-".to_owned();
     };
     if one.behind.is_empty() {
         hops.to_string()
     } else {
-        format!("{hops} via {}", via(&one.behind))
+        format!("{hops} via {}", abbreviated_names(&one.behind))
     }
 }
 
 /// The price of the whole offer for one hour, or `-`.
-fn price(one: &Shown) -> String {
+fn price(one: &ListedOffer) -> String {
     let price = one.prices.as_ref().zip(one.price_per_hour);
     price.map_or_else(
         || "-".to_owned(),
-        |(prices, all)| plain(&format!("{all} {}/h", prices.currency)),
+        |(prices, all)| strip_control_characters(&format!("{all} {}/h", prices.currency)),
     )
 }
 
-fn notes(one: &Shown, which: Which) -> Vec<String> {
+fn notes(one: &ListedOffer, which: OfferDirection) -> Vec<String> {
     let mut notes = Vec::new();
     match (one.phase, which) {
-        (Some(OfferPhase::ManualActionRequired), Which::Received) => {
+        (Some(OfferPhase::ManualActionRequired), OfferDirection::Received) => {
             notes.push(format!(
                 "you have to decide: `liqoctl offer accept {} {}`",
                 one.peer, one.pool
             ));
         }
-        (Some(OfferPhase::ManualActionRequired), Which::Made) => {
+        (Some(OfferPhase::ManualActionRequired), OfferDirection::Made) => {
             notes.push("the consumer has to decide".to_owned());
         }
         (Some(OfferPhase::Accepted), _) if one.resources.is_zero() => {
@@ -302,9 +310,9 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
                 .message
                 .as_deref()
                 .filter(|message| message.starts_with(NO_NEW_PODS));
-            notes.extend(closed.map(plain));
+            notes.extend(closed.map(strip_control_characters));
         }
-        _ => notes.extend(one.message.as_deref().map(plain)),
+        _ => notes.extend(one.message.as_deref().map(strip_control_characters)),
     }
     notes.extend(largest_pod(one));
     notes.extend(
@@ -318,7 +326,7 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
             .map(|at| match &one.reclaim_to {
                 Some(to) => format!(
                     "from {at} on, it is {}, and the provider ends pods beyond that",
-                    plain(&to.rounded())
+                    strip_control_characters(&to.rounded())
                 ),
                 None => format!("from {at} on, the provider ends pods beyond the offer"),
             }),
@@ -332,14 +340,16 @@ fn notes(one: &Shown, which: Which) -> Vec<String> {
 }
 
 /// The largest pods that find a node now: cpu, memory and extended resources, each node once.
-fn largest_pod(one: &Shown) -> Option<String> {
+fn largest_pod(one: &ListedOffer) -> Option<String> {
     let is_shown = |name: &str| ["cpu", "memory"].contains(&name) || name.contains('/');
     let shown = one.largest_pods.iter().map(|node| {
         node.iter()
             .filter(|(name, _)| is_shown(name))
             .collect::<ResourceList>()
     });
-    let nodes: BTreeSet<String> = shown.map(|node| plain(&node.rounded())).collect();
+    let nodes: BTreeSet<String> = shown
+        .map(|node| strip_control_characters(&node.rounded()))
+        .collect();
     (!nodes.is_empty()).then(|| {
         format!(
             "largest pod now: {}",
@@ -461,10 +471,10 @@ milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   1         
 milan   old      Refused                Refuse    cpu=2, memory=4Gi   1             -           it was refused by hand
 milan   silver   not offered            Accept    nothing             -             -           -";
         assert_eq!(
-            table(
-                &rows(&known(), offers, Which::Received),
+            render_offers(
+                &offer_rows(&known(), offers, OfferDirection::Received),
                 None,
-                Which::Received
+                OfferDirection::Received
             ),
             expected
         );
@@ -480,10 +490,10 @@ milan   silver   not offered            Accept    nothing             -         
             None,
             json!({ "largestPods": said }),
         );
-        let text = table(
-            &rows(&known(), vec![milan], Which::Received),
+        let text = render_offers(
+            &offer_rows(&known(), vec![milan], OfferDirection::Received),
             None,
-            Which::Received,
+            OfferDirection::Received,
         );
         assert!(
             text.contains("largest pod now: cpu=1, memory=3Gi, or cpu=1719m, memory=2Gi"),
@@ -501,7 +511,7 @@ milan   silver   not offered            Accept    nothing             -         
             None,
             json!({ "hops": 3, "path": path }),
         );
-        let row = rows(&known(), vec![milan], Which::Received).remove(0);
+        let row = offer_rows(&known(), vec![milan], OfferDirection::Received).remove(0);
         assert!(
             hops(&row).starts_with("3 via turin, ") && hops(&row).ends_with(" and 2 more"),
             "{}",
@@ -511,10 +521,10 @@ milan   silver   not offered            Accept    nothing             -         
 
     #[test]
     fn the_rates_of_one_peer_are_among_the_notes() {
-        let text = table(
-            &rows(&known(), everything(), Which::Received),
+        let text = render_offers(
+            &offer_rows(&known(), everything(), OfferDirection::Received),
             Some("milan"),
-            Which::Received,
+            OfferDirection::Received,
         );
         assert!(
             text.contains("per hour and unit: cpu=0.04, memory=0.005; no new pods: too dear"),
@@ -525,10 +535,10 @@ milan   silver   not offered            Accept    nothing             -         
     #[test]
     fn made_offers_tell_what_the_consumers_say() {
         let stranger = id(4);
-        let text = table(
-            &rows(&known(), everything(), Which::Made),
+        let text = render_offers(
+            &offer_rows(&known(), everything(), OfferDirection::Made),
             None,
-            Which::Made,
+            OfferDirection::Made,
         );
         let lines: Vec<Vec<&str>> = text
             .lines()
@@ -568,7 +578,9 @@ milan   silver   not offered            Accept    nothing             -         
 
     #[test]
     fn programs_get_a_list() {
-        let json = serde_json::to_value(rows(&known(), everything(), Which::Received)).unwrap();
+        let json =
+            serde_json::to_value(offer_rows(&known(), everything(), OfferDirection::Received))
+                .unwrap();
         assert_eq!(json[0]["withdrawalTimestamp"], "2026-01-01T00:05:00Z");
         assert_eq!(
             (&json[0]["pricePerHour"], &json[0]["prices"]["rates"]["cpu"]),
@@ -591,12 +603,15 @@ milan   silver   not offered            Accept    nothing             -         
 
     #[test]
     fn where_nothing_is_offered_the_next_step_is_told() {
-        assert!(table(&[], None, Which::Received).contains("`liqoctl peer`"));
-        assert!(table(&[], None, Which::Made).contains("`liqoctl policy list`"));
+        assert!(render_offers(&[], None, OfferDirection::Received).contains("`liqoctl peer`"));
+        assert!(render_offers(&[], None, OfferDirection::Made).contains("`liqoctl policy list`"));
         assert_eq!(
-            table(&[], Some("rome"), Which::Received),
+            render_offers(&[], Some("rome"), OfferDirection::Received),
             "rome offers nothing: `liqoctl status` shows why."
         );
-        assert!(table(&[], Some("rome"), Which::Made).contains("`liqoctl policy explain rome`"));
+        assert!(
+            render_offers(&[], Some("rome"), OfferDirection::Made)
+                .contains("`liqoctl policy explain rome`")
+        );
     }
 }

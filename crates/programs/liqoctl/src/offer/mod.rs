@@ -26,13 +26,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Explained as _, full_name, list_or_none},
-    progress::Progress,
-    wait::{Poll, give_up, until},
+    cluster::{Cluster, ExplainFailure as _, full_name, list_or_none},
+    progress::StepProgress,
+    wait::{PollResult, final_error, until},
 };
 
-pub use decide::{Accepted, Unclear, to_accept};
-pub use list::{Shown, Which, list, table};
+pub use decide::{OfferChoiceError, OfferOrTerms, choose_what_to_accept};
+pub use list::{ListedOffer, OfferDirection, list_offers, render_offers};
 
 /// How long a contrary answer must stay before it counts: it may be older than the decision.
 const ANSWER_DELAY: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const MAX_PODS_NAMED: usize = 10;
 /// A decision that the controllers carried out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Decided {
+pub struct DecidedOffer {
     /// Name of the peer.
     pub peer: String,
     pub pool: String,
@@ -57,7 +57,7 @@ pub struct Decided {
 }
 
 /// The offers that were received from a peer.
-pub async fn received(
+pub async fn received_offers(
     cluster: &Cluster,
     foreign: &ForeignCluster,
 ) -> anyhow::Result<Vec<ResourceOffer>> {
@@ -93,7 +93,7 @@ pub async fn pods_on(
 }
 
 /// The question to ask before refusing an offer that is in use.
-pub fn question(peer: &str, pool: &str, lost: &[String]) -> String {
+pub fn question_before_refusal(peer: &str, pool: &str, lost: &[String]) -> String {
     let more = lost.len().saturating_sub(MAX_PODS_NAMED);
     let named = lost
         .iter()
@@ -124,16 +124,16 @@ async fn virtual_node(
 }
 
 /// Records a decision and waits until the controllers carried it out.
-pub async fn decide(
+pub async fn decide_and_wait(
     cluster: &Cluster,
     foreign: &ForeignCluster,
     pool: &str,
     decision: OfferDecision,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<Option<String>> {
     let name = foreign.name_any();
-    write(cluster, &name, &BTreeMap::from([(pool, Some(decision))])).await?;
+    write_decision(cluster, &name, &BTreeMap::from([(pool, Some(decision))])).await?;
     let step = match decision {
         OfferDecision::Accept => format!("Accepting pool {pool} of {name}"),
         OfferDecision::Refuse => format!("Refusing pool {pool} of {name}"),
@@ -153,22 +153,22 @@ pub async fn decide(
                 .get(&name)
                 .await
                 .doing(format!("read ForeignCluster {name}"))?;
-            let offers = received(cluster, &foreign).await?;
+            let offers = received_offers(cluster, &foreign).await?;
             let offer = offers.iter().find(|offer| offer.name_any() == pool);
             let node = virtual_node(cluster, &foreign, pool).await?;
-            match decide::progress(decision, &foreign, offer, node.as_ref()) {
-                decide::Progress::Done(node) => Ok(Poll::Done(node)),
-                decide::Progress::Waiting(text) => {
+            match decide::decision_progress(decision, &foreign, offer, node.as_ref()) {
+                decide::DecisionProgress::Done(node) => Ok(PollResult::Done(node)),
+                decide::DecisionProgress::Waiting(text) => {
                     against.set(None);
-                    Ok(Poll::NotYet(text))
+                    Ok(PollResult::NotYet(text))
                 }
-                decide::Progress::Against(text) => {
+                decide::DecisionProgress::Against(text) => {
                     let since = against.get().unwrap_or_else(Instant::now);
                     against.set(Some(since));
                     // The text is not shown earlier, because it may be older than the decision.
-                    let not_yet = || Poll::NotYet(decide::NOT_PROCESSED.to_owned());
+                    let not_yet = || PollResult::NotYet(decide::NOT_PROCESSED.to_owned());
                     if since.elapsed() >= ANSWER_DELAY {
-                        Err(give_up(text))
+                        Err(final_error(text))
                     } else {
                         Ok(not_yet())
                     }
@@ -176,15 +176,19 @@ pub async fn decide(
             }
         },
     );
-    progress.step(&step, processed).await.map_err(|error| {
+    progress.run_step(&step, processed).await.map_err(|error| {
         anyhow!("{error:#}. The decision stays in ForeignCluster {name}: `liqoctl offer forget {name} {pool}` undoes it")
     })
 }
 
 /// Removes a decision, so that the policy decides again.
-pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<()> {
-    decide::forgettable(foreign, pool)?;
-    write(
+pub async fn forget_decision(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    pool: &str,
+) -> anyhow::Result<()> {
+    decide::ensure_decision_exists(foreign, pool)?;
+    write_decision(
         cluster,
         &foreign.name_any(),
         &BTreeMap::from([(pool, None)]),
@@ -192,7 +196,7 @@ pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> 
     .await
 }
 
-async fn write(
+async fn write_decision(
     cluster: &Cluster,
     name: &str,
     offers: &BTreeMap<&str, Option<OfferDecision>>,
@@ -208,8 +212,8 @@ async fn write(
 }
 
 /// The result as text for people.
-pub fn outcome(decided: &Decided) -> String {
-    let Decided {
+pub fn render_decided_offer(decided: &DecidedOffer) -> String {
+    let DecidedOffer {
         peer,
         pool,
         decision,

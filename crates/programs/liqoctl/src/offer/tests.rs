@@ -6,7 +6,7 @@ use liqo_api::ClusterId;
 use serde_json::{Value, from_value};
 
 use super::*;
-use crate::cluster::Access;
+use crate::cluster::ClusterAccess;
 
 /// One request: method, path with query, body.
 type Seen = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -61,7 +61,7 @@ fn cluster(
     (
         Cluster {
             client,
-            access: Access::default(),
+            access: ClusterAccess::default(),
             context: "rome".into(),
             server: "https://rome".into(),
         },
@@ -115,8 +115,8 @@ const PATH: &str = "/apis/discovery.liqo.io/v1alpha1/foreignclusters/milan?";
 async fn a_decision_is_written_and_followed_until_it_was_taken_up() {
     let (cluster, seen) = with_offer("Accepted", true);
     let milan: ForeignCluster = from_value(foreign(json!({}))).unwrap();
-    let progress = Progress::silent();
-    let node = decide(
+    let progress = StepProgress::silent();
+    let node = decide_and_wait(
         &cluster,
         &milan,
         "gold",
@@ -136,7 +136,7 @@ async fn a_decision_is_written_and_followed_until_it_was_taken_up() {
     );
 
     let (cluster, seen) = with_offer("Refused", false);
-    let node = decide(
+    let node = decide_and_wait(
         &cluster,
         &milan,
         "gold",
@@ -160,13 +160,13 @@ async fn a_decision_is_written_and_followed_until_it_was_taken_up() {
 async fn a_decision_that_is_not_taken_up_in_time_says_how_to_take_it_back() {
     let (cluster, _) = with_offer("ManualActionRequired", false);
     let milan: ForeignCluster = from_value(foreign(json!({}))).unwrap();
-    let decided = decide(
+    let decided = decide_and_wait(
         &cluster,
         &milan,
         "gold",
         OfferDecision::Accept,
         Duration::ZERO,
-        &Progress::silent(),
+        &StepProgress::silent(),
     )
     .await;
     let error = decided.unwrap_err().to_string();
@@ -201,7 +201,7 @@ async fn the_pods_that_a_refusal_ends_are_those_on_the_node_of_the_pool() {
 async fn only_a_decision_that_stands_is_forgotten() {
     let decided: ForeignCluster = from_value(foreign(json!({ "gold": "Refuse" }))).unwrap();
     let (cluster, seen) = with_offer("Refused", false);
-    forget(&cluster, &decided, "gold").await.unwrap();
+    forget_decision(&cluster, &decided, "gold").await.unwrap();
     assert_eq!(
         written(&seen),
         [(
@@ -210,7 +210,7 @@ async fn only_a_decision_that_stands_is_forgotten() {
         )]
     );
     assert!(
-        forget(&cluster, &decided, "bulk")
+        forget_decision(&cluster, &decided, "bulk")
             .await
             .unwrap_err()
             .to_string()
@@ -221,7 +221,7 @@ async fn only_a_decision_that_stands_is_forgotten() {
 
 #[test]
 fn the_outcome_names_the_node_or_what_was_lost() {
-    let accepted = Decided {
+    let accepted = DecidedOffer {
         peer: "milan".into(),
         pool: "gold".into(),
         decision: OfferDecision::Accept,
@@ -229,26 +229,29 @@ fn the_outcome_names_the_node_or_what_was_lost() {
         lost_pods: Vec::new(),
     };
     assert_eq!(
-        outcome(&accepted),
+        render_decided_offer(&accepted),
         "Pool gold of milan is accepted: it is Node milan-gold here."
     );
     let lost_pods = vec!["demo/web-1".to_owned(), "demo/web-2".to_owned()];
     assert_eq!(
-        question("milan", "gold", &lost_pods),
+        question_before_refusal("milan", "gold", &lost_pods),
         "This ends the pods that run on pool gold of milan: demo/web-1, demo/web-2. Continue?"
     );
     let many: Vec<String> = (1..=12)
         .map(|number| format!("demo/web-{number}"))
         .collect();
-    assert!(question("milan", "gold", &many).ends_with("demo/web-10 and 2 more. Continue?"));
-    let refused = Decided {
+    assert!(
+        question_before_refusal("milan", "gold", &many)
+            .ends_with("demo/web-10 and 2 more. Continue?")
+    );
+    let refused = DecidedOffer {
         decision: OfferDecision::Refuse,
         node: None,
         lost_pods,
         ..accepted
     };
     assert_eq!(
-        outcome(&refused),
+        render_decided_offer(&refused),
         "Pool gold of milan is refused. 2 pods ended. `liqoctl offer forget milan gold` lets the policy decide again."
     );
 }

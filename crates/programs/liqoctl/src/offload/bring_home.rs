@@ -10,13 +10,13 @@ use kube::{
 use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
 use serde_json::json;
 
-use super::{NOT_REPORTED, present};
+use super::{NOT_REPORTED, present_offloading};
 use crate::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     evict,
-    progress::Progress,
-    wait::{Poll, until},
+    progress::StepProgress,
+    wait::{PollResult, until},
 };
 
 /// Evicts the pods of a namespace that run in other clusters; new ones run in this cluster. Pods at
@@ -25,11 +25,11 @@ pub async fn bring_home(
     cluster: &Cluster,
     namespace: &str,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<()> {
     let nodes = evict::answering_nodes(cluster).await?;
-    let leaving = || evict::leaving(cluster, Some(namespace), &nodes);
-    let Some(offloading) = present(cluster, namespace).await? else {
+    let leaving = || evict::pods_to_evict(cluster, Some(namespace), &nodes);
+    let Some(offloading) = present_offloading(cluster, namespace).await? else {
         return Ok(());
     };
     if offloading.metadata.deletion_timestamp.is_some() || leaving().await?.is_empty() {
@@ -45,11 +45,11 @@ pub async fn bring_home(
     let step = format!("Bringing the pods of namespace {namespace} home");
     let brought = async {
         wait_until_known(cluster, namespace, generation, timeout, progress).await?;
-        evict::evict(cluster, &step, timeout, progress, leaving).await
+        evict::evict_until_gone(cluster, &step, timeout, progress, leaving).await
     };
     brought
         .await
-        .map_err(|error| anyhow!("{error:#}. {}", unfinished(namespace, strategy)))
+        .map_err(|error| anyhow!("{error:#}. {}", state_after_failure(namespace, strategy)))
 }
 
 /// Changes the strategy, so that pods that replace evicted ones stay in this cluster. Returns the
@@ -78,7 +78,7 @@ async fn wait_until_known(
     namespace: &str,
     generation: Option<i64>,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<()> {
     if generation.is_none() {
         return Ok(());
@@ -96,13 +96,13 @@ async fn wait_until_known(
                 .doing("read the NamespaceOffloading")?;
             let known = is_known(&live, generation);
             Ok(if known {
-                Poll::Done(())
+                PollResult::Done(())
             } else {
-                Poll::NotYet(NOT_REPORTED.to_owned())
+                PollResult::NotYet(NOT_REPORTED.to_owned())
             })
         },
     );
-    progress.step(&step, known).await
+    progress.run_step(&step, known).await
 }
 
 /// Whether the controllers reported on this generation.
@@ -117,7 +117,7 @@ fn is_known(offloading: &NamespaceOffloading, generation: Option<i64>) -> bool {
 }
 
 /// The state after a failure, and the next step for the user.
-fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
+fn state_after_failure(namespace: &str, before: PodOffloadingStrategy) -> String {
     let back = match before {
         PodOffloadingStrategy::Local => String::new(),
         before => format!(
@@ -136,7 +136,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cluster::Access;
+    use crate::cluster::ClusterAccess;
 
     /// A cluster with a pod of namespace `demo` on node `milan`. It refuses all changes.
     fn refusing() -> Cluster {
@@ -173,7 +173,7 @@ mod tests {
         let client = Client::new(service, "default");
         Cluster {
             client,
-            access: Access::default(),
+            access: ClusterAccess::default(),
             context: "rome".into(),
             server: "https://rome".into(),
         }
@@ -181,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_that_is_refused_leaves_nothing_to_take_back() {
-        let error = bring_home(&refusing(), "demo", Duration::ZERO, &Progress::silent())
+        let error = bring_home(&refusing(), "demo", Duration::ZERO, &StepProgress::silent())
             .await
             .unwrap_err();
         assert_eq!(
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_is_left_and_how_to_take_it_back() {
-        let text = unfinished("demo", PodOffloadingStrategy::Remote);
+        let text = state_after_failure("demo", PodOffloadingStrategy::Remote);
         assert!(
             text.contains("still offloaded") && text.contains("--now"),
             "{text}"
@@ -214,6 +214,8 @@ mod tests {
             text.contains("`liqoctl offload namespace demo --pod-offloading-strategy Remote`"),
             "{text}"
         );
-        assert!(!unfinished("demo", PodOffloadingStrategy::Local).contains("takes it back"));
+        assert!(
+            !state_after_failure("demo", PodOffloadingStrategy::Local).contains("takes it back")
+        );
     }
 }

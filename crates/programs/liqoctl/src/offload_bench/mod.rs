@@ -31,20 +31,20 @@ use liqo_playground::Playground;
 
 use crate::{
     cluster::Cluster,
-    probes::{self, Stage},
-    progress::Progress,
+    probes::{self, TestNamespaces},
+    progress::StepProgress,
 };
 
-pub use report::{Measured, table};
-use report::{Round, SINGLE_PODS};
-use setup::{Scene, Side};
+pub use report::{OffloadBenchResult, render_offload_bench};
+use report::{OffloadRound, SINGLE_PODS};
+use setup::{BenchVariant, OffloadBenchSetup};
 
 /// Time after the last pod is Ready in which controllers finish their writes, before the counters
 /// are read.
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct OffloadBenchOptions {
     /// Replicas of the Deployment.
     pub pods: u32,
     /// Repetitions of each measurement.
@@ -58,16 +58,16 @@ pub struct Options {
 }
 
 /// Measures between the first of these clusters and one of its providers.
-pub async fn run(
+pub async fn run_offload_bench(
     clusters: &[Cluster],
     playground: Option<&Playground>,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<Measured> {
+    options: &OffloadBenchOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<OffloadBenchResult> {
     let Some((home, others)) = clusters.split_first() else {
         bail!("no cluster was named")
     };
-    let own = home.installed().await?;
+    let own = home.require_installed().await?;
     let foreign = probes::choose_peer(
         home,
         others,
@@ -79,11 +79,11 @@ pub async fn run(
         .map(Playground::clusters)
         .transpose()?
         .unwrap_or_default();
-    let prepared = setup::check(home, others, &foreign, options.pods).await?;
-    probes::sweep(&[home.clone(), prepared.provider.clone()]).await?;
-    let stage = Stage::new(options.timeout, false);
+    let prepared = setup::find_provider(home, others, &foreign, options.pods).await?;
+    probes::remove_leftovers(&[home.clone(), prepared.provider.clone()]).await?;
+    let stage = TestNamespaces::new(options.timeout, false);
     let measuring = async {
-        let scene = setup::create(
+        let scene = setup::create_setup(
             (home, &own.id),
             &foreign,
             prepared,
@@ -94,24 +94,27 @@ pub async fn run(
         )
         .await?;
         let single = single_pods(&scene, progress).await?;
-        let rounds = rounds(&scene, options, progress).await?;
-        let mut measured = report::measured(&single, &rounds, options.pods, options.rounds);
+        let rounds = measure_rounds(&scene, options, progress).await?;
+        let mut measured = report::compute_result(&single, &rounds, options.pods, options.rounds);
         measured.report.notes = scene.notes;
         let (home, provider) = (own.config.spec.cluster_name.clone(), foreign.display_name());
-        anyhow::Ok(Measured {
+        anyhow::Ok(OffloadBenchResult {
             home,
             provider,
             limits: scene.limits,
             ..measured
         })
     };
-    let mut played = Box::pin(stage.play(options.timeout, progress, measuring)).await?;
+    let mut played = Box::pin(stage.run_and_clean_up(options.timeout, progress, measuring)).await?;
     played.found.report.left = played.left;
     Ok(played.found)
 }
 
 /// Milliseconds from the creation of a pod until it is Ready: offloaded and plain.
-async fn single_pods(scene: &Scene, progress: &Progress) -> anyhow::Result<[Vec<f64>; 2]> {
+async fn single_pods(
+    scene: &OffloadBenchSetup,
+    progress: &StepProgress,
+) -> anyhow::Result<[Vec<f64>; 2]> {
     let step = "Measuring single pods";
     let measuring = async {
         let mut times = [Vec::new(), Vec::new()];
@@ -125,15 +128,15 @@ async fn single_pods(scene: &Scene, progress: &Progress) -> anyhow::Result<[Vec<
         }
         anyhow::Ok(times)
     };
-    progress.step(step, measuring).await
+    progress.run_step(step, measuring).await
 }
 
 /// All rounds: offloaded and plain.
-async fn rounds(
-    scene: &Scene,
-    options: &Options,
-    progress: &Progress,
-) -> anyhow::Result<[Vec<Round>; 2]> {
+async fn measure_rounds(
+    scene: &OffloadBenchSetup,
+    options: &OffloadBenchOptions,
+    progress: &StepProgress,
+) -> anyhow::Result<[Vec<OffloadRound>; 2]> {
     let step = format!("Measuring {} pods", options.pods);
     let measuring = async {
         let mut all = [Vec::new(), Vec::new()];
@@ -148,42 +151,47 @@ async fn rounds(
                         ),
                     );
                 };
-                rounds.push(round(scene, side, options.pods, news).await?);
+                rounds.push(measure_round(scene, side, options.pods, news).await?);
             }
         }
         anyhow::Ok(all)
     };
-    progress.step(&step, measuring).await
+    progress.run_step(&step, measuring).await
 }
 
 /// Creates the Deployment, lets everything settle, deletes it again.
-async fn round(
-    scene: &Scene,
-    side: &Side,
+async fn measure_round(
+    scene: &OffloadBenchSetup,
+    side: &BenchVariant,
     pods: u32,
     news: impl Fn(&str),
-) -> anyhow::Result<Round> {
-    let targets = usage::targets(&scene.machines);
+) -> anyhow::Result<OffloadRound> {
+    let targets = usage::processes_to_observe(&scene.machines);
     let before = scene.audit_positions()?;
     let creating = async {
-        let ready = workload::create(side, pods, &news).await?;
+        let ready = workload::create_deployment(side, pods, &news).await?;
         tokio::time::sleep(SETTLE).await;
         anyhow::Ok(ready)
     };
-    let (ready, usage) = usage::observe(&targets, creating).await;
+    let (ready, usage) = usage::observe_while(&targets, creating).await;
     let ready = ready?;
     let writes = match &before {
-        Some(before) => Some(writes::count(&scene.writes_since(before)?, &scene.home)),
+        Some(before) => Some(writes::count_writes(
+            &scene.writes_since(before)?,
+            &scene.home,
+        )),
         None => None,
     };
-    let gone = workload::delete(side, &news).await?;
+    let gone = workload::delete_deployment(side, &news).await?;
     tokio::time::sleep(SETTLE).await;
     // What pods used is stored when they end, and receipts come at any time: with plain pods, too.
     let for_contracts = match &before {
-        Some(before) => writes::count(&scene.writes_since(before)?, &scene.home).for_contracts(),
+        Some(before) => {
+            writes::count_writes(&scene.writes_since(before)?, &scene.home).for_contracts()
+        }
         None => BTreeMap::new(),
     };
-    Ok(Round {
+    Ok(OffloadRound {
         ready: ready.as_secs_f64(),
         gone: gone.map(|time| time.as_secs_f64()),
         writes,

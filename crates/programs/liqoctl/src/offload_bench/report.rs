@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::{
     setup::ClientLimits,
-    usage::{API_SERVER, Usage},
-    workload::Gone,
-    writes::{WriteKind, Writes},
+    usage::{API_SERVER, ObservedUsage},
+    workload::DeletionTimes,
+    writes::{WriteCounts, WriteKind},
 };
 use crate::{
-    bench_report::{Figure, Report},
+    bench_report::{BenchFigure, BenchReport},
     output::{self, Paint},
     probes::median,
 };
@@ -25,12 +25,12 @@ const NEGLIGIBLE: f64 = 0.05;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Measured {
+pub struct OffloadBenchResult {
     pub home: String,
     pub provider: String,
     pub pods: u32,
     #[serde(flatten)]
-    pub report: Report,
+    pub report: BenchReport,
     /// Client limits of the control planes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<ClientLimits>,
@@ -85,50 +85,54 @@ pub struct CpuAndMemory {
 
 /// The results of one round with offloaded or with plain pods.
 #[derive(Clone, Debug)]
-pub(super) struct Round {
+pub(super) struct OffloadRound {
     /// Seconds until all pods were Ready.
     pub ready: f64,
     /// Seconds until all pods were gone.
-    pub gone: Gone<f64>,
+    pub gone: DeletionTimes<f64>,
     /// Writes during the creation; nothing without audit logs.
-    pub writes: Option<Writes>,
+    pub writes: Option<WriteCounts>,
     /// Liqo's own writes for contracts during creation and deletion.
     pub for_contracts: BTreeMap<WriteKind, u64>,
     /// Processes during the creation; empty outside of a playground.
-    pub usage: Vec<Usage>,
+    pub usage: Vec<ObservedUsage>,
 }
 
 /// Computes all figures from the single pods, in milliseconds, and the rounds: offloaded and plain.
-pub(super) fn measured(
+pub(super) fn compute_result(
     single: &[Vec<f64>; 2],
-    results: &[Vec<Round>; 2],
+    results: &[Vec<OffloadRound>; 2],
     pods: u32,
     rounds: u16,
-) -> Measured {
-    Measured {
+) -> OffloadBenchResult {
+    OffloadBenchResult {
         pods,
-        report: Report {
+        report: BenchReport {
             rounds,
-            figures: figures(single, results, pods),
-            ..Report::default()
+            figures: compare_variants(single, results, pods),
+            ..BenchReport::default()
         },
         writes: own_writes(&results[0], pods),
         contract_writes: contract_writes(results, pods),
-        processes: processes(results),
-        ..Measured::default()
+        processes: usage_of_processes(results),
+        ..OffloadBenchResult::default()
     }
 }
 
-fn figures(single: &[Vec<f64>; 2], rounds: &[Vec<Round>; 2], pods: u32) -> Vec<Figure> {
+fn compare_variants(
+    single: &[Vec<f64>; 2],
+    rounds: &[Vec<OffloadRound>; 2],
+    pods: u32,
+) -> Vec<BenchFigure> {
     let each = f64::from(pods.max(1));
     let [offloaded, plain] = rounds;
     let compare = |what: String, unit, values: [Option<f64>; 2]| {
         values
             .iter()
             .all(Option::is_some)
-            .then(|| Figure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
+            .then(|| BenchFigure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
     };
-    let of_rounds = |what: String, unit, of: &dyn Fn(&Round) -> Option<f64>| {
+    let of_rounds = |what: String, unit, of: &dyn Fn(&OffloadRound) -> Option<f64>| {
         compare(
             what,
             unit,
@@ -136,7 +140,7 @@ fn figures(single: &[Vec<f64>; 2], rounds: &[Vec<Round>; 2], pods: u32) -> Vec<F
         )
     };
     let cpu = |is_counted: fn(&str) -> bool| {
-        move |round: &Round| {
+        move |round: &OffloadRound| {
             let counted = round
                 .usage
                 .iter()
@@ -193,9 +197,9 @@ fn as_number(count: u64) -> f64 {
     count as f64
 }
 
-fn own_writes(offloaded: &[Round], pods: u32) -> Vec<WritesPerPod> {
+fn own_writes(offloaded: &[OffloadRound], pods: u32) -> Vec<WritesPerPod> {
     let mut counts: BTreeMap<&WriteKind, Vec<f64>> = BTreeMap::new();
-    let audited: Vec<&Writes> = offloaded
+    let audited: Vec<&WriteCounts> = offloaded
         .iter()
         .filter_map(|round| round.writes.as_ref())
         .collect();
@@ -217,7 +221,7 @@ fn own_writes(offloaded: &[Round], pods: u32) -> Vec<WritesPerPod> {
 }
 
 /// Per pod that was offloaded.
-fn contract_writes(rounds: &[Vec<Round>; 2], pods: u32) -> Vec<ContractWrites> {
+fn contract_writes(rounds: &[Vec<OffloadRound>; 2], pods: u32) -> Vec<ContractWrites> {
     let mut numbers: BTreeMap<&WriteKind, u64> = BTreeMap::new();
     for (kind, number) in rounds
         .iter()
@@ -242,7 +246,7 @@ fn contract_writes(rounds: &[Vec<Round>; 2], pods: u32) -> Vec<ContractWrites> {
     numbers.into_iter().map(writes).collect()
 }
 
-fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
+fn usage_of_processes(rounds: &[Vec<OffloadRound>; 2]) -> Vec<ProcessUsage> {
     let Some(first) = rounds[0].first() else {
         return Vec::new();
     };
@@ -256,7 +260,7 @@ fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
     let usage = |(cluster, program): (&str, &str)| {
         let [offloaded, plain] = [&rounds[0], &rounds[1]].map(|rounds| {
             // A program that runs on several nodes has several processes.
-            let sum = |of: fn(&Usage) -> f64| {
+            let sum = |of: fn(&ObservedUsage) -> f64| {
                 median(rounds.iter().map(|round| {
                     let same = round.usage.iter().filter(|usage| {
                         (usage.cluster.as_str(), usage.program.as_str()) == (cluster, program)
@@ -282,14 +286,14 @@ fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
 }
 
 /// The figures for people.
-pub fn table(measured: &Measured, paint: Paint) -> String {
+pub fn render_offload_bench(measured: &OffloadBenchResult, paint: Paint) -> String {
     let mut blocks = vec![format!(
         "{} pods from {} on fake nodes of {}, compared with the same pods created there: {}.\n{}",
         measured.pods,
         measured.home,
         measured.provider,
         measured.report.rounds_in_words(),
-        measured.report.table(OFFLOADED, "PLAIN")
+        measured.report.render_figures(OFFLOADED, "PLAIN")
     )];
     let cells = |kind: &WriteKind| {
         let location = format!("{:?}", kind.location).to_lowercase();
@@ -311,7 +315,7 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
             .iter()
             .filter(|writes| writes.per_pod >= 0.005)
             .map(row);
-        blocks.push(output::table(
+        blocks.push(output::format_table(
             &["LIQO'S OWN WRITES", "TO", "RESOURCE", "VERB", "A POD"],
             rows,
         ));
@@ -329,7 +333,7 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
             "ALL ROUNDS",
             "A POD",
         ];
-        blocks.push(output::table(
+        blocks.push(output::format_table(
             &header,
             measured.contract_writes.iter().map(row),
         ));
@@ -355,7 +359,10 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
             "PEAK RSS (ANONYMOUS) MiB OFFLOADED",
             "PLAIN",
         ];
-        blocks.push(output::table(&header, measured.processes.iter().map(row)));
+        blocks.push(output::format_table(
+            &header,
+            measured.processes.iter().map(row),
+        ));
     }
     blocks.extend((!measured.limits.is_empty()).then(|| limits(&measured.limits)));
     blocks.extend(measured.report.remarks(paint));
@@ -373,7 +380,7 @@ fn limits(limits: &[ClientLimits]) -> String {
             show(limits.burst),
         ]
     };
-    output::table(
+    output::format_table(
         &["CLIENT LIMITS", "CLUSTER", "REQUESTS A SECOND", "BURST"],
         limits.iter().map(row),
     )
@@ -382,10 +389,10 @@ fn limits(limits: &[ClientLimits]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload_bench::writes::{Agent, Location};
+    use crate::offload_bench::writes::{WriteLocation, WritingProcess};
 
-    fn usage(cluster: &str, program: &str, cpu_seconds: f64) -> Usage {
-        Usage {
+    fn usage(cluster: &str, program: &str, cpu_seconds: f64) -> ObservedUsage {
+        ObservedUsage {
             cluster: cluster.into(),
             program: program.into(),
             cpu_seconds,
@@ -394,10 +401,10 @@ mod tests {
         }
     }
 
-    fn round(ready: f64, writes: Option<Writes>, usage: Vec<Usage>) -> Round {
-        Round {
+    fn round(ready: f64, writes: Option<WriteCounts>, usage: Vec<ObservedUsage>) -> OffloadRound {
+        OffloadRound {
             ready,
-            gone: Gone {
+            gone: DeletionTimes {
                 here: 2.0,
                 at_provider: 3.0,
             },
@@ -407,14 +414,14 @@ mod tests {
         }
     }
 
-    fn writes(all: u64, own: u64) -> Writes {
+    fn writes(all: u64, own: u64) -> WriteCounts {
         let kind = WriteKind {
-            agent: Agent::ManagerAtHome,
-            location: Location::Provider,
+            agent: WritingProcess::ManagerAtHome,
+            location: WriteLocation::Provider,
             resource: "shadowpods".into(),
             verb: "create".into(),
         };
-        Writes {
+        WriteCounts {
             all,
             own: if own > 0 {
                 [(kind, own)].into()
@@ -443,14 +450,14 @@ mod tests {
                 vec![usage("rome", API_SERVER, 1.0)],
             )
         });
-        let measured = measured(
+        let measured = compute_result(
             &[vec![30.0, 10.0, 20.0], vec![5.0]],
             &[offloaded.into(), plain.into()],
             100,
             3,
         );
         let figure = |number: usize| {
-            let figure: &Figure = &measured.report.figures[number];
+            let figure: &BenchFigure = &measured.report.figures[number];
             (
                 figure.values[OFFLOADED],
                 figure.values["plain"],
@@ -462,7 +469,7 @@ mod tests {
         assert_eq!(figure(4), (12.0, 4.0, Some(3.0)));
         assert_eq!(figure(5), (3.0, 0.0, None));
         assert_eq!((figure(6), figure(7).0), ((4.0, 1.0, Some(4.0)), 1.0));
-        let text = table(&measured, Paint::off());
+        let text = render_offload_bench(&measured, Paint::off());
         assert!(
             text.contains("100 pods Ready") && text.contains("6.00 s") && text.contains("3.00"),
             "{text}"
@@ -480,10 +487,10 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_left_out() {
         let rounds = || vec![round(1.0, None, Vec::new())];
-        let measured = measured(&[vec![1.0], vec![1.0]], &[rounds(), rounds()], 100, 1);
+        let measured = compute_result(&[vec![1.0], vec![1.0]], &[rounds(), rounds()], 100, 1);
         assert_eq!(measured.report.figures.len(), 4);
         assert!(measured.writes.is_empty() && measured.processes.is_empty());
-        let text = table(&measured, Paint::off());
+        let text = render_offload_bench(&measured, Paint::off());
         assert!(
             !text.contains("WRITES") && text.contains("there: 1 round.\n"),
             "{text}"
@@ -493,22 +500,22 @@ mod tests {
     #[test]
     fn writes_for_contracts_of_all_rounds_are_counted_per_offloaded_pod() {
         let kind = WriteKind {
-            agent: Agent::ManagerAtProvider,
-            location: Location::Provider,
+            agent: WritingProcess::ManagerAtProvider,
+            location: WriteLocation::Provider,
             resource: "usagerecords".into(),
             verb: "create".into(),
         };
-        let with = |number| Round {
+        let with = |number| OffloadRound {
             for_contracts: BTreeMap::from([(kind.clone(), number)]),
             ..round(1.0, None, vec![])
         };
-        let measured = measured(
+        let measured = compute_result(
             &[vec![1.0], vec![1.0]],
             &[vec![with(3), with(5)], vec![with(2), with(0)]],
             100,
             2,
         );
-        let text = table(&measured, Paint::off());
+        let text = render_offload_bench(&measured, Paint::off());
         assert!(
             text.contains(
                 "manager at the provider   provider   usagerecords   create   10           0.0500"

@@ -14,12 +14,12 @@ use liqo_quantity::Quantity;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::writes::Location;
+use super::writes::WriteLocation;
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
     offload,
-    probes::Stage,
-    progress::Progress,
+    probes::TestNamespaces,
+    progress::StepProgress,
     version,
 };
 
@@ -29,10 +29,10 @@ const LIMITED: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 const OFFLOADING_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The clusters and namespaces in which the bench works.
-pub(super) struct Scene {
+pub(super) struct OffloadBenchSetup {
     pub home: ClusterId,
-    pub offloaded: Side,
-    pub plain: Side,
+    pub offloaded: BenchVariant,
+    pub plain: BenchVariant,
     /// The home cluster and the provider; empty outside of a playground.
     pub machines: Vec<liqo_playground::Cluster>,
     pub limits: Vec<ClientLimits>,
@@ -40,7 +40,7 @@ pub(super) struct Scene {
 }
 
 /// One of the two ways to run the pods.
-pub(super) struct Side {
+pub(super) struct BenchVariant {
     pub title: &'static str,
     /// Cluster where the user creates the pods.
     pub cluster: Cluster,
@@ -65,23 +65,23 @@ pub struct ClientLimits {
 }
 
 /// The result of [`check`].
-pub(super) struct Prepared {
+pub(super) struct BenchProvider {
     pub provider: Cluster,
     /// Labels of the virtual node for the fake nodes.
     selector: BTreeMap<&'static str, String>,
 }
 
 /// Finds the provider and the virtual node, or says what is missing.
-pub(super) async fn check(
+pub(super) async fn find_provider(
     home: &Cluster,
     others: &[Cluster],
     foreign: &ForeignCluster,
     pods: u32,
-) -> anyhow::Result<Prepared> {
+) -> anyhow::Result<BenchProvider> {
     let name = foreign.display_name();
     let mut provider = None;
     for other in others {
-        if other.installed().await?.id == foreign.spec.cluster_id {
+        if other.require_installed().await?.id == foreign.spec.cluster_id {
             provider = Some(other.clone());
         }
     }
@@ -116,7 +116,7 @@ pub(super) async fn check(
         room >= pods,
         "{name} lends {room} pods on fake nodes: use fewer with --pods, or add fake nodes"
     );
-    Ok(Prepared { provider, selector })
+    Ok(BenchProvider { provider, selector })
 }
 
 /// Maximum number of pods on the nodes with these labels together; nothing if there are no such
@@ -152,7 +152,7 @@ async fn allocatable_pods(
 }
 
 /// The cluster of the playground that has this API server.
-fn machine<'a>(
+fn playground_cluster<'a>(
     machines: &'a [liqo_playground::Cluster],
     cluster: &Cluster,
 ) -> Option<&'a liqo_playground::Cluster> {
@@ -162,23 +162,25 @@ fn machine<'a>(
 }
 
 /// Creates the namespaces, and offloads one of them.
-pub(super) async fn create(
+pub(super) async fn create_setup(
     (home, id): (&Cluster, &ClusterId),
     foreign: &ForeignCluster,
-    prepared: Prepared,
+    prepared: BenchProvider,
     machines: &[liqo_playground::Cluster],
-    stage: &Stage,
+    stage: &TestNamespaces,
     prefix: &str,
-    progress: &Progress,
-) -> anyhow::Result<Scene> {
-    let Prepared { provider, selector } = prepared;
+    progress: &StepProgress,
+) -> anyhow::Result<OffloadBenchSetup> {
+    let BenchProvider { provider, selector } = prepared;
     let name = foreign.display_name();
-    let namespace = stage.namespace(home, prefix, false).await?;
-    let offloading = offload::Options {
+    let namespace = stage.create_namespace(home, prefix, false).await?;
+    let offloading = offload::OffloadOptions {
         strategy: Some(PodOffloadingStrategy::Remote),
-        clusters: Some(offload::Clusters::Matching(node_selector(&selector))),
+        clusters: Some(offload::SelectedClusters::Matching(node_selector(
+            &selector,
+        ))),
         timeout: OFFLOADING_TIMEOUT,
-        ..offload::Options::default()
+        ..offload::OffloadOptions::default()
     };
     let offloaded = offload::offload(home, &namespace, &offloading, progress).await?;
     let Some(remote) = offloaded
@@ -191,12 +193,12 @@ pub(super) async fn create(
         );
     };
     let plain = stage
-        .namespace(&provider, &format!("{prefix}-plain"), false)
+        .create_namespace(&provider, &format!("{prefix}-plain"), false)
         .await?;
     let placement = |labels: Value| json!({ "nodeSelector": labels });
     let machines: Vec<_> = [home, &provider]
         .into_iter()
-        .filter_map(|cluster| machine(machines, cluster))
+        .filter_map(|cluster| playground_cluster(machines, cluster))
         .cloned()
         .collect();
     let mut notes = vec![version::measured_builds(&[home, &provider]).await?];
@@ -207,16 +209,16 @@ pub(super) async fn create(
                 .to_owned(),
         );
     }
-    Ok(Scene {
+    Ok(OffloadBenchSetup {
         home: id.clone(),
-        offloaded: Side {
+        offloaded: BenchVariant {
             title: "offloaded",
             cluster: home.clone(),
             namespace,
             remote: Some((provider.clone(), remote.namespace)),
             placement: placement(json!(selector)),
         },
-        plain: Side {
+        plain: BenchVariant {
             title: "plain",
             cluster: provider,
             namespace: plain,
@@ -272,20 +274,20 @@ fn client_limits(machine: &liqo_playground::Cluster) -> Vec<ClientLimits> {
         Some(ClientLimits {
             cluster: machine.name().to_owned(),
             component: component.to_owned(),
-            qps: flag(arguments, "--kube-api-qps"),
-            burst: flag(arguments, "--kube-api-burst"),
+            qps: flag_value(arguments, "--kube-api-qps"),
+            burst: flag_value(arguments, "--kube-api-burst"),
         })
     };
     LIMITED.into_iter().filter_map(limits).collect()
 }
 
-fn flag(arguments: &[String], name: &str) -> Option<u32> {
+fn flag_value(arguments: &[String], name: &str) -> Option<u32> {
     arguments
         .iter()
         .find_map(|argument| argument.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
-impl Scene {
+impl OffloadBenchSetup {
     /// Lengths of the audit logs now; nothing outside of a playground.
     pub fn audit_positions(&self) -> anyhow::Result<Option<Vec<u64>>> {
         let positions = self
@@ -297,13 +299,13 @@ impl Scene {
     }
 
     /// The writes in both clusters since these positions.
-    pub fn writes_since(&self, positions: &[u64]) -> anyhow::Result<Vec<(Location, Write)>> {
+    pub fn writes_since(&self, positions: &[u64]) -> anyhow::Result<Vec<(WriteLocation, Write)>> {
         let mut all = Vec::new();
         for ((machine, position), location) in self
             .machines
             .iter()
             .zip(positions)
-            .zip([Location::Home, Location::Provider])
+            .zip([WriteLocation::Home, WriteLocation::Provider])
         {
             all.extend(
                 machine
@@ -330,8 +332,8 @@ mod tests {
         .map(str::to_owned);
         assert_eq!(
             (
-                flag(&arguments, "--kube-api-qps"),
-                flag(&arguments, "--kube-api-burst")
+                flag_value(&arguments, "--kube-api-qps"),
+                flag_value(&arguments, "--kube-api-burst")
             ),
             (Some(1000), None)
         );

@@ -15,7 +15,7 @@ pub(super) const API_SERVER: &str = "kube-apiserver";
 
 /// A process that is observed.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct ObservedProcess {
     pub cluster: String,
     pub program: String,
     pid: i32,
@@ -23,7 +23,7 @@ pub(super) struct Target {
 
 /// CPU time and memory that a process used during a measurement.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Usage {
+pub(super) struct ObservedUsage {
     pub cluster: String,
     pub program: String,
     pub cpu_seconds: f64,
@@ -34,13 +34,13 @@ pub(super) struct Usage {
 }
 
 /// Liqo's processes and the API server of each cluster.
-pub(super) fn targets(machines: &[liqo_playground::Cluster]) -> Vec<Target> {
+pub(super) fn processes_to_observe(machines: &[liqo_playground::Cluster]) -> Vec<ObservedProcess> {
     let of_machine = |machine: &liqo_playground::Cluster| {
         let processes = machine.processes().into_iter();
         let observed = processes
             .filter(|process| [MANAGER, FABRIC, API_SERVER].contains(&process.program.as_str()));
         observed
-            .map(|process| Target {
+            .map(|process| ObservedProcess {
                 cluster: machine.name().to_owned(),
                 program: process.program,
                 pid: process.pid,
@@ -52,27 +52,30 @@ pub(super) fn targets(machines: &[liqo_playground::Cluster]) -> Vec<Target> {
 
 /// Does something, and observes the processes as long as it takes. A process that ends meanwhile is
 /// left out.
-pub(super) async fn observe<T>(
-    targets: &[Target],
+pub(super) async fn observe_while<T>(
+    targets: &[ObservedProcess],
     work: impl Future<Output = T>,
-) -> (T, Vec<Usage>) {
-    let before: Vec<_> = targets.iter().map(|target| cpu(target.pid)).collect();
-    let mut peaks = vec![Memory::default(); targets.len()];
+) -> (T, Vec<ObservedUsage>) {
+    let before: Vec<_> = targets
+        .iter()
+        .map(|target| cpu_seconds_of(target.pid))
+        .collect();
+    let mut peaks = vec![ProcessMemory::default(); targets.len()];
     let mut work = Box::pin(work);
     let done = loop {
         for (target, peak) in targets.iter().zip(&mut peaks) {
-            *peak = peak.max(memory(target.pid).unwrap_or_default());
+            *peak = peak.max(read_memory(target.pid).unwrap_or_default());
         }
         match select(work, Box::pin(tokio::time::sleep(SAMPLE_INTERVAL))).await {
             Either::Left((done, _)) => break done,
             Either::Right(((), unfinished)) => work = unfinished,
         }
     };
-    let usage = |((target, before), peak): ((&Target, &Option<f64>), &Memory)| {
-        Some(Usage {
+    let usage = |((target, before), peak): ((&ObservedProcess, &Option<f64>), &ProcessMemory)| {
+        Some(ObservedUsage {
             cluster: target.cluster.clone(),
             program: target.program.clone(),
-            cpu_seconds: cpu(target.pid)? - (*before)?,
+            cpu_seconds: cpu_seconds_of(target.pid)? - (*before)?,
             resident: peak.resident,
             anonymous: peak.anonymous,
         })
@@ -90,12 +93,12 @@ pub(super) async fn observe<T>(
 
 /// Memory of a process in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Memory {
+struct ProcessMemory {
     resident: f64,
     anonymous: f64,
 }
 
-impl Memory {
+impl ProcessMemory {
     fn max(self, other: Self) -> Self {
         Self {
             resident: self.resident.max(other.resident),
@@ -104,11 +107,11 @@ impl Memory {
     }
 }
 
-fn cpu(pid: i32) -> Option<f64> {
+fn cpu_seconds_of(pid: i32) -> Option<f64> {
     cpu_seconds(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-fn memory(pid: i32) -> Option<Memory> {
+fn read_memory(pid: i32) -> Option<ProcessMemory> {
     memory_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
@@ -119,14 +122,14 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some((ticks()? + ticks()?) / TICKS_PER_SECOND)
 }
 
-fn memory_of(status: &str) -> Option<Memory> {
+fn memory_of(status: &str) -> Option<ProcessMemory> {
     let kibibytes = |name: &str| {
         let value = status
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         value.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()
     };
-    Some(Memory {
+    Some(ProcessMemory {
         resident: kibibytes("VmRSS")?,
         anonymous: kibibytes("RssAnon")?,
     })
@@ -149,7 +152,7 @@ mod tests {
         let status = "Name:\tx\nVmHWM:\t  900 kB\nVmRSS:\t  700 kB\nRssAnon:\t  300 kB\nRssFile:\t  400 kB\n";
         assert_eq!(
             memory_of(status),
-            Some(Memory {
+            Some(ProcessMemory {
                 resident: 700.0,
                 anonymous: 300.0
             })
@@ -159,13 +162,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_is_observed_and_one_that_is_gone_is_left_out() {
-        let target = |pid| Target {
+        let target = |pid| ObservedProcess {
             cluster: "rome".to_owned(),
             program: "test".to_owned(),
             pid,
         };
         let own = i32::try_from(std::process::id()).unwrap();
-        let (done, usage) = observe(&[target(own), target(i32::MAX)], async { 7 }).await;
+        let (done, usage) = observe_while(&[target(own), target(i32::MAX)], async { 7 }).await;
         assert_eq!((done, usage.len()), (7, 1));
         assert!(
             usage[0].resident >= usage[0].anonymous && usage[0].anonymous > 0.0,

@@ -11,9 +11,9 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::setup::Side;
+use super::setup::BenchVariant;
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     readiness,
 };
 
@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SINGLE_POD_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Nothing runs on a fake node, so the image is never pulled.
-fn pod_spec(side: &Side) -> Value {
+fn pod_spec(side: &BenchVariant) -> Value {
     let mut spec = json!({
         "terminationGracePeriodSeconds": 1,
         "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
@@ -41,8 +41,8 @@ fn pod_spec(side: &Side) -> Value {
 }
 
 /// Creates the Deployment; returns the time until all its pods are Ready.
-pub(super) async fn create(
-    side: &Side,
+pub(super) async fn create_deployment(
+    side: &BenchVariant,
     pods: u32,
     news: &impl Fn(&str),
 ) -> anyhow::Result<Duration> {
@@ -74,29 +74,29 @@ pub(super) async fn create(
         if ready >= pods {
             return Ok(begin.elapsed());
         }
-        news(&progress(ready, pods, "Ready"));
+        news(&progress_in_tenths(ready, pods, "Ready"));
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// In steps of a tenth, because without a terminal every new text is a line.
-fn progress(count: u32, of: u32, what: &str) -> String {
+fn progress_in_tenths(count: u32, of: u32, what: &str) -> String {
     let tenth = (of / 10).max(1);
     format!("{} of {of} pods {what}", count / tenth * tenth)
 }
 
 /// Times from the deletion of a Deployment until its pods are gone.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Gone<T> {
+pub(super) struct DeletionTimes<T> {
     /// In the cluster of the Deployment.
     pub here: T,
     /// At the provider; the same for plain pods.
     pub at_provider: T,
 }
 
-impl<T> Gone<T> {
-    pub fn map<U>(self, change: impl Fn(T) -> U) -> Gone<U> {
-        Gone {
+impl<T> DeletionTimes<T> {
+    pub fn map<U>(self, change: impl Fn(T) -> U) -> DeletionTimes<U> {
+        DeletionTimes {
             here: change(self.here),
             at_provider: change(self.at_provider),
         }
@@ -104,27 +104,34 @@ impl<T> Gone<T> {
 }
 
 /// Deletes the Deployment, and waits until all pods are gone.
-pub(super) async fn delete(side: &Side, news: &impl Fn(&str)) -> anyhow::Result<Gone<Duration>> {
+pub(super) async fn delete_deployment(
+    side: &BenchVariant,
+    news: &impl Fn(&str),
+) -> anyhow::Result<DeletionTimes<Duration>> {
     let api: Api<Deployment> = Api::namespaced(side.cluster.client.clone(), &side.namespace);
     let begin = Instant::now();
     api.delete(NAME, &DeleteParams::background())
         .await
         .doing(format!("delete Deployment {NAME}"))?;
     news("deleting");
-    let here = gone(&side.cluster, &side.namespace, begin);
+    let here = time_until_gone(&side.cluster, &side.namespace, begin);
     let Some((provider, namespace)) = &side.remote else {
         let here = here.await?;
-        return Ok(Gone {
+        return Ok(DeletionTimes {
             here,
             at_provider: here,
         });
     };
-    let (here, at_provider) = tokio::try_join!(here, gone(provider, namespace, begin))?;
-    Ok(Gone { here, at_provider })
+    let (here, at_provider) = tokio::try_join!(here, time_until_gone(provider, namespace, begin))?;
+    Ok(DeletionTimes { here, at_provider })
 }
 
 /// The time from `begin` until a namespace has no pods.
-async fn gone(cluster: &Cluster, namespace: &str, begin: Instant) -> anyhow::Result<Duration> {
+async fn time_until_gone(
+    cluster: &Cluster,
+    namespace: &str,
+    begin: Instant,
+) -> anyhow::Result<Duration> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let one = ListParams::default().limit(1);
     while !api
@@ -141,7 +148,7 @@ async fn gone(cluster: &Cluster, namespace: &str, begin: Instant) -> anyhow::Res
 
 /// Creates one pod, and deletes it again; returns the time from the request until a watch showed it
 /// as Ready.
-pub(super) async fn single_pod(side: &Side, number: usize) -> anyhow::Result<Duration> {
+pub(super) async fn single_pod(side: &BenchVariant, number: usize) -> anyhow::Result<Duration> {
     let name = format!("single-{number}");
     let measured =
         tokio::time::timeout(SINGLE_POD_TIMEOUT, Box::pin(watched_pod(side, &name))).await;
@@ -154,7 +161,7 @@ pub(super) async fn single_pod(side: &Side, number: usize) -> anyhow::Result<Dur
     })?
 }
 
-async fn watched_pod(side: &Side, name: &str) -> anyhow::Result<Duration> {
+async fn watched_pod(side: &BenchVariant, name: &str) -> anyhow::Result<Duration> {
     let pod: Pod =
         serde_json::from_value(json!({ "metadata": { "name": name }, "spec": pod_spec(side) }))?;
     let api: Api<Pod> = Api::namespaced(side.cluster.client.clone(), &side.namespace);
@@ -178,7 +185,7 @@ async fn watched_pod(side: &Side, name: &str) -> anyhow::Result<Duration> {
             }
             WatchEvent::Deleted(_) => {
                 if let Some((provider, namespace)) = &side.remote {
-                    gone(provider, namespace, begin).await?;
+                    time_until_gone(provider, namespace, begin).await?;
                 }
                 return ready
                     .with_context(|| format!("somebody deleted pod {name} before it was Ready"));
@@ -196,8 +203,11 @@ mod tests {
 
     #[test]
     fn progress_is_shown_in_tenths() {
-        assert_eq!(progress(0, 1000, "Ready"), "0 of 1000 pods Ready");
-        assert_eq!(progress(399, 1000, "Ready"), "300 of 1000 pods Ready");
-        assert_eq!(progress(3, 5, "Ready"), "3 of 5 pods Ready");
+        assert_eq!(progress_in_tenths(0, 1000, "Ready"), "0 of 1000 pods Ready");
+        assert_eq!(
+            progress_in_tenths(399, 1000, "Ready"),
+            "300 of 1000 pods Ready"
+        );
+        assert_eq!(progress_in_tenths(3, 5, "Ready"), "3 of 5 pods Ready");
     }
 }

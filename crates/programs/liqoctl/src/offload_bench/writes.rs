@@ -18,7 +18,7 @@ const FOR_CONTRACTS: [&str; 3] = ["contracts", "usagerecords", "receipts"];
 /// The cluster whose API server was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Location {
+pub enum WriteLocation {
     Home,
     Provider,
 }
@@ -26,14 +26,14 @@ pub enum Location {
 /// A process of Liqo that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Agent {
+pub enum WritingProcess {
     ManagerAtHome,
     ManagerAtProvider,
     FabricAtHome,
     FabricAtProvider,
 }
 
-impl Agent {
+impl WritingProcess {
     pub fn title(self) -> &'static str {
         match self {
             Self::ManagerAtHome => "manager at home",
@@ -44,19 +44,23 @@ impl Agent {
     }
 
     /// The agent behind a user of an API server; nothing for everybody who is not part of Liqo.
-    fn of(user: &str, location: Location, home: &ClusterId) -> Option<Self> {
+    fn of_user(user: &str, location: WriteLocation, home: &ClusterId) -> Option<Self> {
         let (namespace, account) = user
             .strip_prefix("system:serviceaccount:")?
             .split_once(':')?;
         match (namespace, location) {
-            (FABRIC_NAMESPACE, Location::Home) => Some(Self::FabricAtHome),
-            (FABRIC_NAMESPACE, Location::Provider) => Some(Self::FabricAtProvider),
-            (SYSTEM_NAMESPACE, Location::Home) if account == MANAGER => Some(Self::ManagerAtHome),
-            (SYSTEM_NAMESPACE, Location::Provider) if account == MANAGER => {
+            (FABRIC_NAMESPACE, WriteLocation::Home) => Some(Self::FabricAtHome),
+            (FABRIC_NAMESPACE, WriteLocation::Provider) => Some(Self::FabricAtProvider),
+            (SYSTEM_NAMESPACE, WriteLocation::Home) if account == MANAGER => {
+                Some(Self::ManagerAtHome)
+            }
+            (SYSTEM_NAMESPACE, WriteLocation::Provider) if account == MANAGER => {
                 Some(Self::ManagerAtProvider)
             }
             // The account that home's manager uses at the provider.
-            (SYSTEM_NAMESPACE, Location::Provider) if account == consumer_service_account(home) => {
+            (SYSTEM_NAMESPACE, WriteLocation::Provider)
+                if account == consumer_service_account(home) =>
+            {
                 Some(Self::ManagerAtHome)
             }
             _ => None,
@@ -68,23 +72,23 @@ impl Agent {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WriteKind {
-    pub agent: Agent,
+    pub agent: WritingProcess,
     /// The cluster that it wrote to.
-    pub location: Location,
+    pub location: WriteLocation,
     /// `pods`, or `pods/status` for a subresource.
     pub resource: String,
     pub verb: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Writes {
+pub(super) struct WriteCounts {
     /// Writes of everybody, Kubernetes included.
     pub all: u64,
     /// Liqo's own writes.
     pub own: BTreeMap<WriteKind, u64>,
 }
 
-impl Writes {
+impl WriteCounts {
     /// Liqo's own writes for contracts.
     pub fn for_contracts(self) -> BTreeMap<WriteKind, u64> {
         let is_counted = |kind: &WriteKind| {
@@ -98,14 +102,14 @@ impl Writes {
 }
 
 /// Counts the writes of both clusters, rejected ones included.
-pub(super) fn count(writes: &[(Location, Write)], home: &ClusterId) -> Writes {
-    let mut counted = Writes::default();
+pub(super) fn count_writes(writes: &[(WriteLocation, Write)], home: &ClusterId) -> WriteCounts {
+    let mut counted = WriteCounts::default();
     for (location, write) in writes
         .iter()
         .filter(|(_, write)| !NOT_COUNTED.contains(&write.resource.as_str()))
     {
         counted.all += 1;
-        let Some(agent) = Agent::of(&write.user, *location, home) else {
+        let Some(agent) = WritingProcess::of_user(&write.user, *location, home) else {
             continue;
         };
         let resource = match write.subresource.as_str() {
@@ -152,30 +156,42 @@ mod tests {
             "system:serviceaccount:liqo:{}",
             consumer_service_account(&other)
         );
-        let found = count(
+        let found = count_writes(
             &[
-                write(Location::Home, manager, "update", "pods", "status"),
-                write(Location::Home, manager, "update", "pods", "status"),
-                write(Location::Home, manager, "update", "leases", ""),
+                write(WriteLocation::Home, manager, "update", "pods", "status"),
+                write(WriteLocation::Home, manager, "update", "pods", "status"),
+                write(WriteLocation::Home, manager, "update", "leases", ""),
                 write(
-                    Location::Home,
+                    WriteLocation::Home,
                     "system:kube-scheduler",
                     "create",
                     "pods",
                     "binding",
                 ),
-                write(Location::Provider, manager, "create", "pods", ""),
-                write(Location::Provider, &consumer, "create", "shadowpods", ""),
-                write(Location::Provider, &stranger, "create", "shadowpods", ""),
+                write(WriteLocation::Provider, manager, "create", "pods", ""),
                 write(
-                    Location::Provider,
+                    WriteLocation::Provider,
+                    &consumer,
+                    "create",
+                    "shadowpods",
+                    "",
+                ),
+                write(
+                    WriteLocation::Provider,
+                    &stranger,
+                    "create",
+                    "shadowpods",
+                    "",
+                ),
+                write(
+                    WriteLocation::Provider,
                     "system:serviceaccount:kube-system:replicaset-controller",
                     "create",
                     "pods",
                     "",
                 ),
                 write(
-                    Location::Provider,
+                    WriteLocation::Provider,
                     "system:serviceaccount:liqo-fabric:liqo-fabric",
                     "patch",
                     "tunnelendpoints",
@@ -217,7 +233,7 @@ mod tests {
             let user = "system:serviceaccount:liqo:liqo-controller-manager".to_owned();
             let (resource, subresource) = (resource.to_owned(), subresource.to_owned());
             (
-                Location::Provider,
+                WriteLocation::Provider,
                 Write {
                     user,
                     verb: "create".to_owned(),
@@ -233,7 +249,7 @@ mod tests {
             write("pods", ""),
             write("contracts", ""),
         ];
-        let found: Vec<String> = count(&all, &home)
+        let found: Vec<String> = count_writes(&all, &home)
             .for_contracts()
             .into_keys()
             .map(|kind| kind.resource)

@@ -12,12 +12,12 @@ use liqo_api::{
     provider_namespace,
 };
 
-use super::{PeeredNetwork, PeeredNode, Target};
+use super::{PeeredNetwork, PeeredNode, PeeringTarget};
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
     manifests::NAMESPACE,
-    progress::Progress,
-    wait::{Poll, give_up, until},
+    progress::StepProgress,
+    wait::{PollResult, final_error, until},
 };
 
 /// Minimum age of a refusal until it counts: it may be from an earlier attempt.
@@ -60,17 +60,17 @@ pub fn link_title(link: &str) -> &str {
 pub async fn nodes_are_ready(
     cluster: &Cluster,
     name: &str,
-    target: &Target,
+    target: &PeeringTarget,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<Vec<PeeredNode>> {
     let what = format!("the virtual node of {name} is Ready");
     watch_links(cluster, name, LINKS, &what, timeout, progress, || async {
-        let nodes = nodes(cluster, &target.cluster_id).await?;
+        let nodes = peered_nodes(cluster, &target.cluster_id).await?;
         Ok(if nodes.is_empty() {
-            Poll::NotYet("the virtual node does not exist yet".to_owned())
+            PollResult::NotYet("the virtual node does not exist yet".to_owned())
         } else {
-            Poll::Done(nodes)
+            PollResult::Done(nodes)
         })
     })
     .await
@@ -80,9 +80,9 @@ pub async fn nodes_are_ready(
 pub async fn network_is_ready(
     cluster: &Cluster,
     name: &str,
-    target: &Target,
+    target: &PeeringTarget,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> anyhow::Result<PeeredNetwork> {
     let what = format!("pods of {name} can be reached");
     let nodes: Api<VirtualNode> = Api::namespaced(
@@ -103,7 +103,7 @@ pub async fn network_is_ready(
                 .doing("list the virtual nodes")?
                 .is_empty()
             {
-                return Ok(Poll::NotYet(
+                return Ok(PollResult::NotYet(
                     "this cluster is giving back what it borrowed".to_owned(),
                 ));
             }
@@ -112,11 +112,11 @@ pub async fn network_is_ready(
                 .await
                 .doing("read the TunnelEndpoint of the peer")?;
             Ok(match found.map(|found| found.spec) {
-                Some(spec) => Poll::Done(PeeredNetwork {
+                Some(spec) => PollResult::Done(PeeredNetwork {
                     prefixes: spec.imported,
                     reach: spec.reach,
                 }),
-                None => Poll::NotYet("there is no TunnelEndpoint yet".to_owned()),
+                None => PollResult::NotYet("there is no TunnelEndpoint yet".to_owned()),
             })
         },
     )
@@ -128,7 +128,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why not each node of the peer is a pool of its own, although this cluster requests that;
 /// nothing if each is.
-pub async fn other_pools(cluster: &Cluster, name: &str, progress: &Progress) -> Option<String> {
+pub async fn other_pools(cluster: &Cluster, name: &str, progress: &StepProgress) -> Option<String> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let step = "The peer says which pools it offers";
     let answer = || async {
@@ -137,9 +137,9 @@ pub async fn other_pools(cluster: &Cluster, name: &str, progress: &Progress) -> 
             .await
             .doing(format!("read ForeignCluster {name}"))?;
         Ok(match foreign.condition(links::POOL_FOR_EACH_NODE) {
-            None => Poll::NotYet("it has not answered yet".to_owned()),
+            None => PollResult::NotYet("it has not answered yet".to_owned()),
             Some(condition) => {
-                Poll::Done((condition.status != "True").then(|| condition.message.clone()))
+                PollResult::Done((condition.status != "True").then(|| condition.message.clone()))
             }
         })
     };
@@ -165,12 +165,12 @@ async fn watch_links<T, F, Fut>(
     links: &'static [&'static str],
     what: &str,
     timeout: Duration,
-    progress: &Progress,
+    progress: &StepProgress,
     end: F,
 ) -> anyhow::Result<T>
 where
     F: Fn() -> Fut,
-    Fut: Future<Output = anyhow::Result<Poll<T>>>,
+    Fut: Future<Output = anyhow::Result<PollResult<T>>>,
 {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     // The number of links that are done; nothing before the first look.
@@ -193,13 +193,13 @@ where
             .await
             .doing(format!("read ForeignCluster {name}"))?;
         let found = link_progress(&foreign, links);
-        for done in steps(shown.get(), found.working) {
+        for done in links_to_show(shown.get(), found.working) {
             if let Some(title) = current() {
-                progress.finished(title);
+                progress.finish_step(title);
             }
             shown.set(Some(done));
             if let Some(title) = current() {
-                progress.started(title);
+                progress.start_step(title);
             }
         }
         if found.working == links.len() {
@@ -209,23 +209,23 @@ where
             let since = refused_since.get().unwrap_or_else(Instant::now);
             refused_since.set(Some(since));
             if since.elapsed() >= REFUSAL_DELAY {
-                return Err(give_up(format!("the peer refuses: {}", found.missing)));
+                return Err(final_error(format!("the peer refuses: {}", found.missing)));
             }
         } else {
             refused_since.set(None);
         }
-        Ok(Poll::NotYet(found.missing))
+        Ok(PollResult::NotYet(found.missing))
     })
     .await;
     if let (true, Some(title)) = (outcome.is_err(), current()) {
-        progress.failed(title);
+        progress.fail_step(title);
     }
     outcome
 }
 
 /// The numbers of done links to show, one after the other. Links that worked at the first look, as
 /// in an older peering, are no steps of this command.
-fn steps(shown: Option<usize>, working: usize) -> RangeInclusive<usize> {
+fn links_to_show(shown: Option<usize>, working: usize) -> RangeInclusive<usize> {
     shown.map_or(working, |shown| shown + 1)..=working
 }
 
@@ -250,7 +250,7 @@ fn link_progress(foreign: &ForeignCluster, links: &[&str]) -> LinkProgress {
     match links.get(working).and_then(|link| foreign.condition(link)) {
         None => LinkProgress {
             working,
-            missing: silence(links.get(working).copied()),
+            missing: missing_condition_text(links.get(working).copied()),
             refused: false,
         },
         Some(condition) => LinkProgress {
@@ -265,7 +265,7 @@ fn link_progress(foreign: &ForeignCluster, links: &[&str]) -> LinkProgress {
 
 /// The text for a link without a condition. If nobody wants a network, its link never gets a
 /// condition.
-fn silence(link: Option<&str>) -> String {
+fn missing_condition_text(link: Option<&str>) -> String {
     match link {
         Some(links::NETWORK_AGREED) => {
             "the controllers have not reported anything yet; is network.enabled set in the PeeringPolicy that applies to the peer, or `network: Yes` in its ForeignCluster?".to_owned()
@@ -274,7 +274,7 @@ fn silence(link: Option<&str>) -> String {
     }
 }
 
-async fn nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Vec<PeeredNode>> {
+async fn peered_nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Vec<PeeredNode>> {
     let api: Api<VirtualNode> =
         Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
     let list = api
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn links_that_worked_before_are_no_steps() {
-        let all = |shown, working| steps(shown, working).collect::<Vec<_>>();
+        let all = |shown, working| links_to_show(shown, working).collect::<Vec<_>>();
         assert_eq!(all(None, 6), [6]);
         assert_eq!(all(None, 0), [0]);
         assert_eq!((all(Some(1), 3), all(Some(3), 3)), (vec![2, 3], Vec::new()));

@@ -39,7 +39,7 @@ const DEPLOY: [(&str, &str); 4] = [
 
 /// The plugin to create, and its location.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PluginOptions {
     /// Its name, also that of its folder.
     pub name: String,
     /// The parent of its folder.
@@ -51,7 +51,7 @@ pub struct Options {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Created {
+pub struct CreatedPlugin {
     pub name: String,
     pub directory: PathBuf,
     pub files: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Created {
 
 /// Reason why nothing was created.
 #[derive(Debug, thiserror::Error)]
-pub enum PluginError {
+pub enum PluginCreationError {
     /// Not a valid name of a package, a program and a Service.
     #[error(
         "{0:?} cannot be the name of a plugin: use a lower-case letter, then letters, digits and inner dashes, at most {MAX_NAME_LEN}"
@@ -79,16 +79,16 @@ pub enum PluginError {
 }
 
 /// Creates the folder and its files. Never touches existing files.
-pub fn create(options: &Options) -> Result<Created, PluginError> {
-    let Options {
+pub fn create_plugin(options: &PluginOptions) -> Result<CreatedPlugin, PluginCreationError> {
+    let PluginOptions {
         name,
         directory,
         sdk,
     } = options;
     if !is_name(name) {
-        return Err(PluginError::Name(name.clone()));
+        return Err(PluginCreationError::Name(name.clone()));
     }
-    let parent = fs::canonicalize(directory).map_err(|source| PluginError::Write {
+    let parent = fs::canonicalize(directory).map_err(|source| PluginCreationError::Write {
         path: directory.clone(),
         source,
     })?;
@@ -97,7 +97,7 @@ pub fn create(options: &Options) -> Result<Created, PluginError> {
     let liqo = sdk.ancestors().nth(2).unwrap_or(&sdk).to_owned();
     let folder = parent.join(name);
     if folder.exists() {
-        return Err(PluginError::Exists(folder));
+        return Err(PluginCreationError::Exists(folder));
     }
     let member = parent == liqo.join("plugins");
     let (files, image_command) = files(name, &sdk, &liqo, member);
@@ -105,9 +105,9 @@ pub fn create(options: &Options) -> Result<Created, PluginError> {
         let path = folder.join(file);
         let written = fs::create_dir_all(path.parent().unwrap_or(&folder))
             .and_then(|()| fs::write(&path, text));
-        written.map_err(|source| PluginError::Write { path, source })?;
+        written.map_err(|source| PluginCreationError::Write { path, source })?;
     }
-    Ok(Created {
+    Ok(CreatedPlugin {
         name: name.clone(),
         directory: folder,
         files: files.into_iter().map(|(file, _)| file).collect(),
@@ -116,8 +116,8 @@ pub fn create(options: &Options) -> Result<Created, PluginError> {
 }
 
 /// The next steps for the user.
-pub fn table(created: &Created) -> String {
-    let Created {
+pub fn render_next_steps(created: &CreatedPlugin) -> String {
+    let CreatedPlugin {
         name,
         directory,
         files,
@@ -190,7 +190,7 @@ fn deployed_as(text: &str, name: &str) -> String {
         .collect()
 }
 
-fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginError> {
+fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginCreationError> {
     let is_sdk = |folder: &PathBuf| {
         fs::read_to_string(folder.join("Cargo.toml"))
             .is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
@@ -200,15 +200,15 @@ fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginError> 
         [said.to_owned(), below(said)]
             .into_iter()
             .find(is_sdk)
-            .ok_or_else(|| PluginError::NoSdk(said.to_owned()))?
+            .ok_or_else(|| PluginCreationError::NoSdk(said.to_owned()))?
     } else {
         parent
             .ancestors()
             .map(below)
             .find(is_sdk)
-            .ok_or_else(|| PluginError::NotInTree(parent.to_owned()))?
+            .ok_or_else(|| PluginCreationError::NotInTree(parent.to_owned()))?
     };
-    fs::canonicalize(&found).map_err(|source| PluginError::Write {
+    fs::canonicalize(&found).map_err(|source| PluginCreationError::Write {
         path: found,
         source,
     })
@@ -388,13 +388,13 @@ mod tests {
             "ä",
             &"a".repeat(51),
         ] {
-            let options = Options {
+            let options = PluginOptions {
                 name: name.to_owned(),
                 directory: ".".into(),
                 sdk: None,
             };
             assert!(
-                matches!(create(&options), Err(PluginError::Name(_))),
+                matches!(create_plugin(&options), Err(PluginCreationError::Name(_))),
                 "{name:?}"
             );
         }

@@ -5,7 +5,7 @@ use liqo_api::{
 };
 
 /// The contract that is proposed: field and text of each sentence.
-pub fn of_provide(contract: &ProvideContract) -> Vec<(&'static str, String)> {
+pub fn proposed_contract_sentences(contract: &ProvideContract) -> Vec<(&'static str, String)> {
     let commitment = match contract.commitment {
         Commitment::BestEffort => {
             "it has to sign a contract before its pods are admitted; prices, notice, classes and limits are bound"
@@ -38,7 +38,7 @@ pub fn of_provide(contract: &ProvideContract) -> Vec<(&'static str, String)> {
         ("provide.contract.ifNotSigned", unsigned),
         (
             "provide.contract.onBreach",
-            on_breach(
+            breach_in_words(
                 contract.on_breach,
                 "it gets no new pods here while that lasts",
             ),
@@ -54,7 +54,7 @@ pub fn of_provide(contract: &ProvideContract) -> Vec<(&'static str, String)> {
 }
 
 /// The contracts that are signed: field and text of each sentence.
-pub fn of_consume(contract: &ConsumeContract) -> Vec<(&'static str, String)> {
+pub fn signed_contract_sentences(contract: &ConsumeContract) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     if contract.require {
         all.push((
@@ -83,13 +83,13 @@ pub fn of_consume(contract: &ConsumeContract) -> Vec<(&'static str, String)> {
     if contract.on_breach != OnBreach::Warn {
         all.push((
             "consume.contract.onBreach",
-            on_breach(contract.on_breach, "no new pods go there while that lasts"),
+            breach_in_words(contract.on_breach, "no new pods go there while that lasts"),
         ));
     }
     all
 }
 
-fn on_breach(on_breach: OnBreach, refuses: &str) -> String {
+fn breach_in_words(on_breach: OnBreach, refuses: &str) -> String {
     match on_breach {
         OnBreach::Warn => "if it breaks the contract, that is only told".to_owned(),
         OnBreach::RefuseNew => format!("if it breaks the contract, {refuses}"),
@@ -110,7 +110,7 @@ mod tests {
             on_breach: OnBreach::EndWithNotice,
             ..ProvideContract::default()
         };
-        let texts: Vec<String> = of_provide(&provide)
+        let texts: Vec<String> = proposed_contract_sentences(&provide)
             .into_iter()
             .map(|(_, text)| text)
             .collect();
@@ -123,12 +123,12 @@ mod tests {
                 && texts[3].ends_with("the contract ends with notice"),
             "{texts:?}"
         );
-        assert!(of_consume(&ConsumeContract::default()).is_empty());
+        assert!(signed_contract_sentences(&ConsumeContract::default()).is_empty());
         let consume = ConsumeContract {
             require: true,
             accept: AcceptContract::Manual,
             ..ConsumeContract::default()
         };
-        assert_eq!(of_consume(&consume).len(), 2);
+        assert_eq!(signed_contract_sentences(&consume).len(), 2);
     }
 }

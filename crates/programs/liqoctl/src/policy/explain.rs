@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use liqo_api::policies::{PolicyPeer, selects};
+use liqo_api::policies::{PolicyPeer, selects_peer};
 use liqo_api::selectors::label_selector;
 use liqo_api::{
     Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy,
     PriceList, ResourceList, ResourceOffer, ResourceOfferSpec, labels, links, provider_namespace,
 };
 use liqo_sharing::decide::{
-    lists::Lists,
-    provider::decide,
-    snapshot::{Plan, Snapshot},
+    lists::ObjectLists,
+    provider::decide_offers,
+    snapshot::{ProviderPlan, ProviderSnapshot},
 };
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{in_order, words};
+use super::{in_order_of_priority, words};
 use crate::output;
 
 /// The peer to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whom {
+pub struct ExplainedPeer {
     /// As policies see it.
     pub peer: PolicyPeer,
     /// Whether its ID is real, and not a placeholder for an unknown peer.
@@ -37,7 +37,7 @@ pub struct Whom {
 #[error(
     "there is no peer {name}: {there}. To see how a peer of this name would be treated, give its labels: --labels a=b, or --labels '' for none"
 )]
-pub struct Unknown {
+pub struct UnknownPeerError {
     /// The name that the user gave.
     pub name: String,
     /// The existing ones.
@@ -45,11 +45,11 @@ pub struct Unknown {
 }
 
 /// The peer with this name or ID; `labels` replace its labels of the same key.
-pub fn whom(
+pub fn peer_to_explain(
     known: &[ForeignCluster],
     wanted: &str,
     tried: Option<&BTreeMap<String, String>>,
-) -> Result<Whom, Unknown> {
+) -> Result<ExplainedPeer, UnknownPeerError> {
     // An ID never counts as a name: a peer chooses its own name, and could choose another cluster's
     // ID.
     let by_name = || {
@@ -73,12 +73,12 @@ pub fn whom(
             .min_by_key(age)
     });
     let mut whom = match (foreign, wanted.parse::<ClusterId>()) {
-        (Some(foreign), _) => Whom {
+        (Some(foreign), _) => ExplainedPeer {
             peer: PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)),
             has_id: true,
             known: true,
         },
-        (None, Ok(id)) => Whom {
+        (None, Ok(id)) => ExplainedPeer {
             peer: PolicyPeer::new(&id, None),
             has_id: true,
             known: false,
@@ -90,7 +90,7 @@ pub fn whom(
                 name: Some(wanted.to_owned()),
                 labels: BTreeMap::new(),
             };
-            Whom {
+            ExplainedPeer {
                 peer,
                 has_id: false,
                 known: false,
@@ -101,9 +101,9 @@ pub fn whom(
             let there = if names.is_empty() {
                 "this cluster has no peers".to_owned()
             } else {
-                output::there_are(&names)
+                output::existing_names(&names)
             };
-            return Err(Unknown {
+            return Err(UnknownPeerError {
                 name: wanted.to_owned(),
                 there,
             });
@@ -116,7 +116,7 @@ pub fn whom(
 /// The policy that applies to a peer, and the results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explanation {
+pub struct PolicyExplanation {
     /// Its name, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
@@ -132,21 +132,21 @@ pub struct Explanation {
     /// The labels that policies see.
     pub labels: BTreeMap<String, String>,
     /// All policies, in order.
-    pub policies: Vec<Considered>,
+    pub policies: Vec<ConsideredPolicy>,
     /// The rules of the policy that applies.
-    pub says: Vec<words::Sentence>,
+    pub says: Vec<words::PolicySentence>,
     pub notes: Vec<String>,
     /// The offer that this cluster would make.
-    pub offer: Outcome,
+    pub offer: OfferOutcome,
     /// The offers of the peer to this cluster; nothing if this cluster requests nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub received: Option<Received>,
+    pub received: Option<ReceivedOffers>,
 }
 
 /// The offers of the peer to this cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Received {
+pub struct ReceivedOffers {
     pub pools: Vec<ReceivedPool>,
     /// The condition's text, if none was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,7 +168,7 @@ pub struct ReceivedPool {
 /// One policy, and whether it applies to the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Considered {
+pub struct ConsideredPolicy {
     pub name: String,
     pub priority: i32,
     /// Whether it selects the peer.
@@ -177,13 +177,13 @@ pub struct Considered {
     pub holds: bool,
     /// Each field that does not match, so that it does not select the peer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub misfits: Vec<words::Sentence>,
+    pub misfits: Vec<words::PolicySentence>,
 }
 
 /// The offer that the peer would get now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
+pub struct OfferOutcome {
     /// Whether it was computed. `liqoctl` cannot ask plugins; then this is the last offer.
     pub computed: bool,
     /// Whether the peer requests something; otherwise it is treated as if it requested everything.
@@ -194,7 +194,7 @@ pub struct Outcome {
     /// Whether it requests one pool for each node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub asks_for_nodes: bool,
-    pub pools: Vec<Pool>,
+    pub pools: Vec<OfferedPool>,
     /// The condition's text.
     pub message: String,
     /// Reason why it does not get one pool for each node, if it asks for that.
@@ -205,7 +205,7 @@ pub struct Outcome {
 /// One pool of the outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pool {
+pub struct OfferedPool {
     pub name: String,
     /// The offered amounts.
     pub resources: ResourceList,
@@ -227,23 +227,23 @@ pub struct Pool {
 }
 
 /// Explains the decision.
-pub fn explain(
+pub fn explain_policy(
     own: ClusterId,
     cluster_labels: BTreeMap<String, String>,
-    lists: Lists,
-    whom: &Whom,
+    lists: ObjectLists,
+    whom: &ExplainedPeer,
     today: Timestamp,
     now: Instant,
-) -> Explanation {
+) -> PolicyExplanation {
     let foreign = lists
         .foreign_clusters
         .iter()
         .find(|foreign| whom.known && foreign.metadata.name == whom.peer.name)
         .cloned();
-    let policies = in_order(lists.policies.clone());
-    let mut considered: Vec<Considered> = policies
+    let policies = in_order_of_priority(lists.policies.clone());
+    let mut considered: Vec<ConsideredPolicy> = policies
         .iter()
-        .map(|policy| consider(policy, whom))
+        .map(|policy| consider_policy(policy, whom))
         .collect();
     let holding = considered.iter().position(|policy| policy.selects);
     if let Some(at) = holding {
@@ -252,9 +252,9 @@ pub fn explain(
     let policy = holding.map(|at| &policies[at]);
     let received = foreign
         .as_ref()
-        .and_then(|foreign| received(&lists.offers, foreign));
-    let snapshot = Snapshot::from_lists(own, cluster_labels, lists, today);
-    Explanation {
+        .and_then(|foreign| received_offers(&lists.offers, foreign));
+    let snapshot = ProviderSnapshot::from_lists(own, cluster_labels, lists, today);
+    PolicyExplanation {
         peer: whom.peer.name.clone(),
         cluster_id: whom.has_id.then(|| whom.peer.id.clone()),
         known: whom.known,
@@ -263,13 +263,13 @@ pub fn explain(
         labels: whom.peer.labels.clone(),
         policies: considered,
         says: policy
-            .map(|policy| words::of_policy(&policy.spec))
+            .map(|policy| words::policy_sentences(&policy.spec))
             .unwrap_or_default(),
-        notes: notes(
+        notes: decision_notes(
             foreign.as_ref(),
             policy.map(|policy| policy.spec.provide.approval),
         ),
-        offer: outcome(
+        offer: offer_outcome(
             snapshot,
             whom,
             policy.map(AsRef::as_ref),
@@ -280,7 +280,7 @@ pub fn explain(
     }
 }
 
-fn received(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<Received> {
+fn received_offers(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<ReceivedOffers> {
     let ours = provider_namespace(&foreign.spec.cluster_id);
     let pool = |offer: &ResourceOffer| ReceivedPool {
         name: offer.name_any(),
@@ -301,7 +301,7 @@ fn received(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<Receiv
     let not_accepted = accepted.filter(|condition| condition.status != "True");
     let message =
         not_accepted.map(|condition| format!("{}: {}", condition.reason, condition.message));
-    (accepted.is_some() || !pools.is_empty()).then_some(Received { pools, message })
+    (accepted.is_some() || !pools.is_empty()).then_some(ReceivedOffers { pools, message })
 }
 
 fn discovered_by(peer: &PolicyPeer) -> String {
@@ -312,9 +312,9 @@ fn discovered_by(peer: &PolicyPeer) -> String {
         .to_owned()
 }
 
-fn consider(policy: &PeeringPolicy, whom: &Whom) -> Considered {
-    let misfits = misfits(policy, whom);
-    Considered {
+fn consider_policy(policy: &PeeringPolicy, whom: &ExplainedPeer) -> ConsideredPolicy {
+    let misfits = unmatched_fields(policy, whom);
+    ConsideredPolicy {
         name: policy.name_any(),
         priority: policy.spec.priority,
         selects: misfits.is_empty(),
@@ -325,7 +325,7 @@ fn consider(policy: &PeeringPolicy, whom: &Whom) -> Considered {
 
 /// The fields that the peer does not match. Each is tested alone; together they are equivalent to
 /// the whole selector.
-fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
+fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::PolicySentence> {
     let peer = &whom.peer;
     let PeerSelector {
         cluster_ids,
@@ -334,7 +334,7 @@ fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
         discovered_by: ways,
     } = policy.spec.peers.clone();
     let misfit = |field: &str, alone: &PeerSelector, why: String| {
-        (!selects(alone, peer)).then(|| words::Sentence {
+        (!selects_peer(alone, peer)).then(|| words::PolicySentence {
             field: field.to_owned(),
             text: why,
         })
@@ -345,12 +345,12 @@ fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
             None => "is not valid, so it selects nobody".to_owned(),
             Some(_) if peer.labels.is_empty() => format!(
                 "wants {}; the peer has no labels",
-                words::selector(selector)
+                words::selector_in_words(selector)
             ),
             Some(_) => format!(
                 "wants {}; the peer has {}",
-                words::selector(selector),
-                pairs(&peer.labels)
+                words::selector_in_words(selector),
+                format_labels(&peer.labels)
             ),
         });
     let ids: Vec<&str> = cluster_ids.iter().map(ClusterId::as_str).collect();
@@ -383,7 +383,7 @@ fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
     );
     let everybody = PeerSelector::default;
     let leaving = policy.metadata.deletion_timestamp.is_some();
-    let leaving = leaving.then(|| words::Sentence {
+    let leaving = leaving.then(|| words::PolicySentence {
         field: "metadata".to_owned(),
         text: "the policy is being deleted".to_owned(),
     });
@@ -426,7 +426,7 @@ fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
 }
 
 /// `a=b, c=d`.
-pub fn pairs(labels: &BTreeMap<String, String>) -> String {
+pub fn format_labels(labels: &BTreeMap<String, String>) -> String {
     labels
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
@@ -435,7 +435,7 @@ pub fn pairs(labels: &BTreeMap<String, String>) -> String {
 }
 
 /// The inputs of the decision besides the policy.
-fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<String> {
+fn decision_notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<String> {
     let mut notes = Vec::new();
     let incoming = foreign
         .map(|foreign| foreign.spec.incoming_peering)
@@ -467,13 +467,13 @@ fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<St
     notes
 }
 
-fn outcome(
-    snapshot: Snapshot,
-    whom: &Whom,
+fn offer_outcome(
+    snapshot: ProviderSnapshot,
+    whom: &ExplainedPeer,
     policy: Option<&PeeringPolicy>,
     foreign: Option<&ForeignCluster>,
     now: Instant,
-) -> Outcome {
+) -> OfferOutcome {
     let consumer = &whom.peer.id;
     let request = snapshot.request_of(consumer);
     let (asks, asked) = (
@@ -493,8 +493,8 @@ fn outcome(
                     .to_owned()
             }
         };
-        let pools = pools(&standing, &standing);
-        return Outcome {
+        let pools = offered_pools(&standing, &standing);
+        return OfferOutcome {
             computed: false,
             asks,
             asked,
@@ -505,7 +505,7 @@ fn outcome(
         };
     }
     let snapshot = snapshot.if_it_requested(whom.peer.clone());
-    let plan: Plan = decide(&snapshot, now);
+    let plan: ProviderPlan = decide_offers(&snapshot, now);
     let after = snapshot.offers_after(&plan, consumer);
     let message = plan
         .peer_conditions
@@ -516,22 +516,22 @@ fn outcome(
         .pool_for_each_node(consumer)
         .filter(|answer| asks_for_nodes && answer.status != Some(true));
     let other_pools = answer.map(|answer| format!("{}: {}", answer.reason, answer.message));
-    Outcome {
+    OfferOutcome {
         computed: true,
         asks,
         asked,
         asks_for_nodes,
-        pools: pools(&after, &standing),
+        pools: offered_pools(&after, &standing),
         message,
         other_pools,
     }
 }
 
-fn pools(
+fn offered_pools(
     offers: &BTreeMap<String, ResourceOfferSpec>,
     standing: &BTreeMap<String, ResourceOfferSpec>,
-) -> Vec<Pool> {
-    let pool = |(name, offer): (&String, &ResourceOfferSpec)| Pool {
+) -> Vec<OfferedPool> {
+    let pool = |(name, offer): (&String, &ResourceOfferSpec)| OfferedPool {
         name: name.clone(),
         resources: offer.resource_quota.hard.clone(),
         standing: standing

@@ -19,29 +19,31 @@ use std::{cmp::Reverse, sync::Arc};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::isolation::Lending;
-use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
     Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest,
     labels,
 };
-use liqo_sharing::decide::{lists::Lists, snapshot::Mode};
+use liqo_sharing::decide::{lists::ObjectLists, snapshot::OwnWorkingMode};
 use serde::Serialize;
 
 use crate::{
-    cluster::{Cluster, Explained as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, list_or_none},
     output,
 };
 
-pub use explain::{Explanation, Unknown, Whom, explain, whom};
-pub use render::render;
-pub use words::{Sentence, peers, shares, source_in_short};
+pub use explain::{
+    ExplainedPeer, PolicyExplanation, UnknownPeerError, explain_policy, peer_to_explain,
+};
+pub use render::render_policy_explanation;
+pub use words::{PolicySentence, peers_in_words, shares_in_words, source_in_short};
 
 /// Maximum number of peers to name in a cell of the table.
 const MAX_PEERS_NAMED: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct ListedPolicy {
     pub name: String,
     pub priority: i32,
     /// The peers that it is for, as text.
@@ -63,7 +65,7 @@ pub struct Shown {
 }
 
 /// All policies, in the order in which Liqo tries them.
-pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
+pub async fn list_policies(cluster: &Cluster) -> anyhow::Result<Vec<ListedPolicy>> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let everything = ListParams::default();
@@ -73,14 +75,17 @@ pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
     let foreign = list_or_none(&foreign, &everything)
         .await
         .doing("list the peers")?;
-    Ok(rows(policies, &foreign))
+    Ok(policy_rows(policies, &foreign))
 }
 
-fn rows(policies: Vec<PeeringPolicy>, foreign: &[ForeignCluster]) -> Vec<Shown> {
-    let policies = in_order(policies);
-    let mut rows: Vec<Shown> = policies.iter().map(|policy| shown(policy)).collect();
+fn policy_rows(policies: Vec<PeeringPolicy>, foreign: &[ForeignCluster]) -> Vec<ListedPolicy> {
+    let policies = in_order_of_priority(policies);
+    let mut rows: Vec<ListedPolicy> = policies
+        .iter()
+        .map(|policy| listed_policy(policy))
+        .collect();
     for peer in foreign {
-        let selecting = of_peer(
+        let selecting = policies_of_peer(
             &policies,
             &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)),
         );
@@ -101,25 +106,25 @@ fn rows(policies: Vec<PeeringPolicy>, foreign: &[ForeignCluster]) -> Vec<Shown> 
 
 /// The policies in the order in which Liqo tries them: by priority, the highest first, then by
 /// name.
-fn in_order(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>> {
+fn in_order_of_priority(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>> {
     let mut policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
     policies.sort_by_key(|policy| (Reverse(policy.spec.priority), policy.name_any()));
     policies
 }
 
-fn shown(policy: &PeeringPolicy) -> Shown {
+fn listed_policy(policy: &PeeringPolicy) -> ListedPolicy {
     let conditions = policy.status.iter().flat_map(|status| &status.conditions);
     let honoured = conditions
         .into_iter()
         .find(|condition| condition.type_ == HONOURED);
-    Shown {
+    ListedPolicy {
         name: policy.name_any(),
         priority: policy.spec.priority,
-        peers: words::peers(&policy.spec.peers),
+        peers: words::peers_in_words(&policy.spec.peers),
         holds_for: Vec::new(),
         also_selects: Vec::new(),
         source: words::source_in_short(&policy.spec.provide.source),
-        shares: words::shares(&policy.spec.provide),
+        shares: words::shares_in_words(&policy.spec.provide),
         accept: policy.spec.consume.accept,
         honoured: honoured.map(|honoured| {
             if honoured.status == "True" {
@@ -132,7 +137,7 @@ fn shown(policy: &PeeringPolicy) -> Shown {
 }
 
 /// The policies as text for people.
-pub fn table(shown: &[Shown]) -> String {
+pub fn render_policies(shown: &[ListedPolicy]) -> String {
     if shown.is_empty() {
         return "There is no policy: this cluster shares nothing, and accepts nothing (`liqoctl install` creates one)."
             .to_owned();
@@ -146,7 +151,7 @@ pub fn table(shown: &[Shown]) -> String {
             many - MAX_PEERS_NAMED
         ),
     };
-    let row = |one: &Shown| {
+    let row = |one: &ListedPolicy| {
         vec![
             one.name.clone(),
             one.priority.to_string(),
@@ -170,11 +175,11 @@ pub fn table(shown: &[Shown]) -> String {
         "ACCEPT",
         "HONOURED",
     ];
-    output::table(&header, shown.iter().map(row))
+    output::format_table(&header, shown.iter().map(row))
 }
 
 /// The objects that determine the offers.
-pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
+pub async fn collect_offer_inputs(cluster: &Cluster) -> anyhow::Result<ObjectLists> {
     let client = || cluster.client.clone();
     let everything = ListParams::default();
     let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
@@ -199,10 +204,10 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         list_or_none(&offers, &everything),
         list_or_none(&contracts, &everything),
     );
-    let config = cluster.config().await?.unwrap_or_default();
-    Ok(Lists {
-        lending: Lending::of(&config),
-        mode: Mode::of(&config),
+    let config = cluster.read_configuration().await?.unwrap_or_default();
+    Ok(ObjectLists {
+        lending: Lending::of_config(&config),
+        mode: OwnWorkingMode::of_config(&config),
         policies: policies.doing("list the policies")?,
         foreign_clusters: foreign_clusters.doing("list the peers")?,
         nodes: nodes.doing("list the nodes")?,

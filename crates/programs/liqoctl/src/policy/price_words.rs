@@ -4,22 +4,25 @@ use liqo_api::{Budget, BudgetPeriod, PriceList, PricePolicy, Rates, ScheduleEntr
 use liqo_quantity::{ResourceArgument, priced_unit};
 
 /// The prices of a policy: field and text of each sentence.
-pub fn of_policy(prices: &PricePolicy, has_plugin: bool) -> Vec<(&'static str, String)> {
+pub fn price_sentences(prices: &PricePolicy, has_plugin: bool) -> Vec<(&'static str, String)> {
     let currency = &prices.currency;
-    let mut all = vec![("provide.prices.rates", each(&prices.rates, currency))];
+    let mut all = vec![(
+        "provide.prices.rates",
+        rates_in_words(&prices.rates, currency),
+    )];
     if has_plugin {
         all[0].1.push_str(", unless the plugin says what they cost");
     }
     for (pool, rates) in &prices.pools {
         all.push((
             "provide.prices.pools",
-            format!("in pool {pool}, {}", each(rates, currency)),
+            format!("in pool {pool}, {}", rates_in_words(rates, currency)),
         ));
     }
     for entry in &prices.schedule {
         all.push((
             "provide.prices.schedule",
-            scheduled(entry, prices.utc_offset_minutes),
+            schedule_in_words(entry, prices.utc_offset_minutes),
         ));
     }
     let mut steps: Vec<_> = prices.utilization.iter().collect();
@@ -48,7 +51,7 @@ pub fn of_policy(prices: &PricePolicy, has_plugin: bool) -> Vec<(&'static str, S
 }
 
 /// The highest prices that are accepted.
-pub fn of_limits(limits: &PriceList) -> String {
+pub fn price_limits_in_words(limits: &PriceList) -> String {
     if limits.rates.is_empty() {
         return format!(
             "only prices in {} are accepted; other offers wait",
@@ -58,7 +61,7 @@ pub fn of_limits(limits: &PriceList) -> String {
     let each: Vec<String> = limits
         .rates
         .iter()
-        .map(|(name, rate)| format!("{rate} for {}", unit(name)))
+        .map(|(name, rate)| format!("{rate} for {}", unit_in_words(name)))
         .collect();
     format!(
         "at most {} ({} per hour) is accepted; other offers wait",
@@ -68,7 +71,7 @@ pub fn of_limits(limits: &PriceList) -> String {
 }
 
 /// The amount that may be spent.
-pub fn of_budget(budget: &Budget) -> String {
+pub fn budget_in_words(budget: &Budget) -> String {
     let period = match budget.period {
         BudgetPeriod::Day => "day",
         BudgetPeriod::Month => "month",
@@ -84,10 +87,10 @@ pub fn of_budget(budget: &Budget) -> String {
 }
 
 /// `a core of cpu costs 0.04 EUR per hour`.
-fn each(rates: &Rates, currency: &str) -> String {
+fn rates_in_words(rates: &Rates, currency: &str) -> String {
     let each: Vec<String> = rates
         .iter()
-        .map(|(name, rate)| format!("{} costs {rate} {currency} per hour", unit(name)))
+        .map(|(name, rate)| format!("{} costs {rate} {currency} per hour", unit_in_words(name)))
         .collect();
     if each.is_empty() {
         "nothing costs anything".to_owned()
@@ -96,11 +99,11 @@ fn each(rates: &Rates, currency: &str) -> String {
     }
 }
 
-fn unit(name: &str) -> String {
+fn unit_in_words(name: &str) -> String {
     format!("a {} of {name}", priced_unit(name))
 }
 
-fn scheduled(entry: &ScheduleEntry, offset: i16) -> String {
+fn schedule_in_words(entry: &ScheduleEntry, offset: i16) -> String {
     let days: Vec<String> = entry.days.iter().map(|day| format!("{day:?}")).collect();
     let days = if days.is_empty() {
         "every day".to_owned()
@@ -144,7 +147,7 @@ mod tests {
             "utilization": [{ "above": 80, "percentage": 200 }, { "above": 50, "percentage": 150 }],
         }))
         .unwrap();
-        let texts: Vec<String> = of_policy(&prices, true)
+        let texts: Vec<String> = price_sentences(&prices, true)
             .into_iter()
             .map(|(_, text)| text)
             .collect();
@@ -164,8 +167,11 @@ mod tests {
 
     #[test]
     fn limits_are_said_with_their_units() {
-        let limits =
-            |rates| of_limits(&from_value(json!({ "currency": "EUR", "rates": rates })).unwrap());
+        let limits = |rates| {
+            price_limits_in_words(
+                &from_value(json!({ "currency": "EUR", "rates": rates })).unwrap(),
+            )
+        };
         assert_eq!(
             limits(json!({ "cpu": "0.05", "memory": "0.01" })),
             "at most 0.05 for a core of cpu, 0.01 for a GiB of memory (EUR per hour) is accepted; other offers wait"

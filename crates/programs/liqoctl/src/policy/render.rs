@@ -3,17 +3,19 @@
 use liqo_api::{PriceList, ResourceList};
 use liqo_quantity::per_hour;
 
-use super::explain::{Considered, Explanation, Outcome, Pool, Received, pairs};
-use crate::output::{Paint, plain};
+use super::explain::{
+    ConsideredPolicy, OfferOutcome, OfferedPool, PolicyExplanation, ReceivedOffers, format_labels,
+};
+use crate::output::{Paint, strip_control_characters};
 
-pub fn render(explanation: &Explanation, paint: Paint) -> String {
-    let mut lines = vec![head(explanation, paint), String::new()];
+pub fn render_policy_explanation(explanation: &PolicyExplanation, paint: Paint) -> String {
+    let mut lines = vec![render_head(explanation, paint), String::new()];
     lines.push(paint.strong("Policies, in the order in which Liqo tries them"));
     if explanation.policies.is_empty() {
         lines.push("  there is none".to_owned());
     }
     for policy in &explanation.policies {
-        considered(policy, paint, &mut lines);
+        append_considered(policy, paint, &mut lines);
     }
     lines.push(String::new());
     match explanation.policies.iter().find(|policy| policy.holds) {
@@ -30,7 +32,11 @@ pub fn render(explanation: &Explanation, paint: Paint) -> String {
                 .unwrap_or_default();
             for one in &explanation.says {
                 let field = format!("{:width$}", one.field);
-                lines.push(format!("  {}   {}", paint.faint(&field), plain(&one.text)));
+                lines.push(format!(
+                    "  {}   {}",
+                    paint.faint(&field),
+                    strip_control_characters(&one.text)
+                ));
             }
         }
     }
@@ -38,18 +44,18 @@ pub fn render(explanation: &Explanation, paint: Paint) -> String {
         explanation
             .notes
             .iter()
-            .map(|note| format!("Note: {}.", plain(note))),
+            .map(|note| format!("Note: {}.", strip_control_characters(note))),
     );
     lines.push(String::new());
-    offer(&explanation.offer, paint, &mut lines);
+    append_offer(&explanation.offer, paint, &mut lines);
     if let Some(theirs) = &explanation.received {
         lines.push(String::new());
-        received(theirs, paint, &mut lines);
+        append_received(theirs, paint, &mut lines);
     }
     lines.join("\n")
 }
 
-fn head(explanation: &Explanation, paint: Paint) -> String {
+fn render_head(explanation: &PolicyExplanation, paint: Paint) -> String {
     let name = explanation.peer.as_deref().or(explanation
         .cluster_id
         .as_ref()
@@ -66,7 +72,7 @@ fn head(explanation: &Explanation, paint: Paint) -> String {
     about.push(if explanation.labels.is_empty() {
         "no labels".to_owned()
     } else {
-        format!("labels {}", pairs(&explanation.labels))
+        format!("labels {}", format_labels(&explanation.labels))
     });
     format!(
         "{} {}",
@@ -75,7 +81,7 @@ fn head(explanation: &Explanation, paint: Paint) -> String {
     )
 }
 
-fn considered(policy: &Considered, paint: Paint, lines: &mut Vec<String>) {
+fn append_considered(policy: &ConsideredPolicy, paint: Paint, lines: &mut Vec<String>) {
     let (mark, text) = match (policy.selects, policy.holds) {
         (_, true) => (paint.good("✓"), "selects the peer, and applies"),
         (true, false) => (paint.unsure("·"), "also selects the peer, but comes later"),
@@ -86,15 +92,16 @@ fn considered(policy: &Considered, paint: Paint, lines: &mut Vec<String>) {
         policy.name,
         paint.faint(&format!("(priority {})", policy.priority))
     ));
-    lines.extend(
-        policy
-            .misfits
-            .iter()
-            .map(|misfit| format!("      {}: {}", misfit.field, plain(&misfit.text))),
-    );
+    lines.extend(policy.misfits.iter().map(|misfit| {
+        format!(
+            "      {}: {}",
+            misfit.field,
+            strip_control_characters(&misfit.text)
+        )
+    }));
 }
 
-fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
+fn append_offer(outcome: &OfferOutcome, paint: Paint, lines: &mut Vec<String>) {
     let title = match (outcome.computed, &outcome.asked) {
         (false, _) => "The last offer to it; liqoctl cannot ask the plugin".to_owned(),
         (true, None) if outcome.asks => {
@@ -116,43 +123,46 @@ fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
         let cost = pool
             .prices
             .as_ref()
-            .map(|prices| cost(prices, &pool.resources))
+            .map(|prices| format_cost(prices, &pool.resources))
             .unwrap_or_default();
         lines.push(format!(
             "  pool {}: {}{cost}{}",
             pool.name,
-            amounts(&pool.resources),
-            change(outcome, pool)
+            format_resources(&pool.resources),
+            describe_change(outcome, pool)
         ));
     }
     if outcome.pools.is_empty() {
         lines.push("  nothing".to_owned());
     }
     if !outcome.message.is_empty() {
-        lines.push(format!("  {}", paint.faint(&plain(&outcome.message))));
+        lines.push(format!(
+            "  {}",
+            paint.faint(&strip_control_characters(&outcome.message))
+        ));
     }
     lines.extend(
         outcome
             .other_pools
             .as_ref()
-            .map(|why| format!("  {}", paint.faint(&plain(why)))),
+            .map(|why| format!("  {}", paint.faint(&strip_control_characters(why)))),
     );
 }
 
-fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {
+fn append_received(received: &ReceivedOffers, paint: Paint, lines: &mut Vec<String>) {
     lines.push(paint.strong("Its offer to this cluster"));
     for pool in &received.pools {
         let cost = pool
             .prices
             .as_ref()
-            .map(|prices| cost(prices, &pool.resources))
+            .map(|prices| format_cost(prices, &pool.resources))
             .unwrap_or_default();
-        let amounts = amounts(&pool.resources);
+        let amounts = format_resources(&pool.resources);
         lines.push(format!(
             "  pool {}: {}{} ({:?})",
-            plain(&pool.name),
-            plain(&amounts),
-            plain(&cost),
+            strip_control_characters(&pool.name),
+            strip_control_characters(&amounts),
+            strip_control_characters(&cost),
             pool.phase
         ));
     }
@@ -163,16 +173,16 @@ fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {
         received
             .message
             .as_ref()
-            .map(|message| format!("  {}", paint.faint(&plain(message)))),
+            .map(|message| format!("  {}", paint.faint(&strip_control_characters(message)))),
     );
 }
 
-fn amounts(list: &ResourceList) -> String {
+fn format_resources(list: &ResourceList) -> String {
     list.rounded()
 }
 
 /// The price of all of it, and of each unit.
-fn cost(prices: &PriceList, resources: &ResourceList) -> String {
+fn format_cost(prices: &PriceList, resources: &ResourceList) -> String {
     let PriceList { currency, rates } = prices;
     format!(
         ", for {} {currency} per hour ({rates})",
@@ -181,9 +191,11 @@ fn cost(prices: &PriceList, resources: &ResourceList) -> String {
 }
 
 /// The difference from the current offer.
-fn change(outcome: &Outcome, pool: &Pool) -> String {
+fn describe_change(outcome: &OfferOutcome, pool: &OfferedPool) -> String {
     let mut text = match &pool.standing {
-        Some(standing) if *standing != pool.resources => format!(" (now {})", amounts(standing)),
+        Some(standing) if *standing != pool.resources => {
+            format!(" (now {})", format_resources(standing))
+        }
         None if outcome.asks && outcome.computed => " (is being written)".to_owned(),
         _ => String::new(),
     };

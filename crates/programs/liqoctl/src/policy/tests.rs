@@ -24,10 +24,10 @@ fn honoured(status: &str, reason: &str) -> Value {
     json!({ "type": "Honoured", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
 
-fn milan() -> Lists {
+fn milan() -> ObjectLists {
     let rome = tenant_namespace(&id(1));
     let labels = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "tenant", "liqo.io/consumer-id": id(1) });
-    Lists {
+    ObjectLists {
         policies: objects(json!([
             { "metadata": { "name": "default" }, "spec": { "provide": { "percentage": 0 }, "consume": { "accept": "Never" } } },
             { "metadata": { "name": "partners" }, "spec": {
@@ -58,19 +58,23 @@ fn milan() -> Lists {
         contracts: Vec::new(),
         offers: Vec::new(),
         lending: Lending::Isolated,
-        mode: Mode::default(),
+        mode: OwnWorkingMode::default(),
     }
 }
 
-fn explained(lists: Lists, wanted: &str, tried: Option<&[(&str, &str)]>) -> Explanation {
+fn explained(
+    lists: ObjectLists,
+    wanted: &str,
+    tried: Option<&[(&str, &str)]>,
+) -> PolicyExplanation {
     let tried = tried.map(|pairs| {
         pairs
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect()
     });
-    let whom = whom(&lists.foreign_clusters, wanted, tried.as_ref()).unwrap();
-    explain(
+    let whom = peer_to_explain(&lists.foreign_clusters, wanted, tried.as_ref()).unwrap();
+    explain_policy(
         id(9),
         BTreeMap::new(),
         lists,
@@ -81,7 +85,7 @@ fn explained(lists: Lists, wanted: &str, tried: Option<&[(&str, &str)]>) -> Expl
 }
 
 fn shown(wanted: &str, tried: Option<&[(&str, &str)]>) -> String {
-    render(&explained(milan(), wanted, tried), Paint::off())
+    render_policy_explanation(&explained(milan(), wanted, tried), Paint::off())
 }
 
 #[test]
@@ -91,26 +95,26 @@ NAME       PRIORITY   SELECTS                      APPLIES TO   ALSO SELECTS   S
 gpus       20         name rome                    rome         -              fixed       cpu=3, nvidia.com/gpu=1           Manual      Overused
 partners   10         tier=partner, found Manual   turin        rome           all nodes   40 %, at most nvidia.com/gpu=0    Automatic   yes
 default    0          everybody                    -            rome, turin    all nodes   0 %                               Never       -";
-    let Lists {
+    let ObjectLists {
         policies,
         foreign_clusters,
         ..
     } = milan();
     // Columns are as wide as their contents.
     let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text = table(&rows(policies, &foreign_clusters));
+    let text = render_policies(&policy_rows(policies, &foreign_clusters));
     for (line, wanted) in text.lines().zip(expected.lines()) {
         assert_eq!(squeezed(line), squeezed(wanted));
     }
     assert_eq!(text.lines().count(), 4);
-    assert!(table(&[]).contains("no policy"));
+    assert!(render_policies(&[]).contains("no policy"));
 }
 
 #[test]
 fn many_peers_are_counted_and_not_named() {
-    let mut row = rows(milan().policies, &[]).remove(0);
+    let mut row = policy_rows(milan().policies, &[]).remove(0);
     row.holds_for = (1..=7).map(|number| format!("p{number}")).collect();
-    assert!(table(&[row]).contains("p1, p2, p3, p4, p5 and 2 more"));
+    assert!(render_policies(&[row]).contains("p1, p2, p3, p4, p5 and 2 more"));
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn a_peer_that_is_not_known_is_explained_by_its_id_or_by_labels() {
             .any(|misfit| misfit.text.contains("the peer has no labels"))
     );
 
-    let error = whom(&milan().foreign_clusters, "genoa", None)
+    let error = peer_to_explain(&milan().foreign_clusters, "genoa", None)
         .unwrap_err()
         .to_string();
     assert!(
@@ -222,7 +226,7 @@ fn a_peer_that_is_not_known_is_explained_by_its_id_or_by_labels() {
 fn a_peer_that_calls_itself_by_the_id_of_another_is_not_explained_for_it() {
     let mut known = milan().foreign_clusters;
     known[0].metadata.name = Some(id(7).to_string());
-    let found = whom(&known, id(7).as_str(), None).unwrap();
+    let found = peer_to_explain(&known, id(7).as_str(), None).unwrap();
     assert_eq!((found.known, found.peer.id), (false, id(7)));
 }
 
@@ -246,14 +250,14 @@ fn labels_that_are_tried_stand_beside_those_that_are_there() {
 #[test]
 fn without_a_policy_nothing_is_shared_and_that_is_said() {
     let explanation = explained(
-        Lists {
+        ObjectLists {
             policies: Vec::new(),
             ..milan()
         },
         "rome",
         None,
     );
-    let text = render(&explanation, Paint::off());
+    let text = render_policy_explanation(&explanation, Paint::off());
     assert!(text.contains("No policy selects this peer"), "{text}");
     assert!(text.contains("  nothing\n  NoPolicy: "), "{text}");
 }
@@ -278,7 +282,7 @@ fn what_a_plugin_says_is_not_guessed() {
     rome["status"] = json!({ "conditions": [{ "type": "ResourcesOffered", "status": "False", "reason": "PluginFailed",
         "message": "policy default: no answer", "lastTransitionTime": "2026-01-01T00:00:00Z" }] });
     lists.foreign_clusters[0] = from_value(rome).unwrap();
-    let text = render(&explained(lists, "rome", None), Paint::off());
+    let text = render_policy_explanation(&explained(lists, "rome", None), Paint::off());
     let expected = "\
 The last offer to it; liqoctl cannot ask the plugin
   pool gold: cpu=7; from 2026-01-01T00:05:00Z on, this cluster ends pods beyond the offer
@@ -291,8 +295,8 @@ The last offer to it; liqoctl cannot ask the plugin
 }
 
 /// The usual lists with the policies of others.
-fn milan_with(others: &Lists) -> Lists {
-    Lists {
+fn milan_with(others: &ObjectLists) -> ObjectLists {
+    ObjectLists {
         policies: others.policies.clone(),
         ..milan()
     }
@@ -305,7 +309,7 @@ fn an_offer_that_changes_shows_both_amounts() {
         json!([{ "metadata": { "name": "default", "namespace": tenant_namespace(&id(1)) },
         "spec": { "clusterID": id(9), "pool": "default", "resourceQuota": { "hard": { "cpu": "1" } } } }]),
     );
-    let text = render(&explained(lists, "rome", None), Paint::off());
+    let text = render_policy_explanation(&explained(lists, "rome", None), Paint::off());
     assert!(
         text.contains("pool default: cpu=2, nvidia.com/gpu=1 (now cpu=1)"),
         "{text}"
@@ -319,7 +323,7 @@ fn a_request_that_cannot_be_read_is_said() {
         json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
         "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "resources": { "cpu": "1e99999999999999999999" } } }]),
     );
-    let text = render(&explained(lists, "rome", None), Paint::off());
+    let text = render_policy_explanation(&explained(lists, "rome", None), Paint::off());
     assert!(
         text.contains(
             "The offer to it now; its request cannot be parsed\n  nothing\n  Unreadable: "
@@ -335,11 +339,13 @@ fn a_peer_that_asks_for_a_pool_for_each_node_is_shown_what_it_gets() {
         json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
         "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "granularity": "Node" } }]),
     );
-    let shown = |lists: Lists| render(&explained(lists, "rome", None), Paint::off());
-    let with = |may_choose: bool, lists: &Lists| {
+    let shown = |lists: ObjectLists| {
+        render_policy_explanation(&explained(lists, "rome", None), Paint::off())
+    };
+    let with = |may_choose: bool, lists: &ObjectLists| {
         let mut policies = milan().policies;
         policies[2].spec.provide.granularity.peers_may_choose = may_choose;
-        Lists {
+        ObjectLists {
             policies,
             requests: lists.requests.clone(),
             ..milan()
@@ -387,7 +393,7 @@ fn every_field_of_a_policy_has_words() {
         "consume": { "accept": "Automatic", "maxResources": { "cpu": "8" } },
     }))
     .unwrap();
-    let text: Vec<String> = words::of_policy(&spec)
+    let text: Vec<String> = words::policy_sentences(&spec)
         .into_iter()
         .map(|one| format!("{}: {}", one.field, one.text))
         .collect();
@@ -462,7 +468,7 @@ fn what_the_peer_offers_here_is_told_and_that_nobody_called_it() {
         offer(provider_namespace(&id(1)), "3"),
         offer(provider_namespace(&id(2)), "4")
     ]));
-    let text = render(&explained(lists, "rome", None), Paint::off());
+    let text = render_policy_explanation(&explained(lists, "rome", None), Paint::off());
     assert!(
         text.contains("it registered itself") && !text.contains("found: Manual"),
         "{text}"
@@ -482,7 +488,7 @@ fn a_broker_is_described() {
         "consume": { "maxHops": 2 },
     }));
     let spec: liqo_api::PeeringPolicySpec = spec.unwrap();
-    let text: Vec<String> = words::of_policy(&spec)
+    let text: Vec<String> = words::policy_sentences(&spec)
         .into_iter()
         .map(|one| format!("{}: {}", one.field, one.text))
         .collect();

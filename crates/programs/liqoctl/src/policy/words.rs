@@ -12,36 +12,36 @@ use super::{contract_words, price_words};
 
 /// The meaning of one field of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Sentence {
+pub struct PolicySentence {
     /// The field of the spec.
     pub field: String,
     pub text: String,
 }
 
-fn sentence(field: &str, text: impl Into<String>) -> Sentence {
-    Sentence {
+fn sentence(field: &str, text: impl Into<String>) -> PolicySentence {
+    PolicySentence {
         field: field.to_owned(),
         text: text.into(),
     }
 }
 
 /// Describes all rules of a policy.
-pub fn of_policy(spec: &PeeringPolicySpec) -> Vec<Sentence> {
-    let mut all = of_amounts(&spec.provide);
-    all.extend(of_rules(&spec.provide));
-    all.extend(of_usage(&spec.provide.usage));
-    all.extend(of_consume(&spec.consume));
+pub fn policy_sentences(spec: &PeeringPolicySpec) -> Vec<PolicySentence> {
+    let mut all = amount_sentences(&spec.provide);
+    all.extend(rule_sentences(&spec.provide));
+    all.extend(permission_sentences(&spec.provide.usage));
+    all.extend(consume_sentences(&spec.consume));
     all
 }
 
 /// Sentences about the offered amounts.
-fn of_amounts(provide: &Provide) -> Vec<Sentence> {
+fn amount_sentences(provide: &Provide) -> Vec<PolicySentence> {
     let source = &provide.source;
-    let mut all = vec![sentence("provide.source", self::source(source))];
+    let mut all = vec![sentence("provide.source", self::source_in_words(source))];
     let prices = provide
         .prices
         .as_ref()
-        .map(|prices| price_words::of_policy(prices, source.plugin.is_some()));
+        .map(|prices| price_words::price_sentences(prices, source.plugin.is_some()));
     if source.plugin.is_none() && source.fixed.is_none() {
         all.push(sentence(
             "provide.percentage",
@@ -75,7 +75,10 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
             .flatten()
             .map(|(field, text)| sentence(field, text)),
     );
-    let contract = provide.contract.iter().flat_map(contract_words::of_provide);
+    let contract = provide
+        .contract
+        .iter()
+        .flat_map(contract_words::proposed_contract_sentences);
     all.extend(contract.map(|(field, text)| sentence(field, text)));
     if source.plugin.is_some() {
         return all;
@@ -117,7 +120,7 @@ fn of_amounts(provide: &Provide) -> Vec<Sentence> {
 }
 
 /// The margin that is added to the prices of providers.
-fn margin(margin: &Margin) -> Sentence {
+fn margin(margin: &Margin) -> PolicySentence {
     let fixed = if margin.fixed.is_empty() {
         String::new()
     } else {
@@ -131,7 +134,7 @@ fn margin(margin: &Margin) -> Sentence {
 }
 
 /// The source of the amounts.
-pub fn source(source: &Source) -> String {
+pub fn source_in_words(source: &Source) -> String {
     if let Some(offers) = &source.offers {
         let own = if offers.own_nodes {
             ", and on all local nodes"
@@ -162,7 +165,7 @@ pub fn source(source: &Source) -> String {
         );
     }
     if let Some(nodes) = &source.nodes {
-        let selectors: Vec<String> = nodes.selectors.iter().map(selector).collect();
+        let selectors: Vec<String> = nodes.selectors.iter().map(selector_in_words).collect();
         return format!(
             "what is free on the local nodes with {}",
             selectors.join(", or with ")
@@ -172,7 +175,7 @@ pub fn source(source: &Source) -> String {
 }
 
 /// Rules about changes and approval.
-fn of_rules(provide: &Provide) -> Vec<Sentence> {
+fn rule_sentences(provide: &Provide) -> Vec<PolicySentence> {
     let threshold = match provide.threshold() {
         0 => "an offer is rewritten whenever an amount differs".to_owned(),
         percent => {
@@ -203,7 +206,7 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
 }
 
 /// Limits for the peer's namespaces, Services and endpoints, where they are not the default.
-fn of_numbers(usage: &Usage) -> Vec<Sentence> {
+fn number_limit_sentences(usage: &Usage) -> Vec<PolicySentence> {
     let default = Usage::default();
     let all: [(&str, &str, u32, u32); 3] = [
         (
@@ -237,7 +240,7 @@ fn of_numbers(usage: &Usage) -> Vec<Sentence> {
 }
 
 /// Permissions of the peer's pods. Leaves out defaults that allow nothing.
-fn of_usage(usage: &Usage) -> Vec<Sentence> {
+fn permission_sentences(usage: &Usage) -> Vec<PolicySentence> {
     let security = match usage.pod_security {
         PodSecurity::Baseline => "the peer's pods must meet the Pod Security standard baseline",
         PodSecurity::Restricted => "the peer's pods must meet the Pod Security standard restricted",
@@ -249,7 +252,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         &usage.storage_classes,
     ));
     all.extend(of_exposure(usage));
-    let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();
+    let tolerations: Vec<String> = usage.named_tolerations().map(toleration_in_words).collect();
     let further = [
         sentence_of_names(
             "provide.usage.allowedIngressSources",
@@ -279,13 +282,13 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
     ];
     all.extend(further.into_iter().flatten());
     all.extend(of_volumes(usage));
-    all.extend(of_numbers(usage));
+    all.extend(number_limit_sentences(usage));
     if usage.charge == Charge::Limits {
         let text =
             "pods count with their limits, and each container must have limits of cpu and memory";
         all.push(sentence("provide.usage.charge", text));
     }
-    all.extend(of_containers(usage));
+    all.extend(container_sentences(usage));
     let kinds: Vec<String> = usage
         .reflected_kinds
         .iter()
@@ -301,12 +304,12 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
 }
 
 /// A sentence that lists names, if there are any.
-fn sentence_of_names(field: &str, what: &str, names: &[String]) -> Option<Sentence> {
+fn sentence_of_names(field: &str, what: &str, names: &[String]) -> Option<PolicySentence> {
     (!names.is_empty()).then(|| sentence(field, format!("{what} {}", names.join(", "))))
 }
 
 /// The classes of their Ingresses and load balancers. Leaves out what allows nothing.
-fn of_exposure(usage: &Usage) -> Vec<Sentence> {
+fn of_exposure(usage: &Usage) -> Vec<PolicySentence> {
     let mut all = Vec::new();
     all.extend(sentence_of_names(
         "provide.usage.ingressClasses",
@@ -358,7 +361,7 @@ fn class_names(classes: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn of_volumes(usage: &Usage) -> Option<Sentence> {
+fn of_volumes(usage: &Usage) -> Option<PolicySentence> {
     let text = match usage.volume_types.as_deref()? {
         [] => "they may have no volumes".to_owned(),
         types => format!("they may have volumes of {} only", types.join(", ")),
@@ -367,7 +370,7 @@ fn of_volumes(usage: &Usage) -> Option<Sentence> {
 }
 
 /// Permissions and limits of their containers. Leaves out defaults.
-fn of_containers(usage: &Usage) -> Vec<Sentence> {
+fn container_sentences(usage: &Usage) -> Vec<PolicySentence> {
     let (default, mut all) = (Usage::default(), Vec::new());
     all.extend(sentence_of_names(
         "provide.usage.podLabels",
@@ -411,7 +414,7 @@ fn of_containers(usage: &Usage) -> Vec<Sentence> {
     all
 }
 
-fn toleration(toleration: &Toleration) -> String {
+fn toleration_in_words(toleration: &Toleration) -> String {
     let key = toleration.key.as_deref().unwrap_or_default();
     let value = toleration
         .value
@@ -429,8 +432,11 @@ fn toleration(toleration: &Toleration) -> String {
 }
 
 /// Rules for accepting the peer's offers.
-fn of_consume(consume: &Consume) -> Vec<Sentence> {
-    let mut all = vec![sentence("consume.accept", accept(consume.accept))];
+fn consume_sentences(consume: &Consume) -> Vec<PolicySentence> {
+    let mut all = vec![sentence(
+        "consume.accept",
+        acceptance_in_words(consume.accept),
+    )];
     if consume.automatic {
         all.push(sentence(
             "consume.automatic",
@@ -458,21 +464,21 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
         all.push(sentence("consume.maxHops", text));
     }
     all.extend(
-        contract_words::of_consume(&consume.contract)
+        contract_words::signed_contract_sentences(&consume.contract)
             .into_iter()
             .map(|(field, text)| sentence(field, text)),
     );
-    all.extend(
-        consume
-            .max_prices
-            .as_ref()
-            .map(|limits| sentence("consume.maxPrices", price_words::of_limits(limits))),
-    );
+    all.extend(consume.max_prices.as_ref().map(|limits| {
+        sentence(
+            "consume.maxPrices",
+            price_words::price_limits_in_words(limits),
+        )
+    }));
     all.extend(
         consume
             .budget
             .as_ref()
-            .map(|budget| sentence("consume.budget", price_words::of_budget(budget))),
+            .map(|budget| sentence("consume.budget", price_words::budget_in_words(budget))),
     );
     if !consume.node_labels.is_empty() {
         let text = format!(
@@ -484,7 +490,7 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
     all
 }
 
-fn accept(accept: Accept) -> &'static str {
+fn acceptance_in_words(accept: Accept) -> &'static str {
     match accept {
         Accept::Automatic => "what the peer offers is accepted",
         Accept::Manual => {
@@ -495,7 +501,7 @@ fn accept(accept: Accept) -> &'static str {
 }
 
 /// The shared amounts, in a few words.
-pub fn shares(provide: &Provide) -> String {
+pub fn shares_in_words(provide: &Provide) -> String {
     let mut text = if provide.source.plugin.is_some() {
         "as the plugin says".to_owned()
     } else if let Some(fixed) = &provide.source.fixed {
@@ -531,7 +537,7 @@ pub fn source_in_short(source: &Source) -> String {
             nodes
                 .selectors
                 .iter()
-                .map(selector)
+                .map(selector_in_words)
                 .collect::<Vec<_>>()
                 .join(" or ")
         ),
@@ -540,20 +546,20 @@ pub fn source_in_short(source: &Source) -> String {
 }
 
 /// The peers that a policy is for, in a few words.
-pub fn peers(peers: &PeerSelector) -> String {
+pub fn peers_in_words(peers: &PeerSelector) -> String {
     let mut all = Vec::new();
     if !peers.cluster_ids.is_empty() {
         let ids: Vec<&str> = peers
             .cluster_ids
             .iter()
-            .map(liqo_api::ClusterId::short)
+            .map(liqo_api::ClusterId::short_id)
             .collect();
         all.push(format!("ID {}", ids.join("|")));
     }
     if !peers.names.is_empty() {
         all.push(format!("name {}", peers.names.join("|")));
     }
-    all.extend(peers.selector.as_ref().map(selector));
+    all.extend(peers.selector.as_ref().map(selector_in_words));
     if !peers.discovered_by.is_empty() {
         let ways: Vec<String> = peers
             .discovered_by
@@ -570,7 +576,7 @@ pub fn peers(peers: &PeerSelector) -> String {
 }
 
 /// A label selector, as kubectl writes it.
-pub fn selector(selector: &LabelSelector) -> String {
+pub fn selector_in_words(selector: &LabelSelector) -> String {
     match label_selector(selector) {
         Some(selector) if selector.selects_all() => "any labels".to_owned(),
         Some(selector) => selector.to_string(),

@@ -20,7 +20,7 @@ use kube::{
     api::{AttachParams, ListParams},
 };
 use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, labels};
-use liqo_network_probe::{Report, Request};
+use liqo_network_probe::{AskRequest, QuestionReport};
 use liqo_playground::{FAKE_NODE, Playground};
 use serde::Serialize;
 use tokio::io::{
@@ -28,14 +28,14 @@ use tokio::io::{
 };
 
 use crate::{
-    cli::{Global, Others},
-    cluster::{Access, Cluster, Explained as _},
+    cli::{GlobalFlags, OtherClusterFlags},
+    cluster::{Cluster, ClusterAccess, ExplainFailure as _},
     inspect::is_virtual,
     manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
     output, readiness, unpeer,
 };
 
-pub use stage::{Played, Stage, sweep};
+pub use stage::{RunResult, TestNamespaces, remove_leftovers};
 
 /// The user's own playground, if no other one is named.
 const PLAYGROUND: &str = "liqo";
@@ -45,19 +45,25 @@ const MAX_OUTPUT_LEN: u64 = 16 << 20;
 const MAX_ERROR_OUTPUT_LEN: u64 = 64 << 10;
 
 /// The clusters from the command line, that of `--kubeconfig` first.
-pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cluster>> {
-    let accesses: Vec<Access> = if let Some(instance) = &others.playground {
+pub async fn clusters(
+    global: &GlobalFlags,
+    others: &OtherClusterFlags,
+) -> anyhow::Result<Vec<Cluster>> {
+    let accesses: Vec<ClusterAccess> = if let Some(instance) = &others.playground {
         let playground = Playground::open(instance)?;
         let all = playground.clusters()?;
         if all.is_empty() {
             bail!("there are no clusters: `cargo playground up` starts some");
         }
         all.iter()
-            .map(|cluster| Access::file(cluster.kubeconfig()))
+            .map(|cluster| ClusterAccess::from_file(cluster.kubeconfig()))
             .collect()
     } else {
-        let remotes = others.remote_kubeconfig.iter().map(Access::file);
-        let contexts = others.remote_context.iter().map(|context| Access {
+        let remotes = others
+            .remote_kubeconfig
+            .iter()
+            .map(ClusterAccess::from_file);
+        let contexts = others.remote_context.iter().map(|context| ClusterAccess {
             kubeconfig: global.kubeconfig.clone(),
             context: Some(context.clone()),
         });
@@ -79,8 +85,8 @@ pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cl
 /// If no other cluster is named, the other clusters of the first one's playground take part. If no
 /// cluster is named and there is no kubeconfig, all clusters of the playground take part.
 pub async fn clusters_and_playground(
-    global: &Global,
-    others: &Others,
+    global: &GlobalFlags,
+    others: &OtherClusterFlags,
 ) -> anyhow::Result<(Vec<Cluster>, Option<Playground>)> {
     let playground = Playground::open(others.playground.as_deref().unwrap_or(PLAYGROUND))?;
     // A user who may not read its files has no playground.
@@ -88,7 +94,7 @@ pub async fn clusters_and_playground(
     let kubeconfigs = || {
         machines
             .iter()
-            .map(|machine| Access::file(machine.kubeconfig()))
+            .map(|machine| ClusterAccess::from_file(machine.kubeconfig()))
     };
     let in_playground = |cluster: &Cluster| {
         machines
@@ -124,7 +130,7 @@ pub async fn choose_peer(
     command: &str,
 ) -> anyhow::Result<ForeignCluster> {
     if let Some(name) = name {
-        return unpeer::find(home, name).await;
+        return unpeer::peer_by_name(home, name).await;
     }
     let borrowed = virtual_nodes(home).await?;
     let api: Api<ForeignCluster> = Api::all(home.client.clone());
@@ -137,7 +143,7 @@ pub async fn choose_peer(
     if !others.is_empty() {
         let mut named = Vec::new();
         for other in others {
-            named.push(other.installed().await?.id);
+            named.push(other.require_installed().await?.id);
         }
         peers.retain(|foreign| named.contains(&foreign.spec.cluster_id));
     }
@@ -146,7 +152,7 @@ pub async fn choose_peer(
         Some(peer) if peers.is_empty() => Ok(peer),
         Some(_) => bail!(
             "there are several peers; {}: `{command} {}`",
-            output::there_are(&names),
+            output::existing_names(&names),
             names[0]
         ),
         None => {
@@ -189,7 +195,7 @@ pub async fn virtual_nodes(home: &Cluster) -> anyhow::Result<BTreeMap<String, St
 }
 
 /// The image of liqo-fabric in this cluster.
-pub async fn image(cluster: &Cluster) -> anyhow::Result<String> {
+pub async fn fabric_image(cluster: &Cluster) -> anyhow::Result<String> {
     let api: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let set = api
         .get_opt(FABRIC)
@@ -212,7 +218,7 @@ pub async fn image(cluster: &Cluster) -> anyhow::Result<String> {
 
 /// A node that takes part in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FabricNode {
+pub struct ProbeNode {
     pub name: String,
     pub address: IpAddr,
     /// The pod of `liqo-fabric` on it.
@@ -221,21 +227,21 @@ pub struct FabricNode {
 
 /// A node that should take part in the network and cannot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct ExcludedNode {
     pub node: String,
     pub why: String,
 }
 
 /// The nodes that should take part in the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FabricNodes {
+pub struct ProbeNodes {
     /// Those on which `liqo-fabric` is ready.
-    pub ready: Vec<FabricNode>,
-    pub left_out: Vec<LeftOut>,
+    pub ready: Vec<ProbeNode>,
+    pub left_out: Vec<ExcludedNode>,
 }
 
 /// The nodes that should take part in the network: gateways `first`, then by name.
-pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<FabricNodes> {
+pub async fn list_probe_nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<ProbeNodes> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
     let pods = pods
@@ -254,7 +260,7 @@ pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<Fabric
         .get_opt(MANAGER)
         .await
         .doing(format!("read the Deployment {MANAGER}"))?;
-    let mut found = sort(
+    let mut found = sort_probe_nodes(
         nodes,
         &pods,
         &manager.as_ref().map(avoided_nodes).unwrap_or_default(),
@@ -267,8 +273,12 @@ pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<Fabric
 
 /// Separates nodes that can take part from those that should, by the pods of `liqo-fabric`. Nodes
 /// that Liqo avoids need none.
-fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> FabricNodes {
-    let mut found = FabricNodes::default();
+fn sort_probe_nodes(
+    nodes: Vec<Node>,
+    pods: &[Pod],
+    avoided: &BTreeMap<String, String>,
+) -> ProbeNodes {
+    let mut found = ProbeNodes::default();
     for node in nodes {
         let name = node.name_any();
         let on_it: Vec<&Pod> = pods
@@ -291,7 +301,7 @@ fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> F
             .and_then(|own| own.address.parse().ok());
         let why = match (on_it.iter().find(|pod| readiness::pod(pod)), address) {
             (Some(pod), Some(address)) => {
-                found.ready.push(FabricNode {
+                found.ready.push(ProbeNode {
                     name,
                     address,
                     pod: pod.name_any(),
@@ -303,7 +313,7 @@ fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> F
             (None, _) if on_it.is_empty() => "liqo-fabric does not run on it",
             (None, _) => "liqo-fabric is not ready on it",
         };
-        found.left_out.push(LeftOut {
+        found.left_out.push(ExcludedNode {
             node: name,
             why: why.to_owned(),
         });
@@ -319,15 +329,15 @@ pub fn median(all: impl IntoIterator<Item = f64>) -> Option<f64> {
 
 /// A pod's output, complete or until an error.
 #[derive(Debug)]
-pub struct Answers {
-    pub reports: Vec<Report>,
+pub struct ProbeReports {
+    pub reports: Vec<QuestionReport>,
     /// The error if the output is not complete.
-    pub end: Result<(), Cut>,
+    pub end: Result<(), UnfinishedProbe>,
 }
 
 /// Reason why a pod did not finish.
 #[derive(Debug, thiserror::Error)]
-pub enum Cut {
+pub enum UnfinishedProbe {
     /// It took too long.
     #[error("pod {pod} had not reported everything after {seconds} s")]
     Late {
@@ -341,13 +351,13 @@ pub enum Cut {
 }
 
 /// Makes a pod ask, by `exec`, with a time limit.
-pub async fn ask(
+pub async fn run_probe(
     cluster: &Cluster,
     namespace: &str,
     pod: &str,
-    request: &Request,
+    request: &AskRequest,
     limit: Duration,
-) -> Answers {
+) -> ProbeReports {
     let mut reports = Vec::new();
     let asking = tokio::time::timeout(
         limit,
@@ -355,21 +365,21 @@ pub async fn ask(
     )
     .await;
     let end = match asking {
-        Ok(asked) => asked.map_err(Cut::Broken),
-        Err(_) => Err(Cut::Late {
+        Ok(asked) => asked.map_err(UnfinishedProbe::Broken),
+        Err(_) => Err(UnfinishedProbe::Late {
             pod: pod.to_owned(),
             seconds: limit.as_secs(),
         }),
     };
-    Answers { reports, end }
+    ProbeReports { reports, end }
 }
 
 async fn ask_into(
     cluster: &Cluster,
     namespace: &str,
     pod: &str,
-    request: &Request,
-    reports: &mut Vec<Report>,
+    request: &AskRequest,
+    reports: &mut Vec<QuestionReport>,
 ) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     // The pod's own program, at any path in the image.
@@ -412,7 +422,10 @@ async fn ask_into(
         },
     )?;
     if reports.len() == before && !error_output.is_empty() {
-        bail!("pod {pod}: {}", crate::output::plain(error_output.trim()));
+        bail!(
+            "pod {pod}: {}",
+            crate::output::strip_control_characters(error_output.trim())
+        );
     }
     Ok(())
 }
@@ -420,7 +433,7 @@ async fn ask_into(
 /// Reads reports, one on each line. They may come from another cluster, so their size is limited.
 async fn read_reports(
     output: impl AsyncRead + Unpin,
-    reports: &mut Vec<Report>,
+    reports: &mut Vec<QuestionReport>,
 ) -> anyhow::Result<()> {
     let mut lines = BufReader::new(output.take(MAX_OUTPUT_LEN)).lines();
     while let Some(line) = lines.next_line().await? {
@@ -437,7 +450,7 @@ async fn read_reports(
 
 #[cfg(test)]
 mod tests {
-    use liqo_network_probe::{Finding, Problem, ProblemKind};
+    use liqo_network_probe::{AnswerProblem, MeasuredAnswer, ProblemKind};
     use serde_json::{Value, json};
     use tokio::io::repeat;
 
@@ -479,7 +492,7 @@ mod tests {
             pod("starting", "False"),
             pod("down", "False"),
         ];
-        let found = sort(
+        let found = sort_probe_nodes(
             nodes,
             &pods,
             &BTreeMap::from([("type".to_owned(), "fake".to_owned())]),
@@ -508,10 +521,10 @@ mod tests {
         );
     }
 
-    fn report(question: usize) -> Report {
-        Report {
+    fn report(question: usize) -> QuestionReport {
+        QuestionReport {
             question,
-            outcome: Err(Problem {
+            outcome: Err(AnswerProblem {
                 kind: ProblemKind::NoAnswer,
                 text: "no answer".into(),
             }),
@@ -520,9 +533,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_said_before_it_broke_is_kept() {
-        let found = Report {
+        let found = QuestionReport {
             question: 1,
-            outcome: Ok(Finding::Passes {
+            outcome: Ok(MeasuredAnswer::Passes {
                 largest: 1420,
                 vanished: None,
             }),

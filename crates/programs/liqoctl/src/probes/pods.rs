@@ -11,9 +11,9 @@ use liqo_network_probe::PORT;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, Explained as _},
+    cluster::{Cluster, ExplainFailure as _},
     readiness,
-    wait::{Poll, until},
+    wait::{PollResult, until},
 };
 
 /// Label of every pod.
@@ -21,7 +21,7 @@ const APP: &str = "network-test";
 
 /// The task that a pod does by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ProbePodRole {
     Serve,
     /// Answers only callers that send this token first, because strangers can reach it.
     ServeWithToken(String),
@@ -30,7 +30,7 @@ pub enum Role {
 
 /// A pod to create.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ProbePod {
     pub name: String,
     /// Its node, real or virtual.
     pub node: String,
@@ -38,18 +38,18 @@ pub struct Wanted {
     pub is_virtual: bool,
     /// Whether it uses the network of its node.
     pub host_network: bool,
-    pub role: Role,
+    pub role: ProbePodRole,
     /// The group that Services select it by.
     pub group: String,
 }
 
 /// The pod object. It complies with Pod Security's level `restricted`, except that it may use the
 /// node's network.
-pub fn object(wanted: &Wanted, image: &str) -> Value {
+pub fn pod_object(wanted: &ProbePod, image: &str) -> Value {
     let arguments = match &wanted.role {
-        Role::Serve => json!(["probe", "serve"]),
-        Role::ServeWithToken(token) => json!(["probe", "serve", "--token", token]),
-        Role::Wait => json!(["probe", "wait"]),
+        ProbePodRole::Serve => json!(["probe", "serve"]),
+        ProbePodRole::ServeWithToken(token) => json!(["probe", "serve", "--token", token]),
+        ProbePodRole::Wait => json!(["probe", "wait"]),
     };
     // On a virtual node the name is that node's, and only the address tells on which machine the
     // pod runs.
@@ -92,7 +92,7 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
         spec["hostNetwork"] = json!(true);
         spec["dnsPolicy"] = json!("ClusterFirstWithHostNet");
     }
-    if wanted.role != Role::Wait {
+    if wanted.role != ProbePodRole::Wait {
         spec["containers"][0]["ports"] = ports;
         spec["containers"][0]["readinessProbe"] =
             json!({ "tcpSocket": { "port": PORT }, "periodSeconds": 1 });
@@ -103,14 +103,14 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
     })
 }
 
-pub async fn make(
+pub async fn create_pod(
     cluster: &Cluster,
     namespace: &str,
-    wanted: &Wanted,
+    wanted: &ProbePod,
     image: &str,
 ) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let pod = serde_json::from_value(object(wanted, image))?;
+    let pod = serde_json::from_value(pod_object(wanted, image))?;
     api.create(&PostParams::default(), &pod)
         .await
         .map(drop)
@@ -118,7 +118,7 @@ pub async fn make(
 }
 
 /// Waits until all pods of a namespace are ready, and returns them.
-pub async fn ready(
+pub async fn wait_for_pods(
     cluster: &Cluster,
     namespace: &str,
     timeout: Duration,
@@ -143,18 +143,18 @@ pub async fn ready(
                 let why = if readiness::pod(pod) {
                     also(pod)
                 } else {
-                    Some(why(pod))
+                    Some(reason_not_ready(pod))
                 };
                 why.map(|why| format!("{}: {why}", pod.name_any()))
             });
-            Ok(missing.map_or_else(|| Poll::Done(pods), Poll::NotYet))
+            Ok(missing.map_or_else(|| PollResult::Done(pods), PollResult::NotYet))
         },
     )
     .await
 }
 
 /// Its addresses, as its cluster knows them, one of each family that it has.
-pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
+pub fn addresses_of_pod(pod: &Pod) -> Vec<IpAddr> {
     let all = pod
         .status
         .iter()
@@ -163,7 +163,7 @@ pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
 }
 
 /// Reason why a pod is not ready.
-fn why(pod: &Pod) -> String {
+fn reason_not_ready(pod: &Pod) -> String {
     let Some(status) = &pod.status else {
         return "it has no status".to_owned();
     };
@@ -206,13 +206,13 @@ fn why(pod: &Pod) -> String {
 mod tests {
     use super::*;
 
-    fn wanted(is_virtual: bool, host_network: bool) -> Wanted {
+    fn wanted(is_virtual: bool, host_network: bool) -> ProbePod {
         let role = if host_network {
-            Role::Wait
+            ProbePodRole::Wait
         } else {
-            Role::Serve
+            ProbePodRole::Serve
         };
-        Wanted {
+        ProbePod {
             name: "p".into(),
             node: "n".into(),
             is_virtual,
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_pod_asks_for_no_rights_and_for_the_nodes_network_only_where_it_is_to() {
-        let pod = object(&wanted(true, false), "i");
+        let pod = pod_object(&wanted(true, false), "i");
         assert!(serde_json::from_value::<Pod>(pod.clone()).is_ok());
         assert_eq!(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"], "n");
         assert_eq!(
@@ -235,7 +235,7 @@ mod tests {
             pod["spec"]["containers"][0]["securityContext"]["capabilities"],
             json!({ "drop": ["ALL"] })
         );
-        let on_node = object(&wanted(false, true), "i");
+        let on_node = pod_object(&wanted(false, true), "i");
         assert_eq!(
             (
                 &on_node["spec"]["nodeName"],
@@ -247,9 +247,9 @@ mod tests {
             on_node["spec"]["containers"][0]["args"],
             json!(["probe", "wait"])
         );
-        let guarded = object(
-            &Wanted {
-                role: Role::ServeWithToken("t".into()),
+        let guarded = pod_object(
+            &ProbePod {
+                role: ProbePodRole::ServeWithToken("t".into()),
                 ..wanted(false, true)
             },
             "i",
@@ -273,11 +273,14 @@ mod tests {
             { "type": "Ready", "status": "False" },
             { "type": "liqo.io/Offloaded", "status": "False", "reason": "OfferExceeded", "message": "there is no cpu left" },
         ] }));
-        assert_eq!(why(&refused), "OfferExceeded: there is no cpu left");
+        assert_eq!(
+            reason_not_ready(&refused),
+            "OfferExceeded: there is no cpu left"
+        );
         let pulling = pod(
             json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "waiting": { "reason": "ErrImagePull", "message": "no such image" } } }] }),
         );
-        assert_eq!(why(&pulling), "ErrImagePull: no such image");
+        assert_eq!(reason_not_ready(&pulling), "ErrImagePull: no such image");
     }
 }

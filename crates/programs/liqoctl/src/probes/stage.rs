@@ -17,11 +17,11 @@ use serde_json::json;
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     interrupts::Interrupts,
-    offload::{self, Offloaded},
-    progress::Progress,
-    wait::{Poll, until},
+    offload::{self, OffloadResult},
+    progress::StepProgress,
+    wait::{PollResult, until},
 };
 
 /// Label on the objects of a run: the latest end of the run, in seconds since 1970.
@@ -35,7 +35,7 @@ const REMOVING: &str = "Removing what was created";
 const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The namespaces of one run.
-pub struct Stage {
+pub struct TestNamespaces {
     /// A random text that is different for each run.
     pub suffix: String,
     over_at: i64,
@@ -48,13 +48,13 @@ pub struct Stage {
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Played<T> {
+pub struct RunResult<T> {
     pub found: T,
     /// Namespaces that could not be removed, with reasons.
     pub left: Vec<String>,
 }
 
-impl Stage {
+impl TestNamespaces {
     /// Creates nothing yet. `limit` is the time limit of the run.
     pub fn new(limit: Duration, keep: bool) -> Self {
         let mut random = rand::rng();
@@ -82,12 +82,12 @@ impl Stage {
     /// Runs `work` until it is done, the time limit is over, or the user interrupts it. Then
     /// removes everything that was created, whatever the outcome. The result lists what could not
     /// be removed.
-    pub async fn play<T>(
+    pub async fn run_and_clean_up<T>(
         &self,
         limit: Duration,
-        progress: &Progress,
+        progress: &StepProgress,
         work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<Played<T>> {
+    ) -> anyhow::Result<RunResult<T>> {
         let mut interrupts = Interrupts::listen()?;
         let outcome = tokio::select! {
             done = tokio::time::timeout(limit, work) => {
@@ -97,19 +97,19 @@ impl Stage {
         };
         if self.keep {
             for (cluster, namespace) in self.created.lock().iter() {
-                progress.line(&format!(
+                progress.print_line(&format!(
                     "Namespace {namespace} of {} is kept.",
                     cluster.context
                 ));
             }
-            return Ok(Played {
+            return Ok(RunResult {
                 found: outcome?,
                 left: Vec::new(),
             });
         }
         let left = self.remove(progress, CLEANUP_TIMEOUT / 2).await;
         match outcome {
-            Ok(found) => Ok(Played { found, left }),
+            Ok(found) => Ok(RunResult { found, left }),
             Err(error) if left.is_empty() => Err(error),
             Err(error) => Err(anyhow!("{error:#}; besides, {}", left.join("; "))),
         }
@@ -117,7 +117,7 @@ impl Stage {
 
     /// Creates a namespace with this prefix. Pods in a privileged one may use the network of their
     /// node.
-    pub async fn namespace(
+    pub async fn create_namespace(
         &self,
         cluster: &Cluster,
         name: &str,
@@ -155,23 +155,23 @@ impl Stage {
         name: &str,
         selector: Option<NodeSelector>,
         timeout: Duration,
-        progress: &Progress,
-    ) -> anyhow::Result<Offloaded> {
-        let namespace = self.namespace(home, name, false).await?;
-        let clusters = selector.map(offload::Clusters::Matching);
+        progress: &StepProgress,
+    ) -> anyhow::Result<OffloadResult> {
+        let namespace = self.create_namespace(home, name, false).await?;
+        let clusters = selector.map(offload::SelectedClusters::Matching);
         let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
-        let options = offload::Options {
+        let options = offload::OffloadOptions {
             strategy,
             clusters,
             timeout,
-            ..offload::Options::default()
+            ..offload::OffloadOptions::default()
         };
         let offloaded = offload::offload(home, &namespace, &options, progress).await;
         offloaded.context("cannot offload the namespace of the run, so none of its pods can run in other clusters")
     }
 
     /// Removes everything, with a time limit for each; returns texts for what is left.
-    async fn remove(&self, progress: &Progress, timeout: Duration) -> Vec<String> {
+    async fn remove(&self, progress: &StepProgress, timeout: Duration) -> Vec<String> {
         let creating = std::mem::take(&mut *self.creating.lock());
         // Drops requests that take longer; the next run removes their results.
         let _ = tokio::time::timeout(CREATE_TIMEOUT, creating.join_all()).await;
@@ -179,7 +179,7 @@ impl Stage {
         if created.is_empty() {
             return Vec::new();
         }
-        progress.started(REMOVING);
+        progress.start_step(REMOVING);
         let words = |cluster: &Cluster, namespace: &str| {
             format!("namespace {namespace} of {}", cluster.context)
         };
@@ -202,7 +202,7 @@ impl Stage {
         show(None);
         let show = &show;
         let removing = created.iter().map(|(cluster, namespace)| async move {
-            let removed = gone(cluster, namespace, timeout).await;
+            let removed = remove_namespace(cluster, namespace, timeout).await;
             show(Some(words(cluster, namespace)));
             removed
                 .err()
@@ -210,16 +210,20 @@ impl Stage {
         });
         let left: Vec<String> = join_all(removing).await.into_iter().flatten().collect();
         if left.is_empty() {
-            progress.finished(REMOVING);
+            progress.finish_step(REMOVING);
         } else {
-            progress.failed(REMOVING);
+            progress.fail_step(REMOVING);
         }
         left
     }
 }
 
 /// Deletes a namespace, with retries, and waits until it is gone.
-async fn gone(cluster: &Cluster, namespace: &str, timeout: Duration) -> anyhow::Result<()> {
+async fn remove_namespace(
+    cluster: &Cluster,
+    namespace: &str,
+    timeout: Duration,
+) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     until(
         "it is gone",
@@ -231,20 +235,20 @@ async fn gone(cluster: &Cluster, namespace: &str, timeout: Duration) -> anyhow::
                 .await
                 .doing(format!("read namespace {namespace}"))?
             {
-                None => return Ok(Poll::Done(())),
+                None => return Ok(PollResult::Done(())),
                 Some(left) if left.metadata.deletion_timestamp.is_none() => {
-                    delete(cluster, namespace).await?;
+                    delete_namespace(cluster, namespace).await?;
                 }
                 Some(_) => {}
             }
-            Ok(Poll::NotYet(format!("namespace {namespace}")))
+            Ok(PollResult::NotYet(format!("namespace {namespace}")))
         },
     )
     .await
 }
 
 /// Removes what killed runs left: as much as possible, and an error if something is left.
-pub async fn sweep(clusters: &[Cluster]) -> anyhow::Result<()> {
+pub async fn remove_leftovers(clusters: &[Cluster]) -> anyhow::Result<()> {
     let now = Timestamp::now().as_second();
     let mut failures = Vec::new();
     for cluster in clusters {
@@ -262,7 +266,7 @@ pub async fn sweep(clusters: &[Cluster]) -> anyhow::Result<()> {
                 .and_then(|text| text.parse::<i64>().ok());
             if over_at.is_some_and(|over_at| over_at <= now) {
                 failures.extend(
-                    delete(cluster, &left.name_any())
+                    delete_namespace(cluster, &left.name_any())
                         .await
                         .err()
                         .map(|error| format!("{error:#}")),
@@ -278,7 +282,7 @@ pub async fn sweep(clusters: &[Cluster]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn delete(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+async fn delete_namespace(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
     match api.delete(namespace, &DeleteParams::background()).await {
         Err(error) if is_absent(&error) => Ok(()),
@@ -297,7 +301,7 @@ mod tests {
     use kube::{Client, client::Body};
 
     use super::*;
-    use crate::cluster::Access;
+    use crate::cluster::ClusterAccess;
 
     /// An API server that only knows namespaces. Creating one takes a while; some cannot be
     /// deleted, and for each the first deletion fails.
@@ -348,7 +352,7 @@ mod tests {
         (
             Cluster {
                 client,
-                access: Access::default(),
+                access: ClusterAccess::default(),
                 context: "rome".into(),
                 server: "https://rome".into(),
             },
@@ -359,11 +363,17 @@ mod tests {
     #[tokio::test]
     async fn everything_is_removed_though_a_request_fails_and_what_stays_is_named() {
         let (cluster, there) = server("first");
-        let stage = Stage::new(Duration::from_secs(1), false);
-        let first = stage.namespace(&cluster, "first", false).await.unwrap();
-        stage.namespace(&cluster, "second", false).await.unwrap();
+        let stage = TestNamespaces::new(Duration::from_secs(1), false);
+        let first = stage
+            .create_namespace(&cluster, "first", false)
+            .await
+            .unwrap();
+        stage
+            .create_namespace(&cluster, "second", false)
+            .await
+            .unwrap();
         let left = stage
-            .remove(&Progress::silent(), Duration::from_secs(1))
+            .remove(&StepProgress::silent(), Duration::from_secs(1))
             .await;
         assert_eq!(*there.lock(), BTreeSet::from([first.clone()]));
         assert_eq!(left.len(), 1);
@@ -378,12 +388,12 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_that_was_just_being_made_is_removed_too() {
         let (cluster, there) = server("none");
-        let stage = Stage::new(Duration::from_mins(1), false);
+        let stage = TestNamespaces::new(Duration::from_mins(1), false);
         let played = stage
-            .play(
+            .run_and_clean_up(
                 Duration::from_millis(50),
-                &Progress::silent(),
-                stage.namespace(&cluster, "late", false),
+                &StepProgress::silent(),
+                stage.create_namespace(&cluster, "late", false),
             )
             .await;
         let error = played.unwrap_err().to_string();

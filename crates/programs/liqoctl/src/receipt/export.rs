@@ -5,20 +5,20 @@ use liqo_api::{ClusterId, Money, ReceiptLine, ReceiptPhase, ReceiptPool};
 use liqo_quantity::{AmountSeconds, priced_unit};
 use serde::Serialize;
 
-use super::Found;
-use crate::parties::Role;
+use super::ListedReceipt;
+use crate::parties::ContractRole;
 
 /// One line of an invoice. That of a summary has neither pool nor resource, and the cost of
 /// everything in its currency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct InvoiceLine {
     pub receipt: String,
     pub contract: String,
     pub provider: ClusterId,
     pub consumer: ClusterId,
     pub peer: String,
-    pub role: Role,
+    pub role: ContractRole,
     pub period_start: String,
     pub period_seconds: u32,
     pub state: ReceiptPhase,
@@ -34,20 +34,20 @@ pub struct Line {
 }
 
 /// The lines of all receipts that are valid.
-pub fn lines(found: &[Found]) -> Vec<Line> {
+pub fn invoice_lines(found: &[ListedReceipt]) -> Vec<InvoiceLine> {
     found
         .iter()
         .filter(|one| one.fault.is_none())
-        .flat_map(of)
+        .flat_map(lines_of_receipt)
         .collect()
 }
 
-fn of(one: &Found) -> Vec<Line> {
+fn lines_of_receipt(one: &ListedReceipt) -> Vec<InvoiceLine> {
     let statement = &one.receipt.spec.statement;
     let line = |(pool, version): (&str, u32),
                 resource: &str,
                 line: &ReceiptLine,
-                currency: Option<&String>| Line {
+                currency: Option<&String>| InvoiceLine {
         receipt: one.name.clone(),
         contract: statement.contract.clone(),
         provider: statement.provider.clone(),
@@ -84,7 +84,7 @@ fn of(one: &Found) -> Vec<Line> {
         };
         return statement.totals.iter().map(of_currency).collect();
     }
-    let of_pool = |pool: &ReceiptPool| -> Vec<Line> {
+    let of_pool = |pool: &ReceiptPool| -> Vec<InvoiceLine> {
         let of = |(name, used): (&String, &ReceiptLine)| {
             line(
                 (&pool.pool, pool.version),
@@ -99,7 +99,7 @@ fn of(one: &Found) -> Vec<Line> {
 }
 
 /// The lines as comma-separated values (RFC 4180), with a header.
-pub fn csv(lines: &[Line]) -> String {
+pub fn to_csv(lines: &[InvoiceLine]) -> String {
     let header = "receipt,contract,provider,consumer,peer,role,periodStart,periodSeconds,state,pool,version,resource,amountSeconds,unit,rate,cost,currency";
     let optional = |money: Option<Money>| money.map(|money| money.to_string()).unwrap_or_default();
     let rows = lines.iter().map(|line| {
@@ -150,11 +150,11 @@ mod tests {
     use super::*;
     use crate::receipt::tests::signed;
 
-    fn found(receipt: liqo_api::Receipt) -> Found {
+    fn found(receipt: liqo_api::Receipt) -> ListedReceipt {
         let (peer, name, phase) = ("rome".to_owned(), "r".to_owned(), ReceiptPhase::Signed);
-        Found {
+        ListedReceipt {
             peer,
-            role: Role::Provider,
+            role: ContractRole::Provider,
             is_kept: false,
             name,
             phase,
@@ -167,9 +167,9 @@ mod tests {
     fn each_resource_has_a_line() {
         let (_, _, receipt) = signed();
         let one = found(receipt);
-        let lines = lines(&[one]);
+        let lines = invoice_lines(&[one]);
         assert_eq!(lines.len(), 2);
-        let text = csv(&lines);
+        let text = to_csv(&lines);
         let rows: Vec<&str> = text.split("\r\n").collect();
         assert_eq!(rows.len(), 3);
         assert!(
@@ -189,7 +189,7 @@ mod tests {
             .totals
             .insert("credits".into(), "3".parse().unwrap());
         let one = found(receipt);
-        let text = csv(&lines(&[one]));
+        let text = to_csv(&invoice_lines(&[one]));
         let rows: Vec<&str> = text.split("\r\n").collect();
         assert!(
             rows.len() == 3

@@ -14,19 +14,19 @@ use liqo_metering::{Seconds, period::GRACE};
 use serde::Serialize;
 
 use crate::cluster::Cluster;
-use crate::parties::{self, OfPeer, Role};
+use crate::parties::{self, ContractRole, PeerObject};
 
-pub use export::{csv, lines};
-pub use text::{hours, show, table};
-pub use verify::{Verdict, verdict_text, verify};
+pub use export::{invoice_lines, to_csv};
+pub use text::{amount_in_hours, render_receipt, render_receipts};
+pub use verify::{ReceiptVerdict, verdict_text, verify_receipt_files};
 
 /// One receipt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Found {
+pub struct ListedReceipt {
     /// Name of the peer's `ForeignCluster`; where there is none, the name that it had, or its ID.
     pub peer: String,
-    pub role: Role,
+    pub role: ContractRole,
     /// Whether the peering has ended.
     pub is_kept: bool,
     /// The name that the receipt had in the peering.
@@ -40,13 +40,16 @@ pub struct Found {
 }
 
 /// All receipts of this cluster (its ID), or those with one peer, the oldest first.
-pub async fn list(
+pub async fn list_receipts(
     cluster: &Cluster,
     own: &ClusterId,
     of: Option<&ForeignCluster>,
-) -> anyhow::Result<Vec<Found>> {
-    let all = parties::list(cluster, of, "receipts").await?;
-    let mut found: Vec<Found> = all.into_iter().map(|receipt| found(own, receipt)).collect();
+) -> anyhow::Result<Vec<ListedReceipt>> {
+    let all = parties::list_objects_of_peers(cluster, of, "receipts").await?;
+    let mut found: Vec<ListedReceipt> = all
+        .into_iter()
+        .map(|receipt| listed_receipt(own, receipt))
+        .collect();
     found.sort_by(|one, other| order(one).cmp(&order(other)));
     Ok(found)
 }
@@ -56,7 +59,7 @@ pub fn answer_delay(config: &ClusterConfig) -> Seconds {
     GRACE + Seconds::from(config.spec.metering.clock_tolerance_seconds)
 }
 
-fn order(one: &Found) -> (&str, Role, i64, &str) {
+fn order(one: &ListedReceipt) -> (&str, ContractRole, i64, &str) {
     (
         &one.peer,
         one.role,
@@ -65,32 +68,32 @@ fn order(one: &Found) -> (&str, Role, i64, &str) {
     )
 }
 
-fn found(
+fn listed_receipt(
     own: &ClusterId,
-    OfPeer {
+    PeerObject {
         id,
         peer,
         role,
         is_kept,
         name,
         object: receipt,
-    }: OfPeer<Receipt>,
-) -> Found {
+    }: PeerObject<Receipt>,
+) -> ListedReceipt {
     let own = own.clone();
     let parties = match role {
-        Role::Provider => ReceiptParties {
+        ContractRole::Provider => ReceiptParties {
             provider: own,
             consumer: id,
         },
-        Role::Consumer => ReceiptParties {
+        ContractRole::Consumer => ReceiptParties {
             provider: id,
             consumer: own,
         },
     };
-    let fault = SignedReceipt::between(&parties, Claimed::new(&receipt))
+    let fault = SignedReceipt::between_parties(&parties, Claimed::new(&receipt))
         .err()
         .map(|error| error.to_string());
-    Found {
+    ListedReceipt {
         peer,
         role,
         is_kept,
@@ -102,7 +105,7 @@ fn found(
 }
 
 /// The receipt with this name. If this cluster is both sides of a contract, the provider's.
-pub fn choose(found: Vec<Found>, name: &str) -> anyhow::Result<Found> {
+pub fn choose_receipt(found: Vec<ListedReceipt>, name: &str) -> anyhow::Result<ListedReceipt> {
     match found.into_iter().find(|one| one.name == name) {
         Some(one) => Ok(one),
         None => bail!("there is no receipt {name}: `liqoctl receipt list` shows all"),
@@ -112,8 +115,8 @@ pub fn choose(found: Vec<Found>, name: &str) -> anyhow::Result<Found> {
 #[cfg(test)]
 pub(crate) mod tests {
     use liqo_api::{PriceList, ReceiptSpec, ReceiptStatus};
-    use liqo_metering::receipt::{Contract, Version};
-    use liqo_metering::{Period, Usage};
+    use liqo_metering::receipt::{ContractVersion, ReceiptContract};
+    use liqo_metering::{Period, UsageEntries};
     use liqo_signing::ClusterIdentity;
 
     use super::*;
@@ -128,21 +131,21 @@ pub(crate) mod tests {
             currency: "EUR".into(),
             rates: [("cpu", "0.04".parse().unwrap())].into_iter().collect(),
         };
-        let version = Version {
+        let version = ContractVersion {
             version: 1,
             digest: "d".repeat(64),
             from: 0,
             prices: [("gold".to_owned(), prices)].into(),
         };
         let id = "0123456789abcdef0123456789abcdef".to_owned();
-        let contract = Contract {
+        let contract = ReceiptContract {
             id,
             provider: provider.id().clone(),
             consumer: consumer.id().clone(),
             versions: vec![version],
             end: None,
         };
-        let usage = Usage::read("u gold 1767225600 1767229200 cpu=2,pods=1\n").unwrap();
+        let usage = UsageEntries::parse("u gold 1767225600 1767229200 cpu=2,pods=1\n").unwrap();
         let statement = contract
             .receipt(Period::at(1_767_225_600, 3600), &usage)
             .unwrap();
@@ -166,12 +169,12 @@ pub(crate) mod tests {
         (provider, consumer, receipt)
     }
 
-    fn found_at(namespace: &str, own: &ClusterId, receipt: Receipt) -> Found {
-        let (id, role) = parties::role_of(namespace).unwrap();
+    fn found_at(namespace: &str, own: &ClusterId, receipt: Receipt) -> ListedReceipt {
+        let (id, role) = parties::peer_and_role(namespace).unwrap();
         let name = receipt.metadata.name.clone().unwrap();
-        found(
+        listed_receipt(
             own,
-            OfPeer {
+            PeerObject {
                 id,
                 peer: "rome".to_owned(),
                 role,
@@ -221,10 +224,12 @@ pub(crate) mod tests {
         for one in [foreign, changed] {
             assert!(
                 one.phase == ReceiptPhase::Pending
-                    && table(std::slice::from_ref(&one), GRACE).contains("Invalid"),
+                    && render_receipts(std::slice::from_ref(&one), GRACE).contains("Invalid"),
                 "{one:?}"
             );
-            assert!(show(&one).contains("is not valid") && lines(&[one]).is_empty());
+            assert!(
+                render_receipt(&one).contains("is not valid") && invoice_lines(&[one]).is_empty()
+            );
         }
     }
 
@@ -238,11 +243,11 @@ pub(crate) mod tests {
         );
         assert_eq!(
             (one.peer.as_str(), one.role, one.phase),
-            ("rome", Role::Provider, ReceiptPhase::Signed)
+            ("rome", ContractRole::Provider, ReceiptPhase::Signed)
         );
-        assert!(choose(vec![one.clone()], "receipt-01234567-202601010000").is_ok());
+        assert!(choose_receipt(vec![one.clone()], "receipt-01234567-202601010000").is_ok());
         assert!(
-            choose(vec![one], "other")
+            choose_receipt(vec![one], "other")
                 .unwrap_err()
                 .to_string()
                 .contains("receipt list")

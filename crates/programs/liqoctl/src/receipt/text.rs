@@ -2,15 +2,15 @@
 
 use liqo_api::{ReceiptPhase, ReceiptStatement, ReceiptStatus};
 use liqo_metering::Seconds;
-use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost, priced_unit};
+use liqo_quantity::{AmountSeconds, Money, PricedUnit, cost_of_use, priced_unit};
 
-use super::Found;
-use crate::output::{self, plain};
+use super::ListedReceipt;
+use crate::output::{self, strip_control_characters};
 
 /// An amount times seconds, in hours of the unit that prices are for: `2 core-hours`.
-pub fn hours(resource: &str, used: AmountSeconds) -> String {
+pub fn amount_in_hours(resource: &str, used: AmountSeconds) -> String {
     let unit = priced_unit(resource);
-    let hours = rounded(cost(Money::from_nanos(1_000_000_000), unit, used));
+    let hours = rounded(cost_of_use(Money::from_nanos(1_000_000_000), unit, used));
     match unit {
         PricedUnit::Piece => format!("{hours} hours"),
         unit => format!("{hours} {unit}-hours"),
@@ -34,7 +34,7 @@ fn totals(statement: &ReceiptStatement) -> String {
     let all: Vec<String> = statement
         .totals
         .iter()
-        .map(|(currency, total)| format!("{total} {}", plain(currency)))
+        .map(|(currency, total)| format!("{total} {}", strip_control_characters(currency)))
         .collect();
     if all.is_empty() {
         "-".to_owned()
@@ -45,7 +45,7 @@ fn totals(statement: &ReceiptStatement) -> String {
 
 /// The table of `receipt list`. `answer_delay`: how long after a period this cluster has the
 /// receipt as a consumer.
-pub fn table(found: &[Found], answer_delay: Seconds) -> String {
+pub fn render_receipts(found: &[ListedReceipt], answer_delay: Seconds) -> String {
     if found.is_empty() {
         let minutes = answer_delay.unsigned_abs().div_ceil(60);
         return format!(
@@ -57,22 +57,22 @@ pub fn table(found: &[Found], answer_delay: Seconds) -> String {
     let rows = found.iter().map(|one| {
         let statement = &one.receipt.spec.statement;
         vec![
-            plain(&one.peer),
+            strip_control_characters(&one.peer),
             one.role.to_string(),
             period(statement),
             statement.pods.to_string(),
             totals(statement),
-            state(one),
+            state_in_words(one),
             one.name.clone(),
         ]
     });
-    output::table(
+    output::format_table(
         &["PEER", "ROLE", "PERIOD", "PODS", "TOTAL", "STATE", "NAME"],
         rows,
     )
 }
 
-fn state(one: &Found) -> String {
+fn state_in_words(one: &ListedReceipt) -> String {
     if one.fault.is_some() {
         "Invalid".to_owned()
     } else {
@@ -81,13 +81,13 @@ fn state(one: &Found) -> String {
 }
 
 /// One receipt in words.
-pub fn show(one: &Found) -> String {
+pub fn render_receipt(one: &ListedReceipt) -> String {
     let statement = &one.receipt.spec.statement;
     let mut lines = vec![
         format!(
             "Receipt {} of contract {}",
             one.name,
-            plain(&statement.contract)
+            strip_control_characters(&statement.contract)
         ),
         format!("  provider  {}", statement.provider),
         format!("  consumer  {}", statement.consumer),
@@ -101,13 +101,13 @@ pub fn show(one: &Found) -> String {
     for pool in &statement.pools {
         lines.push(format!(
             "  pool {}, version {} of the contract",
-            plain(&pool.pool),
+            strip_control_characters(&pool.pool),
             pool.version
         ));
         for (name, line) in &pool.resources {
             let price = match (line.rate, line.cost, &pool.currency) {
                 (Some(rate), Some(cost), Some(currency)) => {
-                    let currency = plain(currency);
+                    let currency = strip_control_characters(currency);
                     format!(
                         " at {rate} {currency} a {} and hour: {cost} {currency}",
                         priced_unit(name)
@@ -117,8 +117,8 @@ pub fn show(one: &Found) -> String {
             };
             lines.push(format!(
                 "    {}: {}{price}",
-                plain(name),
-                hours(name, line.amount_seconds)
+                strip_control_characters(name),
+                amount_in_hours(name, line.amount_seconds)
             ));
         }
     }
@@ -129,23 +129,26 @@ pub fn show(one: &Found) -> String {
     lines.push(format!(
         "  entries   {}, SHA-256 {}",
         statement.entries,
-        plain(&statement.digest)
+        strip_control_characters(&statement.digest)
     ));
     if one.is_kept {
         lines.push("  The peering has ended.".to_owned());
     }
     lines.push(match &one.fault {
-        Some(fault) => format!("  This receipt is not valid: {}.", plain(fault)),
+        Some(fault) => format!(
+            "  This receipt is not valid: {}.",
+            strip_control_characters(fault)
+        ),
         None if one.is_kept && one.phase == ReceiptPhase::Pending => {
             "  The provider signed it; the consumer never did.".to_owned()
         }
-        None => answer(one.phase, one.receipt.status.as_ref()),
+        None => answer_in_words(one.phase, one.receipt.status.as_ref()),
     });
     lines.join("\n")
 }
 
-fn answer(phase: ReceiptPhase, status: Option<&ReceiptStatus>) -> String {
-    let message = plain(
+fn answer_in_words(phase: ReceiptPhase, status: Option<&ReceiptStatus>) -> String {
+    let message = strip_control_characters(
         status
             .and_then(|status| status.message.as_deref())
             .unwrap_or_default(),
@@ -166,8 +169,8 @@ fn answer(phase: ReceiptPhase, status: Option<&ReceiptStatus>) -> String {
         );
         lines.push(format!(
             "    {}: {counts}: {}",
-            plain(&pod.uid),
-            plain(&pod.message)
+            strip_control_characters(&pod.uid),
+            strip_control_characters(&pod.message)
         ));
     }
     if let Some(dispute) = dispute {
@@ -186,16 +189,16 @@ mod tests {
     use liqo_api::{Dispute, DisputedPod};
 
     use super::*;
-    use crate::parties::Role;
+    use crate::parties::ContractRole;
     use crate::receipt::{answer_delay, tests::signed};
 
-    fn found() -> Found {
+    fn found() -> ListedReceipt {
         let (_, _, receipt) = signed();
         let name = receipt.metadata.name.clone().unwrap();
         let phase = ReceiptPhase::Signed;
-        Found {
+        ListedReceipt {
             peer: "rome".into(),
-            role: Role::Provider,
+            role: ContractRole::Provider,
             is_kept: false,
             name,
             phase,
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_receipt_reads_as_an_invoice() {
-        let text = show(&found());
+        let text = render_receipt(&found());
         for part in [
             "pool gold, version 1",
             "cpu: 2 core-hours at 0.04 EUR a core and hour: 0.08 EUR",
@@ -216,7 +219,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        let table = table(&[found()], 0);
+        let table = render_receipts(&[found()], 0);
         assert!(
             table.contains("2026-01-01T00:00:00Z")
                 && table.contains("0.08 EUR")
@@ -229,14 +232,18 @@ mod tests {
     fn a_consumer_without_a_receipt_reads_when_the_first_one_comes() {
         let mut config =
             liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
-        assert!(table(&[], answer_delay(&config)).contains("at the consumer 6 minutes later"));
+        assert!(
+            render_receipts(&[], answer_delay(&config)).contains("at the consumer 6 minutes later")
+        );
         config.spec.metering.clock_tolerance_seconds = 30;
-        assert!(table(&[], answer_delay(&config)).contains("at the consumer 2 minutes later"));
+        assert!(
+            render_receipts(&[], answer_delay(&config)).contains("at the consumer 2 minutes later")
+        );
     }
 
     #[test]
     fn a_dispute_names_the_pods() {
-        let mut one = Found {
+        let mut one = ListedReceipt {
             phase: ReceiptPhase::Disputed,
             ..found()
         };
@@ -255,7 +262,7 @@ mod tests {
             }),
             ..ReceiptStatus::default()
         });
-        let text = show(&one);
+        let text = render_receipt(&one);
         assert!(
             text.contains("u: provider 9 s, consumer 8 s: too long")
                 && text.contains("and 2 more pods"),
@@ -265,11 +272,17 @@ mod tests {
 
     #[test]
     fn amounts_are_rounded_to_be_read() {
-        assert_eq!(hours("cpu", "1".parse().unwrap()), "0.000 core-hours");
         assert_eq!(
-            hours("memory", "3865470566400".parse().unwrap()),
+            amount_in_hours("cpu", "1".parse().unwrap()),
+            "0.000 core-hours"
+        );
+        assert_eq!(
+            amount_in_hours("memory", "3865470566400".parse().unwrap()),
             "1 GiB-hours"
         );
-        assert_eq!(hours("pods", "1800".parse().unwrap()), "0.5 hours");
+        assert_eq!(
+            amount_in_hours("pods", "1800".parse().unwrap()),
+            "0.5 hours"
+        );
     }
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use liqo_api::{Receipt, ReceiptPhase};
 use liqo_market::receipt::document::SignedReceipt;
-use liqo_metering::receipt::contradiction;
+use liqo_metering::receipt::statement_contradiction;
 use serde::Serialize;
 
 /// The result of the checks of one receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Verdict {
+pub struct ReceiptVerdict {
     pub file: String,
     pub name: String,
     /// Whether both clusters signed.
@@ -21,33 +21,33 @@ pub struct Verdict {
 
 /// Checks the receipts in files, as `kubectl get receipt -o yaml` or `-o json` writes them. With
 /// several files, also that they contain the same signed bytes.
-pub fn verify(files: &[PathBuf]) -> anyhow::Result<Vec<Verdict>> {
+pub fn verify_receipt_files(files: &[PathBuf]) -> anyhow::Result<Vec<ReceiptVerdict>> {
     let mut all = Vec::new();
     for file in files {
-        all.push((file, read(file)?));
+        all.push((file, read_receipt_file(file)?));
     }
     let first = all
         .first()
         .map(|(_, receipt)| receipt.spec.document.clone());
     Ok(all
         .iter()
-        .map(|(file, receipt)| judge(file, receipt, first.as_deref()))
+        .map(|(file, receipt)| verify_receipt(file, receipt, first.as_deref()))
         .collect())
 }
 
-fn read(file: &Path) -> anyhow::Result<Receipt> {
+fn read_receipt_file(file: &Path) -> anyhow::Result<Receipt> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     // JSON is YAML, too.
     serde_saphyr::from_str(&text).with_context(|| format!("{} contains no Receipt", file.display()))
 }
 
-fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
+fn verify_receipt(file: &Path, receipt: &Receipt, first: Option<&str>) -> ReceiptVerdict {
     let name = receipt.metadata.name.clone().unwrap_or_default();
-    let mut verdict = Verdict {
+    let mut verdict = ReceiptVerdict {
         file: file.display().to_string(),
         name,
-        ..Verdict::default()
+        ..ReceiptVerdict::default()
     };
     let signed = match SignedReceipt::read(&receipt.spec.document) {
         Ok(signed) => signed,
@@ -61,7 +61,9 @@ fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
             .faults
             .push("spec.statement differs from what the provider signed".to_owned());
     }
-    verdict.faults.extend(contradiction(&signed.statement));
+    verdict
+        .faults
+        .extend(statement_contradiction(&signed.statement));
     let status = receipt.status.clone().unwrap_or_default();
     // The kept signature counts, whatever the consumer shows now.
     let named = [
@@ -72,7 +74,7 @@ fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
         .into_iter()
         .filter_map(|(place, signature)| Some((place, signature.as_ref()?)))
     {
-        match signed.check(signature) {
+        match signed.check_countersignature(signature) {
             Ok(()) => verdict.is_countersigned = true,
             Err(_) if verdict.is_countersigned => {}
             Err(error) => verdict.faults.push(format!(
@@ -101,7 +103,7 @@ fn judge(file: &Path, receipt: &Receipt, first: Option<&str>) -> Verdict {
 }
 
 /// The verdicts as text. An error if something is wrong.
-pub fn verdict_text(verdicts: &[Verdict]) -> anyhow::Result<String> {
+pub fn verdict_text(verdicts: &[ReceiptVerdict]) -> anyhow::Result<String> {
     let faults: Vec<String> = verdicts
         .iter()
         .flat_map(|one| {
@@ -113,7 +115,7 @@ pub fn verdict_text(verdicts: &[Verdict]) -> anyhow::Result<String> {
     if !faults.is_empty() {
         bail!("{}", faults.join("; "));
     }
-    let line = |one: &Verdict| {
+    let line = |one: &ReceiptVerdict| {
         let who = if one.is_countersigned {
             "provider and consumer signed it"
         } else {
@@ -132,13 +134,13 @@ mod tests {
     fn faults(change: impl FnOnce(&mut Receipt)) -> Vec<String> {
         let (_, _, mut receipt) = signed();
         change(&mut receipt);
-        judge(Path::new("a"), &receipt, None).faults
+        verify_receipt(Path::new("a"), &receipt, None).faults
     }
 
     #[test]
     fn a_receipt_that_both_signed_is_valid() {
         let (_, _, receipt) = signed();
-        let verdict = judge(Path::new("a"), &receipt, Some(&receipt.spec.document));
+        let verdict = verify_receipt(Path::new("a"), &receipt, Some(&receipt.spec.document));
         assert!(verdict.faults.is_empty() && verdict.is_countersigned);
         assert!(
             verdict_text(&[verdict])
@@ -168,7 +170,7 @@ mod tests {
         );
         let (_, _, other) = signed();
         let (_, _, receipt) = signed();
-        let verdict = judge(Path::new("b"), &receipt, Some(&other.spec.document));
+        let verdict = verify_receipt(Path::new("b"), &receipt, Some(&other.spec.document));
         assert_eq!(verdict.faults, ["the files contain different receipts"]);
         assert!(verdict_text(&[verdict]).is_err());
     }
@@ -177,7 +179,7 @@ mod tests {
     fn a_kept_signature_counts_after_the_consumer_took_its_own_back() {
         let (_, _, mut receipt) = signed();
         receipt.spec.countersignature = receipt.status.take().unwrap().signature;
-        let verdict = judge(Path::new("a"), &receipt, None);
+        let verdict = verify_receipt(Path::new("a"), &receipt, None);
         assert!(verdict.faults.is_empty() && verdict.is_countersigned);
     }
 }

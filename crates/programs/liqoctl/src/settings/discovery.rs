@@ -3,7 +3,7 @@
 
 use liqo_api::{Discovery, DiscoverySettings, PeerSelector, PeeringPolicySpec};
 
-use super::{SettingError, network::boolean};
+use super::{SettingError, network::parse_boolean};
 
 pub(super) const LAN: &str = "discovery.lan.enabled";
 pub(super) const INTERFACES: &str = "discovery.lan.interfaces";
@@ -32,9 +32,11 @@ impl DiscoveryChanges {
             }
         };
         match key {
-            LAN => self.lan = Some(boolean(value).map_err(bad(LAN))?),
-            INTERFACES => self.interfaces = Some(interfaces(value).map_err(bad(INTERFACES))?),
-            AUTO_PEERING => self.auto_peering = Some(ways(value).map_err(bad(AUTO_PEERING))?),
+            LAN => self.lan = Some(parse_boolean(value).map_err(bad(LAN))?),
+            INTERFACES => self.interfaces = Some(parse_interfaces(value).map_err(bad(INTERFACES))?),
+            AUTO_PEERING => {
+                self.auto_peering = Some(parse_discovery_methods(value).map_err(bad(AUTO_PEERING))?)
+            }
             _ => {
                 return Err(SettingError::Key {
                     key: key.to_owned(),
@@ -55,7 +57,10 @@ impl DiscoveryChanges {
 
     /// The policy for automatic peerings with the settings applied. Other fields of an existing one
     /// stay.
-    pub(super) fn policy(&self, present: Option<PeeringPolicySpec>) -> Option<PeeringPolicySpec> {
+    pub(super) fn policy_with_settings(
+        &self,
+        present: Option<PeeringPolicySpec>,
+    ) -> Option<PeeringPolicySpec> {
         let Some(ways) = &self.auto_peering else {
             return present;
         };
@@ -76,16 +81,16 @@ impl DiscoveryChanges {
     }
 }
 
-fn list(text: &str) -> impl Iterator<Item = &str> {
+fn split_list(text: &str) -> impl Iterator<Item = &str> {
     let text = text
         .trim_start_matches(['{', '['])
         .trim_end_matches(['}', ']']);
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
 }
 
-fn interfaces(text: &str) -> Result<Vec<String>, String> {
+fn parse_interfaces(text: &str) -> Result<Vec<String>, String> {
     let fits = |name: &str| name.len() <= 15 && !name.contains(['/', ' ']);
-    let all: Vec<String> = list(text).map(str::to_owned).collect();
+    let all: Vec<String> = split_list(text).map(str::to_owned).collect();
     match all.iter().find(|name| !fits(name)) {
         Some(name) => Err(format!(
             "{name:?} is not the name of an interface, such as eth0"
@@ -95,14 +100,14 @@ fn interfaces(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn ways(text: &str) -> Result<Vec<Discovery>, String> {
+fn parse_discovery_methods(text: &str) -> Result<Vec<Discovery>, String> {
     let way = |name: &str| match Discovery::of_label(&name.to_ascii_uppercase()) {
         Some(way @ (Discovery::LAN | Discovery::DNS)) => Ok(way),
         _ => Err(
             "it must be LAN, DNS, or both with a comma; empty to end automatic peering".to_owned(),
         ),
     };
-    list(text).map(way).collect()
+    split_list(text).map(way).collect()
 }
 
 #[cfg(test)]
@@ -129,8 +134,10 @@ mod tests {
 
     #[test]
     fn automatic_peering_is_a_policy_for_those_who_were_found_that_way() {
-        assert_eq!(changes(&[]).policy(None), None);
-        let mut policy = changes(&[(AUTO_PEERING, "lan")]).policy(None).unwrap();
+        assert_eq!(changes(&[]).policy_with_settings(None), None);
+        let mut policy = changes(&[(AUTO_PEERING, "lan")])
+            .policy_with_settings(None)
+            .unwrap();
         assert_eq!(
             (policy.peers.discovered_by.as_slice(), policy.priority),
             (&[Discovery::LAN][..], PRIORITY)
@@ -139,13 +146,16 @@ mod tests {
         // What a person changed stays.
         policy.provide.percentage = 20;
         let wider = changes(&[(AUTO_PEERING, "LAN,DNS")])
-            .policy(Some(policy))
+            .policy_with_settings(Some(policy))
             .unwrap();
         assert_eq!(
             (wider.provide.percentage, wider.peers.discovered_by.len()),
             (20, 2)
         );
-        assert_eq!(changes(&[(AUTO_PEERING, "")]).policy(Some(wider)), None);
+        assert_eq!(
+            changes(&[(AUTO_PEERING, "")]).policy_with_settings(Some(wider)),
+            None
+        );
     }
 
     #[test]

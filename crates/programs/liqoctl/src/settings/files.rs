@@ -5,33 +5,36 @@ use std::{fs, path::Path};
 use serde_json::{Map, Value};
 
 use super::{
-    CLUSTER_NAME, FABRIC_IMAGE, IMAGE, Input, SettingError,
-    table::{self, Kind, Row},
+    CLUSTER_NAME, FABRIC_IMAGE, IMAGE, SettingError, SettingInput,
+    table::{self, SettingRow, ValueKind},
 };
 
 /// The values of a file, by their keys. Values that say nothing, such as `null`, are left out.
-pub(super) fn read(file: &Path, origin: &str) -> Result<Vec<Input>, SettingError> {
+pub(super) fn read_values_file(
+    file: &Path,
+    origin: &str,
+) -> Result<Vec<SettingInput>, SettingError> {
     let text = fs::read_to_string(file).map_err(|error| SettingError::File(error.to_string()))?;
-    inputs(&text, origin)
+    parse_values(&text, origin)
 }
 
-fn inputs(text: &str, origin: &str) -> Result<Vec<Input>, SettingError> {
+fn parse_values(text: &str, origin: &str) -> Result<Vec<SettingInput>, SettingError> {
     let value: Value =
         serde_saphyr::from_str(text).map_err(|error| SettingError::File(error.to_string()))?;
     let mut inputs = Vec::new();
     match &value {
         Value::Null => {}
-        Value::Object(map) => walk("", map, origin, &mut inputs)?,
+        Value::Object(map) => collect_inputs("", map, origin, &mut inputs)?,
         _ => return Err(SettingError::File("it must be a map".to_owned())),
     }
     Ok(inputs)
 }
 
-fn walk(
+fn collect_inputs(
     path: &str,
     map: &Map<String, Value>,
     origin: &str,
-    inputs: &mut Vec<Input>,
+    inputs: &mut Vec<SettingInput>,
 ) -> Result<(), SettingError> {
     for (name, value) in map {
         let key = if path.is_empty() {
@@ -44,18 +47,22 @@ fn walk(
         match value {
             _ if is_for_others => {}
             Value::Null if table::find(&key).is_some() || table::has_parts(&key) => {}
-            Value::Object(inner) if table::has_parts(&key) => walk(&key, inner, origin, inputs)?,
+            Value::Object(inner) if table::has_parts(&key) => {
+                collect_inputs(&key, inner, origin, inputs)?
+            }
             value => {
-                let row = table::find(&key).ok_or_else(|| unknown(&key))?;
-                let is_opaque = matches!(row.kind, Kind::Anything | Kind::Map | Kind::List)
-                    || !row.is_for_install();
+                let row = table::find(&key).ok_or_else(|| unknown_key_error(&key))?;
+                let is_opaque = matches!(
+                    row.kind,
+                    ValueKind::Anything | ValueKind::Map | ValueKind::List
+                ) || !row.is_for_install();
                 let value = if is_opaque && !is_scalar_list(value) {
-                    meaning(value)
+                    opaque_value_text(value)
                 } else {
-                    text(&key, value)?
+                    value_as_text(&key, value)?
                 };
                 if !(value.is_empty() && is_unset_when_empty(row)) {
-                    inputs.push(Input {
+                    inputs.push(SettingInput {
                         origin: origin.to_owned(),
                         key,
                         value,
@@ -68,12 +75,12 @@ fn walk(
 }
 
 /// Whether an empty text is the default, and no value that could be set.
-fn is_unset_when_empty(row: &Row) -> bool {
-    matches!(row.kind, Kind::OptionalInteger(..))
+fn is_unset_when_empty(row: &SettingRow) -> bool {
+    matches!(row.kind, ValueKind::OptionalInteger(..))
         || [CLUSTER_NAME, IMAGE, FABRIC_IMAGE].contains(&row.key)
 }
 
-fn unknown(key: &str) -> SettingError {
+fn unknown_key_error(key: &str) -> SettingError {
     let problem = "it must be a map of keys, not a value";
     if table::has_parts(key) {
         SettingError::Shape {
@@ -96,7 +103,7 @@ fn is_scalar_list(value: &Value) -> bool {
 }
 
 /// The value of a key that has no text form; empty if it sets nothing.
-fn meaning(value: &Value) -> String {
+fn opaque_value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Bool(_) => value.to_string(),
@@ -116,7 +123,7 @@ fn sets_nothing(value: &Value) -> bool {
 }
 
 /// A value as `--set` takes it: `a,b` for a list, `a=b,c=d` for a map.
-fn text(key: &str, value: &Value) -> Result<String, SettingError> {
+fn value_as_text(key: &str, value: &Value) -> Result<String, SettingError> {
     let problem = "it must be a text, a number, true or false, or a list or a map of these";
     let wrong = || SettingError::Shape {
         key: key.to_owned(),
@@ -124,21 +131,21 @@ fn text(key: &str, value: &Value) -> Result<String, SettingError> {
     };
     match value {
         Value::Array(items) => {
-            let items: Option<Vec<String>> = items.iter().map(scalar).collect();
+            let items: Option<Vec<String>> = items.iter().map(scalar_as_text).collect();
             Ok(items.ok_or_else(wrong)?.join(","))
         }
         Value::Object(map) => {
             let pairs: Option<Vec<String>> = map
                 .iter()
-                .map(|(name, value)| Some(format!("{name}={}", scalar(value)?)))
+                .map(|(name, value)| Some(format!("{name}={}", scalar_as_text(value)?)))
                 .collect();
             Ok(pairs.ok_or_else(wrong)?.join(","))
         }
-        one => scalar(one).ok_or_else(wrong),
+        one => scalar_as_text(one).ok_or_else(wrong),
     }
 }
 
-fn scalar(value: &Value) -> Option<String> {
+fn scalar_as_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
@@ -150,13 +157,13 @@ fn scalar(value: &Value) -> Option<String> {
 mod tests {
     use std::path::PathBuf;
 
-    use crate::settings::{Present, Settings, Values};
+    use crate::settings::{InstallSettings, InstallValues, InstalledState};
 
     use super::*;
 
-    fn taken(text: &str) -> Result<Settings, SettingError> {
-        Settings::from_inputs(
-            inputs(text, "rome.yaml:").map_err(|error| error.within("rome.yaml:"))?,
+    fn taken(text: &str) -> Result<InstallSettings, SettingError> {
+        InstallSettings::from_inputs(
+            parse_values(text, "rome.yaml:").map_err(|error| error.with_origin("rome.yaml:"))?,
         )
     }
 
@@ -176,16 +183,17 @@ mod tests {
             "network.podCIDRs=10.1.0.0/16",
             "controllerManager.image=example.org/m:7",
         ];
-        assert_eq!(taken(text).unwrap(), Settings::parse(&set).unwrap());
-        assert_eq!(taken("# nothing\n").unwrap(), Settings::default());
+        assert_eq!(taken(text).unwrap(), InstallSettings::parse(&set).unwrap());
+        assert_eq!(taken("# nothing\n").unwrap(), InstallSettings::default());
         let empty = "discovery: { config: { clusterName: '' } }\ncontrollerManager: { config: { offerUpdateThresholdPercentage: '' } }\n";
-        assert_eq!(taken(empty).unwrap(), Settings::default());
+        assert_eq!(taken(empty).unwrap(), InstallSettings::default());
     }
 
     #[test]
     fn an_image_has_parts_and_a_digest_takes_the_place_of_a_tag() {
         let images = |text: &str| {
-            let values = Values::resolve(&taken(text).unwrap(), &Present::default(), "x");
+            let values =
+                InstallValues::resolve(&taken(text).unwrap(), &InstalledState::default(), "x");
             (values.image, values.fabric_image)
         };
         let version = env!("CARGO_PKG_VERSION");
@@ -226,10 +234,13 @@ mod tests {
         );
         assert!(refused("- a").contains("it must be a map"));
         assert!(
-            Settings::read::<&str>(&[PathBuf::from("/does/not/exist")], &[])
-                .unwrap_err()
-                .to_string()
-                .contains("/does/not/exist: ")
+            InstallSettings::from_files_and_arguments::<&str>(
+                &[PathBuf::from("/does/not/exist")],
+                &[]
+            )
+            .unwrap_err()
+            .to_string()
+            .contains("/does/not/exist: ")
         );
     }
 
@@ -241,7 +252,7 @@ mod tests {
              nameOverride: ''\nauth: { config: { enableAuthentication: true } }\ncontrollerManager: { tolerations: [{ key: a }] }\n",
         )
         .unwrap();
-        let values = Values::resolve(&settings, &Present::default(), "x");
+        let values = InstallValues::resolve(&settings, &InstalledState::default(), "x");
         assert_eq!(
             (
                 values.network.mtu,
@@ -283,7 +294,7 @@ mod tests {
     fn a_keys_own_name_takes_precedence_over_its_other_name_and_set_over_files() {
         let settings = taken("network: { mtu: 1400 }\nnetworking: { mtu: 1300 }\n").unwrap();
         assert_eq!(
-            Values::resolve(&settings, &Present::default(), "x")
+            InstallValues::resolve(&settings, &InstalledState::default(), "x")
                 .network
                 .mtu,
             1400

@@ -8,12 +8,12 @@ use super::table::{self, GLOBAL_REGISTRY};
 pub struct ImageParts {
     /// Registry of all images.
     registry: Option<String>,
-    manager: Parts,
-    fabric: Parts,
+    manager: ImageNameParts,
+    fabric: ImageNameParts,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Parts {
+struct ImageNameParts {
     registry: Option<String>,
     repository: Option<String>,
     tag: Option<String>,
@@ -56,12 +56,12 @@ impl ImageParts {
         self.compose("fabric", &self.fabric)
     }
 
-    fn compose(&self, component: &str, parts: &Parts) -> Option<String> {
+    fn compose(&self, component: &str, parts: &ImageNameParts) -> Option<String> {
         let common = self
             .registry
             .clone()
             .filter(|registry| !registry.is_empty());
-        if common.is_none() && *parts == Parts::default() {
+        if common.is_none() && *parts == ImageNameParts::default() {
             return None;
         }
         let part = |set: &Option<String>, name: &str| {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, str::FromStr};
 use ipnet::IpNet;
 use liqo_api::NetworkSettings;
 
-use super::{SettingError, labels};
+use super::{SettingError, parse_labels};
 
 pub(super) const ENABLED: &str = "network.enabled";
 pub(super) const POD_CIDRS: &str = "network.podCIDRs";
@@ -52,31 +52,37 @@ impl NetworkChanges {
             }
         };
         match key {
-            ENABLED => self.enabled = Some(boolean(value).map_err(bad(ENABLED))?),
+            ENABLED => self.enabled = Some(parse_boolean(value).map_err(bad(ENABLED))?),
             API_THROUGH_TUNNEL => {
-                self.api_through_tunnel = Some(boolean(value).map_err(bad(API_THROUGH_TUNNEL))?);
+                self.api_through_tunnel =
+                    Some(parse_boolean(value).map_err(bad(API_THROUGH_TUNNEL))?);
             }
-            POD_CIDRS => self.pod_cidrs = Some(prefixes(value).map_err(bad(POD_CIDRS))?),
+            POD_CIDRS => self.pod_cidrs = Some(parse_prefixes(value).map_err(bad(POD_CIDRS))?),
             SERVICE_CIDRS => {
-                self.service_cidrs = Some(prefixes(value).map_err(bad(SERVICE_CIDRS))?);
+                self.service_cidrs = Some(parse_prefixes(value).map_err(bad(SERVICE_CIDRS))?);
             }
             EXTERNAL_CIDRS => {
-                self.external_cidrs = Some(prefixes(value).map_err(bad(EXTERNAL_CIDRS))?);
+                self.external_cidrs = Some(parse_prefixes(value).map_err(bad(EXTERNAL_CIDRS))?);
             }
             RESERVED_CIDRS => {
-                self.reserved_cidrs = Some(prefixes(value).map_err(bad(RESERVED_CIDRS))?);
+                self.reserved_cidrs = Some(parse_prefixes(value).map_err(bad(RESERVED_CIDRS))?);
             }
-            PEER_CIDRS => self.peer_cidrs = Some(prefixes(value).map_err(bad(PEER_CIDRS))?),
-            MTU => self.mtu = Some(number(value, &(1280..=8900)).map_err(bad(MTU))?),
-            REPLICAS => self.replicas = Some(number(value, &(1..=7)).map_err(bad(REPLICAS))?),
-            PORT => self.port = Some(number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
-            NODE_SELECTOR => self.node_selector = Some(labels(value).map_err(bad(NODE_SELECTOR))?),
-            ADDRESSES => self.addresses = Some(addresses(value).map_err(bad(ADDRESSES))?),
+            PEER_CIDRS => self.peer_cidrs = Some(parse_prefixes(value).map_err(bad(PEER_CIDRS))?),
+            MTU => self.mtu = Some(parse_number(value, &(1280..=8900)).map_err(bad(MTU))?),
+            REPLICAS => self.replicas = Some(parse_number(value, &(1..=7)).map_err(bad(REPLICAS))?),
+            PORT => self.port = Some(parse_number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
+            NODE_SELECTOR => {
+                self.node_selector = Some(parse_labels(value).map_err(bad(NODE_SELECTOR))?)
+            }
+            ADDRESSES => {
+                self.addresses = Some(parse_gateway_addresses(value).map_err(bad(ADDRESSES))?)
+            }
             TLS_PORT => {
-                self.tls_port = Some(number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?);
+                self.tls_port = Some(parse_number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?);
             }
             TLS_ADDRESSES => {
-                self.tls_addresses = Some(addresses(value).map_err(bad(TLS_ADDRESSES))?);
+                self.tls_addresses =
+                    Some(parse_gateway_addresses(value).map_err(bad(TLS_ADDRESSES))?);
             }
             _ => {
                 return Err(SettingError::Key {
@@ -88,31 +94,31 @@ impl NetworkChanges {
     }
 
     pub(super) fn applied_to(&self, mut network: NetworkSettings) -> NetworkSettings {
-        fn put<T: Clone>(field: &mut T, set: Option<&T>) {
+        fn set_if_given<T: Clone>(field: &mut T, set: Option<&T>) {
             if let Some(set) = set {
                 field.clone_from(set);
             }
         }
-        put(&mut network.enabled, self.enabled.as_ref());
-        put(&mut network.pod_cidrs, self.pod_cidrs.as_ref());
-        put(&mut network.service_cidrs, self.service_cidrs.as_ref());
-        put(&mut network.external_cidrs, self.external_cidrs.as_ref());
-        put(&mut network.reserved_cidrs, self.reserved_cidrs.as_ref());
-        put(&mut network.peer_cidrs, self.peer_cidrs.as_ref());
-        put(&mut network.mtu, self.mtu.as_ref());
-        put(
+        set_if_given(&mut network.enabled, self.enabled.as_ref());
+        set_if_given(&mut network.pod_cidrs, self.pod_cidrs.as_ref());
+        set_if_given(&mut network.service_cidrs, self.service_cidrs.as_ref());
+        set_if_given(&mut network.external_cidrs, self.external_cidrs.as_ref());
+        set_if_given(&mut network.reserved_cidrs, self.reserved_cidrs.as_ref());
+        set_if_given(&mut network.peer_cidrs, self.peer_cidrs.as_ref());
+        set_if_given(&mut network.mtu, self.mtu.as_ref());
+        set_if_given(
             &mut network.api_through_tunnel,
             self.api_through_tunnel.as_ref(),
         );
-        put(&mut network.gateways.replicas, self.replicas.as_ref());
-        put(&mut network.gateways.port, self.port.as_ref());
-        put(
+        set_if_given(&mut network.gateways.replicas, self.replicas.as_ref());
+        set_if_given(&mut network.gateways.port, self.port.as_ref());
+        set_if_given(
             &mut network.gateways.node_selector,
             self.node_selector.as_ref(),
         );
-        put(&mut network.gateways.addresses, self.addresses.as_ref());
-        put(&mut network.gateways.tls_port, self.tls_port.as_ref());
-        put(
+        set_if_given(&mut network.gateways.addresses, self.addresses.as_ref());
+        set_if_given(&mut network.gateways.tls_port, self.tls_port.as_ref());
+        set_if_given(
             &mut network.gateways.tls_addresses,
             self.tls_addresses.as_ref(),
         );
@@ -120,12 +126,12 @@ impl NetworkChanges {
     }
 }
 
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+pub(super) fn parse_boolean(text: &str) -> Result<bool, String> {
     text.parse()
         .map_err(|_| "it must be true or false".to_owned())
 }
 
-fn list(text: &str) -> impl Iterator<Item = &str> {
+fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.trim_start_matches('{')
         .trim_end_matches('}')
         .split(',')
@@ -134,7 +140,7 @@ fn list(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Reads `10.244.0.0/16,fd00::/64`.
-fn prefixes(text: &str) -> Result<Vec<IpNet>, String> {
+fn parse_prefixes(text: &str) -> Result<Vec<IpNet>, String> {
     let one = |item: &str| match item.parse::<IpNet>() {
         Ok(prefix) if prefix == prefix.trunc() => Ok(prefix),
         Ok(prefix) => Err(format!(
@@ -145,10 +151,10 @@ fn prefixes(text: &str) -> Result<Vec<IpNet>, String> {
             "{item:?} is not a prefix; prefixes are given as 10.244.0.0/16,fd00::/64"
         )),
     };
-    list(text).map(one).collect()
+    split_list(text).map(one).collect()
 }
 
-fn number<T: FromStr + PartialOrd + std::fmt::Display>(
+fn parse_number<T: FromStr + PartialOrd + std::fmt::Display>(
     text: &str,
     range: &RangeInclusive<T>,
 ) -> Result<T, String> {
@@ -163,7 +169,7 @@ fn number<T: FromStr + PartialOrd + std::fmt::Display>(
 }
 
 /// Reads `203.0.113.7:51840,gateway.example.org:51840`.
-fn addresses(text: &str) -> Result<Vec<String>, String> {
+fn parse_gateway_addresses(text: &str) -> Result<Vec<String>, String> {
     let one = |item: &str| match item
         .rsplit_once(':')
         .map(|(host, port)| (host, port.parse::<u16>()))
@@ -175,17 +181,17 @@ fn addresses(text: &str) -> Result<Vec<String>, String> {
             "{item:?} is not address:port, for example 203.0.113.7:51840"
         )),
     };
-    list(text).map(one).collect()
+    split_list(text).map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::settings::Settings;
+    use crate::settings::InstallSettings;
 
     use super::*;
 
     fn after(arguments: &[&str]) -> NetworkSettings {
-        Settings::parse(arguments)
+        InstallSettings::parse(arguments)
             .unwrap()
             .network
             .applied_to(NetworkSettings::default())
@@ -248,7 +254,7 @@ mod tests {
             ("network.gateways.tlsPort=none", "0 to 65535"),
             ("network.speed=9", "network.mtu"),
         ] {
-            let text = Settings::parse(&[argument]).unwrap_err().to_string();
+            let text = InstallSettings::parse(&[argument]).unwrap_err().to_string();
             assert!(text.contains(hint), "{argument}: {text}");
         }
     }

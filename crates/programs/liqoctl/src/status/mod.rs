@@ -14,28 +14,28 @@ use liqo_api::{
 };
 use serde::Serialize;
 
-pub use tree::{Branch, render};
-pub use watch::watch;
+pub use tree::{Branch, render_status};
+pub use watch::watch_status;
 
 use crate::{
     cluster::Cluster,
-    inspect::{self, Reader},
+    inspect::{self, ClusterReader},
     kept_addresses::KeepableRanges,
 };
 
-pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
-    let reader = Reader::new(cluster);
+pub async fn collect(cluster: &Cluster) -> anyhow::Result<StatusReport> {
+    let reader = ClusterReader::new(cluster);
     let objects = Box::pin(reader.liqo_objects()).await;
-    let usage = inspect::usage(&reader, &objects).await;
+    let usage = inspect::collect_usage(&reader, &objects).await;
     usage
-        .and_then(|usage| summary::summarize(&cluster.context, &objects, &usage))
+        .and_then(|usage| summary::summarize_status(&cluster.context, &objects, &usage))
         .map_err(anyhow::Error::msg)
 }
 
-impl Status {
+impl StatusReport {
     /// Only this offloaded namespace, if the user names one.
     #[must_use]
-    pub fn of_namespace(mut self, namespace: Option<&str>) -> Self {
+    pub fn only_namespace(mut self, namespace: Option<&str>) -> Self {
         self.namespaces
             .retain(|one| namespace.is_none_or(|namespace| one.namespace == namespace));
         self
@@ -45,10 +45,10 @@ impl Status {
 /// Everything that `liqoctl status` shows; `-o json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
+pub struct StatusReport {
     pub cluster: ThisCluster,
-    pub peers: Vec<Peer>,
-    pub namespaces: Vec<OffloadedNamespace>,
+    pub peers: Vec<PeerSummary>,
+    pub namespaces: Vec<OffloadedNamespaceSummary>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -68,12 +68,12 @@ pub struct ThisCluster {
     /// URL of its API server, which peers get.
     #[serde(rename = "apiServerURL", skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
-    pub conditions: Vec<Link>,
+    pub conditions: Vec<LinkSummary>,
     /// The working mode, unless nobody ever changed it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
+    pub mode: Option<WorkingMode>,
     /// Replicas of the controller manager.
-    pub manager: Replicas,
+    pub manager: ReplicaCounts,
     /// Reason why another number of replicas would fit the nodes better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_note: Option<String>,
@@ -82,7 +82,7 @@ pub struct ThisCluster {
 /// The working mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Mode {
+pub struct WorkingMode {
     pub state: TetheringState,
     /// Name of the peer that it is about, or its ID.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,25 +95,25 @@ pub struct Mode {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Replicas {
+pub struct ReplicaCounts {
     pub available: i32,
     pub wanted: i32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Peer {
+pub struct PeerSummary {
     /// Name of its `ForeignCluster`.
     pub name: String,
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub borrowing: Option<Borrowing>,
+    pub borrowing: Option<BorrowingSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lending: Option<Lending>,
+    pub lending: Option<LendingSummary>,
     /// The network between its pods and ours.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Networking>,
+    pub network: Option<NetworkSummary>,
     /// Whether the peering is ending.
     pub ending: bool,
 }
@@ -121,28 +121,28 @@ pub struct Peer {
 /// The state of borrowing from a peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Borrowing {
+pub struct BorrowingSummary {
     /// The peering requests no resources, only the network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub network_only: bool,
     /// The gateway, if this cluster reaches the peer through its tunnel.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tunnel: Option<Through>,
+    pub tunnel: Option<TunnelPath>,
     /// The links of the chain, in order.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkSummary>,
     /// Whether each node of the peer is a pool, if this cluster requests that and the peer has
     /// answered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pool_for_each_node: Option<Link>,
-    pub offers: Vec<Offer>,
+    pub pool_for_each_node: Option<LinkSummary>,
+    pub offers: Vec<OfferSummary>,
     /// The virtual nodes of accepted offers.
-    pub nodes: Vec<VirtualNode>,
+    pub nodes: Vec<VirtualNodeSummary>,
 }
 
 /// The path of this cluster to a provider through its tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Through {
+pub struct TunnelPath {
     /// The gateway that answers; nothing if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
@@ -151,12 +151,12 @@ pub struct Through {
 /// The state of lending to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lending {
+pub struct LendingSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_namespace: Option<String>,
     /// The links of the chain, in order.
-    pub links: Vec<Link>,
-    pub offers: Vec<Offer>,
+    pub links: Vec<LinkSummary>,
+    pub offers: Vec<OfferSummary>,
     /// Its pods that were created here and have not finished.
     pub pods: usize,
 }
@@ -164,9 +164,9 @@ pub struct Lending {
 /// The network to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Networking {
+pub struct NetworkSummary {
     /// The links of the chain, in order.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkSummary>,
     /// The peer's prefixes, and what they are mapped to here.
     pub prefixes: BTreeMap<IpNet, IpNet>,
     /// Those of clusters behind it, with the IDs of the clusters on the way, the owner first.
@@ -186,7 +186,7 @@ pub struct Networking {
 /// One link of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Link {
+pub struct LinkSummary {
     pub name: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
@@ -195,7 +195,7 @@ pub struct Link {
     pub since: String,
 }
 
-impl From<&Condition> for Link {
+impl From<&Condition> for LinkSummary {
     fn from(condition: &Condition) -> Self {
         Self {
             name: condition.type_.clone(),
@@ -209,7 +209,7 @@ impl From<&Condition> for Link {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Offer {
+pub struct OfferSummary {
     pub pool: String,
     pub phase: OfferPhase,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,7 +228,7 @@ pub struct Offer {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct VirtualNode {
+pub struct VirtualNodeSummary {
     pub pool: String,
     /// Name of the Node, once it exists.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,7 +247,7 @@ pub struct VirtualNode {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OffloadedNamespace {
+pub struct OffloadedNamespaceSummary {
     pub namespace: String,
     pub pod_offloading_strategy: PodOffloadingStrategy,
     /// The preference of its new pods among these nodes.
@@ -255,14 +255,14 @@ pub struct OffloadedNamespace {
     pub placement: Option<PodPlacement>,
     /// Whether the namespace exists in every selected cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ready: Option<Link>,
-    pub remote: Vec<RemoteNamespaceStatus>,
+    pub ready: Option<LinkSummary>,
+    pub remote: Vec<RemoteNamespaceSummary>,
 }
 
 /// A namespace at a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RemoteNamespaceStatus {
+pub struct RemoteNamespaceSummary {
     pub cluster: String,
     pub namespace: String,
     /// Whether pods can run in it.
@@ -275,15 +275,15 @@ pub struct RemoteNamespaceStatus {
 }
 
 /// The links among `wanted` that a `ForeignCluster` has, in the order of `wanted`.
-fn links(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
+fn links(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<LinkSummary> {
     wanted
         .iter()
         .filter_map(|kind| foreign.condition(kind))
-        .map(Link::from)
+        .map(LinkSummary::from)
         .collect()
 }
 
 /// Whether this cluster wants to borrow, or still has something to give back.
-fn borrows(foreign: &ForeignCluster, links: &[Link]) -> bool {
+fn borrows(foreign: &ForeignCluster, links: &[LinkSummary]) -> bool {
     foreign.wants_outgoing() || !links.is_empty()
 }

@@ -7,58 +7,69 @@ use liqo_api::{
 };
 
 use super::{
-    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer,
-    RemoteNamespaceStatus, Replicas, Status, ThisCluster, Through, VirtualNode, borrows,
+    BorrowingSummary, LendingSummary, LinkSummary, NetworkSummary, OfferSummary,
+    OffloadedNamespaceSummary, PeerSummary, RemoteNamespaceSummary, ReplicaCounts, StatusReport,
+    ThisCluster, TunnelPath, VirtualNodeSummary, WorkingMode, borrows,
 };
 use crate::{
-    inspect::{LiqoObjects, Read, Usage},
+    inspect::{BorrowedAndLentUsage, LiqoObjects, ReadResult},
     kept_addresses::KeepableRanges,
     replicas,
 };
 
 /// The status of the cluster that the kubeconfig calls `context`; an error if an object that it
 /// needs could not be read.
-pub fn summarize(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Status> {
-    let cluster = this_cluster(context, objects, usage)?;
-    let mut known: Vec<&ForeignCluster> = read(&objects.peers)?.iter().collect();
+pub fn summarize_status(
+    context: &str,
+    objects: &LiqoObjects,
+    usage: &BorrowedAndLentUsage,
+) -> ReadResult<StatusReport> {
+    let cluster = summarize_own_cluster(context, objects, usage)?;
+    let mut known: Vec<&ForeignCluster> = as_read_result(&objects.peers)?.iter().collect();
     known.sort_by_key(|foreign| foreign.name_any());
     let peers = known
         .into_iter()
-        .map(|foreign| peer(foreign, objects, usage))
-        .collect::<Read<_>>()?;
-    let namespaces = read(&objects.offloadings)?
+        .map(|foreign| summarize_peer(foreign, objects, usage))
+        .collect::<ReadResult<_>>()?;
+    let namespaces = as_read_result(&objects.offloadings)?
         .iter()
         .cloned()
-        .map(namespace)
+        .map(summarize_namespace)
         .collect();
-    Ok(Status {
+    Ok(StatusReport {
         cluster,
         peers,
         namespaces,
     })
 }
 
-fn read<T>(value: &Read<T>) -> Read<&T> {
+fn as_read_result<T>(value: &ReadResult<T>) -> ReadResult<&T> {
     value.as_ref().map_err(Clone::clone)
 }
 
-fn this_cluster(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<ThisCluster> {
-    let config = read(&objects.config)?.as_ref();
-    let manager = read(&objects.manager)?.as_ref().map(|deployment| Replicas {
-        available: deployment
-            .status
-            .as_ref()
-            .and_then(|status| status.available_replicas)
-            .unwrap_or(0),
-        wanted: deployment
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.replicas)
-            .unwrap_or(1),
-    });
+fn summarize_own_cluster(
+    context: &str,
+    objects: &LiqoObjects,
+    usage: &BorrowedAndLentUsage,
+) -> ReadResult<ThisCluster> {
+    let config = as_read_result(&objects.config)?.as_ref();
+    let manager = as_read_result(&objects.manager)?
+        .as_ref()
+        .map(|deployment| ReplicaCounts {
+            available: deployment
+                .status
+                .as_ref()
+                .and_then(|status| status.available_replicas)
+                .unwrap_or(0),
+            wanted: deployment
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.replicas)
+                .unwrap_or(1),
+        });
     let misfit = manager
         .zip(usage.nodes_for_manager)
-        .and_then(|(manager, nodes)| replicas::misfit(manager.wanted, nodes));
+        .and_then(|(manager, nodes)| replicas::replica_mismatch(manager.wanted, nodes));
     let status = config
         .and_then(|config| config.status.clone())
         .unwrap_or_default();
@@ -71,10 +82,10 @@ fn this_cluster(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Thi
         version: status.version,
         auth_url: status.auth_url,
         api_server_url: status.api_server_url,
-        conditions: status.conditions.iter().map(Link::from).collect(),
+        conditions: status.conditions.iter().map(LinkSummary::from).collect(),
         mode: status
             .tethering
-            .map(|tethering| mode(tethering, objects))
+            .map(|tethering| working_mode(tethering, objects))
             .transpose()?,
         manager: manager.unwrap_or_default(),
         replicas_note: misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice)),
@@ -82,8 +93,8 @@ fn this_cluster(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Thi
 }
 
 /// The working mode, with the name of its peer.
-fn mode(tethering: TetheringStatus, objects: &LiqoObjects) -> Read<Mode> {
-    let known = read(&objects.peers)?;
+fn working_mode(tethering: TetheringStatus, objects: &LiqoObjects) -> ReadResult<WorkingMode> {
+    let known = as_read_result(&objects.peers)?;
     let name = |id: ClusterId| {
         let found = known.iter().find(|foreign| foreign.spec.cluster_id == id);
         found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
@@ -96,7 +107,7 @@ fn mode(tethering: TetheringStatus, objects: &LiqoObjects) -> Read<Mode> {
         message,
         ..
     } = tethering;
-    Ok(Mode {
+    Ok(WorkingMode {
         state,
         peer: cluster_id.map(name),
         deadline,
@@ -105,28 +116,35 @@ fn mode(tethering: TetheringStatus, objects: &LiqoObjects) -> Read<Mode> {
     })
 }
 
-fn peer(foreign: &ForeignCluster, objects: &LiqoObjects, usage: &Usage) -> Read<Peer> {
+fn summarize_peer(
+    foreign: &ForeignCluster,
+    objects: &LiqoObjects,
+    usage: &BorrowedAndLentUsage,
+) -> ReadResult<PeerSummary> {
     let outgoing = super::links(foreign, &links::BORROWING);
     let incoming = super::links(foreign, &links::LENDING);
     let tenant = foreign
         .status
         .as_ref()
         .and_then(|status| status.tenant_namespace.clone());
-    Ok(Peer {
+    Ok(PeerSummary {
         name: foreign.name_any(),
         cluster_id: foreign.spec.cluster_id.clone(),
         borrowing: borrows(foreign, &outgoing)
-            .then(|| borrowing(foreign, outgoing, objects, usage))
+            .then(|| summarize_borrowing(foreign, outgoing, objects, usage))
             .transpose()?,
         lending: (tenant.is_some() || !incoming.is_empty())
-            .then(|| lending(foreign, tenant, incoming, objects, usage))
+            .then(|| summarize_lending(foreign, tenant, incoming, objects, usage))
             .transpose()?,
-        network: network(foreign, objects)?,
+        network: summarize_network(foreign, objects)?,
         ending: foreign.metadata.deletion_timestamp.is_some(),
     })
 }
 
-fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Networking>> {
+fn summarize_network(
+    foreign: &ForeignCluster,
+    objects: &LiqoObjects,
+) -> ReadResult<Option<NetworkSummary>> {
     let links = super::links(foreign, &links::NETWORK);
     if links.is_empty() {
         return Ok(None);
@@ -140,12 +158,12 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
         .unzip();
     let gateways = status.unwrap_or_default().gateways;
     // Without it, only what the peer could keep is not known.
-    let own = read(&objects.config)
+    let own = as_read_result(&objects.config)
         .ok()
         .and_then(|config| config.as_ref())
         .and_then(|config| config.status.as_ref()?.network.as_ref());
     let keepable = KeepableRanges::default();
-    let none = Networking {
+    let none = NetworkSummary {
         links,
         prefixes: [].into(),
         behind: [].into(),
@@ -155,7 +173,7 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     };
     Ok(Some(match spec {
         None => none,
-        Some(spec) => Networking {
+        Some(spec) => NetworkSummary {
             keepable: KeepableRanges::as_known_here(
                 own.unwrap_or(&NetworkRanges::default()),
                 &spec,
@@ -168,37 +186,42 @@ fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Netwo
     }))
 }
 
-fn borrowing(
+fn summarize_borrowing(
     foreign: &ForeignCluster,
-    links: Vec<Link>,
+    links: Vec<LinkSummary>,
     objects: &LiqoObjects,
-    usage: &Usage,
-) -> Read<Borrowing> {
+    usage: &BorrowedAndLentUsage,
+) -> ReadResult<BorrowingSummary> {
     let namespace = provider_namespace(&foreign.spec.cluster_id);
     let is_from_peer =
         |node: &&liqo_api::VirtualNode| node.namespace().as_ref() == Some(&namespace);
-    let mut nodes: Vec<VirtualNode> = read(&objects.virtual_nodes)?
+    let mut nodes: Vec<VirtualNodeSummary> = as_read_result(&objects.virtual_nodes)?
         .iter()
         .filter(is_from_peer)
-        .map(|node| virtual_node(node, usage))
+        .map(|node| summarize_virtual_node(node, usage))
         .collect();
     nodes.sort_by(|one, other| one.pool.cmp(&other.pool));
-    Ok(Borrowing {
+    Ok(BorrowingSummary {
         network_only: foreign.wants_outgoing() && !foreign.wants_resources(),
-        tunnel: (!foreign.spec.tunnel.is_empty()).then(|| Through {
+        tunnel: (!foreign.spec.tunnel.is_empty()).then(|| TunnelPath {
             gateway: foreign
                 .status
                 .as_ref()
                 .and_then(|status| status.called_through.clone()),
         }),
         links,
-        pool_for_each_node: foreign.condition(links::POOL_FOR_EACH_NODE).map(Link::from),
-        offers: offers(&namespace, objects)?,
+        pool_for_each_node: foreign
+            .condition(links::POOL_FOR_EACH_NODE)
+            .map(LinkSummary::from),
+        offers: offers_in_namespace(&namespace, objects)?,
         nodes,
     })
 }
 
-fn virtual_node(object: &liqo_api::VirtualNode, usage: &Usage) -> VirtualNode {
+fn summarize_virtual_node(
+    object: &liqo_api::VirtualNode,
+    usage: &BorrowedAndLentUsage,
+) -> VirtualNodeSummary {
     let node = object
         .status
         .as_ref()
@@ -212,7 +235,7 @@ fn virtual_node(object: &liqo_api::VirtualNode, usage: &Usage) -> VirtualNode {
     let requested = resources
         .names()
         .map(|name| (name.to_owned(), used.requests.get(name)));
-    VirtualNode {
+    VirtualNodeSummary {
         pool: object.spec.pool.clone(),
         node,
         ready: used.ready,
@@ -223,13 +246,13 @@ fn virtual_node(object: &liqo_api::VirtualNode, usage: &Usage) -> VirtualNode {
     }
 }
 
-fn lending(
+fn summarize_lending(
     foreign: &ForeignCluster,
     tenant: Option<String>,
-    links: Vec<Link>,
+    links: Vec<LinkSummary>,
     objects: &LiqoObjects,
-    usage: &Usage,
-) -> Read<Lending> {
+    usage: &BorrowedAndLentUsage,
+) -> ReadResult<LendingSummary> {
     let namespace = tenant
         .clone()
         .unwrap_or_else(|| tenant_namespace(&foreign.spec.cluster_id));
@@ -240,26 +263,26 @@ fn lending(
                 .as_ref()
                 .is_some_and(|status| status.phase == ShadowPodPhase::Created)
     };
-    Ok(Lending {
-        offers: offers(&namespace, objects)?,
+    Ok(LendingSummary {
+        offers: offers_in_namespace(&namespace, objects)?,
         pods: usage.shadow_pods.iter().filter(runs).count(),
         tenant_namespace: tenant,
         links,
     })
 }
 
-fn offers(namespace: &str, objects: &LiqoObjects) -> Read<Vec<Offer>> {
-    let offers = read(&objects.offers)?
+fn offers_in_namespace(namespace: &str, objects: &LiqoObjects) -> ReadResult<Vec<OfferSummary>> {
+    let offers = as_read_result(&objects.offers)?
         .iter()
         .filter(|offer| offer.namespace().as_deref() == Some(namespace));
-    let mut offers: Vec<Offer> = offers.cloned().map(offer).collect();
+    let mut offers: Vec<OfferSummary> = offers.cloned().map(summarize_offer).collect();
     offers.sort_by(|one, other| one.pool.cmp(&other.pool));
     Ok(offers)
 }
 
-fn offer(object: ResourceOffer) -> Offer {
+fn summarize_offer(object: ResourceOffer) -> OfferSummary {
     let status = object.status.unwrap_or_default();
-    Offer {
+    OfferSummary {
         pool: object.spec.pool,
         phase: status.phase,
         message: status.message,
@@ -273,17 +296,17 @@ fn offer(object: ResourceOffer) -> Offer {
     }
 }
 
-fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {
+fn summarize_namespace(object: NamespaceOffloading) -> OffloadedNamespaceSummary {
     let name = object.namespace().unwrap_or_default();
     let status = object.status.unwrap_or_default();
-    let remote = |remote: RemoteNamespace| RemoteNamespaceStatus {
+    let remote = |remote: RemoteNamespace| RemoteNamespaceSummary {
         cluster: remote.cluster_name,
         namespace: remote.namespace,
         ready: remote.ready,
         message: remote.message,
         exposed: remote.exposed,
     };
-    OffloadedNamespace {
+    OffloadedNamespaceSummary {
         namespace: name,
         pod_offloading_strategy: object.spec.pod_offloading_strategy,
         placement: object.spec.placement,
@@ -291,7 +314,7 @@ fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {
             .conditions
             .iter()
             .find(|condition| condition.type_ == "Ready")
-            .map(Link::from),
+            .map(LinkSummary::from),
         remote: status.remote_namespaces.into_iter().map(remote).collect(),
     }
 }
@@ -302,7 +325,7 @@ mod tests {
 
     use super::*;
     use crate::inspect::{
-        NodeUsage,
+        VirtualNodeUsage,
         fixtures::{facts, milan, of},
     };
 
@@ -325,17 +348,18 @@ mod tests {
             ("memory", "1Gi".parse().unwrap()),
         ]
         .into();
-        let used = NodeUsage {
+        let used = VirtualNodeUsage {
             ready: true,
             pods: 3,
             requests,
         };
-        let usage = Usage {
+        let usage = BorrowedAndLentUsage {
             nodes: [("milan".to_owned(), used)].into(),
             nodes_for_manager: Some(2),
             shadow_pods: Vec::new(),
         };
-        let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
+        let status =
+            serde_json::to_value(summarize_status("kind", &objects, &usage).unwrap()).unwrap();
         assert_eq!(
             (
                 &status["cluster"]["name"],
@@ -363,14 +387,15 @@ mod tests {
             "10.65.0.0/16".parse().unwrap(),
         )]
         .into();
-        let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
+        let status =
+            serde_json::to_value(summarize_status("kind", &objects, &usage).unwrap()).unwrap();
         assert_eq!(
             status["peers"][0]["network"]["peerCouldKeep"],
             json!(["10.244.0.0/16"])
         );
         objects.offers = Err("cannot list resourceoffers".to_owned());
         assert_eq!(
-            summarize("kind", &objects, &usage).unwrap_err(),
+            summarize_status("kind", &objects, &usage).unwrap_err(),
             "cannot list resourceoffers"
         );
     }
@@ -379,7 +404,7 @@ mod tests {
     fn a_cluster_without_liqo_has_the_name_of_its_context() {
         let mut objects = facts().liqo;
         (objects.config, objects.manager, objects.peers) = (Ok(None), Ok(None), Ok(Vec::new()));
-        let status = summarize("kind", &objects, &Usage::default()).unwrap();
+        let status = summarize_status("kind", &objects, &BorrowedAndLentUsage::default()).unwrap();
         assert!(
             status.cluster.name == "kind" && !status.cluster.installed && status.peers.is_empty()
         );

@@ -3,12 +3,13 @@
 use liqo_api::{CallReason, Exposed, OfferPhase, TetheringState, Transport, links};
 
 use super::{
-    Borrowing, Lending, Link, Mode, Networking, Offer, OffloadedNamespace, Peer, Status,
-    ThisCluster, Through, VirtualNode,
+    BorrowingSummary, LendingSummary, LinkSummary, NetworkSummary, OfferSummary,
+    OffloadedNamespaceSummary, PeerSummary, StatusReport, ThisCluster, TunnelPath,
+    VirtualNodeSummary, WorkingMode,
 };
 use crate::{
     kept_addresses::KeepableRanges,
-    output::{Paint, plain},
+    output::{Paint, strip_control_characters},
 };
 
 /// A line and the lines below it.
@@ -41,8 +42,8 @@ impl Branch {
     }
 }
 
-pub fn render(status: &Status, paint: Paint) -> String {
-    let mut root = this_cluster(&status.cluster, paint);
+pub fn render_status(status: &StatusReport, paint: Paint) -> String {
+    let mut root = own_cluster_branch(&status.cluster, paint);
     if status.cluster.installed {
         if status.peers.is_empty() {
             root.children.push(Branch::leaf(paint.faint(
@@ -50,12 +51,12 @@ pub fn render(status: &Status, paint: Paint) -> String {
             )));
         }
         root.children
-            .extend(status.peers.iter().map(|one| peer(one, paint)));
+            .extend(status.peers.iter().map(|one| peer_branch(one, paint)));
         if !status.namespaces.is_empty() {
             let children = status
                 .namespaces
                 .iter()
-                .map(|one| namespace(one, paint))
+                .map(|one| namespace_branch(one, paint))
                 .collect();
             root.children.push(Branch {
                 text: paint.strong("offloaded namespaces"),
@@ -68,7 +69,7 @@ pub fn render(status: &Status, paint: Paint) -> String {
     out
 }
 
-fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
+fn own_cluster_branch(cluster: &ThisCluster, paint: Paint) -> Branch {
     let mut text = paint.strong(&cluster.name);
     let Some(id) = &cluster.cluster_id else {
         let text = if cluster.installed {
@@ -89,7 +90,7 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
     let works = manager.available >= manager.wanted && manager.available > 0;
     let replicas = format!(
         "{} controller manager: {} of {} replicas available",
-        mark(Some(works), paint),
+        condition_mark(Some(works), paint),
         manager.available,
         manager.wanted
     );
@@ -105,7 +106,7 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
         cluster
             .conditions
             .iter()
-            .map(|condition| link(condition, paint)),
+            .map(|condition| link_branch(condition, paint)),
     );
     children.extend(
         cluster
@@ -122,19 +123,25 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
 }
 
 /// The working mode, unless the cluster is autonomous and nobody wants it to be tethered.
-fn working_mode(mode: &Mode, paint: Paint) -> Option<Branch> {
+fn working_mode(mode: &WorkingMode, paint: Paint) -> Option<Branch> {
     let peer = mode.peer.as_ref()?;
     let what = match mode.state {
         TetheringState::Autonomous => {
-            format!("{} not tethered to {peer}", mark(Some(false), paint))
+            format!(
+                "{} not tethered to {peer}",
+                condition_mark(Some(false), paint)
+            )
         }
-        TetheringState::Tethering => format!("{} tethering to {peer}", mark(None, paint)),
+        TetheringState::Tethering => format!("{} tethering to {peer}", condition_mark(None, paint)),
         TetheringState::Tethered => format!(
             "{} tethered to {peer}",
-            mark(Some(mode.deadline.is_none()), paint)
+            condition_mark(Some(mode.deadline.is_none()), paint)
         ),
         TetheringState::Releasing => {
-            format!("{} taking back control from {peer}", mark(None, paint))
+            format!(
+                "{} taking back control from {peer}",
+                condition_mark(None, paint)
+            )
         }
     };
     let until = mode
@@ -145,11 +152,11 @@ fn working_mode(mode: &Mode, paint: Paint) -> Option<Branch> {
     Some(Branch::leaf(format!(
         "{what}: {}: {}{until}",
         mode.reason,
-        plain(&mode.message)
+        strip_control_characters(&mode.message)
     )))
 }
 
-fn mark(holds: Option<bool>, paint: Paint) -> String {
+fn condition_mark(holds: Option<bool>, paint: Paint) -> String {
     match holds {
         Some(true) => paint.good("✓"),
         Some(false) => paint.bad("✗"),
@@ -157,25 +164,25 @@ fn mark(holds: Option<bool>, paint: Paint) -> String {
     }
 }
 
-fn link(link: &Link, paint: Paint) -> Branch {
+fn link_branch(link: &LinkSummary, paint: Paint) -> Branch {
     let holds = match link.status.as_str() {
         "True" => Some(true),
         "False" => Some(false),
         _ => None,
     };
-    let mut text = format!("{} {}", mark(holds, paint), link.name);
+    let mut text = format!("{} {}", condition_mark(holds, paint), link.name);
     if holds != Some(true) {
         text = format!(
             "{text}: {}: {} {}",
             link.reason,
-            plain(&link.message),
+            strip_control_characters(&link.message),
             paint.faint(&format!("(since {})", link.since))
         );
     }
     Branch::leaf(text)
 }
 
-fn peer(peer: &Peer, paint: Paint) -> Branch {
+fn peer_branch(peer: &PeerSummary, paint: Paint) -> Branch {
     let mut text = paint.strong(&peer.name) + &paint.faint(&format!(" (ID {})", peer.cluster_id));
     if peer.ending {
         text += &paint.unsure(" is ending");
@@ -184,17 +191,17 @@ fn peer(peer: &Peer, paint: Paint) -> Branch {
     children.extend(
         peer.borrowing
             .as_ref()
-            .map(|one| borrowing(&peer.name, one, paint)),
+            .map(|one| borrowing_branch(&peer.name, one, paint)),
     );
     children.extend(
         peer.lending
             .as_ref()
-            .map(|one| lending(&peer.name, one, paint)),
+            .map(|one| lending_branch(&peer.name, one, paint)),
     );
     children.extend(
         peer.network
             .as_ref()
-            .map(|one| network(&peer.name, one, paint)),
+            .map(|one| network_branch(&peer.name, one, paint)),
     );
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("no peering")));
@@ -202,12 +209,16 @@ fn peer(peer: &Peer, paint: Paint) -> Branch {
     Branch { text, children }
 }
 
-fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
-    let mut children: Vec<_> = borrowing.links.iter().map(|one| link(one, paint)).collect();
+fn borrowing_branch(name: &str, borrowing: &BorrowingSummary, paint: Paint) -> Branch {
+    let mut children: Vec<_> = borrowing
+        .links
+        .iter()
+        .map(|one| link_branch(one, paint))
+        .collect();
     if children.is_empty() {
         children.push(Branch::leaf(format!(
             "{} nothing has happened yet",
-            mark(None, paint)
+            condition_mark(None, paint)
         )));
     }
     children.extend(
@@ -220,7 +231,7 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
         borrowing
             .pool_for_each_node
             .as_ref()
-            .map(|answer| link(answer, paint)),
+            .map(|answer| link_branch(answer, paint)),
     );
     if borrowing.network_only {
         children.push(Branch::leaf(
@@ -228,15 +239,16 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
         ));
     }
     // A node is shown below its offer, or alone if the offer is gone.
-    let offered = |one: &VirtualNode| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
+    let offered =
+        |one: &VirtualNodeSummary| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
     children.extend(borrowing.offers.iter().map(|one| {
-        let mut branch = offer(one, Some(name), paint);
+        let mut branch = offer_branch(one, Some(name), paint);
         branch.children.extend(
             borrowing
                 .nodes
                 .iter()
                 .filter(|node| node.pool == one.pool)
-                .map(|one| node(one, paint)),
+                .map(|one| node_branch(one, paint)),
         );
         branch
     }));
@@ -245,7 +257,7 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
             .nodes
             .iter()
             .filter(|one| !offered(one))
-            .map(|one| node(one, paint)),
+            .map(|one| node_branch(one, paint)),
     );
     Branch {
         text: format!("borrowed from {name}"),
@@ -255,7 +267,7 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
 
 /// A gateway that this cluster hears is no proof that the gateway hears this cluster: only answers
 /// of the peer are.
-fn through_tunnel(through: &Through, links: &[Link], paint: Paint) -> String {
+fn through_tunnel(through: &TunnelPath, links: &[LinkSummary], paint: Paint) -> String {
     let reachable = links.iter().find(|link| link.name == links::PEER_REACHABLE);
     match &through.gateway {
         Some(gateway)
@@ -263,12 +275,12 @@ fn through_tunnel(through: &Through, links: &[Link], paint: Paint) -> String {
         {
             paint.unsure(&format!(
                 "called through its tunnel: gateway {} is heard, and the peer does not answer",
-                plain(gateway)
+                strip_control_characters(gateway)
             ))
         }
         Some(gateway) => paint.faint(&format!(
             "reached through its tunnel, gateway {}",
-            plain(gateway)
+            strip_control_characters(gateway)
         )),
         None if reachable.is_some_and(|link| link.status == "True") => {
             paint.faint("reached through its tunnel")
@@ -277,9 +289,18 @@ fn through_tunnel(through: &Through, links: &[Link], paint: Paint) -> String {
     }
 }
 
-fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
-    let mut children: Vec<_> = lending.links.iter().map(|one| link(one, paint)).collect();
-    children.extend(lending.offers.iter().map(|one| offer(one, None, paint)));
+fn lending_branch(name: &str, lending: &LendingSummary, paint: Paint) -> Branch {
+    let mut children: Vec<_> = lending
+        .links
+        .iter()
+        .map(|one| link_branch(one, paint))
+        .collect();
+    children.extend(
+        lending
+            .offers
+            .iter()
+            .map(|one| offer_branch(one, None, paint)),
+    );
     let answered = lending
         .links
         .iter()
@@ -287,7 +308,7 @@ fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
     if lending.tenant_namespace.is_some() && !answered {
         children.push(Branch::leaf(paint.faint("it requests no resources")));
     }
-    children.push(Branch::leaf(count(
+    children.push(Branch::leaf(count_of(
         lending.pods,
         "of its pods runs here",
         "of its pods run here",
@@ -298,12 +319,16 @@ fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
     }
 }
 
-fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
-    let mut children: Vec<_> = network.links.iter().map(|one| link(one, paint)).collect();
+fn network_branch(name: &str, network: &NetworkSummary, paint: Paint) -> Branch {
+    let mut children: Vec<_> = network
+        .links
+        .iter()
+        .map(|one| link_branch(one, paint))
+        .collect();
     let behind = |there| {
         let owner = network.behind.get(there).and_then(|way| way.first());
         owner
-            .map(|owner| format!(" (cluster {} behind it)", owner.short()))
+            .map(|owner| format!(" (cluster {} behind it)", owner.short_id()))
             .unwrap_or_default()
     };
     let (own, others): (Vec<_>, Vec<_>) = network
@@ -331,7 +356,10 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
     children.extend(waiting.map(|text| Branch::leaf(paint.unsure(&text))));
     children.extend(addresses_that_could_stay(name, &network.keepable, paint));
     children.extend(network.gateways.iter().map(|gateway| {
-        let (node, ends) = (plain(&gateway.node), plain(&gateway.endpoints.join(", ")));
+        let (node, ends) = (
+            strip_control_characters(&gateway.node),
+            strip_control_characters(&gateway.endpoints.join(", ")),
+        );
         let over = match gateway.transport {
             Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
             _ => String::new(),
@@ -347,7 +375,7 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         let direct = gateway
             .direct
             .iter()
-            .map(|id| Branch::leaf(format!("directly to cluster {} behind it", id.short())));
+            .map(|id| Branch::leaf(format!("directly to cluster {} behind it", id.short_id())));
         let text = if gateway.connected {
             format!("tunnel from node {node} to {ends}{over}{quality}")
         } else {
@@ -380,7 +408,7 @@ fn addresses_that_could_stay(name: &str, keepable: &KeepableRanges, paint: Paint
 }
 
 /// An offer from `provider`, or one that this cluster makes.
-fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
+fn offer_branch(offer: &OfferSummary, provider: Option<&str>, paint: Paint) -> Branch {
     let phase = format!("{:?}", offer.phase);
     let phase = match offer.phase {
         OfferPhase::Accepted => paint.good(&phase),
@@ -391,15 +419,15 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
         (OfferPhase::Accepted, _) => None,
         (OfferPhase::ManualActionRequired, Some(name)) => Some(format!(
             "you have to decide: `liqoctl offer accept {name} {}`",
-            plain(&offer.pool)
+            strip_control_characters(&offer.pool)
         )),
         (OfferPhase::ManualActionRequired, None) => Some("the consumer has to decide".to_owned()),
-        _ => offer.message.as_deref().map(plain),
+        _ => offer.message.as_deref().map(strip_control_characters),
     };
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
     let mut branch = Branch::leaf(format!(
         "offer {}: {phase}{why}: {}",
-        plain(&offer.pool),
+        strip_control_characters(&offer.pool),
         offer.resources.rounded()
     ));
     let times = [
@@ -428,14 +456,14 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
     branch
 }
 
-fn node(node: &VirtualNode, paint: Paint) -> Branch {
+fn node_branch(node: &VirtualNodeSummary, paint: Paint) -> Branch {
     let name = node.node.as_deref().unwrap_or("(not named yet)");
     let ready = if node.ready { "Ready" } else { "not Ready" };
     let text = format!(
         "{} node {name}: {ready}: {}; {}",
-        mark(Some(node.ready), paint),
+        condition_mark(Some(node.ready), paint),
         node.resources.rounded(),
-        count(node.pods, "pod", "pods")
+        count_of(node.pods, "pod", "pods")
     );
     let mut branch = Branch::leaf(text);
     if !node.used.is_zero() {
@@ -449,29 +477,29 @@ fn node(node: &VirtualNode, paint: Paint) -> Branch {
     branch
 }
 
-fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
+fn namespace_branch(namespace: &OffloadedNamespaceSummary, paint: Paint) -> Branch {
     let mut children: Vec<_> = namespace
         .ready
         .iter()
         .filter(|ready| ready.status != "True")
-        .map(|ready| link(ready, paint))
+        .map(|ready| link_branch(ready, paint))
         .collect();
     children.extend(namespace.remote.iter().map(|remote| {
         let why = remote
             .message
             .as_ref()
             .filter(|_| !remote.ready)
-            .map(|why| format!(": {}", plain(why)))
+            .map(|why| format!(": {}", strip_control_characters(why)))
             .unwrap_or_default();
         let text = format!(
             "{} {} in {}{why}",
-            mark(Some(remote.ready), paint),
+            condition_mark(Some(remote.ready), paint),
             remote.namespace,
             remote.cluster
         );
         Branch {
             text,
-            children: remote.exposed.iter().map(exposed).collect(),
+            children: remote.exposed.iter().map(exposed_branch).collect(),
         }
     }));
     if children.is_empty() {
@@ -491,7 +519,7 @@ fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
     }
 }
 
-fn exposed(exposed: &Exposed) -> Branch {
+fn exposed_branch(exposed: &Exposed) -> Branch {
     let Exposed {
         kind,
         name,
@@ -500,22 +528,26 @@ fn exposed(exposed: &Exposed) -> Branch {
     let class = if exposure.class.is_empty() {
         String::new()
     } else {
-        format!(" of class {}", plain(&exposure.class))
+        format!(" of class {}", strip_control_characters(&exposure.class))
     };
     let addresses: Vec<String> = exposure
         .addresses
         .iter()
-        .map(|address| plain(address))
+        .map(|address| strip_control_characters(address))
         .collect();
     let at = if addresses.is_empty() {
         "has no address yet".to_owned()
     } else {
         format!("at {}", addresses.join(", "))
     };
-    Branch::leaf(format!("{} {}{class} {at}", plain(kind), plain(name)))
+    Branch::leaf(format!(
+        "{} {}{class} {at}",
+        strip_control_characters(kind),
+        strip_control_characters(name)
+    ))
 }
 
-fn count(number: usize, one: &str, many: &str) -> String {
+fn count_of(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
@@ -527,10 +559,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::status::{RemoteNamespaceStatus, Replicas, Through};
+    use crate::status::{RemoteNamespaceSummary, ReplicaCounts, TunnelPath};
 
-    fn link(name: &str, status: &str) -> Link {
-        Link {
+    fn link(name: &str, status: &str) -> LinkSummary {
+        LinkSummary {
             name: name.into(),
             status: status.into(),
             reason: "Reason".into(),
@@ -546,8 +578,8 @@ mod tests {
             .collect()
     }
 
-    fn offer(phase: OfferPhase) -> Offer {
-        Offer {
+    fn offer(phase: OfferPhase) -> OfferSummary {
+        OfferSummary {
             pool: "default".into(),
             phase,
             message: Some("why".into()),
@@ -558,14 +590,14 @@ mod tests {
         }
     }
 
-    fn milan() -> Peer {
-        Peer {
+    fn milan() -> PeerSummary {
+        PeerSummary {
             name: "milan".into(),
             cluster_id: ClusterId::of_public_key(&[2; 32]),
-            borrowing: Some(Borrowing {
+            borrowing: Some(BorrowingSummary {
                 network_only: false,
                 pool_for_each_node: None,
-                tunnel: Some(Through {
+                tunnel: Some(TunnelPath {
                     gateway: Some("203.0.113.9:51840".into()),
                 }),
                 links: vec![
@@ -574,7 +606,7 @@ mod tests {
                     link("PeerReachable", "False"),
                 ],
                 offers: vec![offer(OfferPhase::Accepted)],
-                nodes: vec![VirtualNode {
+                nodes: vec![VirtualNodeSummary {
                     pool: "default".into(),
                     node: Some("milan".into()),
                     ready: false,
@@ -592,7 +624,7 @@ mod tests {
                     pods: 1,
                 }],
             }),
-            network: Some(Networking {
+            network: Some(NetworkSummary {
                 links: vec![
                     link("NetworkAgreed", "True"),
                     link("TunnelConnected", "Unknown"),
@@ -630,7 +662,7 @@ mod tests {
                     },
                 ],
             }),
-            lending: Some(Lending {
+            lending: Some(LendingSummary {
                 tenant_namespace: Some("liqo-tenant-x".into()),
                 links: vec![
                     link("ConsumerAuthorized", "True"),
@@ -643,8 +675,8 @@ mod tests {
         }
     }
 
-    fn example() -> Status {
-        Status {
+    fn example() -> StatusReport {
+        StatusReport {
             cluster: ThisCluster {
                 name: "rome".into(),
                 installed: true,
@@ -654,7 +686,7 @@ mod tests {
                 api_server_url: Some("https://203.0.113.5:6443".into()),
                 conditions: vec![link("AddressesKnown", "True")],
                 mode: None,
-                manager: Replicas {
+                manager: ReplicaCounts {
                     available: 1,
                     wanted: 1,
                 },
@@ -662,7 +694,7 @@ mod tests {
             },
             peers: vec![
                 milan(),
-                Peer {
+                PeerSummary {
                     name: "turin".into(),
                     cluster_id: ClusterId::of_public_key(&[3; 32]),
                     borrowing: None,
@@ -671,7 +703,7 @@ mod tests {
                     ending: true,
                 },
             ],
-            namespaces: vec![OffloadedNamespace {
+            namespaces: vec![OffloadedNamespaceSummary {
                 namespace: "demo".into(),
                 pod_offloading_strategy: PodOffloadingStrategy::LocalAndRemote,
                 placement: Some(PodPlacement {
@@ -679,7 +711,7 @@ mod tests {
                     ..PodPlacement::default()
                 }),
                 ready: Some(link("Ready", "False")),
-                remote: vec![RemoteNamespaceStatus {
+                remote: vec![RemoteNamespaceSummary {
                     cluster: "milan".into(),
                     namespace: "demo-rome-abcdef".into(),
                     ready: false,
@@ -700,12 +732,12 @@ mod tests {
     #[test]
     fn a_gateway_is_named_as_the_way_only_while_the_peer_answers() {
         let text = |gateway: Option<&str>, status: &str, reason: &str| {
-            let reachable = Link {
+            let reachable = LinkSummary {
                 reason: reason.into(),
                 ..link("PeerReachable", status)
             };
             through_tunnel(
-                &Through {
+                &TunnelPath {
                     gateway: gateway.map(str::to_owned),
                 },
                 &[reachable],
@@ -781,12 +813,12 @@ rome (ID {rome}, Liqo 0.1.0)
          └─ Ingress shop of class public at 203.0.113.7
 "
         );
-        assert_eq!(render(&example(), Paint::off()), expected);
+        assert_eq!(render_status(&example(), Paint::off()), expected);
     }
 
     #[test]
     fn every_pool_has_its_node_its_times_and_what_is_to_be_done() {
-        let offer = |pool: &str, phase| Offer {
+        let offer = |pool: &str, phase| OfferSummary {
             pool: pool.into(),
             phase,
             message: Some("the policy wants a person".into()),
@@ -796,7 +828,7 @@ rome (ID {rome}, Liqo 0.1.0)
             drain_timestamp: None,
         };
         let at = || Some("2026-01-01T00:05:00Z".to_owned());
-        let node = |pool: &str| VirtualNode {
+        let node = |pool: &str| VirtualNodeSummary {
             pool: pool.into(),
             node: Some(format!("milan-{pool}")),
             ready: true,
@@ -805,35 +837,35 @@ rome (ID {rome}, Liqo 0.1.0)
             free: resources(),
             pods: 2,
         };
-        let borrowing = Borrowing {
+        let borrowing = BorrowingSummary {
             network_only: true,
             pool_for_each_node: Some(link("PoolForEachNode", "False")),
             tunnel: None,
             links: Vec::new(),
             offers: vec![
-                Offer {
+                OfferSummary {
                     withdrawal_timestamp: at(),
                     ..offer("bulk", OfferPhase::Accepted)
                 },
                 offer("gold", OfferPhase::ManualActionRequired),
                 offer("zone-a", OfferPhase::Accepted),
-                Offer {
+                OfferSummary {
                     resources: ResourceList::new(),
                     ..offer("zone-b", OfferPhase::Accepted)
                 },
             ],
             nodes: vec![node("bulk"), node("gone"), node("zone-a")],
         };
-        let lending = Lending {
+        let lending = LendingSummary {
             tenant_namespace: None,
             links: Vec::new(),
             offers: vec![
                 offer("default", OfferPhase::ManualActionRequired),
-                Offer {
+                OfferSummary {
                     resources: ResourceList::new(),
                     ..offer("dry", OfferPhase::Accepted)
                 },
-                Offer {
+                OfferSummary {
                     reclaim_timestamp: at(),
                     ..offer("gpu", OfferPhase::Accepted)
                 },
@@ -842,8 +874,8 @@ rome (ID {rome}, Liqo 0.1.0)
         };
         let mut out = String::new();
         for branch in [
-            super::borrowing("milan", &borrowing, Paint::off()),
-            super::lending("milan", &lending, Paint::off()),
+            super::borrowing_branch("milan", &borrowing, Paint::off()),
+            super::lending_branch("milan", &lending, Paint::off()),
         ] {
             branch.draw("", &mut out);
         }
@@ -878,7 +910,7 @@ lent to milan
         status.cluster.installed = false;
         status.cluster.cluster_id = None;
         status.peers.clear();
-        assert!(render(&status, Paint::off()).contains("`liqoctl install`"));
+        assert!(render_status(&status, Paint::off()).contains("`liqoctl install`"));
     }
 
     #[test]

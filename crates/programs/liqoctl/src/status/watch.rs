@@ -4,10 +4,10 @@ use std::{io::IsTerminal as _, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{Status, collect};
+use super::{StatusReport, collect};
 use crate::{
     cluster::Cluster,
-    output::{self, Format},
+    output::{self, OutputFormat},
 };
 
 /// Time between two looks.
@@ -15,10 +15,10 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Shows the status until the user interrupts it, or the reader closes the output. A failure after
 /// the first look is shown in the place of the status, and the next look follows.
-pub async fn watch(
+pub async fn watch_status(
     cluster: &Cluster,
-    format: Format,
-    show: impl Fn(Status) -> anyhow::Result<String>,
+    format: OutputFormat,
+    show: impl Fn(StatusReport) -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
     let screen = Screen {
         is_terminal: std::io::stdout().is_terminal(),
@@ -43,7 +43,7 @@ pub async fn watch(
 
 struct Screen {
     is_terminal: bool,
-    format: Format,
+    format: OutputFormat,
 }
 
 impl Screen {
@@ -55,9 +55,9 @@ impl Screen {
             ""
         };
         let head = match self.format {
-            Format::Table => format!("# {}\n", now.strftime("%FT%TZ")),
-            Format::Json => String::new(),
-            Format::Yaml => "---\n".to_owned(),
+            OutputFormat::Table => format!("# {}\n", now.strftime("%FT%TZ")),
+            OutputFormat::Json => String::new(),
+            OutputFormat::Yaml => "---\n".to_owned(),
         };
         format!("{clear}{head}{text}")
     }
@@ -77,14 +77,17 @@ mod tests {
             .draw("rome", Timestamp::UNIX_EPOCH)
         };
         assert_eq!(
-            text(true, Format::Table),
+            text(true, OutputFormat::Table),
             "\u{1b}[H\u{1b}[2J# 1970-01-01T00:00:00Z\nrome"
         );
-        assert_eq!(text(false, Format::Table), "# 1970-01-01T00:00:00Z\nrome");
+        assert_eq!(
+            text(false, OutputFormat::Table),
+            "# 1970-01-01T00:00:00Z\nrome"
+        );
         assert_eq!(
             (
-                text(false, Format::Json).as_str(),
-                text(false, Format::Yaml).as_str()
+                text(false, OutputFormat::Json).as_str(),
+                text(false, OutputFormat::Yaml).as_str()
             ),
             ("rome", "---\nrome")
         );

@@ -13,7 +13,7 @@ use kube::api::DynamicObject;
 use liqoctl::{
     install,
     manifests::{INSTALLED_BY, NAMESPACE, kind},
-    settings::{Present, Settings, Values, table},
+    settings::{InstallSettings, InstallValues, InstalledState, table},
 };
 use serde_json::{Value, json};
 
@@ -151,9 +151,13 @@ fn is_in_templates(object: &DynamicObject) -> bool {
 /// What `liqoctl install` applies with a values file, but for what Helm makes otherwise:
 /// definitions and the release's namespace.
 fn installed(file: &Path) -> BTreeMap<String, Value> {
-    let settings = Settings::read::<&str>(&[file.to_owned()], &[]).unwrap();
-    let objects =
-        install::objects(&Values::resolve(&settings, &Present::default(), ""), true).unwrap();
+    let settings =
+        InstallSettings::from_files_and_arguments::<&str>(&[file.to_owned()], &[]).unwrap();
+    let objects = install::installation_objects(
+        &InstallValues::resolve(&settings, &InstalledState::default(), ""),
+        true,
+    )
+    .unwrap();
     objects
         .into_iter()
         .filter(is_in_templates)
@@ -525,8 +529,10 @@ fn the_values_of_liqo_are_all_keys_of_the_table_that_are_not_refused() {
         assert!(mentions, "{} is missing", row.key);
     }
     let helm = Helm::new("keys");
-    let settings = Settings::read::<&str>(&[helm.file(VALUES_OF_LIQO)], &[]).unwrap();
-    for row in table::keys_of_liqo().filter(|row| row.class == table::Class::Noted) {
-        assert!(settings.notes.contains(&row.note()), "{}", row.key);
+    let settings =
+        InstallSettings::from_files_and_arguments::<&str>(&[helm.file(VALUES_OF_LIQO)], &[])
+            .unwrap();
+    for row in table::keys_of_liqo().filter(|row| row.class == table::SettingClass::Noted) {
+        assert!(settings.notes.contains(&row.note_for_user()), "{}", row.key);
     }
 }

@@ -8,8 +8,8 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, stream::BoxStream};
 use liqo_resource_plugin::{
-    Announcer, Change, Changes, Options, Pool, ResourceSource, ServeError, Server, Settings,
-    SourceError, State, arguments::resources, async_trait,
+    Announcer, Change, ChangeStream, Options, Pool, ResourceSource, ServeError, Server, Settings,
+    SourceError, SubscriptionState, arguments::resources, async_trait,
 };
 use tokio::{sync::oneshot, sync::watch, task::JoinHandle};
 
@@ -107,7 +107,10 @@ pub fn settings(address: SocketAddr) -> Settings {
     }
 }
 
-pub async fn reach(state: &mut watch::Receiver<State>, wanted: impl Fn(&State) -> bool) -> State {
+pub async fn reach(
+    state: &mut watch::Receiver<SubscriptionState>,
+    wanted: impl Fn(&SubscriptionState) -> bool,
+) -> SubscriptionState {
     let last = state.clone();
     let reached = tokio::time::timeout(TIMEOUT, state.wait_for(wanted)).await;
     reached
@@ -116,7 +119,7 @@ pub async fn reach(state: &mut watch::Receiver<State>, wanted: impl Fn(&State) -
         .clone()
 }
 
-pub async fn next(changes: &mut Changes) -> Change {
+pub async fn next(changes: &mut ChangeStream) -> Change {
     tokio::time::timeout(TIMEOUT, changes.next())
         .await
         .expect("there should be a change")
@@ -124,6 +127,6 @@ pub async fn next(changes: &mut Changes) -> Change {
 }
 
 /// The changes that can be received without waiting.
-pub fn received(changes: &mut Changes) -> Vec<Change> {
+pub fn received(changes: &mut ChangeStream) -> Vec<Change> {
     std::iter::from_fn(|| changes.next().now_or_never().flatten()).collect()
 }

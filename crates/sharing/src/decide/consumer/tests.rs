@@ -17,7 +17,7 @@ fn intent() -> BorrowingIntent {
         consume: Some(Consume::default()),
         decisions: BTreeMap::new(),
         contracts: BTreeMap::new(),
-        returns: Returns::default(),
+        returns: OwnNodesReturn::default(),
         tethered_elsewhere: None,
     }
 }
@@ -26,9 +26,9 @@ fn offer(hard: &str) -> ResourceOffer {
     ResourceOffer::new("default", offer_of(MILAN, hard))
 }
 
-fn judged(offer: ResourceOffer, local: &LocalObjects) -> Judgement {
+fn judged(offer: ResourceOffer, local: &ObjectsOfProvider) -> OfferJudgement {
     let name = offer.metadata.name.clone().unwrap();
-    judge(
+    judge_offers(
         &intent(),
         &[(name, Arc::new(Claimed::new(offer)))].into(),
         local,
@@ -40,19 +40,19 @@ fn judged(offer: ResourceOffer, local: &LocalObjects) -> Judgement {
 fn refusal(change: impl FnOnce(&mut ResourceOffer)) -> String {
     let mut offer = offer("cpu=4, memory=4Gi");
     change(&mut offer);
-    let judgement = judged(offer, &LocalObjects::default());
+    let judgement = judged(offer, &ObjectsOfProvider::default());
     assert!(
         !judgement
             .actions
             .iter()
-            .any(|action| matches!(action, Action::ApplyNode(_))),
+            .any(|action| matches!(action, ConsumerAction::ApplyNode(_))),
         "{judgement:?}"
     );
     let answer = judgement
         .actions
         .into_iter()
         .find_map(|action| match action {
-            Action::Answer(_, status) => Some(status),
+            ConsumerAction::Answer(_, status) => Some(status),
             _ => None,
         });
     let answer = answer.unwrap();
@@ -61,11 +61,11 @@ fn refusal(change: impl FnOnce(&mut ResourceOffer)) -> String {
 }
 
 /// Applies the actions to the objects of both clusters.
-fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut LocalObjects) {
+fn carry_out(actions: &[ConsumerAction], offer: &mut ResourceOffer, local: &mut ObjectsOfProvider) {
     for action in actions.iter().cloned() {
         match action {
-            Action::DeleteNode(name) => drop(local.nodes.remove(&name)),
-            Action::ApplyNode(spec) => {
+            ConsumerAction::DeleteNode(name) => drop(local.nodes.remove(&name)),
+            ConsumerAction::ApplyNode(spec) => {
                 drop(
                     local.nodes.insert(
                         spec.pool.clone(),
@@ -77,8 +77,8 @@ fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut LocalObj
                     ),
                 );
             }
-            Action::DeleteMirror(name) => drop(local.mirrors.remove(&name)),
-            Action::ApplyMirror(spec) => {
+            ConsumerAction::DeleteMirror(name) => drop(local.mirrors.remove(&name)),
+            ConsumerAction::ApplyMirror(spec) => {
                 let status = local
                     .mirrors
                     .get(&spec.pool)
@@ -91,19 +91,19 @@ fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut LocalObj
                         .insert(mirror.spec.pool.clone(), mirror.into()),
                 );
             }
-            Action::AnswerMirror(name, status) => {
+            ConsumerAction::AnswerMirror(name, status) => {
                 let mut mirror = (*local.mirrors[&name]).clone();
                 mirror.status = Some(status);
                 drop(local.mirrors.insert(name, mirror.into()));
             }
-            Action::Answer(_, status) => offer.status = Some(status),
+            ConsumerAction::Answer(_, status) => offer.status = Some(status),
         }
     }
 }
 
 /// An accepted offer with its node and its copy.
-fn settled(hard: &str) -> (ResourceOffer, LocalObjects) {
-    let (mut offer, mut local) = (offer(hard), LocalObjects::default());
+fn settled(hard: &str) -> (ResourceOffer, ObjectsOfProvider) {
+    let (mut offer, mut local) = (offer(hard), ObjectsOfProvider::default());
     let actions = judged(offer.clone(), &local).actions;
     carry_out(&actions, &mut offer, &mut local);
     (offer, local)
@@ -111,7 +111,7 @@ fn settled(hard: &str) -> (ResourceOffer, LocalObjects) {
 
 #[test]
 fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
-    let judgement = judged(offer("cpu=4, memory=4Gi"), &LocalObjects::default());
+    let judgement = judged(offer("cpu=4, memory=4Gi"), &ObjectsOfProvider::default());
     let accepted = ResourceOfferStatus {
         phase: OfferPhase::Accepted,
         message: None,
@@ -130,10 +130,10 @@ fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
     assert_eq!(
         judgement.actions,
         [
-            Action::ApplyNode(node),
-            Action::ApplyMirror(offer("cpu=4, memory=4Gi").spec),
-            Action::AnswerMirror("default".to_owned(), accepted.clone()),
-            Action::Answer("default".to_owned(), accepted),
+            ConsumerAction::ApplyNode(node),
+            ConsumerAction::ApplyMirror(offer("cpu=4, memory=4Gi").spec),
+            ConsumerAction::AnswerMirror("default".to_owned(), accepted.clone()),
+            ConsumerAction::Answer("default".to_owned(), accepted),
         ]
     );
     assert_eq!(
@@ -157,19 +157,19 @@ fn the_node_follows_the_offer() {
     changed.spec.resource_quota.hard = list("cpu=2");
     let actions = judged(changed.clone(), &local).actions;
     assert!(
-        matches!(&actions[0], Action::ApplyNode(node) if node.resources == list("cpu=2")),
+        matches!(&actions[0], ConsumerAction::ApplyNode(node) if node.resources == list("cpu=2")),
         "{actions:?}"
     );
-    assert_eq!(actions[1..], [Action::ApplyMirror(changed.spec)]);
+    assert_eq!(actions[1..], [ConsumerAction::ApplyMirror(changed.spec)]);
 }
 
 #[test]
 fn the_node_and_the_copy_of_a_deleted_offer_are_deleted() {
     let (_, local) = settled("cpu=4");
-    let judgement = judge(&intent(), &BTreeMap::new(), &local, None);
+    let judgement = judge_offers(&intent(), &BTreeMap::new(), &local, None);
     let expected = [
-        Action::DeleteNode("default".to_owned()),
-        Action::DeleteMirror("default".to_owned()),
+        ConsumerAction::DeleteNode("default".to_owned()),
+        ConsumerAction::DeleteMirror("default".to_owned()),
     ];
     assert_eq!(judgement.actions, expected);
     assert_eq!(remove_all(&local), expected);
@@ -182,7 +182,7 @@ fn the_node_of_an_offer_that_is_being_deleted_is_deleted() {
     offer.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
     assert_eq!(
         judged(offer, &local).actions[0],
-        Action::DeleteNode("default".to_owned())
+        ConsumerAction::DeleteNode("default".to_owned())
     );
 }
 
@@ -192,7 +192,7 @@ fn an_existing_node_stays_while_its_offer_is_empty() {
     offer.spec.resource_quota.hard = list("cpu=0");
     let actions = judged(offer.clone(), &local).actions;
     assert!(
-        matches!(&actions[0], Action::ApplyNode(node) if node.resources.is_zero()),
+        matches!(&actions[0], ConsumerAction::ApplyNode(node) if node.resources.is_zero()),
         "{actions:?}"
     );
     carry_out(&actions, &mut offer, &mut local);
@@ -209,12 +209,12 @@ fn a_node_that_is_being_deleted_stays_unchanged_until_it_is_gone() {
     assert_eq!(judged(offer, &local).actions, []);
     let node_actions = remove_all(&local)
         .into_iter()
-        .filter(|action| matches!(action, Action::DeleteNode(_)));
+        .filter(|action| matches!(action, ConsumerAction::DeleteNode(_)));
     assert_eq!(node_actions.count(), 0);
     local.nodes.clear();
     assert!(matches!(
         judged(settled("cpu=4").0, &local).actions[0],
-        Action::ApplyNode(_)
+        ConsumerAction::ApplyNode(_)
     ));
 }
 
@@ -244,9 +244,15 @@ fn an_offer_from_too_far_away_is_refused_and_the_policy_says_how_far() {
         let mut offer = offer("cpu=4");
         (offer.spec.hops, offer.spec.path) = (hops, (MILAN..MILAN + hops).map(cluster).collect());
         let offers = [("default".to_owned(), Arc::new(Claimed::new(offer)))].into();
-        let actions = judge(&under(consume), &offers, &LocalObjects::default(), None).actions;
+        let actions = judge_offers(
+            &under(consume),
+            &offers,
+            &ObjectsOfProvider::default(),
+            None,
+        )
+        .actions;
         actions.into_iter().find_map(|action| match action {
-            Action::Answer(_, ResourceOfferStatus { phase, message }) => {
+            ConsumerAction::Answer(_, ResourceOfferStatus { phase, message }) => {
                 Some((phase, message.unwrap_or_default()))
             }
             _ => None,
@@ -295,7 +301,7 @@ fn a_node_whose_provider_becomes_a_broker_stays_as_long_as_its_pods_have_their_n
     (offer.spec.hops, offer.spec.path) = (2, (MILAN..MILAN + 2).map(cluster).collect());
     let judged = |offer: &ResourceOffer| {
         let offers = [("default".to_owned(), Arc::new(Claimed::new(offer.clone())))].into();
-        judge(
+        judge_offers(
             &under(Consume {
                 max_hops: 1,
                 ..Consume::default()
@@ -306,14 +312,13 @@ fn a_node_whose_provider_becomes_a_broker_stays_as_long_as_its_pods_have_their_n
         )
         .actions
     };
-    assert!(judged(&offer).contains(&Action::DeleteNode("default".to_owned())));
+    assert!(judged(&offer).contains(&ConsumerAction::DeleteNode("default".to_owned())));
     offer.spec.drain_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
     let actions = judged(&offer);
-    let is_closed =
-        |action: &Action| matches!(action, Action::ApplyNode(node) if node.no_new_pods.is_some());
+    let is_closed = |action: &ConsumerAction| matches!(action, ConsumerAction::ApplyNode(node) if node.no_new_pods.is_some());
     assert!(
         actions.iter().any(is_closed)
-            && !actions.contains(&Action::DeleteNode("default".to_owned())),
+            && !actions.contains(&ConsumerAction::DeleteNode("default".to_owned())),
         "{actions:?}"
     );
 }
@@ -339,8 +344,8 @@ fn a_node_takes_over_the_labels_that_the_policy_allows_and_the_answer_names_the_
             allowed.iter().map(|&pattern| pattern.to_owned()).collect();
         let offers =
             BTreeMap::from([("default".to_owned(), Arc::new(Claimed::new(offer.clone())))]);
-        let actions = judge(&intent, &offers, &LocalObjects::default(), None).actions;
-        let (Some(Action::ApplyNode(node)), Some(Action::Answer(_, status))) =
+        let actions = judge_offers(&intent, &offers, &ObjectsOfProvider::default(), None).actions;
+        let (Some(ConsumerAction::ApplyNode(node)), Some(ConsumerAction::Answer(_, status))) =
             (actions.first(), actions.last())
         else {
             panic!("{actions:?}")
@@ -374,9 +379,9 @@ fn pools_without_a_dns_label_as_name_are_refused_and_not_copied() {
         let mut bad = offer("cpu=4");
         bad.metadata.name = Some(name.to_owned());
         bad.spec.pool = name.to_owned();
-        let actions = judged(bad, &LocalObjects::default()).actions;
+        let actions = judged(bad, &ObjectsOfProvider::default()).actions;
         assert!(
-            matches!(actions.as_slice(), [Action::Answer(_, _)]),
+            matches!(actions.as_slice(), [ConsumerAction::Answer(_, _)]),
             "{name:?}: {actions:?}"
         );
     }
@@ -392,16 +397,19 @@ fn an_offer_that_comes_an_impossible_way_is_not_copied_and_a_former_copy_goes() 
     for change in changes {
         let (mut bad, local) = settled("cpu=4");
         change(&mut bad.spec);
-        let new = judged(bad.clone(), &LocalObjects::default()).actions;
-        assert!(matches!(new.as_slice(), [Action::Answer(_, _)]), "{new:?}");
+        let new = judged(bad.clone(), &ObjectsOfProvider::default()).actions;
+        assert!(
+            matches!(new.as_slice(), [ConsumerAction::Answer(_, _)]),
+            "{new:?}"
+        );
         let actions = judged(bad, &local).actions;
         assert!(
             matches!(
                 actions.as_slice(),
                 [
-                    Action::DeleteNode(_),
-                    Action::DeleteMirror(_),
-                    Action::Answer(_, _)
+                    ConsumerAction::DeleteNode(_),
+                    ConsumerAction::DeleteMirror(_),
+                    ConsumerAction::Answer(_, _)
                 ]
             ),
             "{actions:?}"
@@ -413,11 +421,11 @@ fn an_offer_that_comes_an_impossible_way_is_not_copied_and_a_former_copy_goes() 
 fn the_copy_of_a_refused_offer_shows_the_reason() {
     let mut own = offer("cpu=4");
     own.spec.path.push(cluster(ROME));
-    let judgement = judged(own, &LocalObjects::default());
+    let judgement = judged(own, &ObjectsOfProvider::default());
     let answer = judgement
         .actions
         .iter()
-        .find(|action| matches!(action, Action::AnswerMirror(_, _)));
+        .find(|action| matches!(action, ConsumerAction::AnswerMirror(_, _)));
     assert!(answer.is_some(), "{judgement:?}");
     assert_eq!(judgement.condition.reason, "Refused");
     assert!(
@@ -432,7 +440,7 @@ fn the_copy_of_a_refused_offer_shows_the_reason() {
 
 #[test]
 fn resources_that_no_node_can_have_are_left_out() {
-    let usable = usable(&list(
+    let usable = usable_resources(&list(
         "cpu=1500100u, memory=1Gi, rubbish=1, a b/c=1, nvidia.com/gpu=1500m, hugepages-2Mi=-2Mi",
     ));
     assert_eq!(
@@ -451,29 +459,30 @@ fn a_provider_cannot_create_more_nodes_than_the_maximum() {
             (pool.spec.pool.clone(), Arc::new(Claimed::new(pool)))
         })
         .collect();
-    let actions = judge(&intent(), &offers, &LocalObjects::default(), None).actions;
-    let count =
-        |wanted: fn(&Action) -> bool| actions.iter().filter(|action| wanted(action)).count();
+    let actions = judge_offers(&intent(), &offers, &ObjectsOfProvider::default(), None).actions;
+    let count = |wanted: fn(&ConsumerAction) -> bool| {
+        actions.iter().filter(|action| wanted(action)).count()
+    };
     assert_eq!(
-        count(|action| matches!(action, Action::ApplyNode(_))),
+        count(|action| matches!(action, ConsumerAction::ApplyNode(_))),
         MAX_POOLS
     );
     assert_eq!(
-        count(|action| matches!(action, Action::ApplyMirror(_))),
+        count(|action| matches!(action, ConsumerAction::ApplyMirror(_))),
         MAX_POOLS
     );
     assert_eq!(
-        count(|action| matches!(action, Action::Answer(..))),
+        count(|action| matches!(action, ConsumerAction::Answer(..))),
         MAX_POOLS + 1
     );
 }
 
 #[test]
 fn without_an_offer_the_condition_shows_the_providers_message() {
-    let judgement = judge(
+    let judgement = judge_offers(
         &intent(),
         &BTreeMap::new(),
-        &LocalObjects::default(),
+        &ObjectsOfProvider::default(),
         Some("nothing is free"),
     );
     assert_eq!(judgement.condition.message, "nothing is free");
@@ -483,22 +492,24 @@ fn without_an_offer_the_condition_shows_the_providers_message() {
 fn verdicts(
     intent: &BorrowingIntent,
     offers: &[(&str, &str)],
-    local: &LocalObjects,
+    local: &ObjectsOfProvider,
 ) -> Vec<(String, OfferPhase, String)> {
     let named = |(name, hard): &(&str, &str)| {
         let mut offer = offer(hard);
         offer.spec.pool = (*name).to_owned();
         ((*name).to_owned(), Arc::new(Claimed::new(offer)))
     };
-    let judgement = judge(intent, &offers.iter().map(named).collect(), local, None);
+    let judgement = judge_offers(intent, &offers.iter().map(named).collect(), local, None);
     let node = |wanted: &str| {
         judgement.actions.iter().find_map(|action| match action {
-            Action::ApplyNode(spec) if spec.pool == wanted => Some(spec.resources.to_string()),
+            ConsumerAction::ApplyNode(spec) if spec.pool == wanted => {
+                Some(spec.resources.to_string())
+            }
             _ => None,
         })
     };
     let answers = judgement.actions.iter().filter_map(|action| match action {
-        Action::Answer(name, status) => {
+        ConsumerAction::Answer(name, status) => {
             Some((name.clone(), status.phase, node(name).unwrap_or_default()))
         }
         _ => None,
@@ -545,17 +556,17 @@ fn a_manual_policy_asks_the_user_and_keeps_what_was_accepted_before() {
         verdicts(&manual, &offers[2..], &used),
         [judged_as("default", OfferPhase::Accepted, "")]
     );
-    let judgement = judge(
+    let judgement = judge_offers(
         &manual,
         &[("b".to_owned(), Arc::new(Claimed::new(offer("cpu=1"))))].into(),
-        &LocalObjects::default(),
+        &ObjectsOfProvider::default(),
         None,
     );
     assert_eq!(judgement.condition.reason, "Refused");
-    let judgement = judge(
+    let judgement = judge_offers(
         &manual,
         &[("default".to_owned(), Arc::new(Claimed::new(offer("cpu=1"))))].into(),
-        &LocalObjects::default(),
+        &ObjectsOfProvider::default(),
         None,
     );
     assert_eq!(judgement.condition.reason, "ManualActionRequired");
@@ -597,7 +608,7 @@ fn no_more_offers_and_no_more_resources_are_accepted_than_the_policy_allows() {
         verdicts(
             &little,
             &[("a", "cpu=2, pods=5"), ("b", "cpu=2, pods=5")],
-            &LocalObjects::default()
+            &ObjectsOfProvider::default()
         ),
         [
             judged_as("a", OfferPhase::Accepted, "cpu=2, pods=5"),
@@ -610,11 +621,15 @@ fn no_more_offers_and_no_more_resources_are_accepted_than_the_policy_allows() {
 fn an_offer_without_useful_resources_waits() {
     for empty in ["cpu=0", "nonsense=3, cpu=-1"] {
         assert_eq!(
-            verdicts(&intent(), &[("default", empty)], &LocalObjects::default()),
+            verdicts(
+                &intent(),
+                &[("default", empty)],
+                &ObjectsOfProvider::default()
+            ),
             [judged_as("default", OfferPhase::Pending, "")]
         );
     }
-    let judgement = judged(offer("cpu=0"), &LocalObjects::default());
+    let judgement = judged(offer("cpu=0"), &ObjectsOfProvider::default());
     assert_eq!(judgement.condition.reason, "NothingInIt");
     assert!(
         judgement
@@ -632,7 +647,7 @@ fn an_offer_without_useful_resources_waits() {
         verdicts(
             &little,
             &[("a", "cpu=4"), ("b", "cpu=2")],
-            &LocalObjects::default()
+            &ObjectsOfProvider::default()
         ),
         [
             judged_as("a", OfferPhase::Accepted, "cpu=3"),
@@ -675,7 +690,7 @@ fn a_refusal_does_not_depend_on_the_amounts() {
             let found = verdicts(
                 &intent,
                 &[("a", "cpu=4"), ("b", hard)],
-                &LocalObjects::default(),
+                &ObjectsOfProvider::default(),
             );
             assert_eq!(
                 found[1],
@@ -701,7 +716,11 @@ fn nothing_is_accepted_without_a_policy_or_under_one_that_forbids_it() {
     ] {
         let refused = [judged_as("default", OfferPhase::Refused, "")];
         assert_eq!(
-            verdicts(&intent, &[("default", "cpu=1")], &LocalObjects::default()),
+            verdicts(
+                &intent,
+                &[("default", "cpu=1")],
+                &ObjectsOfProvider::default()
+            ),
             refused
         );
     }

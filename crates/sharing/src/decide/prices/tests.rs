@@ -43,9 +43,9 @@ fn price(
     published: Option<&PriceList>,
 ) -> PriceList {
     let published: Vec<&PriceList> = published.into_iter().collect();
-    now(
+    prices_at(
         policy,
-        &base(Some(policy), None, "default").unwrap(),
+        &base_prices(Some(policy), None, "default").unwrap(),
         at,
         &in_use(percent),
         &published,
@@ -66,21 +66,26 @@ fn without_schedule_and_steps_the_rates_apply() {
 fn rates_of_the_pool_replace_those_of_the_policy_and_the_plugin_replaces_both() {
     let pools = policy(json!({ "pools": { "gpu": { "cpu": "0.08", "nvidia.com/gpu": "1.2" } } }));
     assert_eq!(
-        base(Some(&pools), None, "gpu").unwrap().to_string(),
+        base_prices(Some(&pools), None, "gpu").unwrap().to_string(),
         "cpu=0.08, memory=0.01, nvidia.com/gpu=1.2 EUR"
     );
     assert_eq!(
-        base(Some(&pools), None, "other").unwrap().to_string(),
+        base_prices(Some(&pools), None, "other")
+            .unwrap()
+            .to_string(),
         "cpu=0.04, memory=0.01 EUR"
     );
     let of_plugin: PriceList =
         from_value(json!({ "currency": "credits", "rates": { "pods": "1" } })).unwrap();
     assert_eq!(
-        base(Some(&pools), Some(&of_plugin), "gpu").unwrap(),
+        base_prices(Some(&pools), Some(&of_plugin), "gpu").unwrap(),
         of_plugin
     );
-    assert_eq!(base(None, Some(&of_plugin), "gpu").unwrap(), of_plugin);
-    assert_eq!(base(None, None, "gpu"), None);
+    assert_eq!(
+        base_prices(None, Some(&of_plugin), "gpu").unwrap(),
+        of_plugin
+    );
+    assert_eq!(base_prices(None, None, "gpu"), None);
 }
 
 #[test]
@@ -106,7 +111,11 @@ fn the_first_entry_that_matches_applies() {
         ("2026-07-06T00:00:00Z", 75),
         ("1969-12-27T12:00:00Z", 50),
     ] {
-        assert_eq!(scheduled(&schedule, at(time)), percentage, "{time}");
+        assert_eq!(
+            scheduled_percentage(&schedule, at(time)),
+            percentage,
+            "{time}"
+        );
     }
 }
 
@@ -122,7 +131,11 @@ fn an_entry_over_midnight_belongs_to_the_day_on_which_it_begins() {
         ("2026-07-04T04:00:00Z", 100),
         ("2026-07-04T20:00:00Z", 100),
     ] {
-        assert_eq!(scheduled(&friday, at(time)), percentage, "{time}");
+        assert_eq!(
+            scheduled_percentage(&friday, at(time)),
+            percentage,
+            "{time}"
+        );
     }
 }
 
@@ -130,8 +143,8 @@ fn an_entry_over_midnight_belongs_to_the_day_on_which_it_begins() {
 fn the_clock_of_the_schedule_may_differ_from_utc() {
     let entry = json!([{ "days": ["Thu"], "from": "00:00", "to": "01:00", "percentage": 10 }]);
     let rome = policy(json!({ "utcOffsetMinutes": 60, "schedule": entry }));
-    assert_eq!(scheduled(&rome, at("2026-07-01T23:30:00Z")), 10);
-    assert_eq!(scheduled(&rome, at("2026-07-02T00:00:00Z")), 100);
+    assert_eq!(scheduled_percentage(&rome, at("2026-07-01T23:30:00Z")), 10);
+    assert_eq!(scheduled_percentage(&rome, at("2026-07-02T00:00:00Z")), 100);
     assert_eq!(
         next_change(&rome, at("2026-07-01T22:59:59.5Z")),
         Some(Duration::from_millis(500))
@@ -252,7 +265,7 @@ proptest! {
         let next = next_change(&policy, start).unwrap_or(Duration::from_hours(24));
         prop_assert!(!next.is_zero() && next <= Duration::from_hours(24));
         let within = start + next.saturating_sub(Duration::from_millis(1)) * u32::try_from(part).unwrap() / 1000;
-        prop_assert_eq!(scheduled(&policy, start), scheduled(&policy, within));
+        prop_assert_eq!(scheduled_percentage(&policy, start), scheduled_percentage(&policy, within));
     }
 
     /// Whatever came before: the price is that of the utilization alone, or that of a step which

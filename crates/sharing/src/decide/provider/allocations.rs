@@ -15,7 +15,7 @@ use crate::decide::{
     granularity::Division,
     pools::{self, NodePartition},
     reduce::LocalNode,
-    snapshot::{Requester, Snapshot},
+    snapshot::{ProviderSnapshot, Requester},
     upstream,
 };
 
@@ -149,7 +149,8 @@ impl PoolAllocation<'_> {
         match (self.local_policy, self.borrowed_hops) {
             (Some(_), _) => self.includes(partition),
             (None, Some(hops)) => {
-                upstream::hops(node) == Some(hops) && !partition.behind.contains(self.consumer)
+                upstream::hops_to_owner(node) == Some(hops)
+                    && !partition.behind.contains(self.consumer)
             }
             (None, None) => partition.behind.is_empty(),
         }
@@ -209,8 +210,8 @@ impl PoolAllocation<'_> {
     }
 }
 
-pub fn allocations<'a>(
-    snapshot: &Snapshot,
+pub fn pool_allocations<'a>(
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester<'a>],
     local: &[&Arc<PeeringPolicy>],
     divisions: &[Division],
@@ -283,7 +284,7 @@ impl<'a> RequesterPools<'_, 'a> {
             local_policy,
             borrowed_hops: None,
             is_cut: false,
-            refused: requester.refuses(pool),
+            refused: requester.refuses_pool(pool),
             in_use: ResourceList::new(),
             target,
             reclaim_at: None,
@@ -294,7 +295,7 @@ impl<'a> RequesterPools<'_, 'a> {
             floor: ResourceList::new(),
             reserved: requester
                 .standing
-                .reserved(pool)
+                .reserved_amounts(pool)
                 .cloned()
                 .unwrap_or_default(),
             notice_seconds: requester
@@ -309,7 +310,7 @@ impl<'a> RequesterPools<'_, 'a> {
     fn of_nodes(&self, lender: usize, nodes: &NodeIndex) -> Vec<PoolAllocation<'a>> {
         let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
         for node in nodes
-            .chosen(self.requester, lender)
+            .chosen_nodes(self.requester, lender)
             .into_iter()
             .filter(|node| !self.is_lost(&node.pool))
         {
@@ -337,7 +338,7 @@ impl<'a> RequesterPools<'_, 'a> {
     ) -> Vec<PoolAllocation<'a>> {
         let requester = self.requester;
         let mut names: Vec<String> =
-            pools::names(lender, provide, &requester.tenant.consumer, partitions)
+            pools::pools_for_consumer(lender, provide, &requester.tenant.consumer, partitions)
                 .into_iter()
                 .filter(|pool| !self.is_lost(pool))
                 .collect();

@@ -17,9 +17,11 @@ use super::{
 };
 use crate::{
     decide::{
-        consumer::{Action, BorrowingIntent, LocalObjects, VirtualNodeState, judge},
-        reduce::{LocalNode, PodUsage, Upstream},
-        tethering::Returns,
+        consumer::{
+            BorrowingIntent, ConsumerAction, ObjectsOfProvider, VirtualNodeState, judge_offers,
+        },
+        reduce::{LocalNode, PodUsage, UpstreamPool},
+        tethering::OwnNodesReturn,
     },
     tests::{cluster, list},
 };
@@ -70,7 +72,7 @@ fn source(which: u8) -> Value {
 }
 
 struct Cluster {
-    snapshot: Snapshot,
+    snapshot: ProviderSnapshot,
     /// The virtual nodes, by provider and pool.
     nodes: BTreeMap<(usize, String), Arc<VirtualNodeState>>,
 }
@@ -102,7 +104,7 @@ impl World {
                 allocatable: list(&format!("cpu={cores}")),
                 ..LocalNode::default()
             };
-            let mut snapshot = Snapshot {
+            let mut snapshot = ProviderSnapshot {
                 own: id(index),
                 policies: vec![policy("default", 0, json!({ "provide": provide }))],
                 nodes: vec![(Key::new("", OWN_NODE), own.into())],
@@ -133,7 +135,7 @@ impl World {
                 .wall_time
                 .saturating_add(SignedDuration::from_secs(400))
                 .unwrap();
-            cluster.snapshot = Snapshot {
+            cluster.snapshot = ProviderSnapshot {
                 wall_time,
                 ..cluster.snapshot.clone().after(plan)
             };
@@ -174,7 +176,7 @@ impl World {
             .nodes
             .iter()
             .filter(|((provider, _), _)| *provider == from);
-        let local = LocalObjects {
+        let local = ObjectsOfProvider {
             mirrors: here
                 .map(|(key, offer)| (key.name.clone(), offer.clone()))
                 .collect(),
@@ -191,17 +193,17 @@ impl World {
             consume: Some(Consume::default()),
             decisions: BTreeMap::new(),
             contracts: BTreeMap::new(),
-            returns: Returns::default(),
+            returns: OwnNodesReturn::default(),
             tethered_elsewhere: None,
         };
-        let actions = judge(&intent, &offers, &local, None).actions;
+        let actions = judge_offers(&intent, &offers, &local, None).actions;
         let changed = !actions.is_empty();
         for action in actions {
             let consumer = &mut self.clusters[to];
             let copy = |name: &str| Key::new(copies.clone(), name);
             match action {
-                Action::DeleteNode(name) => drop(consumer.nodes.remove(&(from, name))),
-                Action::ApplyNode(spec) => {
+                ConsumerAction::DeleteNode(name) => drop(consumer.nodes.remove(&(from, name))),
+                ConsumerAction::ApplyNode(spec) => {
                     let node = VirtualNodeState {
                         spec,
                         deleting: false,
@@ -210,11 +212,11 @@ impl World {
                         .nodes
                         .insert((from, node.spec.pool.clone()), node.into());
                 }
-                Action::DeleteMirror(name) => consumer
+                ConsumerAction::DeleteMirror(name) => consumer
                     .snapshot
                     .offers
                     .retain(|(key, _)| *key != copy(&name)),
-                Action::ApplyMirror(spec) => {
+                ConsumerAction::ApplyMirror(spec) => {
                     let key = copy(&spec.pool);
                     let status = local
                         .mirrors
@@ -227,10 +229,10 @@ impl World {
                     };
                     consumer.snapshot.offers.push((key, offer.into()));
                 }
-                Action::AnswerMirror(name, status) => {
+                ConsumerAction::AnswerMirror(name, status) => {
                     answer(&mut consumer.snapshot, &copy(&name), &status);
                 }
-                Action::Answer(name, status) => {
+                ConsumerAction::Answer(name, status) => {
                     answer(
                         &mut self.clusters[from].snapshot,
                         &Key::new(tenant_namespace(&id(to)), name),
@@ -369,7 +371,7 @@ impl Cluster {
                 labels: labels
                     .map(|(key, value)| (key.to_owned(), value.to_owned()))
                     .into(),
-                upstream: Some(Upstream {
+                upstream: Some(UpstreamPool {
                     provider: provider_id.clone(),
                     pool: pool.clone(),
                     offer: None,
@@ -382,7 +384,7 @@ impl Cluster {
     }
 }
 
-fn answer(snapshot: &mut Snapshot, key: &Key, status: &liqo_api::ResourceOfferStatus) {
+fn answer(snapshot: &mut ProviderSnapshot, key: &Key, status: &liqo_api::ResourceOfferStatus) {
     for (_, offer) in snapshot.offers.iter_mut().filter(|(known, _)| known == key) {
         Arc::make_mut(offer).status = Some(status.clone());
     }

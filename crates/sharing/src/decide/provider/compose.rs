@@ -15,28 +15,28 @@ use liqo_api::{
 use liqo_quantity::unit_of;
 use tokio::time::Instant;
 
-use super::{allocations::PoolAllocation, earlier, notice_end, usage::PoolUsage};
+use super::{allocations::PoolAllocation, earlier_of, notice_end, usage::PoolUsage};
 use crate::decide::{
     pools::{self, NodePartition},
     publish::{MIN_REWRITE_INTERVAL, OfferState},
     reduce::LocalNode,
-    snapshot::{OfferWrite, Plan, PolicyVersion, RecentWrite, Requester, Snapshot},
+    snapshot::{OfferWrite, PolicyVersion, ProviderPlan, ProviderSnapshot, RecentWrite, Requester},
     source, upstream,
 };
 
 pub struct Composer<'a> {
-    snapshot: &'a Snapshot,
+    snapshot: &'a ProviderSnapshot,
     requesters: &'a [Requester<'a>],
     /// All consumers of a pool get the same description, except those that do not get all of its
     /// nodes.
-    descriptions: BTreeMap<DescriptionKey<'a>, Description>,
+    descriptions: BTreeMap<NodesDescriptionKey<'a>, NodesDescription>,
     /// The clusters behind any of the nodes.
     behind: BTreeSet<ClusterId>,
 }
 
 /// Identifies a description.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct DescriptionKey<'a> {
+struct NodesDescriptionKey<'a> {
     local_policy: Option<usize>,
     policy_pool: &'a str,
     /// The node, if it is a pool of its own.
@@ -46,7 +46,7 @@ struct DescriptionKey<'a> {
 }
 
 /// The description of a pool's nodes.
-struct Description {
+struct NodesDescription {
     labels: BTreeMap<String, String>,
     node_selector: Option<NodeSelector>,
     path: Vec<ClusterId>,
@@ -61,12 +61,12 @@ struct Description {
 fn description_key<'a>(
     allocation: &'a PoolAllocation,
     behind: &BTreeSet<ClusterId>,
-) -> DescriptionKey<'a> {
+) -> NodesDescriptionKey<'a> {
     // What a plugin offers to one consumer says nothing about what it offers to another one.
     let is_own = allocation.borrowed_hops.is_some() || behind.contains(allocation.consumer);
     let consumer = Some(allocation.consumer).filter(|_| is_own);
     let (local_policy, policy_pool) = (allocation.local_policy, allocation.policy_pool.as_str());
-    DescriptionKey {
+    NodesDescriptionKey {
         local_policy,
         policy_pool,
         node: allocation.single_node(),
@@ -74,8 +74,12 @@ fn description_key<'a>(
     }
 }
 
-impl Description {
-    fn of(snapshot: &Snapshot, allocation: &PoolAllocation, partitions: &[NodePartition]) -> Self {
+impl NodesDescription {
+    fn of_pool(
+        snapshot: &ProviderSnapshot,
+        allocation: &PoolAllocation,
+        partitions: &[NodePartition],
+    ) -> Self {
         let of_pool = nodes_of(allocation, partitions);
         let nodes = || of_pool.iter().map(|(_, node)| *node);
         let mut labels = snapshot.cluster_labels.clone();
@@ -91,7 +95,7 @@ impl Description {
             (None, None) => None,
         };
         let is_taken_back = nodes().any(upstream::is_taken_back);
-        let (path, hops) = upstream::path(&snapshot.own, nodes());
+        let (path, hops) = upstream::offer_path(&snapshot.own, nodes());
         // A borrowed pool stays one while it has no nodes.
         let hops = hops.max(allocation.borrowed_hops.unwrap_or(hops));
         // A plugin may count on nodes that do not exist yet.
@@ -126,7 +130,7 @@ fn nodes_of<'a>(
 
 impl<'a> Composer<'a> {
     pub fn new(
-        snapshot: &'a Snapshot,
+        snapshot: &'a ProviderSnapshot,
         requesters: &'a [Requester<'a>],
         allocations: &'a [PoolAllocation],
         partitions: &[NodePartition],
@@ -140,7 +144,7 @@ impl<'a> Composer<'a> {
             let key = description_key(allocation, &behind);
             descriptions
                 .entry(key)
-                .or_insert_with(|| Description::of(snapshot, allocation, partitions));
+                .or_insert_with(|| NodesDescription::of_pool(snapshot, allocation, partitions));
         }
         Self {
             snapshot,
@@ -150,16 +154,16 @@ impl<'a> Composer<'a> {
         }
     }
 
-    pub fn state(&self, allocation: &PoolAllocation) -> OfferState {
+    pub fn offer_state(&self, allocation: &PoolAllocation) -> OfferState {
         let requester = &self.requesters[allocation.requester];
         let recent_write = self.snapshot.recent_write(requester, &allocation.pool);
         let offer = requester.offers.get(allocation.pool.as_str());
         let published = offer.map(|offer| &offer.spec.resource_quota.hard);
         let wanted = |offer: &ResourceOffer| {
-            self.spec(
+            self.offer_spec(
                 allocation,
                 offer.spec.resource_quota.hard.clone(),
-                self.prices(allocation),
+                self.allowed_prices(allocation),
             )
         };
         let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
@@ -212,10 +216,10 @@ impl<'a> Composer<'a> {
         }
         let said = &offer.spec.largest_pods;
         let now = self.largest_pods(allocation, &offer.spec.resource_quota.hard);
-        *said != now && now.iter().all(|free| said.take(free).is_ok())
+        *said != now && now.iter().all(|free| said.has_room(free).is_ok())
     }
 
-    fn description<'b>(&'b self, allocation: &'b PoolAllocation<'b>) -> &'b Description {
+    fn description<'b>(&'b self, allocation: &'b PoolAllocation<'b>) -> &'b NodesDescription {
         &self.descriptions[&description_key(allocation, &self.behind)]
     }
 
@@ -228,14 +232,14 @@ impl<'a> Composer<'a> {
         applied.is_some_and(|applied| {
             requester
                 .policy
-                .is_none_or(|policy| *applied != PolicyVersion::of(policy))
+                .is_none_or(|policy| *applied != PolicyVersion::of_policy(policy))
         })
     }
 
     /// The prices that the offer may have now. An offer that was just written keeps them, unless
     /// the policy has changed: prices change no more often than an offer is usually rewritten, also
     /// where its amounts follow a plugin or make room at once.
-    fn prices(&self, allocation: &PoolAllocation) -> Option<PriceList> {
+    fn allowed_prices(&self, allocation: &PoolAllocation) -> Option<PriceList> {
         self.recent_prices(allocation)
             .map_or(&allocation.prices, |write| &write.prices)
             .clone()
@@ -257,7 +261,7 @@ impl<'a> Composer<'a> {
         Some(MIN_REWRITE_INTERVAL.saturating_sub(now.saturating_duration_since(write.at)))
     }
 
-    fn spec(
+    fn offer_spec(
         &self,
         allocation: &PoolAllocation,
         hard: ResourceList,
@@ -267,9 +271,9 @@ impl<'a> Composer<'a> {
         let standing = &self.requesters[allocation.requester].standing;
         let bound = standing
             .bound
-            .filter(|terms| terms.pool(&allocation.pool).is_some());
+            .filter(|terms| terms.amounts_of_pool(&allocation.pool).is_some());
         let classes = bound.map_or_else(
-            || classes(&allocation.policy.usage),
+            || contract_classes(&allocation.policy.usage),
             |terms| terms.classes.clone(),
         );
         let description = self.description(allocation);
@@ -292,7 +296,7 @@ impl<'a> Composer<'a> {
             drain_timestamp: allocation.drain_at.map(Time),
             // An amendment that is not signed changes nothing.
             prices: bound.map_or(prices, |terms| terms.prices.get(&allocation.pool).cloned()),
-            contract: standing.of_offer(&allocation.pool),
+            contract: standing.offer_contract(&allocation.pool),
         }
     }
 
@@ -328,7 +332,7 @@ impl<'a> Composer<'a> {
         let now = description
             .free_nodes
             .as_ref()
-            .map(|free| free.largest(hard))
+            .map(|free| free.select_largest(hard))
             .unwrap_or_default();
         let said = requester
             .offers
@@ -344,7 +348,7 @@ impl<'a> Composer<'a> {
             .unwrap_or(now)
     }
 
-    pub fn write(
+    pub fn offer_write(
         &self,
         allocation: &PoolAllocation,
         hard: ResourceList,
@@ -355,14 +359,14 @@ impl<'a> Composer<'a> {
             namespace: requester.namespace.to_owned(),
             namespace_uid: requester.tenant.uid.clone(),
             consumer: requester.tenant.consumer.clone(),
-            spec: self.spec(allocation, hard, self.prices(allocation)),
+            spec: self.offer_spec(allocation, hard, self.allowed_prices(allocation)),
             exists: requester.offers.contains_key(allocation.pool.as_str()),
             grows,
         }
     }
 }
 
-fn classes(usage: &Usage) -> ContractClasses {
+fn contract_classes(usage: &Usage) -> ContractClasses {
     ContractClasses {
         storage: usage.storage_classes.clone(),
         ingress: usage.ingress_classes.clone(),
@@ -372,12 +376,12 @@ fn classes(usage: &Usage) -> ContractClasses {
 
 /// Withdraws the offers of pools that must not exist: first with a notice, then by deletion.
 /// Returns the time until the next notice ends.
-pub fn withdraw(
-    snapshot: &Snapshot,
+pub fn withdraw_offers(
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     allocations: &[PoolAllocation],
     usage: &PoolUsage,
-    plan: &mut Plan,
+    plan: &mut ProviderPlan,
 ) -> Option<Duration> {
     let wanted: BTreeSet<(usize, &str)> = allocations
         .iter()
@@ -446,7 +450,7 @@ pub fn withdraw(
             if is_idle || (left.is_zero() && (!requester.is_absent() || !in_use)) {
                 plan.deletions.push(Key::new(requester.namespace, pool));
             } else if !left.is_zero() {
-                requeue_after = earlier(requeue_after, Some(left));
+                requeue_after = earlier_of(requeue_after, Some(left));
             }
         }
     }
@@ -454,7 +458,7 @@ pub fn withdraw(
 }
 
 /// Offers in tenant namespaces without a request, and offers with a wrong name.
-pub fn deletions(snapshot: &Snapshot, requesters: &[Requester]) -> Vec<Key> {
+pub fn offers_to_delete(snapshot: &ProviderSnapshot, requesters: &[Requester]) -> Vec<Key> {
     let answered: BTreeSet<&str> = requesters
         .iter()
         .map(|requester| requester.namespace)

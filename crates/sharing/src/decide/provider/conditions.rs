@@ -9,23 +9,25 @@ use liqo_api::{
     ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, TETHERING, links,
 };
 
-use super::{allocations::PoolAllocation, overcommit::Note};
+use super::{allocations::PoolAllocation, overcommit::OvercommitNote};
 use crate::decide::{
     granularity::Division,
     publish::OfferState,
-    snapshot::{Plan, PluginAnswer, PolicyVersion, RequestCondition, Requester, Snapshot},
+    snapshot::{
+        PluginAnswer, PolicyVersion, ProviderPlan, ProviderSnapshot, RequestCondition, Requester,
+    },
     tethering,
 };
 
 /// Adds all conditions to the plan.
 pub fn add_conditions(
-    snapshot: &Snapshot,
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     divisions: &[Division],
     allocations: &[PoolAllocation],
     states: &[OfferState],
-    notes: &BTreeMap<usize, Note>,
-    plan: &mut Plan,
+    notes: &BTreeMap<usize, OvercommitNote>,
+    plan: &mut ProviderPlan,
 ) {
     let mut offered: Vec<Vec<&str>> = vec![Vec::new(); requesters.len()];
     for (allocation, state) in allocations.iter().zip(states) {
@@ -40,17 +42,17 @@ pub fn add_conditions(
         let consumer = &requester.tenant.consumer;
         if let Some(policy) = requester.policy {
             plan.applied_policies
-                .insert(consumer.clone(), PolicyVersion::of(policy));
+                .insert(consumer.clone(), PolicyVersion::of_policy(policy));
         }
         let answer = snapshot.plugin_answers.get(consumer);
         let is_withheld = requester.policy.is_some() && !requester.is_included(snapshot.lending);
         let condition = |kind| {
             // First the absence: another leader learns of it here.
-            absence(kind, requester).unwrap_or_else(|| {
+            absence_condition(kind, requester).unwrap_or_else(|| {
                 if is_withheld {
                     not_isolated(kind, snapshot.lending)
                 } else {
-                    condition(kind, requester.policy, answer, &pools, notes.get(&at))
+                    offered_condition(kind, requester.policy, answer, &pools, notes.get(&at))
                 }
             })
         };
@@ -59,7 +61,8 @@ pub fn add_conditions(
             .conditions
             .iter()
             .any(|condition| condition.type_ == TETHERING);
-        let tethering = tethering::condition(snapshot, consumer, request.tethering, has_answer);
+        let tethering =
+            tethering::answer_condition(snapshot, consumer, request.tethering, has_answer);
         let wanted = [condition(ANSWERED)]
             .into_iter()
             .chain(tethering)
@@ -79,7 +82,7 @@ pub fn add_conditions(
 }
 
 /// The condition of an absent consumer.
-fn absence(kind: &'static str, requester: &Requester) -> Option<DesiredCondition> {
+fn absence_condition(kind: &'static str, requester: &Requester) -> Option<DesiredCondition> {
     let policy = requester.policy.filter(|_| requester.is_absent())?;
     let seconds = policy.spec.provide.absence_seconds.unwrap_or_default();
     let message = if kind == links::RESOURCES_OFFERED {
@@ -99,12 +102,12 @@ fn absence(kind: &'static str, requester: &Requester) -> Option<DesiredCondition
     ))
 }
 
-fn condition(
+fn offered_condition(
     kind: &'static str,
     policy: Option<&Arc<PeeringPolicy>>,
     answer: Option<&PluginAnswer>,
     pools: &[&str],
-    note: Option<&Note>,
+    note: Option<&OvercommitNote>,
 ) -> DesiredCondition {
     let is_local = kind == links::RESOURCES_OFFERED;
     let Some(policy) = policy else {
@@ -147,19 +150,25 @@ fn condition(
         // How much others are promised is nothing that a consumer should know.
         pools if is_local => {
             let (reason, note) = match note {
-                Some(Note::Overcommitted(text)) => {
+                Some(OvercommitNote::Overcommitted(text)) => {
                     (ResourcesOfferedReason::Overcommitted, format!("; {text}"))
                 }
-                Some(Note::Cut(text)) => (ResourcesOfferedReason::Offered, format!("; {text}")),
+                Some(OvercommitNote::Cut(text)) => {
+                    (ResourcesOfferedReason::Offered, format!("; {text}"))
+                }
                 None => (ResourcesOfferedReason::Offered, String::new()),
             };
             DesiredCondition::yes(
                 kind,
                 reason,
-                format!("{}, under policy {name}{note}", offered(pools)),
+                format!("{}, under policy {name}{note}", offered_message(pools)),
             )
         }
-        pools => DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, offered(pools)),
+        pools => DesiredCondition::yes(
+            kind,
+            ResourcesOfferedReason::Offered,
+            offered_message(pools),
+        ),
     }
 }
 
@@ -180,7 +189,7 @@ fn not_isolated(kind: &'static str, lending: Lending) -> DesiredCondition {
     DesiredCondition::no(kind, ResourcesOfferedReason::NotIsolated, message)
 }
 
-fn offered(pools: &[&str]) -> String {
+fn offered_message(pools: &[&str]) -> String {
     match pools {
         [pool] => format!("pool {pool} is offered"),
         pools => format!("pools {} are offered", pools.join(", ")),
@@ -189,7 +198,7 @@ fn offered(pools: &[&str]) -> String {
 
 /// Adds a condition for each unreadable request. A tenant without a request gets none: it may only
 /// use the network.
-fn add_unreadable(snapshot: &Snapshot, plan: &mut Plan) {
+fn add_unreadable(snapshot: &ProviderSnapshot, plan: &mut ProviderPlan) {
     let requests = snapshot.requests();
     for (namespace, tenant) in snapshot.tenants() {
         let Some(Err(error)) = requests.get(namespace).map(|request| &request.resources) else {

@@ -8,19 +8,19 @@ use std::{
 
 use liqo_api::{Key, ResourceList};
 
-use super::{allocations::PoolAllocation, earlier};
-use crate::decide::snapshot::{ContractChange, Plan, Requester, Snapshot};
+use super::{allocations::PoolAllocation, earlier_of};
+use crate::decide::snapshot::{ContractChange, ProviderPlan, ProviderSnapshot, Requester};
 use liqo_market::contract::{
-    provider::{self, Case},
-    wanted::{PoolNow, WantedTerms},
+    provider::{self, ContractInput},
+    wanted::{PoolOnOffer, WantedTerms},
 };
 
 /// Adds the writes of contracts to the plan. Returns the time until the next one may be due.
 pub fn add_contracts(
-    snapshot: &Snapshot,
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     allocations: &[PoolAllocation],
-    plan: &mut Plan,
+    plan: &mut ProviderPlan,
 ) -> Option<Duration> {
     let identity = snapshot.contracts.identity.as_deref()?;
     let by_namespace: HashMap<&str, usize> = requesters
@@ -31,7 +31,7 @@ pub fn add_contracts(
     let asking = snapshot.requests();
     let mut next = None;
     for (namespace, tenant) in snapshot.tenants() {
-        let (records, consumer) = (snapshot.contracts.of(namespace), &tenant.consumer);
+        let (records, consumer) = (snapshot.contracts.of_tenant(namespace), &tenant.consumer);
         let provide = snapshot.policy(consumer).map(|policy| &policy.spec.provide);
         if records.is_empty() && provide.is_none_or(|provide| provide.contract.is_none()) {
             continue;
@@ -53,7 +53,7 @@ pub fn add_contracts(
             .filter(|allocation| Some(allocation.requester) == index)
             .collect();
         let (empty, answered) = (BTreeMap::new(), BTreeMap::new());
-        let case = Case {
+        let case = ContractInput {
             identity,
             consumer,
             provide,
@@ -62,7 +62,7 @@ pub fn add_contracts(
                 .get(namespace)
                 .and_then(|request| request.peering.as_deref()),
             is_heard: !snapshot.silences.contains_key(consumer),
-            wanted: requester.and_then(|requester| wanted(requester, &pools)),
+            wanted: requester.and_then(|requester| wanted_terms(requester, &pools)),
             offered: requester
                 .filter(|requester| requester.standing.may_have_offers() && !requester.is_absent())
                 .map(|_| {
@@ -81,7 +81,7 @@ pub fn add_contracts(
             nonce: &snapshot.contracts.nonce,
             now: snapshot.wall_time,
         };
-        let decided = provider::decide(&case, &mut doubts);
+        let decided = provider::decide_contracts(&case, &mut doubts);
         plan.contract_doubts.insert(consumer.clone(), doubts);
         plan.contract_deletions.extend(
             decided
@@ -110,15 +110,15 @@ pub fn add_contracts(
         let left = due.map(|due| {
             Duration::try_from(due.duration_since(snapshot.wall_time)).unwrap_or_default()
         });
-        next = earlier(next, left);
+        next = earlier_of(next, left);
     }
     next
 }
 
 /// Terms that the contract of a consumer should have now.
-fn wanted(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerms> {
+fn wanted_terms(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerms> {
     let provide = &requester.policy?.spec.provide;
-    let now = |allocation: &&PoolAllocation| PoolNow {
+    let now = |allocation: &&PoolAllocation| PoolOnOffer {
         name: allocation.pool.clone(),
         // What is guaranteed stays so while nodes are away.
         resources: allocation.target.max(&allocation.reserved),
@@ -127,5 +127,5 @@ fn wanted(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerm
     let most = requester.requested();
     let fixed = provide.source.fixed.as_ref().map(|fixed| &fixed.resources);
     let limits: Vec<&ResourceList> = [&provide.caps, &most].into_iter().chain(fixed).collect();
-    WantedTerms::of(provide, pools.iter().map(now).collect(), &limits)
+    WantedTerms::of_policy(provide, pools.iter().map(now).collect(), &limits)
 }

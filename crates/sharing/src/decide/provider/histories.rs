@@ -125,7 +125,7 @@ fn is_of(pod: &PodUsage, who: usize) -> bool {
         .is_some_and(|owner| owner.consumer == cluster(CONSUMERS[who]).as_str())
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     fn apply(&mut self, event: &Event, number: usize) {
         let name = |who: usize| format!("mapped-{}", CONSUMERS[who]);
         match event {
@@ -309,7 +309,7 @@ proptest! {
             // changes.
             let mut rounds = 0;
             loop {
-                let plan = decide(&snapshot, now);
+                let plan = decide_offers(&snapshot, now);
                 if plan.writes.is_empty() && plan.deletions.is_empty() {
                     break;
                 }

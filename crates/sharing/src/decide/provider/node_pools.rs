@@ -8,7 +8,7 @@ use crate::decide::{
     consumer::MAX_POOLS,
     granularity::{BoundPools, Division, may_choose, was_asked},
     pools::{self, NodePartition, pool_name},
-    snapshot::{Requester, Snapshot},
+    snapshot::{ProviderSnapshot, Requester},
 };
 
 /// Maximum number of nodes that a consumer gets as pools of their own. Consumers count pools that
@@ -49,14 +49,14 @@ pub fn max_pools(requester: &Requester, offered: usize) -> usize {
 /// All nodes, each as a pool of its own. Empty if nobody needs it.
 pub struct NodeIndex<'a> {
     partitions: &'a [NodePartition<'a>],
-    by_pool: HashMap<String, NodeAt>,
+    by_pool: HashMap<String, NodePosition>,
     /// In the order in which requesters get them: those that take pods first.
-    order: Vec<NodeAt>,
+    order: Vec<NodePosition>,
 }
 
 /// A node in a partition.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct NodeAt {
+struct NodePosition {
     partition: usize,
     node: usize,
 }
@@ -85,11 +85,11 @@ impl<'a> NodeIndex<'a> {
             for (node, (name, _)) in nodes.iter().enumerate() {
                 index
                     .by_pool
-                    .insert(pool_name(name), NodeAt { partition, node });
-                index.order.push(NodeAt { partition, node });
+                    .insert(pool_name(name), NodePosition { partition, node });
+                index.order.push(NodePosition { partition, node });
             }
         }
-        let rank = |at: &NodeAt| {
+        let rank = |at: &NodePosition| {
             let (name, node) = partitions[at.partition].nodes[at.node];
             (!node.eligible, name)
         };
@@ -100,13 +100,13 @@ impl<'a> NodeIndex<'a> {
     }
 
     /// Whether a policy lends this node to the requester.
-    fn is_lent(&self, requester: &Requester, lender: usize, at: NodeAt) -> bool {
+    fn is_lent(&self, requester: &Requester, lender: usize, at: NodePosition) -> bool {
         let partition = &self.partitions[at.partition];
         partition.pools[lender].is_some() && partition.is_open_to(&requester.tenant.consumer)
     }
 
     /// The node of a pool, if a policy lends it to the requester.
-    fn node(&self, requester: &Requester, lender: usize, pool: &str) -> Option<NodeAt> {
+    fn lent_node(&self, requester: &Requester, lender: usize, pool: &str) -> Option<NodePosition> {
         self.by_pool
             .get(pool)
             .copied()
@@ -115,11 +115,11 @@ impl<'a> NodeIndex<'a> {
 
     /// The nodes that a requester gets as pools of their own. It keeps those that it has, so a new
     /// node never replaces one.
-    pub fn chosen(&self, requester: &Requester, lender: usize) -> Vec<NodePool> {
-        let mut chosen: Vec<NodeAt> = requester
+    pub fn chosen_nodes(&self, requester: &Requester, lender: usize) -> Vec<NodePool> {
+        let mut chosen: Vec<NodePosition> = requester
             .offers
             .keys()
-            .filter_map(|pool| self.node(requester, lender, pool))
+            .filter_map(|pool| self.lent_node(requester, lender, pool))
             .take(MAX_POOLS)
             .collect();
         let most = max_pools(requester, chosen.len()).min(MAX_NODE_POOLS.max(chosen.len()));
@@ -133,19 +133,24 @@ impl<'a> NodeIndex<'a> {
         }
         chosen
             .into_iter()
-            .filter_map(|at| self.pool(requester, lender, at))
+            .filter_map(|at| self.node_pool(requester, lender, at))
             .collect()
     }
 
-    fn pool(&self, requester: &Requester, lender: usize, at: NodeAt) -> Option<NodePool> {
+    fn node_pool(
+        &self,
+        requester: &Requester,
+        lender: usize,
+        at: NodePosition,
+    ) -> Option<NodePool> {
         let partition = &self.partitions[at.partition];
         let (name, node) = partition.nodes[at.node];
         let pool = pool_name(name);
         Some(NodePool {
-            refused: requester.refuses(&pool),
+            refused: requester.refuses_pool(&pool),
             reserved: requester
                 .standing
-                .reserved(&pool)
+                .reserved_amounts(&pool)
                 .cloned()
                 .unwrap_or_default(),
             pool,
@@ -159,9 +164,9 @@ impl<'a> NodeIndex<'a> {
 
     /// Decides how the offer to each requester is divided. `lenders` are the policies that lend
     /// nodes.
-    pub fn divisions(
+    pub fn divide_offers(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &ProviderSnapshot,
         requesters: &[Requester],
         lenders: &[&Arc<PeeringPolicy>],
     ) -> Vec<Division> {
@@ -176,7 +181,7 @@ impl<'a> NodeIndex<'a> {
                 )
             };
             let provide = requester.policy.map(|policy| &policy.spec.provide);
-            Division::of(requester.request, provide, bound, snapshot.wall_time)
+            Division::for_consumer(requester.request, provide, bound, snapshot.wall_time)
         };
         requesters.iter().map(division).collect()
     }
@@ -184,7 +189,8 @@ impl<'a> NodeIndex<'a> {
     /// Finds the kind of pools that the contract of a requester names.
     fn bound_pools(&self, requester: &Requester, lender: usize) -> Option<BoundPools> {
         let (terms, provide) = (requester.standing.bound?, &requester.policy?.spec.provide);
-        let of_policy = pools::names(lender, provide, &requester.tenant.consumer, self.partitions);
+        let of_policy =
+            pools::pools_for_consumer(lender, provide, &requester.tenant.consumer, self.partitions);
         if terms
             .pools
             .iter()
@@ -195,7 +201,7 @@ impl<'a> NodeIndex<'a> {
         terms
             .pools
             .iter()
-            .any(|pool| self.node(requester, lender, &pool.name).is_some())
+            .any(|pool| self.lent_node(requester, lender, &pool.name).is_some())
             .then_some(BoundPools::OfNodes)
     }
 }

@@ -31,7 +31,7 @@ const WEIGHTS: i128 = 10_000;
 
 /// Limits each claimant that has some nodes of a partition only to what these nodes have. Nodes
 /// that several claimants have count by weight.
-pub fn limit(
+pub fn limit_to_nodes(
     budgets: &mut [PartitionBudget],
     allocations: &[PoolAllocation],
     usage: &PoolUsage,
@@ -63,7 +63,7 @@ pub fn limit(
                 continue;
             }
             let part = |node: &str| {
-                fraction(
+                fraction_of_list(
                     &usage.node(node).free,
                     i128::from(allocation.policy.weight),
                     weights[node],
@@ -97,7 +97,7 @@ fn open_nodes<'a>(
 }
 
 /// `list * part / whole`.
-fn fraction(list: &ResourceList, part: i128, whole: i128) -> ResourceList {
+fn fraction_of_list(list: &ResourceList, part: i128, whole: i128) -> ResourceList {
     let of = |amount: Quantity| {
         Quantity::from_nanos(
             amount.nanos().saturating_mul(part) / whole.max(1),
@@ -110,7 +110,7 @@ fn fraction(list: &ResourceList, part: i128, whole: i128) -> ResourceList {
 }
 
 /// Replaces each divided allocation by one for each of its nodes.
-pub fn divide<'a>(
+pub fn divide_by_node<'a>(
     allocations: Vec<PoolAllocation<'a>>,
     usage: &PoolUsage,
     shares: &Shares,
@@ -126,7 +126,7 @@ pub fn divide<'a>(
             allocations[index].consumer,
         )
     });
-    let mut taken = Taken::new(usage, &allocations);
+    let mut taken = TakenResources::new(usage, &allocations);
     let mut parts: HashMap<usize, Vec<PoolAllocation<'a>>> = HashMap::new();
     for index in divided {
         let allocation = &allocations[index];
@@ -144,16 +144,16 @@ pub fn divide<'a>(
             let (share, due) = (of(shares), of(entitlements));
             let rooms: Vec<ResourceList> = pools
                 .iter()
-                .map(|pool| taken.room(allocation, pool))
+                .map(|pool| taken.room_of_pool(allocation, pool))
                 .collect();
-            let amounts = amounts(&share, allocation.consumer, &pools, &rooms);
-            let covered = covered(
+            let amounts = divide_share(&share, allocation.consumer, &pools, &rooms);
+            let covered = covered_use(
                 &due,
                 allocation.consumer,
                 pools.iter().map(|pool| pool.in_use.clone()),
             );
             for ((pool, amount), due) in pools.into_iter().zip(amounts).zip(covered) {
-                taken.add(pool, &amount);
+                taken.add_promise(pool, &amount);
                 let of_node = allocation.of_node(pool, &amount, &due, &usage.node(&pool.node).free);
                 parts.entry(index).or_default().push(of_node);
             }
@@ -170,12 +170,12 @@ pub fn divide<'a>(
 }
 
 /// Resources of each node that are used or promised.
-struct Taken<'a> {
+struct TakenResources<'a> {
     usage: &'a PoolUsage<'a>,
     by_node: HashMap<String, ResourceList>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> TakenResources<'a> {
     fn new(usage: &'a PoolUsage<'a>, allocations: &[PoolAllocation]) -> Self {
         let mut by_node: HashMap<String, ResourceList> = usage
             .nodes
@@ -189,7 +189,7 @@ impl<'a> Taken<'a> {
     }
 
     /// The most that a pool can have: what it uses, and what is left of its node.
-    fn room(&self, allocation: &PoolAllocation, pool: &NodePool) -> ResourceList {
+    fn room_of_pool(&self, allocation: &PoolAllocation, pool: &NodePool) -> ResourceList {
         let free = self
             .usage
             .node(&pool.node)
@@ -199,20 +199,20 @@ impl<'a> Taken<'a> {
     }
 
     /// Notes what is promised to a pool beyond its use.
-    fn add(&mut self, pool: &NodePool, amount: &ResourceList) {
+    fn add_promise(&mut self, pool: &NodePool, amount: &ResourceList) {
         *self.by_node.entry(pool.node.clone()).or_default() += &amount.saturating_sub(&pool.in_use);
     }
 }
 
 /// Divides a share between pools: each gets what it uses and what is guaranteed, as far as the
 /// share covers that, and then in proportion to its room.
-fn amounts(
+fn divide_share(
     share: &ResourceList,
     consumer: &ClusterId,
     pools: &[&NodePool],
     rooms: &[ResourceList],
 ) -> Vec<ResourceList> {
-    let used = covered(
+    let used = covered_use(
         share,
         consumer,
         pools.iter().map(|pool| pool.in_use.clone()),
@@ -229,7 +229,7 @@ fn amounts(
         let claim =
             |(at, pool): (usize, &&NodePool), least: ResourceList, most: ResourceList| Claim {
                 consumer: consumer.clone(),
-                weight: weight(rooms[at].get(name).nanos(), all),
+                weight: room_weight(rooms[at].get(name).nanos(), all),
                 in_use: least,
                 requested: if pool.refused { one(&used[at]) } else { most },
             };
@@ -237,7 +237,7 @@ fn amounts(
             let reserved = one(&pool.reserved).min(&one(&rooms[at]));
             claim((at, pool), one(&used[at]), one(&used[at]).max(&reserved))
         };
-        let least = ledger::split(
+        let least = ledger::split_by_claims(
             &total,
             &pools.iter().enumerate().map(guaranteed).collect::<Vec<_>>(),
         );
@@ -247,7 +247,10 @@ fn amounts(
             .zip(least)
             .map(|((at, pool), least)| claim((at, pool), least, one(&rooms[at])))
             .collect();
-        for (amount, part) in amounts.iter_mut().zip(ledger::split(&total, &claims)) {
+        for (amount, part) in amounts
+            .iter_mut()
+            .zip(ledger::split_by_claims(&total, &claims))
+        {
             amount.insert(name, part.get(name));
         }
     }
@@ -255,13 +258,13 @@ fn amounts(
 }
 
 /// The weight of a pool with this room.
-fn weight(room: i128, all: i128) -> u16 {
+fn room_weight(room: i128, all: i128) -> u16 {
     let weight = room.saturating_mul(WEIGHTS) / all.max(1);
     u16::try_from(weight.clamp(1, WEIGHTS)).unwrap_or(1)
 }
 
 /// Returns the part of each pool's use that `total` covers.
-fn covered(
+fn covered_use(
     total: &ResourceList,
     consumer: &ClusterId,
     in_use: impl Iterator<Item = ResourceList>,
@@ -272,5 +275,5 @@ fn covered(
         in_use: ResourceList::new(),
         requested: total.names().map(|name| (name, used.get(name))).collect(),
     };
-    ledger::split(total, &in_use.map(claim).collect::<Vec<_>>())
+    ledger::split_by_claims(total, &in_use.map(claim).collect::<Vec<_>>())
 }

@@ -21,7 +21,7 @@ use crate::decide::{
 
 /// A message about the offers of a consumer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
+pub enum OvercommitNote {
     /// More is promised than exists.
     Overcommitted(String),
     /// It is offered less than the plugin says.
@@ -30,11 +30,11 @@ pub enum Note {
 
 /// Compares what plugins promise with the nodes, and cuts it where the policy says so. The notes
 /// are by requester.
-pub fn limit(
+pub fn limit_plugin_promises(
     allocations: &mut [PoolAllocation],
     usage: &PoolUsage,
     partitions: &[NodePartition],
-) -> BTreeMap<usize, Note> {
+) -> BTreeMap<usize, OvercommitNote> {
     let of_plugin = |allocation: &&PoolAllocation| allocation.local_policy.is_none();
     let groups: BTreeSet<Option<u8>> = allocations
         .iter()
@@ -51,7 +51,7 @@ pub fn limit(
         limit_group(
             allocations,
             &members,
-            &existing(allocations, group, usage, partitions),
+            &existing_resources(allocations, group, usage, partitions),
             &mut notes,
         );
     }
@@ -60,7 +60,7 @@ pub fn limit(
 
 /// Resources that the nodes have for pools of plugins: for own pools, or for pools borrowed through
 /// `borrowed_hops` clusters.
-fn existing(
+fn existing_resources(
     allocations: &[PoolAllocation],
     borrowed_hops: Option<u8>,
     usage: &PoolUsage,
@@ -70,7 +70,7 @@ fn existing(
         Some(hops) => partition
             .nodes
             .iter()
-            .any(|(_, node)| upstream::hops(node) == Some(hops)),
+            .any(|(_, node)| upstream::hops_to_owner(node) == Some(hops)),
         None => partition.behind.is_empty(),
     };
     let free: ResourceList = partitions
@@ -96,7 +96,7 @@ fn limit_group(
     allocations: &mut [PoolAllocation],
     members: &[usize],
     existing: &ResourceList,
-    notes: &mut BTreeMap<usize, Note>,
+    notes: &mut BTreeMap<usize, OvercommitNote>,
 ) {
     let mode = |one: &PoolAllocation| {
         one.policy
@@ -110,17 +110,18 @@ fn limit_group(
         .iter()
         .partition(|&&at| mode(&allocations[at]) == PluginOvercommit::Cut);
     let promised: ResourceList = kept.iter().map(|&at| promised_by(&allocations[at])).sum();
-    let parts = split(
+    let parts = split_by_weight(
         &existing.saturating_sub(&promised),
         cut.iter().map(|&at| &allocations[at]),
     );
     for (&at, part) in cut.iter().zip(parts) {
-        let less = beyond(&allocations[at].target, &part).filter(|_| !allocations[at].refused);
+        let less = exceeding_resources(&allocations[at].target, &part)
+            .filter(|_| !allocations[at].refused);
         if let Some(less) = less {
             let text = format!("the nodes have less than the plugin says: {less}");
             notes
                 .entry(allocations[at].requester)
-                .or_insert(Note::Cut(text));
+                .or_insert(OvercommitNote::Cut(text));
             (allocations[at].target, allocations[at].is_cut) = (part, true);
         }
     }
@@ -128,7 +129,7 @@ fn limit_group(
         .iter()
         .map(|&at| promised_by(&allocations[at]))
         .sum();
-    let Some(beyond) = beyond(&promised, existing) else {
+    let Some(beyond) = exceeding_resources(&promised, existing) else {
         return;
     };
     let text = format!("plugins promise more to all consumers than the nodes have: {beyond}");
@@ -136,7 +137,10 @@ fn limit_group(
         .iter()
         .filter(|&&at| mode(&allocations[at]) == PluginOvercommit::Warn)
     {
-        notes.insert(allocations[at].requester, Note::Overcommitted(text.clone()));
+        notes.insert(
+            allocations[at].requester,
+            OvercommitNote::Overcommitted(text.clone()),
+        );
     }
 }
 
@@ -151,7 +155,7 @@ fn promised_by<'a>(pool: &'a PoolAllocation) -> &'a ResourceList {
 
 /// Divides an amount between pools of plugins, by the weight of their policies. None gets more than
 /// the plugin says.
-fn split<'a>(
+fn split_by_weight<'a>(
     amount: &ResourceList,
     pools: impl Iterator<Item = &'a PoolAllocation<'a>>,
 ) -> Vec<ResourceList> {
@@ -168,7 +172,7 @@ fn split<'a>(
             .map(|&name| (name, promised_by(pool).get(name)))
             .collect(),
     };
-    let mut parts = ledger::split(&total, &pools.iter().map(claim).collect::<Vec<_>>());
+    let mut parts = ledger::split_by_claims(&total, &pools.iter().map(claim).collect::<Vec<_>>());
     for (part, pool) in parts.iter_mut().zip(pools) {
         part.retain(|name, _| pool.target.contains(name));
     }
@@ -177,7 +181,7 @@ fn split<'a>(
 
 /// The resources of which the first list has more than the second one. Their amounts change with
 /// each pod, which is not worth a write.
-fn beyond(most: &ResourceList, least: &ResourceList) -> Option<String> {
+fn exceeding_resources(most: &ResourceList, least: &ResourceList) -> Option<String> {
     let all: Vec<&str> = most
         .iter()
         .filter(|(name, amount)| *amount > least.get(name))

@@ -13,11 +13,11 @@ use liqo_api::{
 };
 
 use super::allocations::PoolAllocation;
-use crate::decide::snapshot::{PolicyStatusWrite, Requester, Snapshot};
+use crate::decide::snapshot::{PolicyStatusWrite, ProviderSnapshot, Requester};
 
 /// The statuses that differ from the existing ones.
 pub fn policy_statuses(
-    snapshot: &Snapshot,
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     allocations: &[PoolAllocation],
 ) -> Vec<PolicyStatusWrite> {
@@ -52,12 +52,12 @@ pub fn policy_statuses(
                     .is_some_and(|applied| name(applied) == name(policy))
         });
         let wanted = [
-            active(peers),
-            overused.map_or_else(honoured, |allocation| {
-                not_honoured(snapshot, requesters, allocation, &existing)
+            active_condition(peers),
+            overused.map_or_else(honoured_condition, |allocation| {
+                not_honoured_condition(snapshot, requesters, allocation, &existing)
             }),
         ];
-        let changed = conditions::decide_for(
+        let changed = conditions::updated_conditions_for(
             policy.metadata.generation,
             &existing.conditions,
             &wanted,
@@ -87,7 +87,7 @@ fn name(policy: &PeeringPolicy) -> &str {
     name.split_once('/').map_or(name, |(name, _)| name)
 }
 
-fn active(peers: u32) -> DesiredCondition {
+fn active_condition(peers: u32) -> DesiredCondition {
     if peers == 0 {
         let message = "the policy applies to no known peer: it selects none, or policies with a higher priority select the same ones";
         return DesiredCondition::no(ACTIVE, ActiveReason::NoPeer, message);
@@ -99,7 +99,7 @@ fn active(peers: u32) -> DesiredCondition {
     )
 }
 
-fn honoured() -> DesiredCondition {
+fn honoured_condition() -> DesiredCondition {
     DesiredCondition::yes(
         HONOURED,
         HonouredReason::InBounds,
@@ -108,15 +108,15 @@ fn honoured() -> DesiredCondition {
 }
 
 /// The message contains the amounts at the beginning. Later amounts would change it with each pod.
-fn not_honoured(
-    snapshot: &Snapshot,
+fn not_honoured_condition(
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     allocation: &PoolAllocation,
     existing: &PeeringPolicyStatus,
 ) -> DesiredCondition {
     let (Some((resource, used, due)), Some(at)) = (&allocation.overuse, allocation.reclaim_at)
     else {
-        return honoured();
+        return honoured_condition();
     };
     let consumer = &requesters[allocation.requester].tenant.consumer;
     let peer = snapshot
@@ -157,7 +157,7 @@ mod tests {
     };
     use crate::tests::{cluster, list};
 
-    impl Snapshot {
+    impl ProviderSnapshot {
         /// The snapshot after all writes, including the statuses of policies.
         fn settled_with_statuses(self) -> Self {
             let plan = self.plan();
@@ -285,7 +285,7 @@ mod tests {
             ("False Overused", expected.clone())
         );
         // A pod ends in the meantime, and the message stays.
-        let fewer = Snapshot {
+        let fewer = ProviderSnapshot {
             pods: Arc::default(),
             ..snapshot.clone()
         };
@@ -307,7 +307,7 @@ mod tests {
             [write(ROME, "cpu=2, pods=10")][..0],
             "and the offer is cut"
         );
-        let snapshot = Snapshot {
+        let snapshot = ProviderSnapshot {
             pods: Arc::default(),
             ..snapshot
         }

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use liqo_api::{Margin, PriceList, PricePolicy, Provide};
 
-use super::{allocations::PoolAllocation, earlier};
+use super::{allocations::PoolAllocation, earlier_of};
 use crate::decide::{
     pools::NodePartition,
     prices::{self, Utilization},
-    snapshot::{PluginAnswer, Requester, Snapshot},
+    snapshot::{PluginAnswer, ProviderSnapshot, Requester},
     upstream,
 };
 
@@ -17,7 +17,7 @@ pub type PartitionUse = (Vec<Option<String>>, Utilization);
 
 /// Sets the prices of all allocations. Returns the time until a schedule may change them.
 pub fn set_prices(
-    snapshot: &Snapshot,
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     allocations: &mut [PoolAllocation],
     partitions: &[NodePartition],
@@ -30,15 +30,15 @@ pub fn set_prices(
     let mut of_pools: BTreeMap<(usize, &str), Option<PriceList>> = BTreeMap::new();
     for allocation in allocations.iter() {
         let policy = allocation.policy.prices.as_ref();
-        next = earlier(
+        next = earlier_of(
             next,
             policy.and_then(|policy| prices::next_change(policy, snapshot.wall_time)),
         );
         let Some(local) = allocation.local_policy else {
-            set.push(of_plugin(snapshot, requesters, allocation));
+            set.push(plugin_prices(snapshot, requesters, allocation));
             continue;
         };
-        let margin = margin(allocation.policy);
+        let margin = offers_margin(allocation.policy);
         if policy.is_none() && margin.is_none() {
             set.push(None);
             continue;
@@ -49,20 +49,20 @@ pub fn set_prices(
                 .iter()
                 .filter(|one| one.local_policy == Some(local) && one.pool == pool);
             let published: Vec<&PriceList> = members
-                .filter_map(|one| published(snapshot, requesters, one))
+                .filter_map(|one| published_prices(snapshot, requesters, one))
                 .collect();
             let of_pool = partitions
                 .iter()
                 .filter(|partition| partition.pools[local].as_deref() == Some(pool));
             let nodes = of_pool.flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
             let borrowed = margin.map(|margin| upstream::with_margin(margin, nodes));
-            let base = prices::base(policy, borrowed.as_ref(), pool)?;
+            let base = prices::base_prices(policy, borrowed.as_ref(), pool)?;
             let policy = policy.unwrap_or(&constant);
-            Some(prices::now(
+            Some(prices::prices_at(
                 policy,
                 &base,
                 snapshot.wall_time,
-                &utilization(in_use, local, pool),
+                &pool_utilization(in_use, local, pool),
                 &published,
             ))
         });
@@ -75,12 +75,12 @@ pub fn set_prices(
 }
 
 /// The margin that a policy adds to the prices of what this cluster borrows.
-pub fn margin(provide: &Provide) -> Option<&Margin> {
+pub fn offers_margin(provide: &Provide) -> Option<&Margin> {
     provide.source.offers.as_ref()?.margin.as_ref()
 }
 
 /// Sums the utilization of a pool in all its partitions.
-fn utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utilization {
+fn pool_utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utilization {
     let mut sum = Utilization::default();
     for (_, one) in partitions
         .iter()
@@ -93,12 +93,12 @@ fn utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utiliz
 }
 
 /// The prices of a pool of a plugin. It is one consumer's own, so only that consumer uses it.
-fn of_plugin(
-    snapshot: &Snapshot,
+fn plugin_prices(
+    snapshot: &ProviderSnapshot,
     requesters: &[Requester],
     allocation: &PoolAllocation,
 ) -> Option<PriceList> {
-    let published = published(snapshot, requesters, allocation);
+    let published = published_prices(snapshot, requesters, allocation);
     let answer = snapshot
         .plugin_answers
         .get(&requesters[allocation.requester].tenant.consumer);
@@ -112,14 +112,14 @@ fn of_plugin(
         return published.cloned();
     };
     let policy = allocation.policy.prices.as_ref();
-    let base = prices::base(policy, of_plugin.get(&allocation.pool), &allocation.pool)?;
+    let base = prices::base_prices(policy, of_plugin.get(&allocation.pool), &allocation.pool)?;
     let constant = PricePolicy::default();
     let utilization = Utilization {
         used: allocation.in_use.clone(),
         total: allocation.target.clone(),
     };
     let published: Vec<&PriceList> = published.into_iter().collect();
-    Some(prices::now(
+    Some(prices::prices_at(
         policy.unwrap_or(&constant),
         &base,
         snapshot.wall_time,
@@ -129,8 +129,8 @@ fn of_plugin(
 }
 
 /// The prices that the consumer knows. The cache may not show the last write yet.
-fn published<'a>(
-    snapshot: &'a Snapshot,
+fn published_prices<'a>(
+    snapshot: &'a ProviderSnapshot,
     requesters: &[Requester<'a>],
     allocation: &PoolAllocation,
 ) -> Option<&'a PriceList> {

@@ -16,15 +16,15 @@ use crate::decide::{
 };
 
 /// The budgets, with what contracts guarantee, and with the limits of those who get single nodes.
-pub fn budgets(
+pub fn budgets_with_reservations(
     usage: &PoolUsage,
     allocations: &[PoolAllocation],
     partitions: &[NodePartition],
     claimants: &[Claimant],
     policies: &[&Provide],
 ) -> Vec<PartitionBudget> {
-    let mut budgets = usage.budgets(allocations, partitions);
-    node_shares::limit(&mut budgets, allocations, usage, partitions);
+    let mut budgets = usage.partition_budgets(allocations, partitions);
+    node_shares::limit_to_nodes(&mut budgets, allocations, usage, partitions);
     if allocations
         .iter()
         .all(|allocation| allocation.reserved.is_empty())
@@ -55,7 +55,10 @@ pub fn budgets(
                 .collect(),
         };
         let claims: Vec<Claim> = wanted.iter().map(claim).collect();
-        for ((claimant, _), part) in wanted.iter().zip(ledger::split(capacity, &claims)) {
+        for ((claimant, _), part) in wanted
+            .iter()
+            .zip(ledger::split_by_claims(capacity, &claims))
+        {
             let part: ResourceList = part
                 .iter()
                 .filter(|(_, amount)| !amount.is_zero())
@@ -91,6 +94,6 @@ fn by_partition(
         .collect();
     of_pool
         .into_iter()
-        .zip(ledger::spread(&allocation.reserved, &room))
+        .zip(ledger::spread_by_capacity(&allocation.reserved, &room))
         .collect()
 }

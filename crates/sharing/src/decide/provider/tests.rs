@@ -22,8 +22,10 @@ use super::*;
 use crate::{
     decide::{
         absence::Silence,
-        reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
-        snapshot::{ContractFacts, Mode, OfferWrite, PluginAnswer, RecentWrite, Replacements},
+        reduce::{ClaimedOwner, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
+        snapshot::{
+            ContractFacts, OfferWrite, OwnWorkingMode, PluginAnswer, RecentWrite, Replacements,
+        },
     },
     tests::{cluster, list, offer_of},
 };
@@ -46,14 +48,14 @@ pub(super) fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolic
 }
 
 /// Milan with one node of 10 cpu and 10 pods, sharing all of it.
-pub(super) fn milan() -> Snapshot {
+pub(super) fn milan() -> ProviderSnapshot {
     let node = LocalNode {
         eligible: true,
         allocatable: list("cpu=10, pods=10"),
         labels: BTreeMap::new(),
         upstream: None,
     };
-    Snapshot {
+    ProviderSnapshot {
         own: cluster(MILAN),
         policies: vec![policy(
             "default",
@@ -73,23 +75,23 @@ pub(super) fn milan() -> Snapshot {
         recent_writes: HashMap::new(),
         applied_policies: HashMap::new(),
         contracts: ContractFacts::default(),
-        mode: Mode::default(),
+        mode: OwnWorkingMode::default(),
         replacements: Replacements::new(),
         wall_time: Timestamp::UNIX_EPOCH,
     }
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     pub(super) fn tenant(mut self, consumer: u8) -> Self {
         let id = cluster(consumer);
         let uid = format!("tenant-{consumer}");
-        let tenant = ConsumerNamespace {
+        let tenant = TenancyNamespace {
             uid,
             consumer: id.clone(),
             tenant: true,
             terminating: false,
         };
-        let mapped = ConsumerNamespace {
+        let mapped = TenancyNamespace {
             uid: format!("mapped-{consumer}"),
             tenant: false,
             ..tenant.clone()
@@ -101,9 +103,9 @@ impl Snapshot {
     }
 
     pub(super) fn request(mut self, consumer: u8, requested: &str) -> Self {
-        let request = Request {
+        let request = ConsumerRequest {
             resources: Ok(list(requested)),
-            ..Request::default()
+            ..ConsumerRequest::default()
         };
         let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
         self.requests.push((key, request.into()));
@@ -122,9 +124,9 @@ impl Snapshot {
             .iter()
             .map(|(_, node)| node.allocatable.clone())
             .collect();
-        offer.spec.largest_pods = free.largest(&list(hard));
+        offer.spec.largest_pods = free.select_largest(&list(hard));
         offer.metadata.namespace = Some(tenant_namespace(&cluster(consumer)));
-        self.offers.push((Key::of(&offer), offer.into()));
+        self.offers.push((Key::of_object(&offer), offer.into()));
         self
     }
 
@@ -143,8 +145,8 @@ impl Snapshot {
         Arc::make_mut(&mut self.pods).push(pod);
     }
 
-    pub(super) fn plan(&self) -> Plan {
-        decide(self, Instant::now())
+    pub(super) fn plan(&self) -> ProviderPlan {
+        decide_offers(self, Instant::now())
     }
 
     /// Consumer and amounts of each write.
@@ -178,14 +180,14 @@ impl Snapshot {
     }
 
     /// The snapshot after this plan was carried out.
-    pub(super) fn after(mut self, plan: Plan) -> Self {
+    pub(super) fn after(mut self, plan: ProviderPlan) -> Self {
         for key in plan.deletions {
             self.offers.retain(|(existing, _)| *existing != key);
         }
         for write in plan.writes {
             let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
             offer.metadata.namespace = Some(write.namespace);
-            let key = Key::of(&offer);
+            let key = Key::of_object(&offer);
             if let Some(at) = self
                 .offers
                 .iter()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use liqo_api::ResourceList;
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 
 use super::allocations::{PoolAllocation, PoolNodes};
 use crate::decide::{
@@ -12,7 +12,7 @@ use crate::decide::{
     prices::Utilization,
     reduce::{ClaimedOwner, LocalNode, PodUsage},
     shares::{PartitionBudget, Shares},
-    snapshot::{Requester, Snapshot},
+    snapshot::{ProviderSnapshot, Requester},
     source,
 };
 
@@ -53,7 +53,7 @@ struct ChargedTo {
 
 /// Whether a pod was charged to a pool that has nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Charged {
+enum ChargeResult {
     ToPool,
     /// To a pool of a plugin, so it reduces what others can get.
     OfPlugin,
@@ -77,15 +77,15 @@ struct Displaced<'a> {
     on_nodes: HashMap<&'a str, ResourceList>,
     /// The same without pods of plugins' pools.
     by_others: HashMap<&'a str, ResourceList>,
-    waiting: Vec<(&'a PodUsage, Charged)>,
+    waiting: Vec<(&'a PodUsage, ChargeResult)>,
 }
 
 impl<'a> Displaced<'a> {
-    fn add(&mut self, node: &'a str, requests: &ResourceList, charged: Charged) {
-        if charged != Charged::ToPool {
+    fn add(&mut self, node: &'a str, requests: &ResourceList, charged: ChargeResult) {
+        if charged != ChargeResult::ToPool {
             *self.on_nodes.entry(node).or_default() += requests;
         }
-        if charged == Charged::Nowhere {
+        if charged == ChargeResult::Nowhere {
             *self.by_others.entry(node).or_default() += requests;
         }
     }
@@ -114,7 +114,7 @@ impl ChargedTo {
 
 /// Charges pods one by one.
 struct PodCharging<'a, 'b, 'c> {
-    snapshot: &'a Snapshot,
+    snapshot: &'a ProviderSnapshot,
     partitions: &'b [NodePartition<'b>],
     /// Indices of the requesters.
     consumers: HashMap<&'b str, usize>,
@@ -147,20 +147,20 @@ impl<'a> PodCharging<'a, '_, '_> {
     fn charge_pod(
         &mut self,
         owner: &'a ClaimedOwner,
-        resources: &Effective,
+        resources: &EffectiveAmounts,
         node: &str,
         partition: Option<usize>,
-    ) -> Charged {
+    ) -> ChargeResult {
         let Some(ChargedTo {
             allocation: index,
             node_pool,
         }) = self.look_up(owner)
         else {
-            return Charged::Nowhere;
+            return ChargeResult::Nowhere;
         };
         let (partitions, usage) = (self.partitions, &mut self.usage);
         let allocation = &mut self.allocations[index];
-        let charged = resources.charged(allocation.policy.usage.charge);
+        let charged = resources.charged_amounts(allocation.policy.usage.charge);
         allocation.charge(node_pool, charged);
         if !owner.is_ending
             && partition.is_some_and(|here| has_left(allocation, &partitions[here], node))
@@ -170,7 +170,7 @@ impl<'a> PodCharging<'a, '_, '_> {
         let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
         match partition {
             // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
-            _ if allocation.local_policy.is_none() => return Charged::OfPlugin,
+            _ if allocation.local_policy.is_none() => return ChargeResult::OfPlugin,
             None if let Some(pool) = node_pool => {
                 *usage.by_partition[index].entry(pool.partition).or_default() += charged;
             }
@@ -192,17 +192,17 @@ impl<'a> PodCharging<'a, '_, '_> {
                 }
             }
             // The pod's node has left the pool.
-            _ => return Charged::Nowhere,
+            _ => return ChargeResult::Nowhere,
         }
-        Charged::ToPool
+        ChargeResult::ToPool
     }
 }
 
 impl<'a> PoolUsage<'a> {
     /// Charges each pod to the pool that it uses, and sets `in_use` and `floor` of the allocations.
     /// Every other pod reduces what is free on its node.
-    pub fn count(
-        snapshot: &'a Snapshot,
+    pub fn count_pods(
+        snapshot: &'a ProviderSnapshot,
         requesters: &[Requester<'_>],
         allocations: &mut [PoolAllocation<'_>],
         partitions: &[NodePartition],
@@ -256,13 +256,13 @@ impl<'a> PoolUsage<'a> {
                 );
             }
         }
-        for pod in snapshot.pods.unbound() {
-            let charged = pod.owner.as_ref().map_or(Charged::Nowhere, |owner| {
+        for pod in snapshot.pods.unbound_pods() {
+            let charged = pod.owner.as_ref().map_or(ChargeResult::Nowhere, |owner| {
                 charging.charge_pod(owner, &pod.resources, "", None)
             });
             displaced
                 .waiting
-                .extend((charged != Charged::ToPool).then_some((pod, charged)));
+                .extend((charged != ChargeResult::ToPool).then_some((pod, charged)));
         }
         let PodCharging {
             allocations,
@@ -279,7 +279,7 @@ impl<'a> PoolUsage<'a> {
     /// Sets what partitions and nodes have free.
     fn set_free(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &ProviderSnapshot,
         allocations: &[PoolAllocation],
         partitions: &[NodePartition],
         displaced: &Displaced,
@@ -288,9 +288,14 @@ impl<'a> PoolUsage<'a> {
             .iter()
             .map(|partition| partition.nodes.as_slice())
             .collect();
-        let taken = |node: &str| [snapshot.pods.own(node), displaced.on_nodes.get(node)];
+        let taken = |node: &str| {
+            [
+                snapshot.pods.own_requests(node),
+                displaced.on_nodes.get(node),
+            ]
+        };
         let waiting: Vec<&PodUsage> = displaced.waiting.iter().map(|(pod, _)| *pod).collect();
-        self.free = source::free(&nodes, taken, &waiting);
+        self.free = source::free_resources(&nodes, taken, &waiting);
         if allocations
             .iter()
             .any(|allocation| allocation.local_policy.is_none())
@@ -298,14 +303,19 @@ impl<'a> PoolUsage<'a> {
             let waiting = displaced
                 .waiting
                 .iter()
-                .filter(|(_, charged)| *charged == Charged::Nowhere);
+                .filter(|(_, charged)| *charged == ChargeResult::Nowhere);
             let waiting: Vec<&PodUsage> = waiting.map(|(pod, _)| *pod).collect();
-            let taken = |node: &str| [snapshot.pods.own(node), displaced.by_others.get(node)];
-            self.free_for_plugins = source::free(&nodes, taken, &waiting);
+            let taken = |node: &str| {
+                [
+                    snapshot.pods.own_requests(node),
+                    displaced.by_others.get(node),
+                ]
+            };
+            self.free_for_plugins = source::free_resources(&nodes, taken, &waiting);
         }
         for &(name, node) in nodes.iter().copied().flatten() {
             if let Some(on_node) = self.nodes.get_mut(name) {
-                on_node.free = source::free(&[&[(name, node)]], taken, &[]).remove(0);
+                on_node.free = source::free_resources(&[&[(name, node)]], taken, &[]).remove(0);
             }
         }
     }
@@ -343,7 +353,7 @@ impl<'a> PoolUsage<'a> {
             };
             let own: Vec<ResourceList> = of_pool.iter().map(own).collect();
             let beyond = amount.saturating_sub(&own.iter().sum());
-            let within = ledger::spread(&amount.saturating_sub(&beyond), &own);
+            let within = ledger::spread_by_capacity(&amount.saturating_sub(&beyond), &own);
             let rest: Vec<ResourceList> = of_pool
                 .iter()
                 .zip(&within)
@@ -352,7 +362,7 @@ impl<'a> PoolUsage<'a> {
             for ((partition, part), more) in of_pool
                 .into_iter()
                 .zip(within)
-                .zip(ledger::spread(&beyond, &rest))
+                .zip(ledger::spread_by_capacity(&beyond, &rest))
             {
                 let part = part + &more;
                 left[partition] = left[partition].saturating_sub(&part);
@@ -385,7 +395,7 @@ impl<'a> PoolUsage<'a> {
     }
 
     /// The budget of each partition, with the floors of its claimants.
-    pub fn budgets(
+    pub fn partition_budgets(
         &self,
         allocations: &[PoolAllocation],
         partitions: &[NodePartition],

@@ -137,7 +137,7 @@ struct World {
     allowed: bool,
     link: bool,
     /// The state of the link, as the manager noticed it.
-    contact: Contact,
+    contact: PeerContact,
     /// Whether this cluster asks, as the peer last read it.
     asked: bool,
     known: Known,
@@ -154,7 +154,7 @@ impl World {
         wish: false,
         allowed: true,
         link: true,
-        contact: Contact::Heard,
+        contact: PeerContact::Heard,
         asked: false,
         known: Known::NotAsked,
         up: true,
@@ -170,8 +170,8 @@ impl World {
         self.stored.has_peer && matches!(self.stored.state, TetheringState::Tethering | Tethered)
     }
 
-    fn effects(&self) -> Effects {
-        Effects::of(if self.stored.has_peer {
+    fn effects(&self) -> StateEffects {
+        StateEffects::of_state(if self.stored.has_peer {
             self.stored.state
         } else {
             Autonomous
@@ -180,20 +180,20 @@ impl World {
 
     fn decided(&self) -> Option<Stored> {
         let answer = match self.known {
-            Known::NotAsked => Answer::NotAsked,
-            Known::Waiting => Answer::Waiting,
-            Known::Granted => Answer::Granted,
-            Known::Refused => Answer::Refused("no".into()),
+            Known::NotAsked => PeerAnswer::NotAsked,
+            Known::Waiting => PeerAnswer::Waiting,
+            Known::Granted => PeerAnswer::Granted,
+            Known::Refused => PeerAnswer::Refused("no".into()),
         };
         let away = usize::from(matches!(self.once.bound, Bound::There | Bound::EndingThere));
-        let facts = Facts {
+        let facts = MachineFacts {
             answer,
             contact: self.contact,
             away,
             ..facts(self.wish.then_some(1))
         };
         let status = (self.stored != Stored::NEVER).then(|| self.stored.status());
-        next(status.as_ref(), &facts, at(0))
+        next_status(status.as_ref(), &facts, at(0))
             .map(|next| Stored::of(&next))
             .filter(|next| *next != self.stored)
     }
@@ -297,9 +297,9 @@ impl World {
     fn progress(&self, model: Model) -> Vec<(&'static str, World)> {
         let mut found = Vec::new();
         let heard = if self.link {
-            Contact::Heard
+            PeerContact::Heard
         } else {
-            Contact::Silent
+            PeerContact::Silent
         };
         if self.up && self.contact != heard {
             found.push((
@@ -376,7 +376,7 @@ impl World {
         if self.up {
             let off = Self {
                 up: false,
-                contact: Contact::Unknown,
+                contact: PeerContact::Unknown,
                 ..*self
             };
             found.push(("manager crashes", off));
@@ -617,22 +617,22 @@ impl Side {
 
     fn decided(&self) -> Option<Stored> {
         let answer = match self.known {
-            Known::NotAsked => Answer::NotAsked,
-            Known::Waiting => Answer::Waiting,
-            Known::Granted => Answer::Granted,
-            Known::Refused => Answer::Refused("no".into()),
+            Known::NotAsked => PeerAnswer::NotAsked,
+            Known::Waiting => PeerAnswer::Waiting,
+            Known::Granted => PeerAnswer::Granted,
+            Known::Refused => PeerAnswer::Refused("no".into()),
         };
-        let obstacle = self.grants.then(|| Obstacle {
+        let obstacle = self.grants.then(|| LocalObstacle {
             reason: TetheringReason::TethersOthers,
             message: String::new(),
         });
         let status = (self.stored != Stored::NEVER).then(|| self.stored.status());
-        let facts = Facts {
+        let facts = MachineFacts {
             obstacle,
             answer,
             ..facts(self.wish.then_some(1))
         };
-        next(status.as_ref(), &facts, at(0))
+        next_status(status.as_ref(), &facts, at(0))
             .map(|next| Stored::of(&next))
             .filter(|next| *next != self.stored)
     }

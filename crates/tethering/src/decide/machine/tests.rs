@@ -16,14 +16,14 @@ pub fn at(seconds: i64) -> Timestamp {
 }
 
 /// All that is needed is there, and nobody is away.
-pub fn facts(wish: Option<u8>) -> Facts {
-    Facts {
+pub fn facts(wish: Option<u8>) -> MachineFacts {
+    MachineFacts {
         wish: wish.map(cluster),
         release_after: RELEASE_AFTER,
         peer: "milan".into(),
         obstacle: None,
-        answer: Answer::NotAsked,
-        contact: Contact::Heard,
+        answer: PeerAnswer::NotAsked,
+        contact: PeerContact::Heard,
         borrows_here: true,
         missing: None,
         notice: NOTICE,
@@ -32,9 +32,9 @@ pub fn facts(wish: Option<u8>) -> Facts {
     }
 }
 
-fn granted(wish: Option<u8>) -> Facts {
-    Facts {
-        answer: Answer::Granted,
+fn granted(wish: Option<u8>) -> MachineFacts {
+    MachineFacts {
+        answer: PeerAnswer::Granted,
         ..facts(wish)
     }
 }
@@ -58,9 +58,9 @@ fn status(
 /// State, seconds to the deadline, and reason, of a cluster with the wish to be tethered to 1.
 fn after_one_look(
     before: &TetheringStatus,
-    facts: &Facts,
+    facts: &MachineFacts,
 ) -> (TetheringState, Option<i64>, TetheringReason) {
-    let after = next(Some(before), facts, at(0)).unwrap_or_else(|| before.clone());
+    let after = next_status(Some(before), facts, at(0)).unwrap_or_else(|| before.clone());
     let left = after
         .deadline
         .as_ref()
@@ -72,22 +72,26 @@ fn after_one_look(
     )
 }
 
-fn all_facts() -> Vec<Facts> {
+fn all_facts() -> Vec<MachineFacts> {
     let mut all = Vec::new();
-    let obstacle = Obstacle {
+    let obstacle = LocalObstacle {
         reason: TetheringReason::LendsToOthers,
         message: "others".into(),
     };
     for wish in [None, Some(1), Some(2)] {
         for answer in [
-            Answer::NotAsked,
-            Answer::Waiting,
-            Answer::Granted,
-            Answer::Refused("no".into()),
+            PeerAnswer::NotAsked,
+            PeerAnswer::Waiting,
+            PeerAnswer::Granted,
+            PeerAnswer::Refused("no".into()),
         ] {
-            for contact in [Contact::Heard, Contact::Silent, Contact::Unknown] {
+            for contact in [
+                PeerContact::Heard,
+                PeerContact::Silent,
+                PeerContact::Unknown,
+            ] {
                 for bits in 0..16_u8 {
-                    all.push(Facts {
+                    all.push(MachineFacts {
                         answer: answer.clone(),
                         contact,
                         obstacle: (bits & 1 == 0).then(|| obstacle.clone()),
@@ -144,10 +148,10 @@ fn effective(status: Option<&TetheringStatus>) -> (TetheringState, Option<Cluste
     }
 }
 
-fn each(check: impl Fn(Option<&TetheringStatus>, &Facts, &TetheringStatus)) {
+fn each(check: impl Fn(Option<&TetheringStatus>, &MachineFacts, &TetheringStatus)) {
     for before in all_statuses() {
         for facts in all_facts() {
-            let after = next(before.as_ref(), &facts, at(0)).or_else(|| before.clone());
+            let after = next_status(before.as_ref(), &facts, at(0)).or_else(|| before.clone());
             let Some(after) = after else { continue };
             check(before.as_ref(), &facts, &after);
         }
@@ -181,7 +185,9 @@ fn a_peer_gets_control_only_if_both_sides_want_it_and_both_are_heard() {
         if after.state == Tethered && effective(before).0 != Tethered {
             let wanted = facts.wish.is_some() && facts.wish == after.cluster_id;
             assert!(
-                wanted && facts.answer == Answer::Granted && facts.contact == Contact::Heard,
+                wanted
+                    && facts.answer == PeerAnswer::Granted
+                    && facts.contact == PeerContact::Heard,
                 "{before:?} {facts:?}"
             );
             assert!(
@@ -191,7 +197,7 @@ fn a_peer_gets_control_only_if_both_sides_want_it_and_both_are_heard() {
         }
         if after.state == Tethering && effective(before).0 != Tethering {
             assert!(
-                facts.obstacle.is_none() && facts.answer == Answer::NotAsked,
+                facts.obstacle.is_none() && facts.answer == PeerAnswer::NotAsked,
                 "no former answer counts: {facts:?}"
             );
         }
@@ -202,12 +208,12 @@ fn a_peer_gets_control_only_if_both_sides_want_it_and_both_are_heard() {
 fn control_comes_back_at_one_look_when_either_side_ends_it() {
     each(|before, facts, after| {
         let (from, peer) = effective(before);
-        let borrows_no_more = facts.contact == Contact::Heard && !facts.borrows_here;
+        let borrows_no_more = facts.contact == PeerContact::Heard && !facts.borrows_here;
         let ended =
-            facts.wish != peer || matches!(facts.answer, Answer::Refused(_)) || borrows_no_more;
+            facts.wish != peer || matches!(facts.answer, PeerAnswer::Refused(_)) || borrows_no_more;
         if from == Tethered && ended {
             assert_eq!(after.state, Releasing, "{before:?} {facts:?}");
-            assert!(!Effects::of(after.state).peer_decides);
+            assert!(!StateEffects::of_state(after.state).peer_decides);
         }
     });
 }
@@ -231,7 +237,7 @@ fn every_state_on_the_way_has_an_end_however_the_clock_was_set() {
         );
         let must_end = match after.state {
             Autonomous => false,
-            Tethered => facts.contact != Contact::Heard,
+            Tethered => facts.contact != PeerContact::Heard,
             Tethering | Releasing => true,
         };
         assert!(
@@ -244,7 +250,7 @@ fn every_state_on_the_way_has_an_end_however_the_clock_was_set() {
 #[test]
 fn a_settled_state_is_not_written_again() {
     each(|before, facts, after| {
-        let again = next(Some(after), facts, at(0));
+        let again = next_status(Some(after), facts, at(0));
         let (from, same) = (effective(before).0, effective(Some(after)).0);
         assert!(
             again.is_none() || from != same || after.state == Autonomous,
@@ -254,7 +260,7 @@ fn a_settled_state_is_not_written_again() {
         // more than that.
         let mut steps = 0;
         let mut status = after.clone();
-        while let Some(further) = next(Some(&status), facts, at(0)) {
+        while let Some(further) = next_status(Some(&status), facts, at(0)) {
             steps += 1;
             status = further;
             assert!(steps <= 4, "{before:?} {facts:?} {status:?}");
@@ -265,10 +271,10 @@ fn a_settled_state_is_not_written_again() {
 #[test]
 fn the_peer_and_the_own_scheduler_never_decide_at_the_same_time() {
     for state in [Autonomous, Tethering, Tethered, Releasing] {
-        let effects = Effects::of(state);
+        let effects = StateEffects::of_state(state);
         assert_eq!(
             effects.peer_decides,
-            effects.offer == Offer::Everything,
+            effects.offer == PeerOffer::Everything,
             "{state:?}"
         );
     }
@@ -276,25 +282,25 @@ fn the_peer_and_the_own_scheduler_never_decide_at_the_same_time() {
 
 #[test]
 fn an_attempt_goes_from_the_question_to_control() {
-    let start = next(None, &facts(Some(1)), at(0)).unwrap();
+    let start = next_status(None, &facts(Some(1)), at(0)).unwrap();
     assert_eq!(
         (start.state, start.cluster_id.clone()),
         (Tethering, Some(cluster(1)))
     );
-    let waiting = Facts {
-        answer: Answer::Waiting,
+    let waiting = MachineFacts {
+        answer: PeerAnswer::Waiting,
         ..facts(Some(1))
     };
     assert_eq!(
-        next(Some(&start), &waiting, at(1)),
+        next_status(Some(&start), &waiting, at(1)),
         None,
         "it says already that it waits for the answer"
     );
-    let incomplete = Facts {
+    let incomplete = MachineFacts {
         missing: Some("the node of milan".into()),
         ..granted(Some(1))
     };
-    let told = next(Some(&start), &incomplete, at(2)).unwrap();
+    let told = next_status(Some(&start), &incomplete, at(2)).unwrap();
     assert_eq!(
         (told.state, told.message.as_str()),
         (Tethering, "waiting for the node of milan")
@@ -303,7 +309,7 @@ fn an_attempt_goes_from_the_question_to_control() {
         told.deadline, start.deadline,
         "an attempt does not become longer"
     );
-    let tethered = next(Some(&told), &granted(Some(1)), at(3)).unwrap();
+    let tethered = next_status(Some(&told), &granted(Some(1)), at(3)).unwrap();
     assert_eq!(
         (tethered.state, tethered.since.0, tethered.deadline),
         (Tethered, at(3), None)
@@ -313,20 +319,20 @@ fn an_attempt_goes_from_the_question_to_control() {
 #[test]
 fn a_short_silence_changes_nothing_and_a_long_one_brings_control_back() {
     let tethered = status(Tethered, Some(1), None, TetheringReason::Granted);
-    let silent = Facts {
-        contact: Contact::Silent,
+    let silent = MachineFacts {
+        contact: PeerContact::Silent,
         ..granted(Some(1))
     };
-    let first = next(Some(&tethered), &silent, at(0)).unwrap();
+    let first = next_status(Some(&tethered), &silent, at(0)).unwrap();
     assert_eq!(
         (first.state, due_in(&first, at(0))),
         (Tethered, Some(RELEASE_AFTER))
     );
     assert_eq!(first.since, tethered.since);
-    assert_eq!(next(Some(&first), &silent, at(239)), None);
-    let heard = next(Some(&first), &granted(Some(1)), at(239)).unwrap();
+    assert_eq!(next_status(Some(&first), &silent, at(239)), None);
+    let heard = next_status(Some(&first), &granted(Some(1)), at(239)).unwrap();
     assert_eq!((heard.state, heard.deadline), (Tethered, None));
-    let ended = next(Some(&first), &silent, at(240)).unwrap();
+    let ended = next_status(Some(&first), &silent, at(240)).unwrap();
     assert_eq!(
         (ended.state, ended.reason.as_str()),
         (Releasing, "PeerSilent")
@@ -337,12 +343,12 @@ fn a_short_silence_changes_nothing_and_a_long_one_brings_control_back() {
 #[test]
 fn what_ends_during_a_silence_changes_nothing_before_its_deadline() {
     let tethered = status(Tethered, Some(1), None, TetheringReason::Granted);
-    let gone = |contact| Facts {
+    let gone = |contact| MachineFacts {
         contact,
         borrows_here: false,
         ..granted(Some(1))
     };
-    for contact in [Contact::Silent, Contact::Unknown] {
+    for contact in [PeerContact::Silent, PeerContact::Unknown] {
         let expected = (
             Tethered,
             Some(RELEASE_AFTER.as_secs()),
@@ -353,15 +359,15 @@ fn what_ends_during_a_silence_changes_nothing_before_its_deadline() {
         let (state, _, reason) = after_one_look(&over, &gone(contact));
         assert_eq!((state, reason), (Releasing, TetheringReason::PeerSilent));
     }
-    let (state, _, reason) = after_one_look(&tethered, &gone(Contact::Heard));
+    let (state, _, reason) = after_one_look(&tethered, &gone(PeerContact::Heard));
     assert_eq!((state, reason), (Releasing, TetheringReason::EndedByPeer));
 }
 
 #[test]
 fn a_shorter_time_that_is_set_during_a_silence_counts() {
     let silent = status(Tethered, Some(1), Some(200), TetheringReason::PeerSilent);
-    let shorter = Facts {
-        contact: Contact::Silent,
+    let shorter = MachineFacts {
+        contact: PeerContact::Silent,
         release_after: SignedDuration::from_secs(30),
         ..granted(Some(1))
     };
@@ -387,7 +393,7 @@ fn the_release_ends_when_all_are_gone_and_at_the_deadline_in_any_case() {
         assert_eq!(
             after_one_look(
                 &before,
-                &Facts {
+                &MachineFacts {
                     away,
                     guests,
                     ..facts(None)
@@ -418,19 +424,21 @@ fn a_peer_that_refused_is_asked_again_later_and_one_that_was_silent_when_it_is_h
         Some(10),
         TetheringReason::RefusedByPeer,
     );
-    assert_eq!(next(Some(&pausing), &facts(Some(1)), at(0)), None);
+    assert_eq!(next_status(Some(&pausing), &facts(Some(1)), at(0)), None);
     assert_eq!(
         after_one_look(&pausing, &facts(Some(2))).0,
         Tethering,
         "another peer is asked at once"
     );
     assert_eq!(
-        next(Some(&pausing), &facts(Some(1)), at(10)).unwrap().state,
+        next_status(Some(&pausing), &facts(Some(1)), at(10))
+            .unwrap()
+            .state,
         Tethering
     );
     let silent = status(Releasing, Some(1), Some(60), TetheringReason::PeerSilent);
-    let unheard = Facts {
-        contact: Contact::Silent,
+    let unheard = MachineFacts {
+        contact: PeerContact::Silent,
         ..facts(Some(1))
     };
     let (state, left, reason) = after_one_look(&silent, &unheard);
@@ -438,7 +446,7 @@ fn a_peer_that_refused_is_asked_again_later_and_one_that_was_silent_when_it_is_h
         (state, left, reason),
         (Autonomous, None, TetheringReason::PeerSilent)
     );
-    let alone = next(Some(&silent), &unheard, at(0)).unwrap();
+    let alone = next_status(Some(&silent), &unheard, at(0)).unwrap();
     assert_eq!(after_one_look(&alone, &unheard).0, Autonomous);
     assert_eq!(after_one_look(&alone, &facts(Some(1))).0, Tethering);
 }
@@ -447,7 +455,7 @@ fn a_peer_that_refused_is_asked_again_later_and_one_that_was_silent_when_it_is_h
 fn facts_are_about_the_peer_of_the_state_and_else_about_the_one_that_is_asked_for() {
     let (one, two) = (cluster(1), cluster(2));
     let subject = |state, peer, wish| {
-        super::subject(
+        super::subject_peer(
             Some(&status(state, peer, None, TetheringReason::Waiting)),
             wish,
         )
@@ -456,21 +464,21 @@ fn facts_are_about_the_peer_of_the_state_and_else_about_the_one_that_is_asked_fo
     assert_eq!(subject(Releasing, Some(1), Some(&two)), Some(one));
     assert_eq!(subject(Autonomous, Some(1), Some(&two)), Some(two.clone()));
     assert_eq!(subject(Tethered, None, Some(&two)), Some(two));
-    assert_eq!(super::subject(None, None), None);
+    assert_eq!(super::subject_peer(None, None), None);
 }
 
 #[test]
 fn a_cluster_that_never_was_tethered_has_no_status() {
-    assert_eq!(next(None, &facts(None), at(0)), None);
+    assert_eq!(next_status(None, &facts(None), at(0)), None);
 }
 
 #[test]
 fn a_message_of_a_peer_is_bounded() {
-    let long = Facts {
-        answer: Answer::Refused("x\u{1b}".repeat(5000)),
+    let long = MachineFacts {
+        answer: PeerAnswer::Refused("x\u{1b}".repeat(5000)),
         ..facts(Some(1))
     };
-    let ended = next(
+    let ended = next_status(
         Some(&status(Tethered, Some(1), None, TetheringReason::Granted)),
         &long,
         at(0),

@@ -17,7 +17,7 @@ use std::{
 };
 
 use liqo_simulation::Draws;
-use liqoctl::doctor::invariants::{Snapshot, violations};
+use liqoctl::doctor::invariants::{ClusterSnapshot, find_violations};
 use tokio::time::Instant;
 
 use crate::{
@@ -405,8 +405,9 @@ impl Story {
     }
 
     async fn violations(&self) -> Vec<String> {
-        let snapshots: Vec<Snapshot> = self.world.clusters.iter().map(Cluster::snapshot).collect();
-        let mut found: Vec<String> = violations(&snapshots)
+        let snapshots: Vec<ClusterSnapshot> =
+            self.world.clusters.iter().map(Cluster::snapshot).collect();
+        let mut found: Vec<String> = find_violations(&snapshots)
             .into_iter()
             .map(|violation| violation.what)
             .collect();

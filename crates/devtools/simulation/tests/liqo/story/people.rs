@@ -202,7 +202,7 @@ impl Story {
                     .owner_references()
                     .first()
                     .map(|owner| owner.kind.as_str());
-                node == Some("milan") && DepartureCause::ControlIsBack.takes(owner)
+                node == Some("milan") && DepartureCause::ControlIsBack.takes_pods_of(owner)
             };
             found.extend(
                 pods.filter(is_away)

@@ -11,15 +11,15 @@ use super::{
 };
 
 /// What the customer sees of the provider, and the provider of the customer.
-fn paths() -> [Direct; 2] {
+fn paths() -> [DirectPathConfig; 2] {
     let path = |pairs: &[[&str; 2]]| {
         let pairs = pairs
             .iter()
             .map(|[here, there]| (Here(here.parse().unwrap()), There(there.parse().unwrap())));
-        Direct {
+        DirectPathConfig {
             number: 7,
             prefixes: PrefixMap::new(pairs).unwrap(),
-            local: Local::Prefixes(Vec::new()),
+            local: LocalAddresses::Prefixes(Vec::new()),
         }
     };
     [
@@ -52,8 +52,8 @@ fn with(make: &Make, (source, destination): (IpAddr, IpAddr)) -> Make {
 /// The packet at the device of the other end.
 fn carried(mut packet: Vec<u8>) -> Option<Vec<u8>> {
     let [customer, provider] = paths();
-    customer.outgoing(&mut packet)?;
-    provider.incoming(&mut packet)?;
+    customer.translate_outgoing(&mut packet)?;
+    provider.translate_incoming(&mut packet)?;
     Some(packet)
 }
 
@@ -79,8 +79,8 @@ fn an_answer_takes_the_path_back() {
     let make = Make::tcp4(b"hello");
     let mut packet = with(&make, (arrives.1, arrives.0)).bytes();
     let [customer, provider] = paths();
-    provider.outgoing(&mut packet).unwrap();
-    customer.incoming(&mut packet).unwrap();
+    provider.translate_outgoing(&mut packet).unwrap();
+    customer.translate_incoming(&mut packet).unwrap();
     assert_eq!(packet, with(&make, (leaves.1, leaves.0)).bytes());
 }
 
@@ -105,9 +105,9 @@ fn icmp_error((source, destination): (IpAddr, IpAddr), about: &[u8]) -> Vec<u8> 
         vec![2, 0, 0, 0, 0, 0, 5, 0]
     };
     message.extend_from_slice(about);
-    let pseudo = Sum::pseudo_header(source, destination, ICMPV6, message.len());
+    let pseudo = PartialChecksum::pseudo_header(source, destination, ICMPV6, message.len());
     let sum = if is_v4 {
-        Sum::of(&message)
+        PartialChecksum::of_bytes(&message)
     } else {
         pseudo.add(&message)
     };
@@ -127,7 +127,7 @@ fn icmp_error((source, destination): (IpAddr, IpAddr), about: &[u8]) -> Vec<u8> 
     if is_v4 {
         packet[9] = ICMP;
         packet[10..12].copy_from_slice(&[0, 0]);
-        let checksum = Sum::of(&packet[..IPV4_HEADER]).checksum();
+        let checksum = PartialChecksum::of_bytes(&packet[..IPV4_HEADER]).checksum();
         packet[10..12].copy_from_slice(&checksum.to_be_bytes());
     } else {
         packet[6] = ICMPV6;
@@ -174,7 +174,7 @@ fn all_fragments_are_translated_and_only_the_first_one_has_a_checksum() {
             let place = u16::try_from(from / 8).unwrap() | if is_last { 0 } else { 0x2000 };
             packet[6..8].copy_from_slice(&place.to_be_bytes());
             packet[10..12].copy_from_slice(&[0, 0]);
-            let checksum = Sum::of(&packet[..IPV4_HEADER]).checksum();
+            let checksum = PartialChecksum::of_bytes(&packet[..IPV4_HEADER]).checksum();
             packet[10..12].copy_from_slice(&checksum.to_be_bytes());
             packet
         };
@@ -212,7 +212,10 @@ fn other_addresses_than_those_of_the_remote_do_not_pass_and_stay() {
     );
     let mut packet = make.bytes();
     assert_eq!(
-        (customer.outgoing(&mut packet), packet == make.bytes()),
+        (
+            customer.translate_outgoing(&mut packet),
+            packet == make.bytes()
+        ),
         (None, true)
     );
     let make = with(
@@ -221,26 +224,33 @@ fn other_addresses_than_those_of_the_remote_do_not_pass_and_stay() {
     );
     let mut packet = make.bytes();
     assert_eq!(
-        (provider.incoming(&mut packet), packet == make.bytes()),
+        (
+            provider.translate_incoming(&mut packet),
+            packet == make.bytes()
+        ),
         (None, true)
     );
 }
 
 #[test]
 fn a_path_is_for_what_is_the_ends_own_or_for_pods_of_the_customer() {
-    let admitted = |local: Local| {
-        let path = Direct {
+    let admitted = |local: LocalAddresses| {
+        let path = DirectPathConfig {
             local,
             ..paths()[0].clone()
         };
         ["10.66.1.5", "10.66.1.6", "10.99.1.5"].map(|address| path.admits(address.parse().unwrap()))
     };
     assert_eq!(
-        admitted(Local::Prefixes(vec!["10.66.0.0/16".parse().unwrap()])),
+        admitted(LocalAddresses::Prefixes(vec![
+            "10.66.0.0/16".parse().unwrap()
+        ])),
         [true, true, false]
     );
     assert_eq!(
-        admitted(Local::Pods(Arc::new(["10.66.1.5".parse().unwrap()].into()))),
+        admitted(LocalAddresses::Pods(Arc::new(
+            ["10.66.1.5".parse().unwrap()].into()
+        ))),
         [true, false, false]
     );
 }
@@ -260,12 +270,12 @@ fn a_path_is_used_after_four_answers_in_a_row_and_left_after_four_missing_ones()
 #[test]
 fn only_an_end_with_the_same_broker_answers_a_probe() {
     let [customer, provider] = paths();
-    let other = Direct {
+    let other = DirectPathConfig {
         number: 8,
         ..customer.clone()
     };
     for random in [0, 1, u32::MAX] {
-        let token = customer.token(random);
+        let token = customer.probe_token(random);
         assert!(provider.is_named_by(token) && !other.is_named_by(token));
     }
 }
@@ -277,10 +287,10 @@ proptest! {
             IpAddr::V4(address) => Some(IpAddr::from(!address)),
             IpAddr::V6(address) => Some(IpAddr::from(!address)),
         };
-        let (before, side) = (packet.clone(), if is_outgoing { Side::Destination } else { Side::Source });
-        if replace(&mut packet, side, &everything).is_some() {
+        let (before, side) = (packet.clone(), if is_outgoing { AddressSide::Destination } else { AddressSide::Source });
+        if translate_packet(&mut packet, side, &everything).is_some() {
             // The other way round it is the same packet: nothing else was changed.
-            replace(&mut packet, side, &everything).unwrap();
+            translate_packet(&mut packet, side, &everything).unwrap();
         }
         // But for the two forms of zero that a checksum may have.
         let differs = before.iter().zip(&packet).filter(|(one, other)| one != other);

@@ -12,11 +12,11 @@ use proptest::{
 };
 
 use super::{super::packet, *};
-use crate::message::kind;
+use crate::message::datagram_kind;
 
 struct End {
-    identity: Identity,
-    link: Link,
+    identity: LocalIdentity,
+    link: RemoteLink,
 }
 
 /// Two ends that know each other's keys.
@@ -24,10 +24,10 @@ fn ends() -> [End; 2] {
     let keys = [PrivateKey::generate(), PrivateKey::generate()];
     [0, 1].map(|own| {
         let (identity, live) = (
-            Identity::new(&keys[own]),
-            Arc::new(LiveRemote::new(keys[1 - own].public())),
+            LocalIdentity::new(&keys[own]),
+            Arc::new(LiveRemote::new(keys[1 - own].public_key())),
         );
-        let link = Link::new(&identity, &live, None, &IndexTable::from_os_rng());
+        let link = RemoteLink::new(&identity, &live, None, &IndexTable::from_os_rng());
         End { identity, link }
     })
 }
@@ -40,7 +40,7 @@ impl End {
     /// Handles a datagram whatever its first checksum (`mac1`) is: whoever knows our public key can
     /// compute it. Returns what it carries and what is answered, or `None` if it is refused.
     fn receive(&self, datagram: &[u8]) -> Option<(BytesMut, Vec<WgKind>)> {
-        kind(datagram)?;
+        datagram_kind(datagram)?;
         let _ = self
             .identity
             .limiter
@@ -54,7 +54,7 @@ impl End {
                     let _ =
                         parse_handshake_anon(&self.identity.secret, &self.identity.public, message);
                 }
-                sessions.handshake(handshake, &mut replies).ok()?;
+                sessions.handle_handshake(handshake, &mut replies).ok()?;
                 BytesMut::new()
             }
         };
@@ -63,7 +63,7 @@ impl End {
 
     fn begin(&self) -> BytesMut {
         let mut messages = Vec::new();
-        self.link.lock().begin_again(&mut messages);
+        self.link.lock().restart_handshake(&mut messages);
         bytes(messages.remove(0))
     }
 
@@ -166,7 +166,9 @@ fn hostile_packets_inside_of_a_session_arrive_as_they_are_and_the_session_goes_o
             panic!("{inside:?} was refused")
         };
         prop_assert_eq!(&packet[..], &inside[..]);
-        prop_assert!(packet::parse(&packet).is_none() || Probe::read(&packet).is_none());
+        prop_assert!(
+            packet::parse_header(&packet).is_none() || TunnelProbe::from_packet(&packet).is_none()
+        );
         Ok(())
     });
     run.unwrap();

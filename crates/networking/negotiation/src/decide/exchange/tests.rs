@@ -3,7 +3,7 @@ use liqo_api::{
 };
 
 use super::*;
-use crate::decide::{ranges::NodeAddresses, snapshot::OffloadedNamespace};
+use crate::decide::{ranges::NodeNetwork, snapshot::OffloadedNamespace};
 
 fn id(letter: char) -> ClusterId {
     ClusterId::of_public_key(&[u8::try_from(letter).unwrap(); 32])
@@ -13,8 +13,8 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn silent(name: &str) -> PeerState {
-    PeerState {
+fn silent(name: &str) -> WantedPeer {
+    WantedPeer {
         name: name.into(),
         policy: NetworkPolicy::default(),
         runs_api_clients: false,
@@ -24,7 +24,7 @@ fn silent(name: &str) -> PeerState {
     }
 }
 
-fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
+fn snapshot(own: char, peers: &[(char, WantedPeer)]) -> NetworkSnapshot {
     let ranges = NetworkRanges {
         pods: vec![net("10.244.0.0/16")],
         services: vec![net("10.96.0.0/12")],
@@ -40,9 +40,9 @@ fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
         own: id(own),
         settings: NetworkSettings::default(),
         ranges,
-        nodes: vec![NodeAddresses {
+        nodes: vec![NodeNetwork {
             addresses: vec!["172.18.0.2".parse().unwrap()],
-            ..NodeAddresses::default()
+            ..NodeNetwork::default()
         }],
         gateways: vec![key(own)],
         peers: peers
@@ -57,11 +57,11 @@ fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
 fn settle(
     clusters: &mut BTreeMap<char, NetworkSnapshot>,
     links: &[(char, char)],
-) -> BTreeMap<char, BTreeMap<ClusterId, Outcome>> {
+) -> BTreeMap<char, BTreeMap<ClusterId, PeerOutcome>> {
     for _ in 0..20 {
         let outcomes: BTreeMap<char, _> = clusters
             .iter()
-            .map(|(name, snapshot)| (*name, decide(snapshot)))
+            .map(|(name, snapshot)| (*name, decide_outcomes(snapshot)))
             .collect();
         let before = clusters.clone();
         for (one, other) in links
@@ -102,7 +102,7 @@ fn two_clusters_with_the_same_ranges_agree() {
     let outcomes = settle(&mut clusters, &[('a', 'b')]);
     for (own, peer) in [('a', 'b'), ('b', 'a')] {
         let outcome = &outcomes[&own][&id(peer)];
-        assert_eq!(outcome.progress, Progress::Agreed);
+        assert_eq!(outcome.progress, PeerProgress::Agreed);
         let endpoint = outcome.endpoint.as_ref().unwrap();
         assert_eq!(
             endpoint.imported.keys().copied().collect::<Vec<_>>(),
@@ -143,14 +143,14 @@ fn nothing_moves_when_a_peer_is_silent_after_a_restart() {
     restarted.peers.get_mut(&id('b')).unwrap().announcement = None;
     restarted.peers.insert(
         id('c'),
-        PeerState {
+        WantedPeer {
             announcement: Some(Ok(outcomes[&'b'][&id('a')].announcement.clone())),
             ..silent("c")
         },
     );
-    let after = decide(restarted);
+    let after = decide_outcomes(restarted);
     assert_eq!(after[&id('b')].endpoint, outcomes[&'a'][&id('b')].endpoint);
-    assert_eq!(after[&id('b')].progress, Progress::Silent);
+    assert_eq!(after[&id('b')].progress, PeerProgress::Silent);
     assert_eq!(
         after[&id('b')].announcement.views,
         outcomes[&'a'][&id('b')].announcement.views
@@ -178,7 +178,7 @@ fn the_api_server_is_open_to_a_peer_that_runs_pods_that_use_it_if_the_policy_let
         (peer.runs_api_clients, peer.policy.api_server) = (runs_api_clients, api_server);
         let theirs = peer.announcement.clone();
         peer.announcement = theirs.clone().filter(|_| !is_silent);
-        let opened = decide(snapshot)[&id('b')]
+        let opened = decide_outcomes(snapshot)[&id('b')]
             .endpoint
             .as_ref()
             .unwrap()
@@ -210,7 +210,10 @@ fn a_namespace_opens_the_api_server_only_if_its_pods_may_use_it() {
             clusters: [id('b')].into(),
             api_server,
         };
-        assert_eq!(OffloadedNamespace::of(offloading(api_server)), Some(wanted));
+        assert_eq!(
+            OffloadedNamespace::from_offloading(offloading(api_server)),
+            Some(wanted)
+        );
     }
 }
 
@@ -224,17 +227,17 @@ fn a_peer_that_withdraws_its_announcement_has_no_network_any_more() {
     let snapshot = clusters.get_mut(&'a').unwrap();
     snapshot.peers.get_mut(&id('b')).unwrap().announcement =
         Some(Ok(NetworkAnnouncement::default()));
-    let outcome = &decide(snapshot)[&id('b')];
+    let outcome = &decide_outcomes(snapshot)[&id('b')];
     assert_eq!(
         (&outcome.endpoint, &outcome.progress),
-        (&None, &Progress::Silent)
+        (&None, &PeerProgress::Silent)
     );
 }
 
 #[test]
 fn leaves_see_each_other_through_a_hub_that_allows_it() {
     let leaf = |own| snapshot(own, &[('h', silent("hub"))]);
-    let through = |name: &str, transit| PeerState {
+    let through = |name: &str, transit| WantedPeer {
         policy: NetworkPolicy {
             transit,
             ..NetworkPolicy::default()
@@ -275,20 +278,20 @@ fn leaves_see_each_other_through_a_hub_that_allows_it() {
         outcomes
             .values()
             .flat_map(BTreeMap::values)
-            .all(|outcome| outcome.progress == Progress::Agreed)
+            .all(|outcome| outcome.progress == PeerProgress::Agreed)
     );
 }
 
 /// A cluster whose pods have this range.
-fn with_pods(own: char, pods: &str, peers: &[(char, PeerState)]) -> NetworkSnapshot {
+fn with_pods(own: char, pods: &str, peers: &[(char, WantedPeer)]) -> NetworkSnapshot {
     let mut snapshot = snapshot(own, peers);
     snapshot.ranges.pods = vec![net(pods)];
     snapshot
 }
 
-fn keeping(name: &str, kept: &[&str]) -> PeerState {
+fn keeping(name: &str, kept: &[&str]) -> WantedPeer {
     let kept_cidrs = kept.iter().map(|text| (*text).to_owned()).collect();
-    PeerState {
+    WantedPeer {
         policy: NetworkPolicy {
             kept_cidrs,
             transit: true,
@@ -364,7 +367,10 @@ fn a_range_that_could_stay_is_told_and_a_change_waits_for_pods() {
             kept.iter().map(|text| (*text).to_owned()).collect(),
             runs_pods,
         );
-        let endpoint = decide(snapshot)[&id('b')].endpoint.clone().unwrap();
+        let endpoint = decide_outcomes(snapshot)[&id('b')]
+            .endpoint
+            .clone()
+            .unwrap();
         snapshot.current.insert(id('b'), endpoint.clone());
         (endpoint.imported[&range], endpoint.waiting)
     };
@@ -390,7 +396,7 @@ fn hubs_in_a_ring_do_not_pass_on_what_is_passed_to_them_and_clusters_that_know_e
     let through = |letter: char| {
         (
             letter,
-            PeerState {
+            WantedPeer {
                 policy: NetworkPolicy {
                     transit: true,
                     ..NetworkPolicy::default()
@@ -412,7 +418,7 @@ fn hubs_in_a_ring_do_not_pass_on_what_is_passed_to_them_and_clusters_that_know_e
         let endpoint = outcome.endpoint.as_ref().unwrap();
         assert_eq!(
             (endpoint.imported.len(), &outcome.progress),
-            (4, &Progress::Agreed),
+            (4, &PeerProgress::Agreed),
             "the neighbour, and whoever is behind it"
         );
     }
@@ -425,13 +431,13 @@ fn an_impossible_announcement_is_refused() {
         ..NetworkAnnouncement::default()
     };
     for exports in [&["0.0.0.0/0"][..], &["10.1.0.0/16", "10.1.2.0/24"]] {
-        let peer = PeerState {
+        let peer = WantedPeer {
             announcement: Some(Ok(announced(exports))),
             ..silent("liar")
         };
-        let outcome = &decide(&snapshot('a', &[('b', peer)]))[&id('b')];
+        let outcome = &decide_outcomes(&snapshot('a', &[('b', peer)]))[&id('b')];
         assert!(
-            matches!(&outcome.progress, Progress::Refused(_)),
+            matches!(&outcome.progress, PeerProgress::Refused(_)),
             "{exports:?}"
         );
         assert_eq!(
@@ -466,12 +472,12 @@ fn no_peer_moves_another_or_takes_its_key() {
     };
     snapshot.peers.insert(
         id('c'),
-        PeerState {
+        WantedPeer {
             announcement: Some(Ok(theirs)),
             ..silent("c")
         },
     );
-    let after = decide(snapshot);
+    let after = decide_outcomes(snapshot);
     assert_eq!(after[&id('b')].endpoint.as_ref(), Some(&before));
     let keys: Vec<_> = after[&id('c')]
         .endpoint
@@ -484,7 +490,7 @@ fn no_peer_moves_another_or_takes_its_key() {
 
 #[test]
 fn a_spoke_with_many_prefixes_costs_the_others_nothing() {
-    let transit = PeerState {
+    let transit = WantedPeer {
         policy: NetworkPolicy {
             transit: true,
             ..NetworkPolicy::default()
@@ -503,21 +509,21 @@ fn a_spoke_with_many_prefixes_costs_the_others_nothing() {
     let peers = [
         (
             'a',
-            PeerState {
+            WantedPeer {
                 announcement: announced(many),
                 ..transit.clone()
             },
         ),
         (
             'b',
-            PeerState {
+            WantedPeer {
                 announcement: announced(vec![net("10.244.0.0/16")]),
                 ..transit.clone()
             },
         ),
         ('c', transit),
     ];
-    let passed_on = &decide(&snapshot('h', &peers))[&id('c')]
+    let passed_on = &decide_outcomes(&snapshot('h', &peers))[&id('c')]
         .announcement
         .transit;
     let of = |letter| {
@@ -541,15 +547,15 @@ fn missing_prefixes_are_named_and_the_others_work() {
         'a',
         &[(
             'b',
-            PeerState {
+            WantedPeer {
                 announcement: Some(Ok(theirs)),
                 ..silent("b")
             },
         )],
     );
     snapshot.settings.peer_cidrs = vec![net("10.64.0.0/14")];
-    let outcome = &decide(&snapshot)[&id('b')];
-    let Progress::Partial {
+    let outcome = &decide_outcomes(&snapshot)[&id('b')];
+    let PeerProgress::Partial {
         unseen,
         unallocated,
     } = &outcome.progress
@@ -576,7 +582,7 @@ fn missing_prefixes_are_named_and_the_others_work() {
 
 /// A broker `m` that offloaded pods of `r` on to `t`, and pods of `f` on to nobody.
 fn brokered() -> (BTreeMap<char, NetworkSnapshot>, [(char, char); 3]) {
-    let provider = PeerState {
+    let provider = WantedPeer {
         customers: [(id('r'), ["shop-rome".to_owned()].into())].into(),
         ..silent("t")
     };
@@ -597,7 +603,7 @@ fn brokered() -> (BTreeMap<char, NetworkSnapshot>, [(char, char); 3]) {
 
 /// Where `own` sees the prefix `there` of `peer`.
 fn seen(
-    outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>,
+    outcomes: &BTreeMap<char, BTreeMap<ClusterId, PeerOutcome>>,
     own: char,
     peer: char,
     there: IpNet,
@@ -619,7 +625,7 @@ fn a_customer_and_the_provider_that_runs_its_pods_see_each_other_behind_the_brok
         outcomes
             .values()
             .flat_map(BTreeMap::values)
-            .all(|outcome| outcome.progress == Progress::Agreed)
+            .all(|outcome| outcome.progress == PeerProgress::Agreed)
     );
     let endpoint = |own: char, peer: char| outcomes[&own][&id(peer)].endpoint.as_ref().unwrap();
     let pods = net("10.244.0.0/16");
@@ -675,7 +681,7 @@ fn a_customer_and_the_provider_that_runs_its_pods_see_each_other_behind_the_brok
 
 /// The MTU of the way from `own` through the tunnel to `peer` to one of that peer's prefixes.
 fn mtu_to(
-    outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>,
+    outcomes: &BTreeMap<char, BTreeMap<ClusterId, PeerOutcome>>,
     own: char,
     peer: char,
     there: IpNet,
@@ -722,7 +728,7 @@ fn a_low_mtu_in_a_ring_of_hubs_counts_for_the_ways_to_its_cluster_alone_and_rise
     let through = |letter: char| {
         (
             letter,
-            PeerState {
+            WantedPeer {
                 policy: NetworkPolicy {
                     transit: true,
                     ..NetworkPolicy::default()
@@ -768,11 +774,11 @@ fn nobody_lowers_or_raises_an_mtu_beyond_bounds() {
         ..NetworkAnnouncement::default()
     };
     let mtus = |theirs: NetworkAnnouncement| {
-        let peer = PeerState {
+        let peer = WantedPeer {
             announcement: Some(Ok(theirs)),
             ..silent("b")
         };
-        let outcomes = [('a', decide(&snapshot('a', &[('b', peer)])))].into();
+        let outcomes = [('a', decide_outcomes(&snapshot('a', &[('b', peer)])))].into();
         prefixes
             .clone()
             .map(|prefix| mtu_to(&outcomes, 'a', 'b', prefix))
@@ -828,7 +834,7 @@ fn a_broker_that_starts_again_passes_on_what_it_passed_on_before() {
     let outcomes = settle(&mut clusters, &links);
     let broker = clusters.get_mut(&'m').unwrap();
     broker.peers.get_mut(&id('t')).unwrap().announcement = None;
-    let after = decide(broker);
+    let after = decide_outcomes(broker);
     for letter in ['r', 'f', 't'] {
         assert_eq!(
             after[&id(letter)].announcement,
@@ -849,7 +855,7 @@ fn over_three_hops_each_broker_passes_on_what_is_behind_its_neighbours() {
     let with = |letter: char, customers: &[char]| {
         (
             letter,
-            PeerState {
+            WantedPeer {
                 customers: customers
                     .iter()
                     .map(|letter| (id(*letter), BTreeSet::new()))
@@ -914,11 +920,11 @@ fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_
             ..NetworkAnnouncement::default()
         }))
     };
-    let mut peers: Vec<(char, PeerState)> = customers
+    let mut peers: Vec<(char, WantedPeer)> = customers
         .map(|letter| {
             (
                 letter,
-                PeerState {
+                WantedPeer {
                     announcement: announced(letter),
                     ..silent("customer")
                 },
@@ -927,12 +933,14 @@ fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_
         .into();
     peers.push((
         't',
-        PeerState {
+        WantedPeer {
             customers: customers.map(|letter| (id(letter), BTreeSet::new())).into(),
             ..silent("t")
         },
     ));
-    let passed_on = &decide(&snapshot('m', &peers))[&id('t')].announcement.behind;
+    let passed_on = &decide_outcomes(&snapshot('m', &peers))[&id('t')]
+        .announcement
+        .behind;
     let of = |behind: &BTreeMap<IpNet, Vec<ClusterId>>, letter| {
         behind.values().filter(|way| **way == [id(letter)]).count()
     };
@@ -964,14 +972,14 @@ fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_
         't',
         &[(
             'm',
-            PeerState {
+            WantedPeer {
                 announcement: Some(Ok(theirs)),
                 ..silent("m")
             },
         )],
     );
     provider.settings.peer_cidrs = vec![net("100.64.0.0/11")];
-    let outcome = &decide(&provider)[&id('m')];
+    let outcome = &decide_outcomes(&provider)[&id('m')];
     let accepted = &outcome.endpoint.as_ref().unwrap().behind;
     assert_eq!(
         customers.map(|letter| of(accepted, letter)),
@@ -979,7 +987,7 @@ fn a_customer_of_a_broker_with_many_prefixes_leaves_the_others_their_share_at_a_
         "of the addresses"
     );
     assert!(
-        matches!(&outcome.progress, Progress::Partial { unallocated, .. } if unallocated.len() == 2),
+        matches!(&outcome.progress, PeerProgress::Partial { unallocated, .. } if unallocated.len() == 2),
         "and says so"
     );
 }
@@ -992,7 +1000,7 @@ fn in_a_circle_of_brokers_prefixes_do_not_circulate() {
         let (before, next) = (ring[(at + 3) % 4], ring[(at + 1) % 4]);
         let next = (
             next,
-            PeerState {
+            WantedPeer {
                 customers: [(id(before), BTreeSet::new())].into(),
                 ..silent("p")
             },
@@ -1009,7 +1017,9 @@ fn in_a_circle_of_brokers_prefixes_do_not_circulate() {
         let endpoint = outcome.endpoint.as_ref().unwrap();
         let is_simple =
             |way: &Vec<ClusterId>| way.iter().collect::<BTreeSet<_>>().len() == way.len();
-        assert!(outcome.progress == Progress::Agreed && endpoint.behind.values().all(is_simple));
+        assert!(
+            outcome.progress == PeerProgress::Agreed && endpoint.behind.values().all(is_simple)
+        );
         assert_eq!(
             endpoint.behind.len(),
             4,
@@ -1033,14 +1043,14 @@ fn what_a_peer_says_about_what_is_behind_it_is_bounded_and_comes_after_its_own()
             'a',
             &[(
                 'b',
-                PeerState {
+                WantedPeer {
                     announcement: Some(Ok(theirs)),
                     ..silent("b")
                 },
             )],
         );
         snapshot.settings.peer_cidrs = pools.iter().map(|pool| net(pool)).collect();
-        decide(&snapshot)[&id('b')]
+        decide_outcomes(&snapshot)[&id('b')]
             .announcement
             .views
             .keys()
@@ -1106,7 +1116,10 @@ fn brokered_with_direct_paths() -> (BTreeMap<char, NetworkSnapshot>, [(char, cha
 }
 
 /// The other ends of the direct paths of a cluster through the broker `m`.
-fn direct(outcomes: &BTreeMap<char, BTreeMap<ClusterId, Outcome>>, own: char) -> Vec<ClusterId> {
+fn direct(
+    outcomes: &BTreeMap<char, BTreeMap<ClusterId, PeerOutcome>>,
+    own: char,
+) -> Vec<ClusterId> {
     outcomes[&own][&id('m')]
         .endpoint
         .as_ref()
@@ -1165,7 +1178,7 @@ fn a_broker_that_starts_again_keeps_direct_paths_until_it_hears_something_else()
         .peers
         .values_mut()
         .for_each(|peer| peer.announcement = None);
-    let after = decide(broker);
+    let after = decide_outcomes(broker);
     for letter in ['r', 't'] {
         assert_eq!(
             after[&id(letter)].announcement.direct,
@@ -1180,7 +1193,7 @@ fn no_direct_path_leads_to_a_peer_or_has_the_key_of_one() {
     settle(&mut clusters, &links);
     let customer = &clusters[&'r'];
     let accepted = |snapshot: &NetworkSnapshot| {
-        decide(snapshot)[&id('m')]
+        decide_outcomes(snapshot)[&id('m')]
             .endpoint
             .as_ref()
             .unwrap()

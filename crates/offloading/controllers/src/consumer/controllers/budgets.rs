@@ -17,26 +17,28 @@ use liqo_api::policies::PolicyPeer;
 use liqo_api::{ClusterId, NAMESPACE_OFFLOADING, PriceList};
 use liqo_controller_runtime::policies;
 use liqo_offloading_rules::budget::unmetered::unmetered_pools;
-use liqo_offloading_rules::budget::{HeldBudget, Holder, Provider, ROUND, Standing};
+use liqo_offloading_rules::budget::{
+    BudgetEvaluation, BudgetHolder, HeldBudget, ProviderCosts, ROUND,
+};
 
-use crate::consumer::state::{Consumer, NamespaceKey, NodeKey};
+use crate::consumer::state::{ConsumerState, NamespaceKey, NodeKey};
 
 /// Interval between two checks whether everything is listed.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs until the context stops.
-pub async fn run(consumer: Arc<Consumer>) {
+pub async fn run_controller(consumer: Arc<ConsumerState>) {
     let stop = consumer.context.stop.clone();
     let synced = async {
         consumer.recorder.synced().await
-            && consumer.policies.synced().await
-            && consumer.foreign_clusters.synced().await
+            && consumer.policies.wait_until_synced().await
+            && consumer.foreign_clusters.wait_until_synced().await
     };
     if stop.run_until_cancelled(synced).await != Some(true) {
         return;
     }
     loop {
-        let next = if look(&consumer) {
+        let next = if judge_budgets(&consumer) {
             ROUND
         } else {
             POLL_INTERVAL
@@ -52,19 +54,25 @@ pub async fn run(consumer: Arc<Consumer>) {
 }
 
 /// Judges all budgets. Returns `false` if not everything is known that counts.
-fn look(consumer: &Consumer) -> bool {
-    let budgets = budgets(consumer);
+fn judge_budgets(consumer: &ConsumerState) -> bool {
+    let budgets = held_budgets(consumer);
     let providers = if budgets.is_empty() {
         Some(Vec::new())
     } else {
-        providers(consumer)
+        providers_with_costs(consumer)
     };
     let Some(providers) = providers.filter(|_| consumer.placement_known()) else {
         return false;
     };
     let former = consumer.budgets.read().clone();
     let before = former.as_deref().cloned().unwrap_or_default();
-    let standing = Standing::of(&budgets, &providers, &before, ROUND, consumer.context.now());
+    let standing = BudgetEvaluation::evaluate_all(
+        &budgets,
+        &providers,
+        &before,
+        ROUND,
+        consumer.context.now(),
+    );
     let is_new = former.as_deref() != Some(&standing);
     *consumer.budgets.write() = Some(Arc::new(standing.clone()));
     if is_new {
@@ -73,13 +81,13 @@ fn look(consumer: &Consumer) -> bool {
         } else {
             None
         };
-        enqueue(consumer, changed.as_ref());
+        enqueue_dependents(consumer, changed.as_ref());
     }
     true
 }
 
 /// Enqueues everything that depends on the budgets of these namespaces; `None`: on any budget.
-fn enqueue(consumer: &Consumer, namespaces: Option<&BTreeSet<&str>>) {
+fn enqueue_dependents(consumer: &ConsumerState, namespaces: Option<&BTreeSet<&str>>) {
     let queue = &consumer.queues.namespaces;
     let is_concerned = |namespace: &str| namespaces.is_none_or(|all| all.contains(namespace));
     for (key, _) in consumer
@@ -98,7 +106,7 @@ fn enqueue(consumer: &Consumer, namespaces: Option<&BTreeSet<&str>>) {
     }
 }
 
-fn budgets(consumer: &Consumer) -> Vec<HeldBudget> {
+fn held_budgets(consumer: &ConsumerState) -> Vec<HeldBudget> {
     let offloadings = consumer
         .offloadings
         .all()
@@ -106,7 +114,7 @@ fn budgets(consumer: &Consumer) -> Vec<HeldBudget> {
         .filter(|(key, _)| key.name == NAMESPACE_OFFLOADING);
     let of_namespaces = offloadings.filter_map(|(key, offloading)| {
         Some(HeldBudget {
-            holder: Holder::Namespace(key.namespace),
+            holder: BudgetHolder::Namespace(key.namespace),
             budget: offloading.spec.budget.clone()?,
         })
     });
@@ -116,7 +124,7 @@ fn budgets(consumer: &Consumer) -> Vec<HeldBudget> {
         .into_iter()
         .filter_map(|(key, policy)| {
             Some(HeldBudget {
-                holder: Holder::Policy(key.name),
+                holder: BudgetHolder::Policy(key.name),
                 budget: policy.spec.consume.budget.clone()?,
             })
         });
@@ -125,7 +133,7 @@ fn budgets(consumer: &Consumer) -> Vec<HeldBudget> {
 
 /// The costs at all providers that have a virtual node or a contract. `None` while not all pods are
 /// known.
-fn providers(consumer: &Consumer) -> Option<Vec<Provider>> {
+fn providers_with_costs(consumer: &ConsumerState) -> Option<Vec<ProviderCosts>> {
     let mut names: BTreeMap<ClusterId, String> = consumer
         .recorder
         .peers()
@@ -138,37 +146,41 @@ fn providers(consumer: &Consumer) -> Option<Vec<Provider>> {
         .map(|(id, name)| {
             consumer
                 .all_pods_known(&id)
-                .then(|| provider(consumer, id, name))
+                .then(|| provider_with_costs(consumer, id, name))
         })
         .collect()
 }
 
-fn provider(consumer: &Consumer, id: ClusterId, name: String) -> Provider {
+fn provider_with_costs(consumer: &ConsumerState, id: ClusterId, name: String) -> ProviderCosts {
     let clusters = consumer.foreign_clusters.all();
     let cluster = clusters
         .iter()
         .map(|(_, cluster)| cluster)
         .find(|cluster| cluster.spec.cluster_id == id);
-    let policy = policies::effective(
+    let policy = policies::effective_policy(
         &consumer.policies,
         &PolicyPeer::new(&id, cluster.map(AsRef::as_ref)),
     );
-    let asks = consumer.nodes_of(&id).into_iter().filter_map(|(_, node)| {
-        let prices = node
-            .spec
-            .prices
-            .as_ref()
-            .filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
-        Some((node.spec.pool.clone(), prices.clone()))
-    });
+    let asks = consumer
+        .nodes_of_provider(&id)
+        .into_iter()
+        .filter_map(|(_, node)| {
+            let prices = node
+                .spec
+                .prices
+                .as_ref()
+                .filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))?;
+            Some((node.spec.pool.clone(), prices.clone()))
+        });
     let (asks, accounts, now): (BTreeMap<String, PriceList>, _, _) = (
         asks.collect(),
-        consumer.accounts(&id),
+        consumer.accounts_with_provider(&id),
         consumer.context.now(),
     );
-    let running = consumer.running(&id, &unmetered_pools(&asks, &accounts, now.as_second()));
+    let running =
+        consumer.running_entries(&id, &unmetered_pools(&asks, &accounts, now.as_second()));
     let policy = policy.and_then(|policy| policy.metadata.name.clone());
-    Provider::of(id, name, policy, &asks, &accounts, &running, now)
+    ProviderCosts::from_accounts(id, name, policy, &asks, &accounts, &running, now)
 }
 
 #[cfg(test)]
@@ -186,16 +198,19 @@ mod tests {
             json!({ "currency": "EUR", "rates": { "cpu": "0.04" } });
         // Without a recorded Node no pods are listed.
         let consumer = started(api_server(objects, |_, _| std::future::ready(true)));
-        tokio::spawn(run(consumer.clone()));
+        tokio::spawn(run_controller(consumer.clone()));
         let standing = until(|| consumer.budgets.read().clone()).await;
         let milan = ClusterId::of_public_key(&[2; 32]);
-        let why = standing.closed_for("demo", &milan).unwrap();
+        let why = standing.closed_reason_for("demo", &milan).unwrap();
         assert!(
             why.contains("milan asks for EUR without a contract"),
             "{why}"
         );
         assert_eq!(
-            (standing.closed_for("shop", &milan), standing.closed(&milan)),
+            (
+                standing.closed_reason_for("shop", &milan),
+                standing.closed_reason(&milan)
+            ),
             (None, None)
         );
         consumer.context.stop.cancel();

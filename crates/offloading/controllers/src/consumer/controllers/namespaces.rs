@@ -23,29 +23,29 @@ use liqo_api::{
     WITHIN_BUDGET, annotations, finalizers, labels, may_be_offloaded, roles,
 };
 use liqo_controller_runtime::{
-    Key, Next,
+    Key, Requeue,
     departures::{self, Departure},
     peers::{PeerError, call},
     writes::{
-        Step as _, StepError, add_finalizer, create_missing, delete_if_present, only,
-        remove_finalizer, unless_gone,
+        StepContext as _, StepError, add_finalizer, create_missing, delete_if_present,
+        only_with_uid, remove_finalizer, unless_gone,
     },
 };
 use serde_json::json;
 
 use crate::consumer::controllers::unscheduled_pods;
-use crate::consumer::state::{Consumer, NamespaceKey, PeerState, RemoteState};
+use crate::consumer::state::{ConsumerState, NamespaceKey, RemoteObjects, RemoteProvider};
 use crate::consumer::triggers;
 use crate::consumer::watches;
 use crate::webhook;
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement;
-use liqo_offloading_rules::namespace::placement::Provider;
-use liqo_offloading_rules::namespace::unoffloaded::comes_home;
+use liqo_offloading_rules::namespace::placement::OffloadingProvider;
+use liqo_offloading_rules::namespace::unoffloaded::is_recreated_here;
 use liqo_offloading_rules::node::object::Outage;
-use liqo_offloading_rules::pod::local::Sent;
+use liqo_offloading_rules::pod::local::SendProgress;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::record::Reference;
 
 /// Namespaces and maps that are handled at the same time.
@@ -73,7 +73,7 @@ const MAX_CLOSED: usize = 256;
 const ROLE_BINDING: &str = "liqo-manager";
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum OffloadedNamespaceError {
     #[error(transparent)]
     Local(#[from] StepError),
     /// The map at a provider could not be written.
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 /// Runs the controller until the context stops.
-pub async fn run(consumer: Arc<Consumer>) {
+pub async fn run_controller(consumer: Arc<ConsumerState>) {
     let (queue, stop) = (
         consumer.queues.namespaces.clone(),
         consumer.context.stop.clone(),
@@ -99,7 +99,7 @@ pub async fn run(consumer: Arc<Consumer>) {
             let consumer = consumer.clone();
             async move {
                 if !consumer.placement_known() {
-                    return Ok(Next::After(POLL_INTERVAL));
+                    return Ok(Requeue::After(POLL_INTERVAL));
                 }
                 match key {
                     NamespaceKey::Map(id) => return reconcile_map(&consumer, &id).await,
@@ -114,31 +114,35 @@ pub async fn run(consumer: Arc<Consumer>) {
                     NamespaceKey::AllUnscheduled => triggers::enqueue_all_unscheduled(&consumer),
                     NamespaceKey::AllNamespaces => triggers::enqueue_all_namespaces(&consumer),
                 }
-                Ok::<_, Error>(Next::OnChange)
+                Ok::<_, OffloadedNamespaceError>(Requeue::OnChange)
             }
         })
         .await;
 }
 
-async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
+async fn reconcile_map(
+    consumer: &ConsumerState,
+    id: &ClusterId,
+) -> Result<Requeue, OffloadedNamespaceError> {
     let Some(peer) = consumer.peers.get(id) else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
-    if peer.remote().is_none() && consumer.nodes_of(id).is_empty() {
+    if peer.remote().is_none() && consumer.nodes_of_provider(id).is_empty() {
         drop(peer);
         // Those that work with it may not have ended yet.
         return Ok(if consumer.peers.forget(id) {
-            Next::OnChange
+            Requeue::OnChange
         } else {
-            Next::After(POLL_INTERVAL)
+            Requeue::After(POLL_INTERVAL)
         });
     }
     // When it answers, or the Node appears, the map is due again.
-    let (Some(remote), Some(nodes)) = (peer.answering(), consumer.candidates(id)) else {
-        return Ok(Next::OnChange);
+    let (Some(remote), Some(nodes)) = (peer.answering_remote(), consumer.placement_candidates(id))
+    else {
+        return Ok(Requeue::OnChange);
     };
     if !consumer.all_pods_known(id) {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
     let system = &consumer.context.namespace;
     let counts =
@@ -159,17 +163,17 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
     };
     // A pod that waits for the namespace may start under another name.
     let runs = |namespace: &str| {
-        pods.iter()
-            .any(|pod| pod.key.namespace == namespace && peer.sent(&pod.uid) != Sent::No)
-            || shadows
-                .iter()
-                .any(|(_, shadow)| shadow.home.namespace == namespace)
+        pods.iter().any(|pod| {
+            pod.key.namespace == namespace && peer.send_progress(&pod.uid) != SendProgress::No
+        }) || shadows
+            .iter()
+            .any(|(_, shadow)| shadow.home.namespace == namespace)
     };
     let (cluster_name, us) = (
         consumer.context.config().spec.cluster_name.clone(),
         &consumer.context.cluster_id,
     );
-    let wanted = placement::wanted(
+    let wanted = placement::wanted_mappings(
         offloadings
             .iter()
             .map(|(key, offloading)| (key.namespace.as_str(), offloading.as_ref())),
@@ -182,7 +186,7 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
         &remote.connection.tenant_namespace,
     );
     let key = Key::new(&remote.connection.tenant_namespace, NAMESPACE_MAP);
-    let failed = |source| Error::Map {
+    let failed = |source| OffloadedNamespaceError::Map {
         cluster: id.clone(),
         source,
     };
@@ -218,47 +222,52 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
             }
         }
     }
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
-async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Result<Next, Error> {
+async fn reconcile_offloading(
+    consumer: &Arc<ConsumerState>,
+    namespace: &str,
+) -> Result<Requeue, OffloadedNamespaceError> {
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
     let Some(offloading) = consumer.offloadings.get(&key) else {
-        consumer.unfollow(namespace);
+        consumer.unfollow_namespace(namespace);
         return bring_late_pods_home(consumer, namespace).await;
     };
     if offloading.metadata.deletion_timestamp.is_some() {
-        return unoffload(consumer, namespace, &offloading).await;
+        return unoffload_namespace(consumer, namespace, &offloading).await;
     }
     let system = consumer.context.namespace.as_str();
     if !may_be_offloaded(namespace, system) {
-        let condition =
-            placement::not_allowed(namespace == system, offloading.spec.pod_offloading_strategy);
-        let shown = Shown {
+        let condition = placement::not_allowed_condition(
+            namespace == system,
+            offloading.spec.pod_offloading_strategy,
+        );
+        let shown = OffloadingStatusContents {
             remote_namespaces: Vec::new(),
             conditions: vec![condition],
             budget: None,
         };
         write_status(consumer, namespace, &offloading, shown).await?;
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
     let held = add_finalizer(&api, &*offloading, finalizers::NAMESPACE_OFFLOADING).await;
     if !held.step("add the finalizer to", "NamespaceOffloading", key)? {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
-    bind(consumer, namespace, &offloading).await?;
+    grant_namespace_access(consumer, namespace, &offloading).await?;
     watches::follow_namespace(consumer, namespace);
     update_status(consumer, namespace, &offloading).await?;
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
 /// Shows where the namespace exists.
 async fn update_status(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
-) -> Result<(), Error> {
+) -> Result<(), OffloadedNamespaceError> {
     let cluster_name = consumer.context.config().spec.cluster_name.clone();
     let asked = placement::remote_name(
         namespace,
@@ -271,7 +280,7 @@ async fn update_status(
         .iter()
         .filter(|(id, _)| {
             consumer
-                .candidates(id)
+                .placement_candidates(id)
                 .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
         })
         .map(|(id, name)| {
@@ -282,17 +291,17 @@ async fn update_status(
             remote_namespace(consumer, namespace, &asked, (id, name), shown)
         })
         .collect();
-    let placed = lent_on::is_lent_on(offloading)
-        || webhook::selected(&consumer.webhook)
+    let placed = lent_on::is_brokered(offloading)
+        || webhook::selected_namespaces(&consumer.webhook)
             .covers(namespace, offloading.spec.pod_offloading_strategy);
-    let ready = placement::ready(&remote_namespaces, placed);
-    let (within, budget) = budget(consumer, namespace, offloading).unzip();
+    let ready = placement::ready_condition(&remote_namespaces, placed);
+    let (within, budget) = budget_effect(consumer, namespace, offloading).unzip();
     let conditions = [ready].into_iter().chain(within).collect();
     write_status(
         consumer,
         namespace,
         offloading,
-        Shown {
+        OffloadingStatusContents {
             remote_namespaces,
             conditions,
             budget,
@@ -303,8 +312,8 @@ async fn update_status(
 
 /// Returns the effect of the budget of a namespace, if it has one. Until that is known, the status
 /// keeps the shown one.
-fn budget(
-    consumer: &Consumer,
+fn budget_effect(
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
 ) -> Option<(DesiredCondition, BudgetStatus)> {
@@ -312,7 +321,7 @@ fn budget(
     let standing = consumer.budgets.read().clone();
     let verdict = standing
         .as_ref()
-        .and_then(|standing| standing.of_namespace(namespace));
+        .and_then(|standing| standing.state_of_namespace(namespace));
     let Some(verdict) = verdict.filter(|verdict| verdict.held.budget == *budget) else {
         let status = offloading.status.clone().unwrap_or_default();
         let shown = status
@@ -334,7 +343,7 @@ fn budget(
     };
     let is_selected = |id: &ClusterId| {
         consumer
-            .candidates(id)
+            .placement_candidates(id)
             .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
     };
     let selected: Vec<ClusterId> = consumer
@@ -363,20 +372,20 @@ fn budget(
 
 /// The namespace at one provider; `shown` is what the status says of it so far.
 fn remote_namespace(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     namespace: &str,
     asked: &str,
     (id, name): (&ClusterId, &str),
     shown: Option<&RemoteNamespace>,
 ) -> RemoteNamespace {
-    let peer = consumer.peer(id);
-    let (answers, answering) = (peer.outage() == Outage::None, peer.answering());
+    let peer = consumer.remote_provider(id);
+    let (answers, answering) = (peer.outage() == Outage::None, peer.answering_remote());
     // A connection that is being established proves nothing yet.
     if let (Some(shown), true, None) = (shown, answers, &answering) {
         return shown.clone();
     }
     let map = peer.remote().and_then(|remote| remote.map());
-    let provider = Provider {
+    let provider = OffloadingProvider {
         cluster_id: id,
         cluster_name: name,
         map: map.as_deref(),
@@ -386,21 +395,25 @@ fn remote_namespace(
         placement::remote_namespace(namespace, asked, &consumer.context.cluster_id, &provider);
     // A provider that does not answer keeps what it showed last.
     remote_namespace.exposed = match answering {
-        Some(remote) => exposed(consumer, &remote, namespace),
+        Some(remote) => exposed_objects(consumer, &remote, namespace),
         None => shown.map(|shown| shown.exposed.clone()).unwrap_or_default(),
     };
     remote_namespace
 }
 
 /// The objects of a namespace that clients outside the provider's cluster reach.
-fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Exposed> {
+fn exposed_objects(
+    consumer: &ConsumerState,
+    remote: &RemoteObjects,
+    namespace: &str,
+) -> Vec<Exposed> {
     let Some(objects) = consumer.local_objects(namespace) else {
         return Vec::new();
     };
     // Only objects that exist here: the provider could write any other name.
     let is_ours = |reference: &Reference| match reference.kind {
-        Kind::Service => objects.services.get(&reference.key()).is_some(),
-        Kind::Ingress => objects.ingresses.get(&reference.key()).is_some(),
+        ReplicaKind::Service => objects.services.get(&reference.key()).is_some(),
+        ReplicaKind::Ingress => objects.ingresses.get(&reference.key()).is_some(),
         _ => false,
     };
     let records = remote.objects.all();
@@ -425,7 +438,7 @@ fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Ex
 }
 
 /// The contents of the status.
-struct Shown {
+struct OffloadingStatusContents {
     remote_namespaces: Vec<RemoteNamespace>,
     conditions: Vec<DesiredCondition>,
     budget: Option<BudgetStatus>,
@@ -433,19 +446,19 @@ struct Shown {
 
 /// Writes the status, if it changed.
 async fn write_status(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
-    shown: Shown,
-) -> Result<(), Error> {
-    let Shown {
+    shown: OffloadingStatusContents,
+) -> Result<(), OffloadedNamespaceError> {
+    let OffloadingStatusContents {
         remote_namespaces,
         conditions: wanted,
         budget,
     } = shown;
     let status = offloading.status.clone().unwrap_or_default();
     let generation = offloading.metadata.generation;
-    let conditions = liqo_api::conditions::decide_for(
+    let conditions = liqo_api::conditions::updated_conditions_for(
         generation,
         &status.conditions,
         &wanted,
@@ -488,11 +501,11 @@ async fn write_status(
 
 /// Ends the offloading of a namespace: pods first, then the mapping, then our right to look into
 /// the namespace.
-async fn unoffload(
-    consumer: &Consumer,
+async fn unoffload_namespace(
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
-) -> Result<Next, Error> {
+) -> Result<Requeue, OffloadedNamespaceError> {
     let now = consumer.context.now();
     let asked = offloading
         .metadata
@@ -506,25 +519,25 @@ async fn unoffload(
         .iter()
         .all(|(id, _)| consumer.all_pods_known(id));
     for peer in consumer.peers.all() {
-        is_empty &= !end_pods(
+        is_empty &= !delete_pods(
             consumer,
             &peer,
             namespace,
             late || peer.outage() != Outage::None,
         )
         .await?;
-        let map = peer.answering().and_then(|remote| remote.map());
+        let map = peer.answering_remote().and_then(|remote| remote.map());
         if map.is_some_and(|map| map.spec.mappings.contains_key(namespace)) {
             triggers::enqueue_map(consumer, &peer.id);
             is_empty = false;
         }
     }
     if !is_empty && !late {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
     match unscheduled_pods::bring_home(&consumer.context, namespace).await {
         Ok(true) => {}
-        Ok(false) if !late => return Ok(Next::After(POLL_INTERVAL)),
+        Ok(false) if !late => return Ok(Requeue::After(POLL_INTERVAL)),
         Err(error) if !late => return Err(error.into()),
         // They do not hold up the end.
         rest => tracing::warn!(
@@ -533,7 +546,7 @@ async fn unoffload(
             "pods that wait for a virtual node stay: delete them"
         ),
     }
-    consumer.unfollow(namespace);
+    consumer.unfollow_namespace(namespace);
     let client = &consumer.context.client;
     let (bindings, key): (Api<RoleBinding>, _) = (
         Api::namespaced(client.clone(), namespace),
@@ -544,7 +557,7 @@ async fn unoffload(
         .await
         .step("read", "RoleBinding", &key)?;
     if let Some(ours) = live.filter(is_our_binding) {
-        let only_this = only(ours.uid().unwrap_or_default());
+        let only_this = only_with_uid(ours.uid().unwrap_or_default());
         delete_if_present(&bindings, ROLE_BINDING, &only_this)
             .await
             .step("delete", "RoleBinding", key)?;
@@ -561,17 +574,17 @@ async fn unoffload(
         "NamespaceOffloading",
         Key::new(namespace, NAMESPACE_OFFLOADING),
     )?;
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
 /// Deletes the pods of a namespace on the virtual nodes of a provider. Returns whether some of them
 /// have to be waited for.
-async fn end_pods(
-    consumer: &Consumer,
-    peer: &PeerState,
+async fn delete_pods(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     namespace: &str,
     at_once: bool,
-) -> Result<bool, Error> {
+) -> Result<bool, OffloadedNamespaceError> {
     let mut some_are_left = false;
     for pod in peer
         .pods()
@@ -580,63 +593,70 @@ async fn end_pods(
     {
         if at_once {
             // They are gone with the call, so there is nothing to wait for.
-            if !pod.only_finalizers_keep_it() {
-                end(consumer, pod, Some(0)).await?;
+            if !pod.only_finalizers_remain() {
+                delete_pod(consumer, pod, Some(0)).await?;
             }
         } else {
             let may_run = peer.may_run(pod);
-            if pod.deletion.is_none() && (may_run || comes_home(pod)) {
-                end(consumer, pod, None).await?;
+            if pod.deletion.is_none() && (may_run || is_recreated_here(pod)) {
+                delete_pod(consumer, pod, None).await?;
             }
             // A pod that only somebody's finalizer holds, or that no provider has, is not ours to
             // wait for.
-            some_are_left |= may_run && !pod.only_finalizers_keep_it();
+            some_are_left |= may_run && !pod.only_finalizers_remain();
         }
     }
     Ok(some_are_left)
 }
 
-async fn end(consumer: &Consumer, pod: &LocalPod, grace: Option<u32>) -> Result<(), Error> {
+async fn delete_pod(
+    consumer: &ConsumerState,
+    pod: &LocalPod,
+    grace: Option<u32>,
+) -> Result<(), OffloadedNamespaceError> {
     let departure = Departure {
         grace,
         ..Departure::new(DepartureCause::Unoffloaded, &pod.key, &pod.uid)
     };
-    departures::leave(&consumer.context, departure).await?;
+    departures::request_departure(&consumer.context, departure).await?;
     Ok(())
 }
 
 /// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the
 /// same, or wait for one. Looks again until no such pod is expected any more.
-async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Next, Error> {
+async fn bring_late_pods_home(
+    consumer: &ConsumerState,
+    namespace: &str,
+) -> Result<Requeue, OffloadedNamespaceError> {
     if !consumer
         .unoffloaded
         .lock()
         .is_recent(namespace, consumer.context.now())
     {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
     for peer in consumer.peers.all() {
         for pod in peer
             .pods()
             .iter()
-            .filter(|pod| pod.key.namespace == namespace && comes_home(pod))
+            .filter(|pod| pod.key.namespace == namespace && is_recreated_here(pod))
         {
             tracing::info!(pod = %pod.key, "pod came to a virtual node after its namespace was unoffloaded; deleted");
-            end(consumer, pod, None).await?;
+            delete_pod(consumer, pod, None).await?;
         }
     }
     unscheduled_pods::bring_home(&consumer.context, namespace).await?;
-    Ok(Next::After(LATE_PODS_INTERVAL))
+    Ok(Requeue::After(LATE_PODS_INTERVAL))
 }
 
 /// Lets the manager read the `ConfigMap`s and Secrets of the namespace. In the mapped namespace of
 /// a consumer it has that right already; such a namespace is offloaded by Liqo only, because its
 /// pods are the consumer's.
-async fn bind(
-    consumer: &Consumer,
+async fn grant_namespace_access(
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
-) -> Result<(), Error> {
+) -> Result<(), OffloadedNamespaceError> {
     let binding = RoleBinding {
         metadata: ObjectMeta {
             name: Some(ROLE_BINDING.into()),
@@ -662,11 +682,11 @@ async fn bind(
         Key::new(namespace, ROLE_BINDING),
     )?;
     if is_our_binding(&live)
-        || (refers_to(&live, roles::OWN_NAMESPACE) && lent_on::is_lent_on(offloading))
+        || (refers_to(&live, roles::OWN_NAMESPACE) && lent_on::is_brokered(offloading))
     {
         return Ok(());
     }
-    Err(Error::BindingTaken(namespace.to_owned()))
+    Err(OffloadedNamespaceError::BindingTaken(namespace.to_owned()))
 }
 
 /// Whether this is the binding that we created, and not one of the same name.
@@ -693,7 +713,11 @@ mod tests {
     /// A consumer with two pods on a virtual node, which the controller of pods has refused: `web`
     /// has a controller, `alone` has none. Also the names of the pods whose deletion was requested;
     /// each such request fails.
-    fn with_refused_pods() -> (Arc<Consumer>, Arc<PeerState>, Arc<Mutex<Vec<String>>>) {
+    fn with_refused_pods() -> (
+        Arc<ConsumerState>,
+        Arc<RemoteProvider>,
+        Arc<Mutex<Vec<String>>>,
+    ) {
         let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
         let deleting = deleted.clone();
         let here = api_server(json!({}), move |method, name| {
@@ -704,14 +728,14 @@ mod tests {
             std::future::ready(!is_deletion)
         });
         let consumer = started(here);
-        let peer = consumer.peer(&ClusterId::of_public_key(&[2; 32]));
+        let peer = consumer.remote_provider(&ClusterId::of_public_key(&[2; 32]));
         let pod = |name: &str, owners: Value| {
             let refused = json!({ "type": "liqo.io/Offloaded", "status": "False", "reason": "NamespaceNotOffloaded",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" });
             let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": name, "ownerReferences": owners },
                 "spec": { "containers": [] }, "status": { "conditions": [refused] } });
             Arc::new(
-                LocalPod::of(
+                LocalPod::from_pod(
                     serde_json::from_value(pod).unwrap(),
                     &Key::new("tenant", "milan"),
                 )
@@ -727,7 +751,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_pod_comes_home_when_its_namespace_is_unoffloaded() {
         let (consumer, peer, deleted) = with_refused_pods();
-        assert!(end_pods(&consumer, &peer, "demo", false).await.is_err());
+        assert!(delete_pods(&consumer, &peer, "demo", false).await.is_err());
         assert_eq!(*deleted.lock(), ["web"]);
         consumer.context.stop.cancel();
     }
@@ -737,7 +761,7 @@ mod tests {
         let (consumer, _peer, deleted) = with_refused_pods();
         assert_eq!(
             bring_late_pods_home(&consumer, "demo").await.unwrap(),
-            Next::OnChange,
+            Requeue::OnChange,
             "it was not offloaded before"
         );
         consumer

@@ -19,14 +19,16 @@ use liqo_api::{Key, NAMESPACE_OFFLOADING, PodOffloadingStrategy};
 use liqo_controller_runtime::writes::StepError;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::running_pod::{RunningPod, Target};
-use liqo_offloading_rules::pod::turns::{AtOnce, NextPod, Places, next_pods};
+use liqo_offloading_rules::pod::running_pod::{RunningPod, TargetNode};
+use liqo_offloading_rules::pod::turns::{
+    MaxMissingPods, NextEviction, ReplacementRoom, next_evictions,
+};
 use tokio::time::Instant;
 
 use crate::consumer::evictions::{
-    NodePods, allowed_by_budgets, evict, known_nodes, waiting_controllers,
+    NodePods, allowed_by_budgets, evict_pod, known_nodes, waiting_controllers,
 };
-use crate::consumer::state::Consumer;
+use crate::consumer::state::ConsumerState;
 
 /// Interval between two rounds.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -38,11 +40,11 @@ const PAUSE: Duration = Duration::from_secs(10);
 const MAX_AT_ONCE: usize = 50;
 
 /// Begin of each pause: of controllers by UID, of namespaces by name. A restart forgets them.
-type Resting = HashMap<String, Instant>;
+type PauseStarts = HashMap<String, Instant>;
 
 /// Runs until the context stops.
-pub async fn run(consumer: Arc<Consumer>) {
-    let mut resting = Resting::new();
+pub async fn run_controller(consumer: Arc<ConsumerState>) {
+    let mut resting = PauseStarts::new();
     loop {
         tokio::select! {
             biased;
@@ -62,7 +64,7 @@ pub async fn run(consumer: Arc<Consumer>) {
             if resting.contains_key(namespace) {
                 continue;
             }
-            if let Err(error) = move_next(&consumer, namespace, &nodes, &mut resting).await {
+            if let Err(error) = evict_next_pods(&consumer, namespace, &nodes, &mut resting).await {
                 tracing::warn!(namespace, %error, "pods not moved that their provider will end, trying again");
             }
         }
@@ -70,7 +72,7 @@ pub async fn run(consumer: Arc<Consumer>) {
 }
 
 /// The namespaces with pods that end soon.
-fn leaving_namespaces(consumer: &Consumer) -> BTreeSet<String> {
+fn leaving_namespaces(consumer: &ConsumerState) -> BTreeSet<String> {
     let tasks = consumer.node_tasks.lock();
     let pods = tasks.values().flat_map(|tasks| tasks.pods.all());
     pods.filter(|(_, pod)| pod.ends_soon() && !pod.finished)
@@ -79,11 +81,11 @@ fn leaving_namespaces(consumer: &Consumer) -> BTreeSet<String> {
 }
 
 /// Finds the places to which pods of a namespace may go, and the nodes that take new ones.
-fn places<'a>(
-    consumer: &Consumer,
+fn places_of_namespace<'a>(
+    consumer: &ConsumerState,
     namespace: &str,
     nodes: &'a [NodePods],
-) -> (Places<'a>, Vec<&'a PricedNode>) {
+) -> (ReplacementRoom<'a>, Vec<&'a PricedNode>) {
     let offloading = consumer
         .offloadings
         .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
@@ -94,18 +96,18 @@ fn places<'a>(
         .as_ref()
         .and_then(|one| one.spec.cluster_selector.as_ref());
     let is_open = |one: &&NodePods| {
-        one.open && node_selector::matches(selector, &one.node.name, &one.node.labels)
+        one.open && node_selector::selects_node(selector, &one.node.name, &one.node.labels)
     };
     let open: Vec<&NodePods> = nodes.iter().filter(is_open).collect();
     let targets = open
         .iter()
-        .map(|one| Target {
+        .map(|one| TargetNode {
             node: &one.node,
             free: Some(one.free.clone()),
         })
         .collect();
     (
-        Places {
+        ReplacementRoom {
             here,
             nodes: targets,
         },
@@ -114,33 +116,33 @@ fn places<'a>(
 }
 
 /// Evicts the next pods of one namespace.
-async fn move_next(
-    consumer: &Consumer,
+async fn evict_next_pods(
+    consumer: &ConsumerState,
     namespace: &str,
     nodes: &[NodePods],
-    resting: &mut Resting,
+    resting: &mut PauseStarts,
 ) -> Result<(), StepError> {
     let unsettled: BTreeSet<String> = resting
         .keys()
         .cloned()
         .chain(waiting_controllers(consumer, namespace))
         .collect();
-    let open = places(consumer, namespace, nodes).1;
+    let open = places_of_namespace(consumer, namespace, nodes).1;
     let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
         let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &open))
+        pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, &open))
             .collect()
     };
     let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
-    let next = |pods: &[RunningPod], allowed: &BTreeMap<Key, u32>| -> Vec<NextPod> {
-        let mut places = places(consumer, namespace, nodes).0;
-        let leaves = |pod: &RunningPod| pod.ends_soon && places.take(pod);
-        next_pods(
+    let next = |pods: &[RunningPod], allowed: &BTreeMap<Key, u32>| -> Vec<NextEviction> {
+        let mut places = places_of_namespace(consumer, namespace, nodes).0;
+        let leaves = |pod: &RunningPod| pod.ends_soon && places.take_room(pod);
+        next_evictions(
             pods,
             leaves,
             allowed,
             &unsettled,
-            (AtOnce::Quarter, MAX_AT_ONCE),
+            (MaxMissingPods::Quarter, MAX_AT_ONCE),
         )
     };
     // Without a request, as long as no budget is known.
@@ -158,7 +160,7 @@ async fn move_next(
             "evicted from node {}, whose provider would end the pod soon: another one replaces it",
             one.from
         );
-        match evict(
+        match evict_pod(
             consumer,
             &one.key,
             &one.uid,

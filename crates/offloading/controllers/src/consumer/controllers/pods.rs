@@ -28,11 +28,11 @@ use liqo_api::{
     provider_namespace,
 };
 use liqo_controller_runtime::{
-    Key, Next,
+    Key, Requeue,
     departures::{self, Departure},
-    eviction::Outcome,
+    eviction::EvictionOutcome,
     peers::call,
-    writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
+    writes::{RequestError, StepContext as _, delete_if_present, unless_changed, unless_gone},
 };
 use liqo_network_model::{Here, There};
 use serde_json::{Value, json};
@@ -41,38 +41,38 @@ use tokio_util::sync::CancellationToken;
 
 use crate::consumer::events::{self, BEHIND};
 use crate::consumer::records;
-use crate::consumer::state::{Consumer, PeerState, RemoteState};
+use crate::consumer::state::{ConsumerState, RemoteObjects, RemoteProvider};
 use crate::consumer::triggers;
 use crate::webhook;
 use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
-use liqo_offloading_rules::pod::added_limits::{LIMIT_ADDED, newly_added};
-use liqo_offloading_rules::pod::ephemeral::newly_refused;
-use liqo_offloading_rules::pod::eviction::tolerations;
-use liqo_offloading_rules::pod::home_text::of_shadow;
+use liqo_offloading_rules::pod::added_limits::{LIMIT_ADDED, describe_new_limits};
+use liqo_offloading_rules::pod::ephemeral::newly_refused_message;
+use liqo_offloading_rules::pod::eviction::tolerations_with_delay;
+use liqo_offloading_rules::pod::home_text::shadow_with_home_names;
 use liqo_offloading_rules::pod::local;
-use liqo_offloading_rules::pod::local::Action;
-use liqo_offloading_rules::pod::local::Facts;
-use liqo_offloading_rules::pod::local::NamespaceState;
-use liqo_offloading_rules::pod::local::Ran;
-use liqo_offloading_rules::pod::local::decide;
-use liqo_offloading_rules::pod::local::{Missing, Obstacle};
-use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::local::LastRunPlace;
+use liqo_offloading_rules::pod::local::LocalPodAction;
+use liqo_offloading_rules::pod::local::LocalPodFacts;
+use liqo_offloading_rules::pod::local::RemoteNamespaceState;
+use liqo_offloading_rules::pod::local::decide_local_pod;
+use liqo_offloading_rules::pod::local::{MissingObjects, PodObstacle};
+use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
 use liqo_offloading_rules::pod::local_state::{JsonPod, LocalPod};
-use liqo_offloading_rules::pod::local_status::Link;
-use liqo_offloading_rules::pod::local_status::cut;
+use liqo_offloading_rules::pod::local_status::RemotePodView;
 use liqo_offloading_rules::pod::local_status::deleted_patch;
+use liqo_offloading_rules::pod::local_status::downstream_message;
 use liqo_offloading_rules::pod::local_status::evicted_patch;
 use liqo_offloading_rules::pod::local_status::is_final;
 use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
-use liqo_offloading_rules::pod::local_status::pod_addresses;
 use liqo_offloading_rules::pod::local_status::refused_patch;
-use liqo_offloading_rules::pod::local_status::said_behind;
+use liqo_offloading_rules::pod::local_status::translate_addresses;
+use liqo_offloading_rules::pod::local_status::truncate_text;
 use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
-use liqo_offloading_rules::pod::refusals::{self, Cause, NewRefusal};
+use liqo_offloading_rules::pod::refusals::{self, NewRefusal, RefusalCause};
 use liqo_offloading_rules::pod::waiting::has_started;
 use liqo_offloading_rules::replica::record::Reference;
 
@@ -95,7 +95,11 @@ const MAX_WAIT: Duration = Duration::from_mins(1);
 const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
 
 /// Runs the controller for one provider.
-pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
+pub async fn run_controller(
+    consumer: Arc<ConsumerState>,
+    peer: Weak<RemoteProvider>,
+    stop: CancellationToken,
+) {
     // The provider can be forgotten while its controllers run.
     let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else {
         return;
@@ -110,58 +114,58 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
             let (consumer, peer) = (consumer.clone(), peer.upgrade());
             async move {
                 match peer {
-                    Some(peer) => reconcile(&consumer, &peer, &uid).await,
-                    None => Ok(Next::OnChange),
+                    Some(peer) => reconcile_pod(&consumer, &peer, &uid).await,
+                    None => Ok(Requeue::OnChange),
                 }
             }
         })
         .await;
 }
 
-async fn reconcile(
-    consumer: &Arc<Consumer>,
-    peer: &Arc<PeerState>,
+async fn reconcile_pod(
+    consumer: &Arc<ConsumerState>,
+    peer: &Arc<RemoteProvider>,
     uid: &str,
-) -> Result<Next, RequestError> {
+) -> Result<Requeue, RequestError> {
     let seen = SeenPod::of(peer, uid);
     let (local, shadow, remote) = (&seen.local, &seen.shadow, &seen.remote);
     let left = if local.is_none() {
-        peer.left_pod(uid)
+        peer.gone_pod(uid)
     } else {
         None
     };
     if let (Some(pod), Some(shadow)) = (&left, shadow) {
-        peer.saw_charges(pod, shadow);
+        peer.observe_charges(pod, shadow);
     }
     if local.is_none() && shadow.is_none() {
         // A shadow pod that is not seen may exist, and then tells how long the pod ran.
         let is_due = |pod: &LocalPod| !seen.is_peer_answering() || !consumer.store_usage(peer, pod);
         if left.as_ref().is_some_and(|pod| is_due(pod)) {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         }
         forget_pod(consumer, peer, uid);
     }
     if let (Some(pod), Some(shadow)) = (local, shadow) {
-        peer.saw_charges(pod, shadow);
+        peer.observe_charges(pod, shadow);
     }
     if let Some(pod) = local
         && replacement::is_awaited(consumer, &peer.id, pod).await?
     {
-        return Ok(Next::After(replacement::POLL_INTERVAL));
+        return Ok(Requeue::After(replacement::POLL_INTERVAL));
     }
     let node = local
         .as_ref()
         .and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
-    let tenancy = remote.as_ref().and_then(|remote| remote.tenancy());
+    let tenancy = remote.as_ref().and_then(|remote| remote.tenancy_uid());
     let stuck = seen.lasting_obstacle(peer);
-    let facts = Facts {
+    let facts = LocalPodFacts {
         home: local.as_deref(),
         shadow: shadow.as_deref(),
         peer: seen.reachability,
         ran: seen.last_run(consumer, peer),
         namespace: seen.awaited_namespace(consumer, node.as_deref()),
         tenancy: tenancy.as_deref(),
-        sent: peer.sent(uid),
+        sent: peer.send_progress(uid),
         removed: peer.is_removed(uid),
         eviction_delay: local
             .as_ref()
@@ -185,14 +189,14 @@ async fn reconcile(
         // The provider finishes that, and its charges go with it.
         consumer.store_orphan(peer, uid, shadow);
     }
-    let decision = decide(&facts);
-    let mut next = decision
-        .again
-        .map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
+    let decision = decide_local_pod(&facts);
+    let mut next = decision.again.map_or(Requeue::OnChange, |again| {
+        Requeue::After(again.min(MAX_WAIT))
+    });
     for action in decision.actions {
         let look_again = match (local, remote) {
             (Some(pod), remote) => {
-                let pass = Pass {
+                let pass = LocalPodReconciliation {
                     consumer,
                     peer,
                     remote: remote.as_deref(),
@@ -206,34 +210,34 @@ async fn reconcile(
             (None, None) => None,
         };
         if let Some(delay) = look_again {
-            next = Next::After(delay);
+            next = Requeue::After(delay);
         }
     }
     Ok(next)
 }
 
 /// Forgets a pod that is gone here and at its provider.
-fn forget_pod(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) {
+fn forget_pod(consumer: &Arc<ConsumerState>, peer: &Arc<RemoteProvider>, uid: &str) {
     peer.forget(uid);
     consumer.recorder.forget(&provider_namespace(&peer.id), uid);
-    triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
+    triggers::enqueue_triggers(consumer, peer, [triggers::pod_gone()]);
 }
 
 /// A pod as it is seen here and at its provider.
 struct SeenPod {
     local: Option<Arc<LocalPod>>,
-    shadow: Option<Arc<Shadow>>,
-    remote: Option<Arc<RemoteState>>,
-    reachability: local::PeerState,
+    shadow: Option<Arc<ConsumerShadowPod>>,
+    remote: Option<Arc<RemoteObjects>>,
+    reachability: local::PeerReachability,
 }
 
 impl SeenPod {
-    fn of(peer: &PeerState, uid: &str) -> Self {
+    fn of(peer: &RemoteProvider, uid: &str) -> Self {
         let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
         let shadow = remote
             .as_ref()
-            .and_then(|remote| remote.shadow(uid))
-            .map(|shadow| of_shadow(shadow, local.as_deref()));
+            .and_then(|remote| remote.shadow_pod(uid))
+            .map(|shadow| shadow_with_home_names(shadow, local.as_deref()));
         Self {
             local,
             shadow,
@@ -243,40 +247,44 @@ impl SeenPod {
     }
 
     fn is_peer_answering(&self) -> bool {
-        self.reachability == local::PeerState::Answers
+        self.reachability == local::PeerReachability::Answers
     }
 
     /// The namespace at the provider. Whether it is offloaded matters until the remote pod exists.
-    fn awaited_namespace(&self, consumer: &Consumer, node: Option<&VirtualNode>) -> NamespaceState {
+    fn awaited_namespace(
+        &self,
+        consumer: &ConsumerState,
+        node: Option<&VirtualNode>,
+    ) -> RemoteNamespaceState {
         match (&self.local, &self.remote, node) {
             (Some(pod), Some(remote), Some(node))
                 if self.shadow.as_ref().is_none_or(|shadow| shadow.waits()) =>
             {
                 namespace_state(consumer, remote, node, &pod.key.namespace)
             }
-            _ => NamespaceState::Waiting,
+            _ => RemoteNamespaceState::Waiting,
         }
     }
 
     /// Where the provider ran the pod. Only matters while it does not answer.
-    fn last_run(&self, consumer: &Consumer, peer: &PeerState) -> Ran {
+    fn last_run(&self, consumer: &ConsumerState, peer: &RemoteProvider) -> LastRunPlace {
         match &self.local {
             Some(pod) if !self.is_peer_answering() => where_it_ran(consumer, peer, pod),
-            _ => Ran::Elsewhere,
+            _ => LastRunPlace::Elsewhere,
         }
     }
 
     /// The obstacle of a pod that both sides have.
-    fn lasting_obstacle(&self, peer: &PeerState) -> Option<(Obstacle, Duration)> {
+    fn lasting_obstacle(&self, peer: &RemoteProvider) -> Option<(PodObstacle, Duration)> {
         match (&self.local, &self.remote, &self.shadow) {
-            (Some(pod), Some(remote), Some(shadow)) => stuck(peer, remote, pod, shadow),
+            (Some(pod), Some(remote), Some(shadow)) => start_obstacle(peer, remote, pod, shadow),
             _ => None,
         }
     }
 }
 
 /// Returns the setting of the namespace's user for pods at providers that do not answer.
-fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
+fn eviction_delay(consumer: &ConsumerState, namespace: &str) -> Option<EvictionDelay> {
     consumer
         .offloadings
         .get(&Key::new(namespace, NAMESPACE_OFFLOADING))?
@@ -287,17 +295,17 @@ fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay>
 /// Finds where a provider ran a pod, from the last address that it told. Its record here has the
 /// name of its namespace there, which may have changed since in the status of the offloading, or
 /// the address.
-fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
+fn where_it_ran(consumer: &ConsumerState, peer: &RemoteProvider, pod: &LocalPod) -> LastRunPlace {
     let is_ours = |there| {
         consumer
             .networks
-            .of(&peer.id)?
+            .network_of_peer(&peer.id)?
             .maps
             .exported
-            .here(There(there))
+            .to_here(There(there))
     };
-    let Some(Here(address)) = pod.address_there().and_then(is_ours) else {
-        return Ran::Elsewhere;
+    let Some(Here(address)) = pod.remote_address().and_then(is_ours) else {
+        return LastRunPlace::Elsewhere;
     };
     let offloading = consumer
         .offloadings
@@ -313,11 +321,11 @@ fn where_it_ran(consumer: &Consumer, peer: &PeerState, pod: &LocalPod) -> Ran {
     let reason = consumer
         .remote_pods
         .taken_back(&peer.id, &pod.key.name, &namespaces, address);
-    reason.map_or(Ran::Here, Ran::EndedHere)
+    reason.map_or(LastRunPlace::Here, LastRunPlace::EndedHere)
 }
 
 /// Maximum time that a pod waits for an obstacle to go.
-fn refusal_timeout(consumer: &Consumer) -> Duration {
+fn refusal_timeout(consumer: &ConsumerState) -> Duration {
     Duration::from_secs(
         consumer
             .context
@@ -331,7 +339,7 @@ fn refusal_timeout(consumer: &Consumer) -> Duration {
 
 /// Whether new pods of a namespace may run in this cluster, too. `None` if that is not known yet,
 /// or where pods of a consumer are.
-fn may_run_here(consumer: &Consumer, namespace: &str) -> Option<bool> {
+fn may_run_here(consumer: &ConsumerState, namespace: &str) -> Option<bool> {
     if !consumer.offloadings.is_synced() || consumer.is_lent_on(namespace) {
         return None;
     }
@@ -344,12 +352,12 @@ fn may_run_here(consumer: &Consumer, namespace: &str) -> Option<bool> {
 
 /// Returns the obstacle that keeps a pod, which its provider accepted, from starting, and for how
 /// long it has done so.
-fn stuck(
-    peer: &PeerState,
-    remote: &RemoteState,
+fn start_obstacle(
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     pod: &LocalPod,
-    shadow: &Shadow,
-) -> Option<(Obstacle, Duration)> {
+    shadow: &ConsumerShadowPod,
+) -> Option<(PodObstacle, Duration)> {
     // The report of a start may not be written here yet.
     let is_started = || {
         shadow
@@ -361,8 +369,8 @@ fn stuck(
         .as_ref()
         .filter(|_| *shadow.phase.unverified() == ShadowPodPhase::Created && !is_started());
     let obstacle = waiting.and_then(|waiting| {
-        let missing = missing(peer, remote, &Reference::needed_by(pod));
-        Obstacle::of_waiting(waiting, missing.as_ref(), has_needed(remote, pod))
+        let missing = missing_objects(peer, remote, &Reference::needed_by(pod));
+        PodObstacle::from_waiting_pod(waiting, missing.as_ref(), has_needed(remote, pod))
     });
     let stuck_for = peer.stuck_for(
         &pod.uid,
@@ -373,18 +381,18 @@ fn stuck(
 
 /// Whether pods of a namespace can run at the provider of this virtual node.
 fn namespace_state(
-    consumer: &Consumer,
-    remote: &RemoteState,
+    consumer: &ConsumerState,
+    remote: &RemoteObjects,
     node: &VirtualNode,
     namespace: &str,
-) -> NamespaceState {
+) -> RemoteNamespaceState {
     if !consumer.offloadings.is_synced() || !consumer.nodes.is_synced() {
-        return NamespaceState::Waiting;
+        return RemoteNamespaceState::Waiting;
     }
     if node.metadata.deletion_timestamp.is_some() {
         let message =
             "the peering ends, and the virtual node with it; keep the pod off it".to_owned();
-        return NamespaceState::Refused {
+        return RemoteNamespaceState::Refused {
             reason: OffloadedReason::NodeLeaving.as_str(),
             message,
         };
@@ -398,7 +406,7 @@ fn namespace_state(
         let message = format!(
             "namespace {namespace} is not offloaded; run `liqoctl offload namespace {namespace}`, or keep the pod off virtual nodes"
         );
-        return NamespaceState::Refused {
+        return RemoteNamespaceState::Refused {
             reason: OffloadedReason::NamespaceNotOffloaded.as_str(),
             message,
         };
@@ -407,24 +415,24 @@ fn namespace_state(
         let message = format!(
             "the pods of namespace {namespace} stay in this cluster, because podOffloadingStrategy of its NamespaceOffloading is Local"
         );
-        return NamespaceState::Refused {
+        return RemoteNamespaceState::Refused {
             reason: OffloadedReason::OffloadingIsLocal.as_str(),
             message,
         };
     }
     let Some(labels) = consumer.node_labels(node) else {
-        return NamespaceState::Waiting;
+        return RemoteNamespaceState::Waiting;
     };
     let name = node
         .status
         .as_ref()
         .and_then(|status| status.node_name.as_deref())
         .unwrap_or_default();
-    if !node_selector::matches(offloading.spec.cluster_selector.as_ref(), name, &labels) {
+    if !node_selector::selects_node(offloading.spec.cluster_selector.as_ref(), name, &labels) {
         let message = format!(
             "the clusterSelector of the NamespaceOffloading of {namespace} does not select the node of the pod"
         );
-        return NamespaceState::Refused {
+        return RemoteNamespaceState::Refused {
             reason: OffloadedReason::ClusterNotSelected.as_str(),
             message,
         };
@@ -432,12 +440,12 @@ fn namespace_state(
     match consumer.closed_by_budget(&offloading, namespace, &node.spec.cluster_id) {
         Ok(None) => {}
         Ok(Some(message)) => {
-            return NamespaceState::Refused {
+            return RemoteNamespaceState::Refused {
                 reason: OffloadedReason::BudgetSpent.as_str(),
                 message,
             };
         }
-        Err(()) => return NamespaceState::Waiting,
+        Err(()) => return RemoteNamespaceState::Waiting,
     }
     let (map, cluster_name) = (
         remote.map(),
@@ -449,9 +457,9 @@ fn namespace_state(
         (&cluster_name, &consumer.context.cluster_id),
     );
     if map.as_ref().is_some_and(|map| {
-        placement::is_outdated(map, namespace, &wanted, &consumer.context.cluster_id)
+        placement::has_outdated_name(map, namespace, &wanted, &consumer.context.cluster_id)
     }) {
-        return NamespaceState::Waiting;
+        return RemoteNamespaceState::Waiting;
     }
     placement::namespace_state(map.as_deref(), namespace)
 }
@@ -459,12 +467,12 @@ fn namespace_state(
 /// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a
 /// pod that is missing in the cache may merely not be listed yet.
 async fn remove_orphan(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     uid: &str,
 ) -> Result<Option<Duration>, RequestError> {
-    let Some(shadow) = remote.shadow(uid) else {
+    let Some(shadow) = remote.shadow_pod(uid) else {
         return Ok(None);
     };
     let pod = &shadow.home;
@@ -484,7 +492,7 @@ async fn remove_orphan(
     Ok(None)
 }
 
-async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(), RequestError> {
+async fn delete_shadow(remote: &RemoteObjects, uid: &str, pod: &Key) -> Result<(), RequestError> {
     let api: Api<ShadowPod> = Api::namespaced(
         remote.connection.client.clone(),
         &remote.connection.tenant_namespace,
@@ -496,7 +504,11 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
 }
 
 /// Those of these objects of a pod that the provider does not get, and why.
-fn missing(peer: &PeerState, remote: &RemoteState, references: &[Reference]) -> Option<Missing> {
+fn missing_objects(
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
+    references: &[Reference],
+) -> Option<MissingObjects> {
     let problem = |one: &Reference| {
         peer.obstacle(one)
             .or_else(|| remote.record(one)?.problem.clone())
@@ -509,20 +521,20 @@ fn missing(peer: &PeerState, remote: &RemoteState, references: &[Reference]) -> 
         .iter()
         .map(|(object, problem)| format!("{}: {problem}", object.replacen('/', " ", 1)))
         .collect();
-    let message = cut(&format!(
+    let message = truncate_text(&format!(
         "not all objects that the pod refers to get to the provider: {}",
         all.join("; ")
     ));
     let lasting = problems
         .iter()
-        .filter(|(_, problem)| records::lasts(problem))
+        .filter(|(_, problem)| records::is_lasting_problem(problem))
         .map(|(object, _)| object.clone())
         .collect();
-    (!problems.is_empty()).then_some(Missing { message, lasting })
+    (!problems.is_empty()).then_some(MissingObjects { message, lasting })
 }
 
 /// Whether the provider has all objects without which no container of the pod starts.
-fn has_needed(remote: &RemoteState, pod: &LocalPod) -> bool {
+fn has_needed(remote: &RemoteObjects, pod: &LocalPod) -> bool {
     Reference::needed_by(pod).iter().all(|one| {
         remote
             .record(one)
@@ -531,7 +543,7 @@ fn has_needed(remote: &RemoteState, pod: &LocalPod) -> bool {
 }
 
 /// Whether pods of an owner are kept from a provider.
-enum Remembered {
+enum ExclusionOutcome {
     /// Since a moment ago: the webhooks learn it now.
     Now,
     Since(Timestamp),
@@ -540,46 +552,46 @@ enum Remembered {
 }
 
 /// One reconciliation of one local pod.
-struct Pass<'a> {
-    consumer: &'a Arc<Consumer>,
-    peer: &'a Arc<PeerState>,
-    remote: Option<&'a RemoteState>,
+struct LocalPodReconciliation<'a> {
+    consumer: &'a Arc<ConsumerState>,
+    peer: &'a Arc<RemoteProvider>,
+    remote: Option<&'a RemoteObjects>,
     node: Option<&'a VirtualNode>,
     pod: &'a LocalPod,
-    facts: &'a Facts<'a>,
+    facts: &'a LocalPodFacts<'a>,
 }
 
-impl Pass<'_> {
+impl LocalPodReconciliation<'_> {
     /// Takes an action. Returns when to look again, if that is not when something changes.
     async fn act(
         &self,
-        action: Action,
-        shadow: Option<&Shadow>,
+        action: LocalPodAction,
+        shadow: Option<&ConsumerShadowPod>,
     ) -> Result<Option<Duration>, RequestError> {
         let now = self.consumer.context.now();
         match action {
-            Action::CreateShadow { mark } => {
+            LocalPodAction::CreateShadow { mark } => {
                 self.consumer.store_former(self.peer, self.pod);
-                return self.send(mark).await;
+                return self.send_pod(mark).await;
             }
-            Action::UpdateShadow { whole } => {
+            LocalPodAction::UpdateShadow { whole } => {
                 if let Some(shadow) = shadow {
                     self.consumer
                         .store_before_resize(self.peer, self.pod, shadow);
                 }
-                self.update(whole, shadow).await?;
+                self.update_shadow_pod(whole, shadow).await?;
             }
-            Action::PatchLocalStatus => {
+            LocalPodAction::PatchLocalStatus => {
                 if let Some(shadow) = shadow {
-                    self.show(shadow, now).await?;
+                    self.show_remote_status(shadow, now).await?;
                 }
             }
-            Action::SetEvictionDelay(delay) => self.set_eviction_delay(delay).await?,
-            Action::NotReady => drop(
-                self.patch_status(not_ready_patch(&self.pod.json(), now))
+            LocalPodAction::SetEvictionDelay(delay) => self.set_eviction_delay(delay).await?,
+            LocalPodAction::NotReady => drop(
+                self.patch_status(not_ready_patch(&self.pod.to_json(), now))
                     .await?,
             ),
-            Action::AskDeletion(grace) => {
+            LocalPodAction::AskDeletion(grace) => {
                 let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
                 self.patch_shadow(
                     "request the deletion of the ShadowPod of",
@@ -587,19 +599,19 @@ impl Pass<'_> {
                 )
                 .await?;
             }
-            Action::ShowDeletion => return self.show_deletion(now).await,
-            Action::RemoveLocalPod => {
+            LocalPodAction::ShowDeletion => return self.show_remote_deletion(now).await,
+            LocalPodAction::RemoveLocalPod => {
                 if !self.consumer.store_usage(self.peer, self.pod) {
                     return Ok(None);
                 }
                 if departures::remove(&self.consumer.context.client, &self.pod.key, &self.pod.uid)
                     .await?
                 {
-                    self.peer.removed(&self.pod.uid);
+                    self.peer.mark_removed(&self.pod.uid);
                 }
                 tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "removed a local pod whose remote pod is gone");
             }
-            Action::DeleteShadow => {
+            LocalPodAction::DeleteShadow => {
                 // The API server removes a pod that has ended at any time, and its shadow pod takes
                 // the charges with it.
                 if self.pod.finished && !self.consumer.store_ended(self.peer, self.pod) {
@@ -609,42 +621,53 @@ impl Pass<'_> {
                     delete_shadow(remote, &self.pod.uid, &self.pod.key).await?;
                 }
             }
-            Action::Refuse { reason, message } => self.refuse(&reason, &message, now).await?,
-            Action::Replace {
+            LocalPodAction::Refuse { reason, message } => {
+                self.show_refusal(&reason, &message, now).await?
+            }
+            LocalPodAction::Replace {
                 reason,
                 message,
                 cause,
                 objects,
             } => {
-                return self.replace(&reason, &message, cause, &objects).await;
+                return self
+                    .evict_unstarted_pod(&reason, &message, cause, &objects)
+                    .await;
             }
-            Action::Tell { reason, message } => {
+            LocalPodAction::Tell { reason, message } => {
                 if self.peer.may_advise(&self.pod.uid) {
-                    self.warn(&reason, &message).await;
+                    self.warn_owner(&reason, &message).await;
                 }
             }
-            Action::Evicted(reason) => {
-                self.evicted(
-                    &format!("{} took back resources: {reason}", self.provider()),
+            LocalPodAction::Evicted(reason) => {
+                self.mark_evicted(
+                    &format!(
+                        "{} took back resources: {reason}",
+                        self.provider_description()
+                    ),
                     now,
                 )
                 .await?;
             }
-            Action::EndedHere(reason) => {
+            LocalPodAction::EndedHere(reason) => {
                 let lent = format!(
                     "the pod ran in this cluster, which took back what it had lent to {}: {reason}",
-                    self.provider()
+                    self.provider_description()
                 );
-                self.evicted(&lent, now).await?;
+                self.mark_evicted(&lent, now).await?;
             }
-            Action::Lost(message) => return self.lost(&message, now).await,
+            LocalPodAction::Lost(message) => return self.end_lost_pod(&message, now).await,
         }
         Ok(None)
     }
 
     /// Merges the remote pod's status into the local pod. Also shows differences from a pod that
     /// runs here, with an event for each.
-    async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), RequestError> {
+    async fn show_remote_status(
+        &self,
+        shadow: &ConsumerShadowPod,
+        now: Timestamp,
+    ) -> Result<(), RequestError> {
         let Some(status) = shadow.remote_status() else {
             return Ok(());
         };
@@ -652,15 +675,19 @@ impl Pass<'_> {
         if !self.consumer.networks.is_synced() {
             return Ok(());
         }
-        let network = self.consumer.networks.of(&self.peer.id);
+        let network = self.consumer.networks.network_of_peer(&self.peer.id);
         let network = network.filter(|network| network.works);
-        let runs_here = |address| self.consumer.remote_pods.have(&self.peer.id, address);
+        let runs_here = |address| {
+            self.consumer
+                .remote_pods
+                .has_address(&self.peer.id, address)
+        };
         let addresses = network
-            .map(|network| pod_addresses(&status, &network.maps, runs_here))
+            .map(|network| translate_addresses(&status, &network.maps, runs_here))
             .unwrap_or_default();
-        let missing = self
-            .remote
-            .and_then(|remote| missing(self.peer, remote, &Reference::expected_by(self.pod)));
+        let missing = self.remote.and_then(|remote| {
+            missing_objects(self.peer, remote, &Reference::expected_by(self.pod))
+        });
         let missing = missing.map(|missing| (pods::NOT_REFLECTED, missing.message));
         let problem = missing.or(addresses
             .refused
@@ -671,17 +698,17 @@ impl Pass<'_> {
                 .pod
                 .refused_change()
                 .or(there)
-                .or_else(|| said_behind(&status, pods::CHANGE_REFUSED));
+                .or_else(|| downstream_message(&status, pods::CHANGE_REFUSED));
             refused.map(|message| (pods::CHANGE_REFUSED, message))
         });
         let notice = (shadow.reason == pods::ENDS_SOON).then(|| shadow.message.clone());
         // Both begin with the time, and the earlier one counts.
         let notice = notice
             .into_iter()
-            .chain(said_behind(&status, pods::ENDS_SOON))
+            .chain(downstream_message(&status, pods::ENDS_SOON))
             .min();
         let problem = notice.map(|message| (pods::ENDS_SOON, message)).or(problem);
-        let link = Link {
+        let link = RemotePodView {
             pod_ips: &addresses.here,
             host_ip: Some(self.consumer.context.pod_ip),
             peer_answers: true,
@@ -690,7 +717,7 @@ impl Pass<'_> {
                 .map(|(reason, message)| (*reason, message.as_str())),
             now,
         };
-        let local = self.pod.json();
+        let local = self.pod.to_json();
         self.patch_status(local_status_patch(&local, &status, &link))
             .await?;
         if let Some((reason, message)) = problem {
@@ -701,16 +728,16 @@ impl Pass<'_> {
                 .is_some_and(|condition| condition.reason == reason);
             if !shown_before && self.peer.may_warn(&self.pod.uid) {
                 tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, reason, message, "not all of the pod is as it should be");
-                self.warn(reason, &message).await;
+                self.warn_owner(reason, &message).await;
             }
         }
         if is_newly_recreated(&local, &status) {
-            self.warn(RECREATED, RECREATED_MESSAGE).await;
+            self.warn_owner(RECREATED, RECREATED_MESSAGE).await;
         }
-        if let Some(message) = newly_refused(&local, &status) {
-            self.warn("EphemeralContainerRefused", &message).await;
+        if let Some(message) = newly_refused_message(&local, &status) {
+            self.warn_owner("EphemeralContainerRefused", &message).await;
         }
-        if let Some(message) = newly_added(&local, &status)
+        if let Some(message) = describe_new_limits(&local, &status)
             && self.peer.may_tell_limits(self.pod)
         {
             events::note(self.consumer, self.pod, LIMIT_ADDED, &message).await;
@@ -721,10 +748,10 @@ impl Pass<'_> {
     /// Writes the end of a local pod that was deleted: the one that the provider told last, or else
     /// that it failed. Not if the API server shows an end that the watch does not show yet, or that
     /// of the provider shows a record of the pod after all.
-    async fn show_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
+    async fn show_remote_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
         let Some(remote) = self
             .remote
-            .filter(|remote| remote.shadow(&self.pod.uid).is_none())
+            .filter(|remote| remote.shadow_pod(&self.pod.uid).is_none())
         else {
             return Ok(None);
         };
@@ -736,13 +763,14 @@ impl Pass<'_> {
             Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
         let live = live
-            .and_then(|live| LocalPod::of(live, &self.pod.virtual_node))
+            .and_then(|live| LocalPod::from_pod(live, &self.pod.virtual_node))
             .filter(|live| live.uid == self.pod.uid);
         // A provider that does not know an end says what it saw last.
-        let told = self.peer.told_end(&self.pod.uid);
-        let told = told.and_then(|shadow| of_shadow(shadow, Some(self.pod)).remote_status());
+        let told = self.peer.reported_end(&self.pod.uid);
+        let told =
+            told.and_then(|shadow| shadow_with_home_names(shadow, Some(self.pod)).remote_status());
         let told = told.filter(|status| is_final(&json!({ "status": status })));
-        let link = Link {
+        let link = RemotePodView {
             pod_ips: &[],
             host_ip: None,
             peer_answers: true,
@@ -750,8 +778,8 @@ impl Pass<'_> {
             now,
         };
         let patch = live.and_then(|live| match &told {
-            Some(status) => local_status_patch(&live.json(), status, &link),
-            None => deleted_patch(&live.json(), now),
+            Some(status) => local_status_patch(&live.to_json(), status, &link),
+            None => deleted_patch(&live.to_json(), now),
         });
         self.patch_status(patch).await?;
         Ok(None)
@@ -760,7 +788,7 @@ impl Pass<'_> {
     /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server
     /// refuses that: none can be removed.
     async fn set_eviction_delay(&self, delay: EvictionDelay) -> Result<(), RequestError> {
-        let tolerations = tolerations(&self.pod.json(), delay);
+        let tolerations = tolerations_with_delay(&self.pod.to_json(), delay);
         let patch =
             json!({ "metadata": { "uid": self.pod.uid }, "spec": { "tolerations": tolerations } });
         let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(
@@ -837,13 +865,13 @@ impl Pass<'_> {
     }
 
     /// Shows a refusal, with one event for each new reason.
-    async fn refuse(
+    async fn show_refusal(
         &self,
         reason: &str,
         message: &str,
         now: Timestamp,
     ) -> Result<(), RequestError> {
-        let Some(patch) = refused_patch(&self.pod.json(), reason, message, now) else {
+        let Some(patch) = refused_patch(&self.pod.to_json(), reason, message, now) else {
             return Ok(());
         };
         self.patch_status(Some(patch)).await?;
@@ -852,30 +880,30 @@ impl Pass<'_> {
                 condition.status == Some(false) && condition.reason == reason
             });
         if !shown_before {
-            self.warn("NotOffloaded", message).await;
+            self.warn_owner("NotOffloaded", message).await;
         }
         Ok(())
     }
 
-    async fn warn(&self, reason: &str, message: &str) {
+    async fn warn_owner(&self, reason: &str, message: &str) {
         events::warn(self.consumer, self.pod, reason, message).await;
     }
 
     /// Ends the local pod, so that its controller replaces it.
-    async fn evicted(&self, message: &str, now: Timestamp) -> Result<(), RequestError> {
-        let Some(patch) = evicted_patch(&self.pod.json(), message, now) else {
+    async fn mark_evicted(&self, message: &str, now: Timestamp) -> Result<(), RequestError> {
+        let Some(patch) = evicted_patch(&self.pod.to_json(), message, now) else {
             return Ok(());
         };
         if self.patch_status(Some(patch)).await? {
             tracing::info!(peer = %self.peer.id, pod = %self.pod.key, message, "pod ended");
-            self.warn(OFFER_RECLAIMED, message).await;
+            self.warn_owner(OFFER_RECLAIMED, message).await;
         }
         Ok(())
     }
 
     /// The provider, for the pod's owner. To a consumer of ours the clusters behind this one have
     /// no names.
-    fn provider(&self) -> String {
+    fn provider_description(&self) -> String {
         if self.facts.is_lent_on {
             return BEHIND.to_owned();
         }
@@ -891,37 +919,40 @@ impl Pass<'_> {
     /// that came here nevertheless is replaced like one of a provider that cannot be remembered:
     /// one for each owner in a while. Pods that are older than the strategy Local of their
     /// namespace go together: the next ones do not tolerate virtual nodes.
-    async fn replace(
+    async fn evict_unstarted_pod(
         &self,
         reason: &str,
         message: &str,
-        cause: Cause,
+        cause: RefusalCause,
         objects: &[String],
     ) -> Result<Option<Duration>, RequestError> {
         let now = self.consumer.context.now();
         let Some(owner) = self
             .pod
-            .recreated_by(self.consumer.is_lent_on(&self.pod.key.namespace))
+            .recreation_key(self.consumer.is_lent_on(&self.pod.key.namespace))
         else {
             return Ok(None);
         };
         // Where pods run in other clusters only, the webhook keeps none away.
         let is_avoidable = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
         let is_avoided = match (
-            refusals::remembered(reason).filter(|_| is_avoidable),
+            refusals::remembered_reason(reason).filter(|_| is_avoidable),
             &self.pod.controller,
         ) {
             (Some((reason, _)), Some(controller)) => {
                 let keys = if objects.is_empty() {
-                    vec![refusals::owner(&controller.uid, &self.pod.json())]
+                    vec![refusals::owner_identity(
+                        &controller.uid,
+                        &self.pod.to_json(),
+                    )]
                 } else {
                     objects.to_vec()
                 };
-                match self.remember(&keys, reason, cause).await? {
-                    Remembered::Now => return Ok(Some(REMEMBERED_DELAY)),
+                match self.record_exclusion(&keys, reason, cause).await? {
+                    ExclusionOutcome::Now => return Ok(Some(REMEMBERED_DELAY)),
                     // Its times have whole seconds.
-                    Remembered::Since(since) => self.pod.created <= since,
-                    Remembered::No => false,
+                    ExclusionOutcome::Since(since) => self.pod.created <= since,
+                    ExclusionOutcome::No => false,
                 }
             }
             _ => match self.local_since(now) {
@@ -942,9 +973,9 @@ impl Pass<'_> {
         // A Job that ignores disruptions does not count it. No budget protects a pod that is
         // Pending.
         let departure = Departure::new(DepartureCause::NotStarted, &self.pod.key, &self.pod.uid);
-        match departures::leave(&self.consumer.context, departure).await? {
-            Outcome::NotAllowed(_) => Ok(Some(REPLACEMENT_INTERVAL)),
-            Outcome::Accepted | Outcome::Gone => {
+        match departures::request_departure(&self.consumer.context, departure).await? {
+            EvictionOutcome::NotAllowed(_) => Ok(Some(REPLACEMENT_INTERVAL)),
+            EvictionOutcome::Accepted | EvictionOutcome::Gone => {
                 tracing::info!(pod = %self.pod.key, peer = %self.peer.id, reason, message, "pod does not run there; evicted, so that another one replaces it");
                 Ok(None)
             }
@@ -974,22 +1005,25 @@ impl Pass<'_> {
 
     /// Records that pods of this owner, or that name these objects, are not sent to this provider
     /// for a while.
-    async fn remember(
+    async fn record_exclusion(
         &self,
         owners: &[String],
         reason: OffloadedReason,
-        cause: Cause,
-    ) -> Result<Remembered, RequestError> {
+        cause: RefusalCause,
+    ) -> Result<ExclusionOutcome, RequestError> {
         let key = Key::new(&self.pod.key.namespace, NAMESPACE_OFFLOADING);
         let Some(offloading) = self.consumer.offloadings.get(&key) else {
-            return Ok(Remembered::No);
+            return Ok(ExclusionOutcome::No);
         };
-        let (now, known) = (self.consumer.context.now(), webhook::refusals(&offloading));
+        let (now, known) = (
+            self.consumer.context.now(),
+            webhook::namespace_refusals(&offloading),
+        );
         if let Some(entry) = owners
             .iter()
-            .find_map(|owner| known.known(owner, &self.peer.id, now))
+            .find_map(|owner| known.valid_entry(owner, &self.peer.id, now))
         {
-            return Ok(Remembered::Since(entry.since));
+            return Ok(ExclusionOutcome::Since(entry.since));
         }
         let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
         let refusal_timeout = refusal_timeout(self.consumer);
@@ -1002,9 +1036,9 @@ impl Pass<'_> {
         };
         let all = owners
             .iter()
-            .try_fold(known, |all, owner| all.with(refusal(owner), now));
+            .try_fold(known, |all, owner| all.with_refusal(refusal(owner), now));
         let Some(all) = all else {
-            return Ok(Remembered::No);
+            return Ok(ExclusionOutcome::No);
         };
         // Other pods may be refused at the same time: nobody's entry is overwritten.
         let patch = json!({ "metadata": {
@@ -1021,26 +1055,30 @@ impl Pass<'_> {
             )
             .await;
         unless_changed(answer).step("record the refusal in", "NamespaceOffloading", key)?;
-        Ok(Remembered::Now)
+        Ok(ExclusionOutcome::Now)
     }
 
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
-    async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, RequestError> {
+    async fn end_lost_pod(
+        &self,
+        message: &str,
+        now: Timestamp,
+    ) -> Result<Option<Duration>, RequestError> {
         let Some(remote) = self.remote else {
             return Ok(None);
         };
-        if remote.shadow(&self.pod.uid).is_none() && self.has_unseen_record(remote).await? {
+        if remote.shadow_pod(&self.pod.uid).is_none() && self.has_unseen_record(remote).await? {
             return Ok(Some(local::VISIBLE_WITHIN));
         }
         tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, message, "remote pod lost");
-        self.patch_status(lost_patch(&self.pod.json(), message, now))
+        self.patch_status(lost_patch(&self.pod.to_json(), message, now))
             .await?;
         Ok(None)
     }
 
     /// Whether the API server of the provider has a record of the pod, which the watch does not
     /// show.
-    async fn has_unseen_record(&self, remote: &RemoteState) -> Result<bool, RequestError> {
+    async fn has_unseen_record(&self, remote: &RemoteObjects) -> Result<bool, RequestError> {
         let (client, namespace) = (
             remote.connection.client.clone(),
             &remote.connection.tenant_namespace,
@@ -1051,7 +1089,7 @@ impl Pass<'_> {
             .step("look for the ShadowPod of", "Pod", &self.pod.key)?
             .is_some();
         if is_recorded {
-            self.peer.created(&self.pod.uid, remote);
+            self.peer.mark_created(&self.pod.uid, remote);
         }
         Ok(is_recorded)
     }

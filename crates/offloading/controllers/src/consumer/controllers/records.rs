@@ -2,17 +2,21 @@
 
 use std::sync::{Arc, Weak};
 
-use liqo_controller_runtime::Next;
+use liqo_controller_runtime::Requeue;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::records;
-use crate::consumer::state::{Consumer, PeerState};
+use crate::consumer::state::{ConsumerState, RemoteProvider};
 
 /// Records that are handled at the same time, for each provider.
 const CONCURRENCY: usize = 4;
 
 /// Runs the controller for one provider.
-pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
+pub async fn run_controller(
+    consumer: Arc<ConsumerState>,
+    peer: Weak<RemoteProvider>,
+    stop: CancellationToken,
+) {
     // The provider can be forgotten while its controllers run.
     let Some(queue) = peer.upgrade().map(|peer| peer.record_queue.clone()) else {
         return;
@@ -22,8 +26,8 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
             let (consumer, peer) = (consumer.clone(), peer.upgrade());
             async move {
                 match peer {
-                    Some(peer) => records::reconcile(&consumer, &peer, &reference).await,
-                    None => Ok(Next::OnChange),
+                    Some(peer) => records::reconcile_record(&consumer, &peer, &reference).await,
+                    None => Ok(Requeue::OnChange),
                 }
             }
         })

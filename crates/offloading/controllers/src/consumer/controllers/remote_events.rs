@@ -9,17 +9,17 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_controller_runtime::{
-    Next,
-    writes::{ApiError as _, Step as _, StepError},
+    Requeue,
+    writes::{ApiError as _, StepContext as _, StepError},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::FIELD_MANAGER;
-use crate::consumer::state::{Consumer, EventKey, PeerState, WatchedEvents};
+use crate::consumer::state::{ConsumerState, EventKey, RemoteProvider, WatchedEvents};
 use crate::consumer::watches;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::remote_events::Due;
+use liqo_offloading_rules::pod::remote_events::DueEvent;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::remote_events::watched_namespace;
 
@@ -27,7 +27,11 @@ use liqo_offloading_rules::pod::remote_events::watched_namespace;
 const CONCURRENCY: usize = 2;
 
 /// Runs the controller for one provider.
-pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
+pub async fn run_controller(
+    consumer: Arc<ConsumerState>,
+    peer: Weak<RemoteProvider>,
+    stop: CancellationToken,
+) {
     // The provider can be forgotten while its controllers run.
     let Some(queue) = peer.upgrade().map(|peer| peer.event_queue.clone()) else {
         return;
@@ -37,14 +41,14 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
             let (consumer, peer) = (consumer.clone(), peer.upgrade());
             async move {
                 let Some(peer) = peer else {
-                    return Ok(Next::OnChange);
+                    return Ok(Requeue::OnChange);
                 };
                 match key {
                     EventKey::Watch(namespace) => {
-                        set_watch(&consumer, &peer, &namespace);
-                        Ok(Next::OnChange)
+                        set_event_watch(&consumer, &peer, &namespace);
+                        Ok(Requeue::OnChange)
                     }
-                    EventKey::Pod(uid) => write(&consumer, &peer, &uid).await,
+                    EventKey::Pod(uid) => write_due_events(&consumer, &peer, &uid).await,
                 }
             }
         })
@@ -54,7 +58,7 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
 /// Starts or ends the watch of events for a namespace: it exists while an unfinished pod of the
 /// namespace is on a virtual node of the provider. Another one replaces it if the namespace wants
 /// other events.
-fn set_watch(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, namespace: &str) {
+fn set_event_watch(consumer: &Arc<ConsumerState>, peer: &Arc<RemoteProvider>, namespace: &str) {
     let Some(remote) = peer.remote() else { return };
     // Otherwise the first list could show events of pods that are not known yet.
     if !remote.is_synced() || !consumer.all_pods_known(&peer.id) {
@@ -77,22 +81,26 @@ fn set_watch(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, namespace: &str) {
     }
     running.remove(namespace);
     if let Some(wanted) = wanted {
-        let watch = watches::remote_events(consumer, peer, &remote, namespace, wanted);
+        let watch = watches::watch_remote_events(consumer, peer, &remote, namespace, wanted);
         running.insert(namespace.to_owned(), watch);
     }
 }
 
 /// Writes the events of one pod that are due.
-async fn write(consumer: &Consumer, peer: &PeerState, uid: &str) -> Result<Next, StepError> {
+async fn write_due_events(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    uid: &str,
+) -> Result<Requeue, StepError> {
     let Some(pod) = peer.pod(uid) else {
-        peer.journal.lock().forget(uid);
-        return Ok(Next::OnChange);
+        peer.journal.lock().forget_pod(uid);
+        return Ok(Requeue::OnChange);
     };
     let Some(remote) = peer.remote() else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     let remote_uid = remote
-        .shadow(uid)
+        .shadow_pod(uid)
         .and_then(|shadow| shadow.remote_uid.clone());
     let mapped = watched_namespace(remote.map().as_deref(), &pod.key.namespace);
     let node = consumer
@@ -100,35 +108,36 @@ async fn write(consumer: &Consumer, peer: &PeerState, uid: &str) -> Result<Next,
         .get(&pod.virtual_node)
         .and_then(|node| node.status.as_ref()?.node_name.clone());
     let (Some(remote_uid), Some(mapped), Some(node)) = (remote_uid, mapped, node) else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     loop {
         let due = peer
             .journal
             .lock()
-            .due(uid, &remote_uid, Instant::now().into_std());
+            .next_due(uid, &remote_uid, Instant::now().into_std());
         match due {
-            Due::Nothing => return Ok(Next::OnChange),
-            Due::After(wait) => return Ok(Next::After(wait)),
-            Due::Write(event) => {
-                write_one(consumer, &pod, &event, &mapped, &node).await?;
+            DueEvent::Nothing => return Ok(Requeue::OnChange),
+            DueEvent::After(wait) => return Ok(Requeue::After(wait)),
+            DueEvent::Write(event) => {
+                write_event(consumer, &pod, &event, &mapped, &node).await?;
                 peer.journal
                     .lock()
-                    .written(uid, *event, Instant::now().into_std());
+                    .event_written(uid, *event, Instant::now().into_std());
             }
         }
     }
 }
 
 /// Creates or changes one event. If it is as it should be, the API server stores nothing.
-async fn write_one(
-    consumer: &Consumer,
+async fn write_event(
+    consumer: &ConsumerState,
     pod: &LocalPod,
     event: &RemoteEvent,
     mapped: &str,
     node: &str,
 ) -> Result<(), StepError> {
-    let (key, object) = event.at_home(pod, mapped, node, consumer.is_lent_on(&pod.key.namespace));
+    let (key, object) =
+        event.to_local_event(pod, mapped, node, consumer.is_lent_on(&pod.key.namespace));
     let api: Api<PartialObjectMeta<Event>> =
         Api::namespaced(consumer.context.client.clone(), &key.namespace);
     let answer = api

@@ -18,15 +18,15 @@ use liqo_controller_runtime::writes::StepError;
 use tokio::time::Instant;
 
 use crate::consumer::evictions::{
-    NodePods, allowed_by_budgets, evict, known_nodes, waiting_controllers,
+    NodePods, allowed_by_budgets, evict_pod, known_nodes, waiting_controllers,
 };
-use crate::consumer::state::Consumer;
-use liqo_offloading_rules::budget::Standing;
+use crate::consumer::state::ConsumerState;
+use liqo_offloading_rules::budget::BudgetEvaluation;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::node::priced::PricedNode;
-use liqo_offloading_rules::pod::running_pod::{RunningPod, Target};
-use liqo_offloading_rules::pod::saving::{Facts, Saving, moves_pods, savings};
-use liqo_offloading_rules::pod::turns::{AtOnce, next_pods};
+use liqo_offloading_rules::pod::running_pod::{RunningPod, TargetNode};
+use liqo_offloading_rules::pod::saving::{Saving, SavingFacts, find_savings, moves_pods};
+use liqo_offloading_rules::pod::turns::{MaxMissingPods, next_evictions};
 
 /// Interval between two rounds.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -43,9 +43,9 @@ const HOME: &str = "";
 /// The last evictions of this process, by the UID of the controller. A restart forgets them, which
 /// costs at most one eviction of each.
 #[derive(Default)]
-struct Memory(HashMap<String, Evicted>);
+struct SavingsMemory(HashMap<String, LastEviction>);
 
-struct Evicted {
+struct LastEviction {
     at: Instant,
     /// The node to which the pod should go, and how many pods of the controller were on other
     /// virtual nodes.
@@ -53,17 +53,17 @@ struct Evicted {
     elsewhere: usize,
 }
 
-impl Memory {
+impl SavingsMemory {
     /// The controllers whose pods stay for now. `elsewhere` counts the pods of a controller on
     /// other virtual nodes than one.
-    fn paused(
+    fn paused_controllers(
         &mut self,
         elsewhere: impl Fn(&str, &str) -> usize,
         now: Instant,
     ) -> BTreeSet<String> {
         self.0
             .retain(|_, evicted| now.duration_since(evicted.at) < PAUSE_AFTER_FAILURE);
-        let is_paused = |(controller, evicted): &(&String, &Evicted)| {
+        let is_paused = |(controller, evicted): &(&String, &LastEviction)| {
             let failed = elsewhere(controller, &evicted.to) >= evicted.elsewhere;
             failed || now.duration_since(evicted.at) < PAUSE
         };
@@ -75,10 +75,10 @@ impl Memory {
     }
 
     /// `to` is the node to which the pod should go.
-    fn evicted(&mut self, controller: &str, to: &str, elsewhere: usize, now: Instant) {
+    fn record_eviction(&mut self, controller: &str, to: &str, elsewhere: usize, now: Instant) {
         self.0.insert(
             controller.to_owned(),
-            Evicted {
+            LastEviction {
                 at: now,
                 to: to.to_owned(),
                 elsewhere,
@@ -88,8 +88,8 @@ impl Memory {
 }
 
 /// Runs until the context stops.
-pub async fn run(consumer: Arc<Consumer>) {
-    let mut memory = Memory::default();
+pub async fn run_controller(consumer: Arc<ConsumerState>) {
+    let mut memory = SavingsMemory::default();
     loop {
         tokio::select! {
             biased;
@@ -118,7 +118,7 @@ pub async fn run(consumer: Arc<Consumer>) {
                 tracing::warn!(namespace, %error, "pods not brought home although a budget is spent, trying again");
             }
             if moves_pods(offloading)
-                && let Err(error) = save(
+                && let Err(error) = evict_for_savings(
                     &consumer,
                     namespace,
                     offloading,
@@ -140,12 +140,12 @@ fn may_come_home(offloading: &NamespaceOffloading) -> bool {
 }
 
 /// Evicts the pods of one namespace that save the most.
-async fn save(
-    consumer: &Consumer,
+async fn evict_for_savings(
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
-    (standing, nodes): (&Standing, &[NodePods]),
-    memory: &mut Memory,
+    (standing, nodes): (&BudgetEvaluation, &[NodePods]),
+    memory: &mut SavingsMemory,
 ) -> Result<(), StepError> {
     let selector = offloading.spec.cluster_selector.as_ref();
     let is_open = |one: &NodePods| {
@@ -153,24 +153,26 @@ async fn save(
             .node
             .cluster_id()
             .parse()
-            .is_ok_and(|id| standing.closed_for(namespace, &id).is_some());
-        one.open && !is_closed && node_selector::matches(selector, &one.node.name, &one.node.labels)
+            .is_ok_and(|id| standing.closed_reason_for(namespace, &id).is_some());
+        one.open
+            && !is_closed
+            && node_selector::selects_node(selector, &one.node.name, &one.node.labels)
     };
     let open: Vec<&PricedNode> = nodes
         .iter()
         .filter(|one| is_open(one))
         .map(|one| &one.node)
         .collect();
-    let targets: Vec<Target> = nodes
+    let targets: Vec<TargetNode> = nodes
         .iter()
-        .map(|one| Target {
+        .map(|one| TargetNode {
             node: &one.node,
             free: is_open(one).then(|| one.free.clone()),
         })
         .collect();
     let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
         let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &open))
+        pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, &open))
             .collect()
     };
     let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
@@ -184,28 +186,28 @@ async fn save(
             .filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node)
             .count()
     };
-    let mut unsettled = memory.paused(elsewhere, Instant::now());
+    let mut unsettled = memory.paused_controllers(elsewhere, Instant::now());
     unsettled.extend(waiting_controllers(consumer, namespace));
     // Most rounds end here, without a request.
-    let free_of_budgets = Facts {
+    let free_of_budgets = SavingFacts {
         pods: &pods,
         targets: &targets,
         allowed: &BTreeMap::new(),
         unsettled: &unsettled,
         max: 1,
     };
-    if savings(&free_of_budgets).is_empty() {
+    if find_savings(&free_of_budgets).is_empty() {
         return Ok(());
     }
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
-    let facts = Facts {
+    let facts = SavingFacts {
         pods: &pods,
         targets: &targets,
         allowed: &allowed,
         unsettled: &unsettled,
         max: MAX_AT_ONCE,
     };
-    for saving in savings(&facts) {
+    for saving in find_savings(&facts) {
         let Saving {
             key,
             uid,
@@ -216,8 +218,8 @@ async fn save(
         } = &saving;
         let message =
             format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
-        if evict(consumer, key, uid, DepartureCause::Cheaper, message).await? {
-            memory.evicted(controller, to, elsewhere(controller, to), Instant::now());
+        if evict_pod(consumer, key, uid, DepartureCause::Cheaper, message).await? {
+            memory.record_eviction(controller, to, elsewhere(controller, to), Instant::now());
         }
     }
     Ok(())
@@ -225,11 +227,11 @@ async fn save(
 
 /// Evicts pods of one namespace from the virtual nodes that a spent budget closes.
 async fn bring_home(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     namespace: &str,
-    standing: &Standing,
+    standing: &BudgetEvaluation,
     nodes: &[NodePods],
-    memory: &mut Memory,
+    memory: &mut SavingsMemory,
 ) -> Result<(), StepError> {
     let is_left = |one: &&NodePods| {
         one.node
@@ -244,7 +246,7 @@ async fn bring_home(
         .collect();
     let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
         let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::of(pod, &one.node.name, &[]))
+        pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, &[]))
             .collect()
     };
     let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
@@ -258,22 +260,23 @@ async fn bring_home(
             .filter(|owner| owner.as_deref() == Some(controller))
             .count()
     };
-    let mut unsettled = memory.paused(|controller, _| elsewhere(controller), Instant::now());
+    let mut unsettled =
+        memory.paused_controllers(|controller, _| elsewhere(controller), Instant::now());
     unsettled.extend(waiting_controllers(consumer, namespace));
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
     let leaves = |pod: &RunningPod| pod.may_run_at_home && closed.contains(&pod.node);
-    for one in next_pods(
+    for one in next_evictions(
         &pods,
         leaves,
         &allowed,
         &unsettled,
-        (AtOnce::One, MAX_AT_ONCE),
+        (MaxMissingPods::One, MAX_AT_ONCE),
     ) {
         let message = format!(
             "evicted from node {}, because a budget is spent: the next pod runs in this cluster",
             one.from
         );
-        if evict(
+        if evict_pod(
             consumer,
             &one.key,
             &one.uid,
@@ -282,7 +285,7 @@ async fn bring_home(
         )
         .await?
         {
-            memory.evicted(
+            memory.record_eviction(
                 &one.controller,
                 HOME,
                 elsewhere(&one.controller),
@@ -299,8 +302,8 @@ mod tests {
 
     #[test]
     fn a_controller_pauses_for_a_minute_and_for_an_hour_if_the_eviction_did_not_help() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
-        memory.evicted("web", "turin", 2, start);
+        let (mut memory, start) = (SavingsMemory::default(), Instant::now());
+        memory.record_eviction("web", "turin", 2, start);
         let mut paused = |elsewhere: usize, after: Duration| {
             let count = move |controller: &str, node: &str| {
                 if (controller, node) == ("web", "turin") {
@@ -309,7 +312,7 @@ mod tests {
                     0
                 }
             };
-            !memory.paused(count, start + after).is_empty()
+            !memory.paused_controllers(count, start + after).is_empty()
         };
         assert!(paused(1, Duration::ZERO) && !paused(1, PAUSE));
         assert!(paused(2, PAUSE) && paused(3, PAUSE_AFTER_FAILURE / 2));
@@ -320,13 +323,13 @@ mod tests {
     fn a_node_as_json_has_its_prices() {
         let prices = r#"{"currency":"EUR","rates":{"cpu":"0.04"}}"#;
         let node = serde_json::json!({ "metadata": { "labels": { "liqo.io/pool": "default" }, "annotations": { "liqo.io/prices": prices } } });
-        let found = PricedNode::of_json("milan", &node);
+        let found = PricedNode::from_json("milan", &node);
         assert_eq!(
             (found.labels.len(), found.prices.unwrap().currency.as_str()),
             (1, "EUR")
         );
         assert_eq!(
-            PricedNode::of_json("milan", &serde_json::json!({})).prices,
+            PricedNode::from_json("milan", &serde_json::json!({})).prices,
             None
         );
     }

@@ -21,25 +21,27 @@ use liqo_api::{
     ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET,
 };
 use liqo_controller_runtime::{
-    Context, Key, Next,
+    Context, Key, Requeue,
     departures::{self, Departure},
     events::object_ref,
-    eviction::Outcome,
-    writes::{Step as _, StepError, unless_changed, unless_gone},
+    eviction::EvictionOutcome,
+    writes::{StepContext as _, StepError, unless_changed, unless_gone},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::consumer::state::Consumer;
+use crate::consumer::state::ConsumerState;
 use crate::webhook::Offloading;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::job::survives_eviction;
 use liqo_offloading_rules::pod::local_state::JsonPod;
-use liqo_offloading_rules::pod::scheduling::{self, Placement, avoids_in_vain, tolerations};
+use liqo_offloading_rules::pod::scheduling::{
+    self, NewPodPlacement, avoids_needlessly, tolerations_with_ours,
+};
 use liqo_offloading_rules::pod::unscheduled::{
-    self, Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair,
+    self, RECREATION_INTERVAL, Repair, UnscheduledPod, UnscheduledPodFacts, decide_repair,
 };
 
 /// Pods that are handled at the same time.
@@ -61,7 +63,7 @@ const TELLING_INTERVAL: Duration = Duration::from_hours(1);
 /// Actions of this process for unscheduled pods. A restart forgets them, which costs one more
 /// attempt.
 #[derive(Default)]
-struct Memory {
+struct RepairMemory {
     /// Deletion time of the first pod of a controller, by UID of the controller.
     recreated: HashMap<String, (Instant, Timestamp)>,
     last_deletion: Option<Instant>,
@@ -79,7 +81,7 @@ struct StrategyChange {
     at: Option<Timestamp>,
 }
 
-impl Memory {
+impl RepairMemory {
     fn recreated_since(&mut self, controller: &str, now: Instant) -> Option<Timestamp> {
         self.recreated
             .retain(|_, (at, _)| now.duration_since(*at) < RECREATION_INTERVAL);
@@ -98,7 +100,7 @@ impl Memory {
         Ok(())
     }
 
-    fn deleted(&mut self, controller: &str, at: Timestamp, now: Instant) {
+    fn record_deletion(&mut self, controller: &str, at: Timestamp, now: Instant) {
         // The API server truncates times to the second.
         let since = Timestamp::from_second(at.as_second()).unwrap_or(at);
         self.recreated
@@ -108,14 +110,14 @@ impl Memory {
 
     /// The webhook still does not see the pods of this controller, so none is deleted for another
     /// interval.
-    fn still_unseen(&mut self, controller: &str, now: Instant) {
+    fn postpone_deletion(&mut self, controller: &str, now: Instant) {
         if let Some((at, _)) = self.recreated.get_mut(controller) {
             *at = now;
         }
     }
 
     /// Whether the user is told about this pod for the first time.
-    fn may_tell(&mut self, uid: &str, now: Instant) -> bool {
+    fn is_first_notice(&mut self, uid: &str, now: Instant) -> bool {
         self.told
             .retain(|_, at| now.duration_since(*at) < TELLING_INTERVAL);
         let is_new = !self.told.contains_key(uid);
@@ -127,46 +129,46 @@ impl Memory {
 }
 
 /// Runs the controller until the context stops.
-pub async fn run(consumer: Arc<Consumer>) {
+pub async fn run_controller(consumer: Arc<ConsumerState>) {
     let (queue, stop) = (
         consumer.queues.unscheduled.clone(),
         consumer.context.stop.clone(),
     );
-    let memory: Arc<Mutex<Memory>> = Arc::default();
-    let at_home = at_home::run(consumer.clone(), memory.clone());
+    let memory: Arc<Mutex<RepairMemory>> = Arc::default();
+    let at_home = at_home::run_controller(consumer.clone(), memory.clone());
     // Pods of Jobs leave one at a time: the Job has to count each before it is asked whether it can
     // lose another one.
     let turn = Arc::new(tokio::sync::Mutex::new(()));
     let unscheduled = queue.run("unscheduled-pods", CONCURRENCY, stop, move |key| {
         let (consumer, memory, turn) = (consumer.clone(), memory.clone(), turn.clone());
-        async move { reconcile(&consumer, &memory, &turn, &key).await }
+        async move { reconcile_unscheduled_pod(&consumer, &memory, &turn, &key).await }
     });
     tokio::join!(at_home, unscheduled);
 }
 
-async fn reconcile(
-    consumer: &Consumer,
-    memory: &Mutex<Memory>,
+async fn reconcile_unscheduled_pod(
+    consumer: &ConsumerState,
+    memory: &Mutex<RepairMemory>,
     turn: &tokio::sync::Mutex<()>,
     key: &Key,
-) -> Result<Next, StepError> {
+) -> Result<Requeue, StepError> {
     let object = consumer
         .offloadings
         .get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
     let offloading = object
         .as_ref()
-        .and_then(|object| Offloading::of((**object).clone()));
+        .and_then(|object| Offloading::from_object((**object).clone()));
     let (Some(pod), Some(object), Some(offloading)) =
         (consumer.unscheduled_pod(key), object, offloading)
     else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
-    let held = held(consumer, &key.namespace, &object, offloading.is_held());
+    let held = held_by_budgets(consumer, &key.namespace, &object, offloading.is_held());
     let now = consumer.context.now();
-    let json = pod.json();
+    let json = pod.to_json();
     let (placement, refusals) = (
         offloading.place_anywhere(&json),
-        offloading.refusals_of(&json, now),
+        offloading.refusals_of_pod(&json, now),
     );
     let controller = pod
         .controller
@@ -179,7 +181,7 @@ async fn reconcile(
     } else {
         None
     };
-    let facts = Facts {
+    let facts = UnscheduledPodFacts {
         pod: &pod,
         placement: &placement,
         refusals: &refusals,
@@ -190,7 +192,7 @@ async fn reconcile(
         recreated_since,
         now,
     };
-    let (mut repair_now, mut _turn) = (repair(&facts), None);
+    let (mut repair_now, mut _turn) = (decide_repair(&facts), None);
     if let Some(job) = pod
         .controller
         .as_ref()
@@ -199,51 +201,53 @@ async fn reconcile(
     {
         // The next pod of a Job waits until this one is being deleted.
         let Ok(mine) = turn.try_lock() else {
-            return Ok(Next::After(DELETION_INTERVAL));
+            return Ok(Requeue::After(DELETION_INTERVAL));
         };
         _turn = Some(mine);
         let is_survived =
-            survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?;
-        repair_now = repair(&Facts {
+            job_survives(consumer, &Key::new(&key.namespace, &job.name), &job.uid).await?;
+        repair_now = decide_repair(&UnscheduledPodFacts {
             is_survived,
             ..facts
         });
     }
     match repair_now {
-        Repair::Later(rest) => return Ok(Next::After(rest)),
-        Repair::Tolerate if !tolerate(&consumer.context.client, key, &pod).await? => {
-            return Ok(Next::After(CHANGE_RETRY));
+        Repair::Later(rest) => return Ok(Requeue::After(rest)),
+        Repair::Tolerate if !add_toleration(&consumer.context.client, key, &pod).await? => {
+            return Ok(Requeue::After(CHANGE_RETRY));
         }
-        Repair::Release if !release(&consumer.context.client, key, &pod, &placement).await? => {
-            return Ok(Next::After(CHANGE_RETRY));
+        Repair::Release
+            if !remove_gate(&consumer.context.client, key, &pod, &placement).await? =>
+        {
+            return Ok(Requeue::After(CHANGE_RETRY));
         }
         Repair::Nothing | Repair::Tolerate | Repair::Release => {}
         Repair::Recreate => {
             if let Err(rest) = memory.lock().may_delete(Instant::now()) {
-                return Ok(Next::After(rest));
+                return Ok(Requeue::After(rest));
             }
-            match take_away(&consumer.context, key, &pod).await? {
-                Some(Outcome::Accepted) => {}
-                Some(Outcome::NotAllowed(_)) => return Ok(Next::After(CHANGE_RETRY)),
+            match delete_unchanged_pod(&consumer.context, key, &pod).await? {
+                Some(EvictionOutcome::Accepted) => {}
+                Some(EvictionOutcome::NotAllowed(_)) => return Ok(Requeue::After(CHANGE_RETRY)),
                 // Only its status may have changed, which no watch reports here.
-                Some(Outcome::Gone) | None => return Ok(Next::After(DELETION_RETRY)),
+                Some(EvictionOutcome::Gone) | None => return Ok(Requeue::After(DELETION_RETRY)),
             }
             memory
                 .lock()
-                .deleted(controller.unwrap_or_default(), now, Instant::now());
+                .record_deletion(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {
-            tell(consumer, memory, key, &pod, message).await;
+            tell_owner(consumer, memory, key, &pod, message).await;
             // By then its controller's pods may be deleted again.
-            return Ok(Next::After(RECREATION_INTERVAL));
+            return Ok(Requeue::After(RECREATION_INTERVAL));
         }
     }
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
 /// Whether the Job with this UID goes on without one more of its pods. They are listed first: one
 /// that the Job counts meanwhile is found twice, and none is missed.
-async fn survives(consumer: &Consumer, key: &Key, uid: &str) -> Result<bool, StepError> {
+async fn job_survives(consumer: &ConsumerState, key: &Key, uid: &str) -> Result<bool, StepError> {
     let client = &consumer.context.client;
     let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
     let pods: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
@@ -264,9 +268,9 @@ async fn survives(consumer: &Consumer, key: &Key, uid: &str) -> Result<bool, Ste
 }
 
 /// Tells the user what the pod lacks.
-async fn tell(
-    consumer: &Consumer,
-    memory: &Mutex<Memory>,
+async fn tell_owner(
+    consumer: &ConsumerState,
+    memory: &Mutex<RepairMemory>,
     key: &Key,
     pod: &UnscheduledPod,
     message: String,
@@ -277,13 +281,13 @@ async fn tell(
         .map(|controller| controller.uid.as_str());
     memory
         .lock()
-        .still_unseen(controller.unwrap_or_default(), Instant::now());
-    if memory.lock().may_tell(&pod.uid, Instant::now()) {
+        .postpone_deletion(controller.unwrap_or_default(), Instant::now());
+    if memory.lock().is_first_notice(&pod.uid, Instant::now()) {
         let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
         consumer
             .context
             .events
-            .warning(&object, "NotPlaced", message)
+            .record_warning(&object, "NotPlaced", message)
             .await;
     }
 }
@@ -291,11 +295,11 @@ async fn tell(
 /// Returns the time from which pods of a namespace may run in this cluster, if its strategy has
 /// changed. The cache does not tell it, so this asks the API server once for each change.
 async fn home_since(
-    consumer: &Consumer,
-    memory: &Mutex<Memory>,
+    consumer: &ConsumerState,
+    memory: &Mutex<RepairMemory>,
     known: &NamespaceOffloading,
 ) -> Result<Option<Timestamp>, StepError> {
-    let key = Key::of(known);
+    let key = Key::of_object(known);
     let (uid, generation) = (known.metadata.uid.clone(), known.metadata.generation);
     if !unscheduled::may_have_changed_to_here(known) {
         return Ok(None);
@@ -336,30 +340,30 @@ async fn home_since(
 
 /// Whether a pod avoids a cluster that a new one would not avoid.
 fn avoids_too_much(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     offloading: &Offloading,
     pod: &Value,
     now: Timestamp,
 ) -> bool {
     // Most pods avoid nothing.
-    if !avoids_in_vain(pod, &[]) {
+    if !avoids_needlessly(pod, &[]) {
         return false;
     }
     let nodes = consumer.nodes.all();
     let nodes: Vec<_> = nodes
         .iter()
-        .map(|(key, node)| Arc::new(PricedNode::of_json(&key.name, node)))
+        .map(|(key, node)| Arc::new(PricedNode::from_json(&key.name, node)))
         .collect();
-    avoids_in_vain(
+    avoids_needlessly(
         pod,
-        &offloading.avoided(pod, &offloading.room(pod, &nodes), now),
+        &offloading.avoided_clusters(pod, &offloading.room_for_pod(pod, &nodes), now),
     )
 }
 
 /// Returns the reason why budgets let no cluster have new pods of a namespace. `by_namespace`: its
 /// own budget; otherwise those of the policies for all the clusters that it selects.
-fn held(
-    consumer: &Consumer,
+fn held_by_budgets(
+    consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
     by_namespace: bool,
@@ -381,7 +385,7 @@ fn held(
     let standing = consumer.budgets.read().clone()?;
     let is_selected = |id: &ClusterId| {
         consumer
-            .candidates(id)
+            .placement_candidates(id)
             .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
     };
     let selected = consumer
@@ -390,15 +394,23 @@ fn held(
         .map(|(id, _)| id)
         .filter(is_selected);
     let reasons: Option<Vec<String>> = selected
-        .map(|id| standing.closed_for(namespace, &id).map(str::to_owned))
+        .map(|id| {
+            standing
+                .closed_reason_for(namespace, &id)
+                .map(str::to_owned)
+        })
         .collect();
     reasons?.into_iter().next()
 }
 
 /// Adds the toleration to this pod, and to no other one of the same name.
-async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
-    let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations(&pod.json()) } });
-    change(
+async fn add_toleration(
+    client: &Client,
+    key: &Key,
+    pod: &UnscheduledPod,
+) -> Result<bool, StepError> {
+    let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations_with_ours(&pod.to_json()) } });
+    patch_pod(
         client,
         key,
         &Patch::Merge(patch),
@@ -408,17 +420,21 @@ async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bo
 }
 
 /// Removes the gate of the webhook from this pod, and adds what its placement says.
-async fn release(
+async fn remove_gate(
     client: &Client,
     key: &Key,
     pod: &UnscheduledPod,
-    placement: &Placement,
+    placement: &NewPodPlacement,
 ) -> Result<bool, StepError> {
-    let operations = json!(scheduling::release(&pod.json(), &pod.uid, placement));
+    let operations = json!(scheduling::release_operations(
+        &pod.to_json(),
+        &pod.uid,
+        placement
+    ));
     let operations = serde_json::from_value(operations)
         .map_err(kube::Error::SerdeError)
         .step("change", "Pod", key)?;
-    change(
+    patch_pod(
         client,
         key,
         &Patch::Json(operations),
@@ -428,7 +444,7 @@ async fn release(
 }
 
 /// Returns false if the API server refuses the change.
-async fn change(
+async fn patch_pod(
     client: &Client,
     key: &Key,
     patch: &Patch<Value>,
@@ -455,46 +471,51 @@ async fn change(
 pub async fn bring_home(context: &Context, namespace: &str) -> Result<bool, StepError> {
     let mut all = true;
     let without_node = ListParams::default().fields("spec.nodeName=");
-    for pod in pods(&context.client, namespace)
+    for pod in pod_api(&context.client, namespace)
         .list(&without_node)
         .await
         .step("list", "Pods", Key::new(namespace, ""))?
     {
         let (key, version) = (Key::new(namespace, pod.name_any()), pod.resource_version());
-        if let Some(pod) = UnscheduledPod::of(pod).filter(UnscheduledPod::comes_home) {
+        if let Some(pod) = UnscheduledPod::from_pod(pod).filter(UnscheduledPod::is_recreated_here) {
             let departure = Departure {
                 version,
                 ..Departure::new(DepartureCause::Unoffloaded, &key, &pod.uid)
             };
-            all &= departures::leave(context, departure).await? == Outcome::Accepted;
+            all &= departures::request_departure(context, departure).await?
+                == EvictionOutcome::Accepted;
         }
     }
     Ok(all)
 }
 
-fn pods(client: &Client, namespace: &str) -> Api<JsonPod> {
+fn pod_api(client: &Client, namespace: &str) -> Api<JsonPod> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
 }
 
 /// Takes this pod away, unless it changed since the watch showed it.
-async fn take_away(
+async fn delete_unchanged_pod(
     context: &Context,
     key: &Key,
     pod: &UnscheduledPod,
-) -> Result<Option<Outcome>, StepError> {
-    let live = pods(&context.client, &key.namespace).get(&key.name).await;
+) -> Result<Option<EvictionOutcome>, StepError> {
+    let live = pod_api(&context.client, &key.namespace)
+        .get(&key.name)
+        .await;
     let Some(live) = unless_gone(live).step("read", "Pod", key)? else {
         return Ok(None);
     };
     let version = live.metadata.resource_version.clone();
-    if UnscheduledPod::of(live).as_ref() != Some(pod) {
+    if UnscheduledPod::from_pod(live).as_ref() != Some(pod) {
         return Ok(None);
     }
     let departure = Departure {
         version,
         ..Departure::new(DepartureCause::Unplaced, key, &pod.uid)
     };
-    departures::leave(context, departure).await.map(Some)
+    departures::request_departure(context, departure)
+        .await
+        .map(Some)
 }
 
 #[cfg(test)]
@@ -523,8 +544,8 @@ mod tests {
             }
             std::future::ready(true)
         }));
-        assert!(consumer.offloadings.synced().await);
-        tokio::spawn(run(consumer.clone()));
+        assert!(consumer.offloadings.wait_until_synced().await);
+        tokio::spawn(run_controller(consumer.clone()));
         watches::follow_namespace(&consumer, "demo");
         until(|| consumer.unscheduled_pod(&Key::new("demo", "missed"))).await;
         until(|| (!written.lock().is_empty()).then_some(())).await;
@@ -535,13 +556,13 @@ mod tests {
 
     #[test]
     fn pods_are_deleted_one_after_another_and_told_of_once() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
+        let (mut memory, start) = (RepairMemory::default(), Instant::now());
         assert_eq!(
             (memory.may_delete(start), memory.may_delete(start)),
             (Ok(()), Err(DELETION_INTERVAL))
         );
         assert_eq!(memory.may_delete(start + DELETION_INTERVAL), Ok(()));
-        let mut may_tell = |uid, after| memory.may_tell(uid, start + after);
+        let mut may_tell = |uid, after| memory.is_first_notice(uid, start + after);
         assert_eq!(
             [
                 may_tell("u", Duration::ZERO),
@@ -555,10 +576,10 @@ mod tests {
 
     #[test]
     fn the_first_deletion_counts_until_it_is_forgotten() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
+        let (mut memory, start) = (RepairMemory::default(), Instant::now());
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        memory.deleted("o", at("2026-01-01T00:00:05.9Z"), start);
-        memory.deleted("o", at("2026-01-01T00:00:09Z"), start);
+        memory.record_deletion("o", at("2026-01-01T00:00:05.9Z"), start);
+        memory.record_deletion("o", at("2026-01-01T00:00:09Z"), start);
         assert_eq!(
             memory.recreated_since("o", start),
             Some(at("2026-01-01T00:00:05Z"))

@@ -17,10 +17,10 @@ use liqo_api::{
     finalizers, links, rfc3339,
 };
 use liqo_controller_runtime::{
-    Key, Next,
-    conditions::{self, apply_links, namespaced},
+    Key, Requeue,
+    conditions::{self, apply_links, namespaced_api},
     foreign_clusters::of_peer,
-    writes::{Step as _, StepError, add_finalizer, remove_finalizer},
+    writes::{StepContext as _, StepError, add_finalizer, remove_finalizer},
 };
 use liqo_quantity::ResourceList;
 use serde_json::{Map, json};
@@ -28,11 +28,11 @@ use tokio::time::Instant;
 
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
-use crate::consumer::state::{ChosenNode, Consumer, NodeKey, PeerState, recorded_node};
+use crate::consumer::state::{ChosenNode, ConsumerState, NodeKey, RemoteProvider, recorded_node};
 use crate::consumer::triggers;
-use crate::kubelet::serving::Serving;
+use crate::kubelet::serving::CertificateState;
 use liqo_offloading_rules::node::difference::free_port;
-use liqo_offloading_rules::node::difference::is_ours;
+use liqo_offloading_rules::node::difference::is_node_of_pool;
 use liqo_offloading_rules::node::object::NodeSpec;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::node::object::node_name;
@@ -54,58 +54,66 @@ const READY: &str = "Ready";
 const KUBELET_SERVING: &str = "KubeletServing";
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum VirtualNodeError {
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]
-    Node(#[from] node_objects::Error),
+    Node(#[from] node_objects::NodeObjectError),
     /// Every port is taken.
     #[error("no port from {FIRST_PORT} on is free for the kubelet API of VirtualNode {0}")]
     NoPort(Key),
 }
 
 /// Runs the controller until the context stops.
-pub async fn run(consumer: Arc<Consumer>) {
+pub async fn run_controller(consumer: Arc<ConsumerState>) {
     let (queue, stop) = (consumer.queues.nodes.clone(), consumer.context.stop.clone());
     queue
         .run("virtual-nodes", CONCURRENCY, stop, move |key| {
             let consumer = consumer.clone();
             async move {
                 if !(consumer.virtual_nodes.is_synced() && consumer.nodes.is_synced()) {
-                    return Ok(Next::After(POLL_INTERVAL));
+                    return Ok(Requeue::After(POLL_INTERVAL));
                 }
                 match key {
-                    NodeKey::VirtualNode(key) => reconcile(&consumer, &key).await,
+                    NodeKey::VirtualNode(key) => reconcile_virtual_node(&consumer, &key).await,
                     NodeKey::Node(name) => {
                         triggers::enqueue_named(&consumer, &name);
-                        Ok(Next::OnChange)
+                        Ok(Requeue::OnChange)
                     }
-                    NodeKey::Link(id) => link(&consumer, &id).await,
+                    NodeKey::Link(id) => reconcile_link(&consumer, &id).await,
                 }
             }
         })
         .await;
 }
 
-async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
+async fn reconcile_virtual_node(
+    consumer: &Arc<ConsumerState>,
+    key: &Key,
+) -> Result<Requeue, VirtualNodeError> {
     let Some(node) = consumer.virtual_nodes.get(key) else {
         node_tasks::stop(consumer, key);
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     if node.metadata.deletion_timestamp.is_some() {
         return drain::drain(consumer, key, &node).await;
     }
-    let held = add_finalizer(&api(consumer, key), &*node, finalizers::VIRTUAL_NODE).await;
+    let held = add_finalizer(
+        &virtual_node_api(consumer, key),
+        &*node,
+        finalizers::VIRTUAL_NODE,
+    )
+    .await;
     if !held.step("add the finalizer to", "VirtualNode", key)? {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
     let (name, port) = match recorded_node(&node) {
         Some(chosen) => chosen,
-        None => choose(consumer, key, &node).await?,
+        None => choose_node(consumer, key, &node).await?,
     };
     node_tasks::start(consumer, key, &node, &name, port);
 
-    let peer = consumer.peer(&node.spec.cluster_id);
+    let peer = consumer.remote_provider(&node.spec.cluster_id);
     let outage = peer.outage();
     let changed = consumer
         .node_tasks
@@ -114,11 +122,11 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
         .is_some_and(|tasks| std::mem::replace(&mut tasks.outage, outage) != outage);
     if changed {
         tracing::info!(node = name, cluster = %node.spec.cluster_id, ?outage, "virtual node's outage changed");
-        triggers::enqueue(consumer, &peer, triggers::outage());
+        triggers::enqueue_triggers(consumer, &peer, triggers::outage_changed());
     }
     // Otherwise a node that a budget closed would be open for a moment.
     if !consumer.policy_budgets_known(&node.spec.cluster_id) {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
     // Otherwise the node would look emptier than it is.
     if !consumer
@@ -127,24 +135,34 @@ async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
         .get(key)
         .is_some_and(|tasks| tasks.pods.is_synced())
     {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
-    let (surcharge, surcharge_due) = surcharge(consumer, key, &peer);
+    let (surcharge, surcharge_due) = node_surcharge(consumer, key, &peer);
     let written = write_node(consumer, &node, &name, port, (outage, &surcharge)).await;
-    write_conditions(consumer, key, &node, ready(&written, outage, &name)).await?;
+    write_conditions(
+        consumer,
+        key,
+        &node,
+        ready_condition(&written, outage, &name),
+    )
+    .await?;
     written?;
-    let moving = withdrawal::follow(consumer, key, &node, &name).await?;
+    let moving = withdrawal::follow_withdrawal(consumer, key, &node, &name).await?;
     Ok([moving, peer.next_outage(), surcharge_due]
         .into_iter()
         .flatten()
         .min()
-        .map_or(Next::OnChange, Next::After))
+        .map_or(Requeue::OnChange, Requeue::After))
 }
 
 /// Returns the charges for the pods of a virtual node beyond their requests, as its Node shows them
 /// now, and the delay before the next check: they change with many pods, and are written once in a
 /// while.
-fn surcharge(consumer: &Consumer, key: &Key, peer: &PeerState) -> (ResourceList, Option<Duration>) {
+fn node_surcharge(
+    consumer: &ConsumerState,
+    key: &Key,
+    peer: &RemoteProvider,
+) -> (ResourceList, Option<Duration>) {
     let on_it = peer
         .pods()
         .into_iter()
@@ -174,7 +192,7 @@ fn surcharge(consumer: &Consumer, key: &Key, peer: &PeerState) -> (ResourceList,
     (sum, None)
 }
 
-fn printed(amounts: &ResourceList) -> Map<String, serde_json::Value> {
+fn quantity_texts(amounts: &ResourceList) -> Map<String, serde_json::Value> {
     amounts
         .iter()
         .map(|(name, quantity)| (name.to_owned(), quantity.to_string().into()))
@@ -183,14 +201,14 @@ fn printed(amounts: &ResourceList) -> Map<String, serde_json::Value> {
 
 /// Creates the Node, or changes what differs.
 async fn write_node(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     node: &VirtualNode,
     name: &str,
     port: u16,
     (outage, surcharge): (Outage, &ResourceList),
-) -> Result<(), Error> {
-    let version = version(consumer).await?;
-    let resources = printed(&node.spec.resources);
+) -> Result<(), VirtualNodeError> {
+    let version = kubernetes_version(consumer).await?;
+    let resources = quantity_texts(&node.spec.resources);
     let withdrawal = node
         .spec
         .withdrawal_timestamp
@@ -199,14 +217,14 @@ async fn write_node(
     let standing = consumer.budgets.read().clone();
     let closed = standing
         .as_ref()
-        .and_then(|standing| standing.closed(&node.spec.cluster_id));
+        .and_then(|standing| standing.closed_reason(&node.spec.cluster_id));
     let spec = NodeSpec {
         name,
         cluster_id: node.spec.cluster_id.as_str(),
         pool: &node.spec.pool,
         peer_labels: &node.spec.labels,
         resources: &resources,
-        allocatable: &printed(&node.spec.resources.saturating_sub(surcharge)),
+        allocatable: &quantity_texts(&node.spec.resources.saturating_sub(surcharge)),
         address: &consumer.context.pod_ip.to_string(),
         port,
         version: &version,
@@ -217,7 +235,7 @@ async fn write_node(
         no_new_pods: node.spec.no_new_pods.as_deref().or(closed),
     };
     let known = consumer.nodes.get(&Key::new("", name));
-    Ok(node_objects::ensure(
+    Ok(node_objects::ensure_node(
         &consumer.context,
         &node.spec.cluster_id,
         &spec,
@@ -227,13 +245,19 @@ async fn write_node(
 }
 
 /// The condition of a virtual node whose Node was just written, or could not be written.
-fn ready(written: &Result<(), Error>, outage: Outage, name: &str) -> DesiredCondition {
+fn ready_condition(
+    written: &Result<(), VirtualNodeError>,
+    outage: Outage,
+    name: &str,
+) -> DesiredCondition {
     match written {
-        Err(Error::Node(error @ node_objects::Error::NameTaken { .. })) => DesiredCondition::no(
-            READY,
-            VirtualNodeReadyReason::NodeNameTaken,
-            error.to_string(),
-        ),
+        Err(VirtualNodeError::Node(error @ node_objects::NodeObjectError::NameTaken { .. })) => {
+            DesiredCondition::no(
+                READY,
+                VirtualNodeReadyReason::NodeNameTaken,
+                error.to_string(),
+            )
+        }
         Err(_) => DesiredCondition::no(
             READY,
             VirtualNodeReadyReason::NodeNotWritten,
@@ -252,13 +276,13 @@ fn ready(written: &Result<(), Error>, outage: Outage, name: &str) -> DesiredCond
     }
 }
 
-fn api(consumer: &Consumer, key: &Key) -> Api<VirtualNode> {
-    namespaced(&consumer.context.client, &key.namespace)
+fn virtual_node_api(consumer: &ConsumerState, key: &Key) -> Api<VirtualNode> {
+    namespaced_api(&consumer.context.client, &key.namespace)
 }
 
 /// The version of Kubernetes that virtual nodes show: that of this cluster, so that nobody sees a
 /// skew. Until the API server says which one it is, no Node is written.
-async fn version(consumer: &Consumer) -> Result<String, StepError> {
+async fn kubernetes_version(consumer: &ConsumerState) -> Result<String, StepError> {
     let version = consumer.version.get_or_try_init(|| async {
         let version = consumer.context.client.apiserver_version().await.step(
             "read",
@@ -272,11 +296,11 @@ async fn version(consumer: &Consumer) -> Result<String, StepError> {
 
 /// Writes the conditions, if they changed.
 async fn write_conditions(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     key: &Key,
     node: &VirtualNode,
     ready: DesiredCondition,
-) -> Result<(), Error> {
+) -> Result<(), VirtualNodeError> {
     let serving = consumer
         .node_tasks
         .lock()
@@ -284,12 +308,12 @@ async fn write_conditions(
         .and_then(|tasks| tasks.serving.clone());
     let mut wanted = vec![ready];
     wanted.extend(serving.map(|serving| match serving {
-        Serving::Signed => DesiredCondition::yes(
+        CertificateState::Signed => DesiredCondition::yes(
             KUBELET_SERVING,
             KubeletServingReason::Signed,
             "the kubelet API has a certificate of this cluster",
         ),
-        Serving::SelfSigned(why) => DesiredCondition::no(
+        CertificateState::SelfSigned(why) => DesiredCondition::no(
             KUBELET_SERVING,
             KubeletServingReason::SelfSigned,
             format!(
@@ -303,7 +327,7 @@ async fn write_conditions(
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
     let written = conditions::merge(
-        &api(consumer, key),
+        &virtual_node_api(consumer, key),
         &key.name,
         current,
         &wanted,
@@ -314,11 +338,11 @@ async fn write_conditions(
 }
 
 /// Chooses name and port, and records them before anything is created that bears them.
-async fn choose(
-    consumer: &Consumer,
+async fn choose_node(
+    consumer: &ConsumerState,
     key: &Key,
     node: &VirtualNode,
-) -> Result<(String, u16), Error> {
+) -> Result<(String, u16), VirtualNodeError> {
     let mut chosen = consumer.chosen.lock().await;
     let uid = node.uid().unwrap_or_default();
     // The watch may not show yet what was chosen a moment ago.
@@ -339,7 +363,8 @@ async fn choose(
         )
         .collect();
     let ports: BTreeSet<u16> = others.iter().map(|(_, port)| *port).collect();
-    let port = free_port(FIRST_PORT, &ports).ok_or_else(|| Error::NoPort(key.clone()))?;
+    let port =
+        free_port(FIRST_PORT, &ports).ok_or_else(|| VirtualNodeError::NoPort(key.clone()))?;
 
     let mut taken: BTreeSet<String> = others.into_iter().map(|(name, _)| name).collect();
     let spec = &node.spec;
@@ -350,8 +375,8 @@ async fn choose(
             &spec.pool,
             |name| taken.contains(name),
         );
-        let live = node_objects::live(&consumer.context.client, &name).await?;
-        let free = live.is_none_or(|live| is_ours(&live, &spec.cluster_id, &spec.pool));
+        let live = node_objects::read_node(&consumer.context.client, &name).await?;
+        let free = live.is_none_or(|live| is_node_of_pool(&live, &spec.cluster_id, &spec.pool));
         // The last choice contains the whole ID. If somebody has that name, they keep it, and the
         // condition says so.
         if free || !taken.insert(name.clone()) {
@@ -359,7 +384,7 @@ async fn choose(
         }
     };
     let patch = json!({ "status": { "nodeName": name, "kubeletPort": port } });
-    let answer = api(consumer, key)
+    let answer = virtual_node_api(consumer, key)
         .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
         .await;
     answer.step("record the node name of", "VirtualNode", key)?;
@@ -376,25 +401,37 @@ async fn choose(
 
 /// Removes our finalizer. Returns whether it is off: if the object changed meanwhile, the watch
 /// triggers us again.
-async fn release(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<bool, StepError> {
-    let removed = remove_finalizer(&api(consumer, key), node, finalizers::VIRTUAL_NODE).await;
+async fn remove_node_finalizer(
+    consumer: &ConsumerState,
+    key: &Key,
+    node: &VirtualNode,
+) -> Result<bool, StepError> {
+    let removed = remove_finalizer(
+        &virtual_node_api(consumer, key),
+        node,
+        finalizers::VIRTUAL_NODE,
+    )
+    .await;
     removed.step("remove the finalizer of", "VirtualNode", key)
 }
 
 /// Shows on the `ForeignCluster` whether its virtual nodes are Ready.
-async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
+async fn reconcile_link(
+    consumer: &ConsumerState,
+    id: &ClusterId,
+) -> Result<Requeue, VirtualNodeError> {
     if !consumer.foreign_clusters.is_synced() {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
     let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     let nodes: Vec<_> = consumer
-        .nodes_of(id)
+        .nodes_of_provider(id)
         .into_iter()
         .map(|(_, node)| node)
         .collect();
-    let wanted = readiness(&nodes, cluster.wants_resources());
+    let wanted = offloading_condition(&nodes, cluster.wants_resources());
     let written = apply_links(
         &consumer.context,
         &cluster,
@@ -407,11 +444,11 @@ async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
         "ForeignCluster",
         Key::new("", cluster.name_any()),
     )?;
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
 /// The condition that says whether pods can be offloaded; none where no resources are wanted.
-fn readiness(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<DesiredCondition> {
+fn offloading_condition(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<DesiredCondition> {
     let kind = links::VIRTUAL_NODES_READY;
     let name =
         |node: &VirtualNode| recorded_node(node).map_or_else(|| node.name_any(), |(name, _)| name);
@@ -478,27 +515,29 @@ mod tests {
 
     #[test]
     fn the_condition_says_when_the_node_is_not_written_whichever_request_failed() {
-        let reason = |written: Result<(), Error>, outage| ready(&written, outage, "milan").reason;
+        let reason = |written: Result<(), VirtualNodeError>, outage| {
+            ready_condition(&written, outage, "milan").reason
+        };
         let refused = || Err(kube::Error::Service("no answer".into()));
         let version: Result<(), StepError> =
             refused().step("read", "version of the API server", Key::new("", ""));
         let node: Result<(), StepError> = refused().step("create", "Node", Key::new("", "milan"));
         assert_eq!(
-            reason(version.map_err(Error::Step), Outage::None),
+            reason(version.map_err(VirtualNodeError::Step), Outage::None),
             "NodeNotWritten"
         );
         assert_eq!(
             reason(
-                node.map_err(|error| Error::Node(error.into())),
+                node.map_err(|error| VirtualNodeError::Node(error.into())),
                 Outage::Down
             ),
             "NodeNotWritten"
         );
-        let taken = node_objects::Error::NameTaken {
+        let taken = node_objects::NodeObjectError::NameTaken {
             node: "milan".to_owned(),
         };
         assert_eq!(
-            reason(Err(Error::Node(taken)), Outage::None),
+            reason(Err(VirtualNodeError::Node(taken)), Outage::None),
             "NodeNameTaken"
         );
         assert_eq!(reason(Ok(()), Outage::Down), "PeerUnreachable");
@@ -507,7 +546,7 @@ mod tests {
 
     #[test]
     fn the_link_holds_when_every_virtual_node_is_ready() {
-        let link = |nodes: &[_]| readiness(nodes, true).unwrap();
+        let link = |nodes: &[_]| offloading_condition(nodes, true).unwrap();
         assert_eq!(link(&[node(Some("True"))]).status, Some(true));
         assert_eq!(
             link(&[node(Some("True")), node(Some("False"))]).message,
@@ -515,6 +554,6 @@ mod tests {
         );
         assert_eq!(link(&[node(None)]).status, Some(false));
         assert_eq!(link(&[]).reason, "NoVirtualNode");
-        assert_eq!(readiness(&[], false), None);
+        assert_eq!(offloading_condition(&[], false), None);
     }
 }

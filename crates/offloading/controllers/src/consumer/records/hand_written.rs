@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams};
 use liqo_network_model::Here;
 
-use super::{wanted, warn};
-use crate::consumer::state::{Consumer, PeerState};
+use super::{wanted, warn_about_object};
+use crate::consumer::state::{ConsumerState, RemoteProvider};
 use crate::consumer::watches::reduce_pod;
-use crate::networks::Network;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::record::{LocalSlice, Reference, no_pod_at};
+use crate::networks::NetworkToPeer;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::record::{LocalSlice, Reference, no_pod_message};
 
 /// Reason of the event.
 const NO_POD_AT_ADDRESS: &str = "NoPodAtAddress";
@@ -25,13 +25,13 @@ const MAX_PAGES: usize = 40;
 /// Compares the addresses of a slice with the pods of its namespace, once for each change of these
 /// addresses, and writes an event on its Service. `goes`: its namespace exists at the provider.
 pub async fn warn_of_silent_addresses(
-    consumer: &Arc<Consumer>,
-    peer: &PeerState,
+    consumer: &Arc<ConsumerState>,
+    peer: &RemoteProvider,
     reference: &Reference,
     goes: bool,
 ) {
-    let slice = wanted::hand_written(consumer, reference).filter(|_| goes);
-    let network = consumer.networks.of(&peer.id);
+    let slice = wanted::hand_written_slice(consumer, reference).filter(|_| goes);
+    let network = consumer.networks.network_of_peer(&peer.id);
     let addresses = slice
         .as_ref()
         .zip(network)
@@ -43,35 +43,40 @@ pub async fn warn_of_silent_addresses(
     let Some(service) = slice.map(|slice| slice.service.clone()) else {
         return;
     };
-    let silent =
-        match without_a_pod(&consumer.context.client, &reference.namespace, addresses).await {
-            Ok(silent) => silent,
-            Err(error) => {
-                tracing::debug!(%error, ?reference, "its addresses are not compared with pods");
-                peer.are_new_addresses(reference, &BTreeSet::new());
-                return;
-            }
-        };
+    let silent = match addresses_without_pod(
+        &consumer.context.client,
+        &reference.namespace,
+        addresses,
+    )
+    .await
+    {
+        Ok(silent) => silent,
+        Err(error) => {
+            tracing::debug!(%error, ?reference, "its addresses are not compared with pods");
+            peer.are_new_addresses(reference, &BTreeSet::new());
+            return;
+        }
+    };
     if !silent.is_empty() {
         let name = consumer
             .providers()
             .into_iter()
             .find(|(id, _)| *id == peer.id)
             .map(|(_, name)| name);
-        let message = no_pod_at(&silent, &name.unwrap_or_else(|| peer.id.to_string()));
+        let message = no_pod_message(&silent, &name.unwrap_or_else(|| peer.id.to_string()));
         let service = Reference {
-            kind: Kind::Service,
+            kind: ReplicaKind::Service,
             namespace: reference.namespace.clone(),
             name: service,
         };
-        warn(consumer, &service, NO_POD_AT_ADDRESS, message).await;
+        warn_about_object(consumer, &service, NO_POD_AT_ADDRESS, message).await;
     }
 }
 
 /// The addresses that the peer reaches only if a pod has them.
-fn closed_without_a_pod(slice: &LocalSlice, network: &Network) -> BTreeSet<IpAddr> {
+fn closed_without_a_pod(slice: &LocalSlice, network: &NetworkToPeer) -> BTreeSet<IpAddr> {
     let is_open = |address: &IpAddr| {
-        network.reaches_all_pods && network.maps.exported.there(Here(*address)).is_some()
+        network.reaches_all_pods && network.maps.exported.to_there(Here(*address)).is_some()
     };
     slice
         .addresses()
@@ -81,7 +86,7 @@ fn closed_without_a_pod(slice: &LocalSlice, network: &Network) -> BTreeSet<IpAdd
 }
 
 /// Those of the addresses that no pod of the namespace has; none if it has too many pods.
-async fn without_a_pod(
+async fn addresses_without_pod(
     client: &Client,
     namespace: &str,
     mut addresses: BTreeSet<IpAddr>,
@@ -123,7 +128,8 @@ mod tests {
     fn where_all_pods_are_open_only_addresses_outside_of_our_prefixes_get_no_answer() {
         let slice = json!({ "metadata": { "name": "db-x", "labels": { "kubernetes.io/service-name": "db" } }, "addressType": "IPv4",
             "endpoints": [{ "addresses": ["10.244.0.5"] }, { "addresses": ["192.0.2.9"] }] });
-        let slice = LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap();
+        let slice =
+            LocalSlice::from_endpoint_slice(serde_json::from_value(slice).unwrap()).unwrap();
         let exported = [(
             Here("10.244.0.0/16".parse().unwrap()),
             There("10.64.0.0/16".parse().unwrap()),
@@ -133,10 +139,10 @@ mod tests {
             ..PeerMaps::default()
         };
         let closed = |reaches_all_pods| {
-            let network = Network {
+            let network = NetworkToPeer {
                 maps: maps.clone(),
                 reaches_all_pods,
-                ..Network::default()
+                ..NetworkToPeer::default()
             };
             closed_without_a_pod(&slice, &network)
                 .into_iter()

@@ -26,30 +26,30 @@ use kube::{
 };
 use liqo_api::{ReflectedObject, pods};
 use liqo_controller_runtime::{
-    Next,
+    Requeue,
     events::object_ref,
     peers::{PeerError, call},
-    writes::{RequestError, Step as _, StepError, delete_if_present},
+    writes::{RequestError, StepContext as _, StepError, delete_if_present},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::state::{Consumer, PeerState, RemoteState};
-use liqo_offloading_rules::json::fingerprint;
+use super::state::{ConsumerState, RemoteObjects, RemoteProvider};
+use liqo_offloading_rules::json::json_fingerprint;
 use liqo_offloading_rules::replica::chunks;
 use liqo_offloading_rules::replica::held_budgets::NOTICE_OVER;
-use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
 use liqo_offloading_rules::replica::record::TOO_LARGE;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::obstacle_of_type;
 use liqo_offloading_rules::replica::record::record_of;
-use liqo_offloading_rules::replica::record::travels_on;
-use wanted::Wanted;
+use liqo_offloading_rules::replica::record::travels_with_pods;
+use wanted::WantedObjects;
 
-pub use tokens::ensure as ensure_token;
+pub use tokens::ensure_token;
 
 /// Delay before a record is checked again while its dependencies are not all known.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -83,10 +83,10 @@ const WHY_NARROWED: &str = "the policy is too long, names too many pods that are
 /// controller of records retries what fails. Returns whether all of them are recorded now: a pod
 /// waits for the policies of its namespace; for what it names the provider waits, as a kubelet
 /// does.
-pub async fn ensure(
-    consumer: &Arc<Consumer>,
-    peer: &Arc<PeerState>,
-    remote: &RemoteState,
+pub async fn ensure_records(
+    consumer: &Arc<ConsumerState>,
+    peer: &Arc<RemoteProvider>,
+    remote: &RemoteObjects,
     wanted: &[Reference],
 ) -> bool {
     let stays = |record: Arc<ReflectionRecord>| !record.terminating;
@@ -98,7 +98,7 @@ pub async fn ensure(
         if !missing(&reference) {
             continue;
         }
-        if let Err(error) = reconcile(consumer, peer, reference).await {
+        if let Err(error) = reconcile_record(consumer, peer, reference).await {
             tracing::debug!(peer = %peer.id, ?reference, %error, "not recorded yet");
             peer.record_queue.add(reference.clone());
         }
@@ -107,50 +107,50 @@ pub async fn ensure(
 }
 
 /// Brings the record of an object to what is wanted.
-pub async fn reconcile(
-    consumer: &Arc<Consumer>,
-    peer: &PeerState,
+pub async fn reconcile_record(
+    consumer: &Arc<ConsumerState>,
+    peer: &RemoteProvider,
     reference: &Reference,
-) -> Result<Next, RequestError> {
+) -> Result<Requeue, RequestError> {
     // When the peer answers (again), every record is due.
-    let Some(remote) = peer.answering() else {
-        return Ok(Next::OnChange);
+    let Some(remote) = peer.answering_remote() else {
+        return Ok(Requeue::OnChange);
     };
-    if let Some(uid) = reference.is_for_api_server() {
-        return tokens::reconcile(consumer, peer, &remote, reference, uid).await;
+    if let Some(uid) = reference.api_server_pod_uid() {
+        return tokens::reconcile_token(consumer, peer, &remote, reference, uid).await;
     }
     if reference.kind.is_of_namespace() {
         return reconcile_namespaced(consumer, peer, &remote, reference).await;
     }
     let records = remote.records(reference);
-    match wanted::named(consumer, peer, &remote, reference) {
+    match wanted::is_named_object_wanted(consumer, peer, &remote, reference) {
         // The watch brings us back when it is gone.
         _ if remote
             .record(reference)
             .is_some_and(|record| record.terminating) => {}
-        Some(false) if records.is_empty() => peer.travels(reference),
+        Some(false) if records.is_empty() => peer.clear_obstacle(reference),
         None if records.is_empty() => {}
-        None => return Ok(Next::After(POLL_INTERVAL)),
+        None => return Ok(Requeue::After(POLL_INTERVAL)),
         Some(false) => remove_all(peer, &remote, &records).await?,
         Some(true) => write_named(consumer, peer, &remote, reference, &records).await?,
     }
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
 /// The records of a `ConfigMap` or Secret that is named: a copy of the object as it is now, in
 /// chunks if it is large.
 async fn write_named(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
     records: &[Arc<ReflectionRecord>],
 ) -> Result<(), RequestError> {
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
     let is_lent_on = consumer.is_lent_on(namespace);
-    if reference.kind == Kind::Secret {
-        let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
-        let Some(local) = local.filter(|secret| travels_on(secret, is_lent_on)) else {
+    if reference.kind == ReplicaKind::Secret {
+        let local = read_local(reference, Api::<Secret>::namespaced(client, namespace)).await?;
+        let Some(local) = local.filter(|secret| travels_with_pods(secret, is_lent_on)) else {
             return remove_all(peer, remote, records).await;
         };
         // A Secret of another type is another Secret.
@@ -159,9 +159,9 @@ async fn write_named(
             show_obstacle(consumer, peer, reference, reason, &message).await;
             return Ok(());
         }
-        match chunks::of_secret(reference, &local) {
+        match chunks::chunks_of_secret(reference, &local) {
             Ok(secrets) => {
-                peer.travels(reference);
+                peer.clear_obstacle(reference);
                 let wanted = secrets.into_iter().map(|(part, secret)| {
                     let fingerprint = fingerprint_of_secret(&secret);
                     (part, Some((secret, fingerprint)))
@@ -173,11 +173,11 @@ async fn write_named(
             }
         }
     } else {
-        let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        let Some(local) = local.filter(|map| travels_on(map, is_lent_on)) else {
+        let local = read_local(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
+        let Some(local) = local.filter(|map| travels_with_pods(map, is_lent_on)) else {
             return remove_all(peer, remote, records).await;
         };
-        match chunks::of_config_map(&local) {
+        match chunks::chunks_of_config_map(&local) {
             Ok(objects) => {
                 let wanted = written_objects(consumer, peer, reference, &objects).await;
                 return write_parts(peer, remote, records, wanted).await;
@@ -193,8 +193,8 @@ async fn write_named(
 /// Shows why an object does not travel: on the pods that name it, and by an event. The provider
 /// keeps what it has of it.
 async fn show_obstacle(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     reference: &Reference,
     reason: &'static str,
     message: &str,
@@ -205,12 +205,12 @@ async fn show_obstacle(
             "cluster {} does not have it as it is here: {obstacle}",
             peer.id
         );
-        warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+        warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
-    peer.does_not_travel(reference, obstacle);
+    peer.set_obstacle(reference, obstacle);
 }
 
-async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
+async fn read_local<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
@@ -221,28 +221,28 @@ where
 
 /// The record of an object that travels with its namespace, and the events about it.
 async fn reconcile_namespaced(
-    consumer: &Arc<Consumer>,
-    peer: &PeerState,
-    remote: &RemoteState,
+    consumer: &Arc<ConsumerState>,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
-) -> Result<Next, RequestError> {
+) -> Result<Requeue, RequestError> {
     // No trigger tells when it is known.
-    let Some(goes) = consumer.goes_to(peer, &reference.namespace) else {
-        return Ok(Next::After(POLL_INTERVAL));
+    let Some(goes) = consumer.is_offloaded_to(peer, &reference.namespace) else {
+        return Ok(Requeue::After(POLL_INTERVAL));
     };
     let is_mapped = remote
         .map()
         .is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
-        && remote.mapped(&reference.namespace).is_some();
+        && remote.mapped_namespace(&reference.namespace).is_some();
     let (wanted, narrowed, due) = match reference.kind {
-        _ if !(goes && is_mapped) => (Wanted::NOTHING, false, None),
-        Kind::NetworkPolicy => {
-            let (wanted, narrowed) = wanted::policy(consumer, peer, remote, reference);
+        _ if !(goes && is_mapped) => (WantedObjects::NOTHING, false, None),
+        ReplicaKind::NetworkPolicy => {
+            let (wanted, narrowed) = wanted::wanted_policy(consumer, peer, remote, reference);
             (wanted, narrowed, None)
         }
-        Kind::PodDisruptionBudget => {
+        ReplicaKind::PodDisruptionBudget => {
             warn_of_unknown_labels(consumer, peer, reference).await;
-            let (wanted, due) = wanted::budget(consumer, peer, reference);
+            let (wanted, due) = wanted::wanted_budget(consumer, peer, reference);
             (wanted, false, due)
         }
         _ => (
@@ -251,15 +251,15 @@ async fn reconcile_namespaced(
             None,
         ),
     };
-    let next = due.map_or(Next::OnChange, Next::After);
+    let next = due.map_or(Requeue::OnChange, Requeue::After);
     let records = remote.records(reference);
-    if reference.kind == Kind::EndpointSlice {
+    if reference.kind == ReplicaKind::EndpointSlice {
         hand_written::warn_of_silent_addresses(consumer, peer, reference, goes && is_mapped).await;
     }
     let wanted = match wanted {
-        Wanted::Unknown if records.is_empty() => return Ok(Next::OnChange),
-        Wanted::Unknown => return Ok(Next::After(POLL_INTERVAL)),
-        Wanted::Objects(objects) => objects,
+        WantedObjects::Unknown if records.is_empty() => return Ok(Requeue::OnChange),
+        WantedObjects::Unknown => return Ok(Requeue::After(POLL_INTERVAL)),
+        WantedObjects::Objects(objects) => objects,
     };
     // Events about a budget that lets all pods go are not told again when it does not.
     if wanted.is_empty() && !consumer.has_budget(reference) {
@@ -272,12 +272,12 @@ async fn reconcile_namespaced(
     }
     let problem = records
         .iter()
-        .find_map(|record| problem(consumer, peer, remote, record));
+        .find_map(|record| provider_problem(consumer, peer, remote, record));
     let reason = problem.as_deref().map(reason_of);
     let passing = reason.filter(|reason| may_pass(reference.kind, reason));
     let remaining = peer.time_until_report(reference, passing, Instant::now());
     if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
-        return Ok(Next::After(remaining));
+        return Ok(Requeue::After(remaining));
     }
     if let Some(problem) = problem {
         let reason = reason.unwrap_or_default();
@@ -286,7 +286,7 @@ async fn reconcile_namespaced(
                 "cluster {} does not have it as it is here: {problem}",
                 peer.id
             );
-            warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+            warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
         }
     }
     if narrowed && peer.may_warn_about(reference, NARROWED) {
@@ -294,15 +294,19 @@ async fn reconcile_namespaced(
             "cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}",
             peer.id
         );
-        warn(consumer, reference, NARROWED, message).await;
+        warn_about_object(consumer, reference, NARROWED, message).await;
     }
     Ok(next)
 }
 
 /// An event about a disruption budget that selects pods by labels which they do not have at a
 /// provider.
-async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference: &Reference) {
-    let budgets = consumer.budgets(&reference.namespace);
+async fn warn_of_unknown_labels(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    reference: &Reference,
+) {
+    let budgets = consumer.disruption_budgets(&reference.namespace);
     let Some((_, budget)) = budgets.into_iter().find(|(key, _)| *key == reference.key()) else {
         return;
     };
@@ -317,7 +321,7 @@ async fn warn_of_unknown_labels(consumer: &Consumer, peer: &PeerState, reference
             "drains at cluster {} do not wait for it: pods there may not have the labels {labels}",
             peer.id
         );
-        warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+        warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
 }
 
@@ -327,8 +331,8 @@ type WantedPart<K> = (Reference, Option<(K, u64)>);
 
 /// The records of these objects, or parts of one.
 async fn written_objects(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     reference: &Reference,
     objects: &[Value],
 ) -> Vec<WantedPart<ReflectedObject>> {
@@ -336,15 +340,15 @@ async fn written_objects(
     for object in objects {
         let record = match record_of(reference, object) {
             Ok(record) => {
-                peer.travels(reference);
-                Some((record, fingerprint(object)))
+                peer.clear_obstacle(reference);
+                Some((record, json_fingerprint(object)))
             }
             Err(error) => {
                 show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
                 None
             }
         };
-        wanted.push((reference.part(object), record));
+        wanted.push((reference.for_part(object), record));
     }
     wanted
 }
@@ -352,9 +356,9 @@ async fn written_objects(
 /// Writes the records of an object, and removes those that are wanted no more. New parts come
 /// first, and parts that go come last: an endpoint that moves to another part is never missing in
 /// between. What is too large stays as it is.
-async fn write_parts<K: Record>(
-    peer: &PeerState,
-    remote: &RemoteState,
+async fn write_parts<K: RecordKind>(
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     records: &[Arc<ReflectionRecord>],
     wanted: Vec<WantedPart<K>>,
 ) -> Result<(), RequestError> {
@@ -371,38 +375,38 @@ async fn write_parts<K: Record>(
         // The watch brings us back when it is gone.
         let record = record_of(&part).filter(|record| !record.terminating);
         if let Some(wanted) = wanted.filter(|_| record.is_some() || record_of(&part).is_none()) {
-            write(peer, remote, &part, record.map(AsRef::as_ref), wanted).await?;
+            write_record(peer, remote, &part, record.map(AsRef::as_ref), wanted).await?;
         }
     }
     for record in records
         .iter()
         .filter(|record| !record.terminating && !kept.contains(&record.own_reference()))
     {
-        remove(peer, remote, &record.own_reference()).await?;
+        remove_record(peer, remote, &record.own_reference()).await?;
     }
     Ok(())
 }
 
 async fn remove_all(
-    peer: &PeerState,
-    remote: &RemoteState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     records: &[Arc<ReflectionRecord>],
 ) -> Result<(), RequestError> {
     for record in records.iter().filter(|record| !record.terminating) {
-        remove(peer, remote, &record.own_reference()).await?;
+        remove_record(peer, remote, &record.own_reference()).await?;
     }
     Ok(())
 }
 
 /// Whether the provider's problem may pass by itself: a pod ends there a moment before its endpoint
 /// is taken back here.
-fn may_pass(kind: Kind, reason: &str) -> bool {
-    kind == Kind::EndpointSlice && reason == pods::ADDRESS_REFUSED
+fn may_pass(kind: ReplicaKind, reason: &str) -> bool {
+    kind == ReplicaKind::EndpointSlice && reason == pods::ADDRESS_REFUSED
 }
 
 /// Whether an object with this problem gets to the provider only if a person changes it, or the
 /// provider's policy.
-pub fn lasts(problem: &str) -> bool {
+pub fn is_lasting_problem(problem: &str) -> bool {
     [TOO_LARGE, "Invalid", "KindNotAllowed"].contains(&reason_of(problem))
 }
 
@@ -416,22 +420,22 @@ fn reason_of(problem: &str) -> &'static str {
 
 /// Returns the problem that the provider has with this object or, for an Ingress, with the Secrets
 /// that it names.
-fn problem(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
+fn provider_problem(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     record: &ReflectionRecord,
 ) -> Option<String> {
     let of_secrets = || {
         let Reference {
             kind, namespace, ..
         } = &record.reference;
-        let ingress = (*kind == Kind::Ingress)
+        let ingress = (*kind == ReplicaKind::Ingress)
             .then(|| consumer.ingress(&record.reference.key()))
             .flatten()?;
         ingress.secrets.iter().find_map(|name| {
             let secret = Reference {
-                kind: Kind::Secret,
+                kind: ReplicaKind::Secret,
                 namespace: namespace.clone(),
                 name: name.clone(),
             };
@@ -445,14 +449,22 @@ fn problem(
 }
 
 /// An event on the local object.
-async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message: String) {
+async fn warn_about_object(
+    consumer: &ConsumerState,
+    reference: &Reference,
+    reason: &str,
+    message: String,
+) {
     let Reference {
         kind,
         namespace,
         name,
     } = reference;
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(consumer.context.client.clone(), namespace, &kind.resource());
+    let api: Api<DynamicObject> = Api::namespaced_with(
+        consumer.context.client.clone(),
+        namespace,
+        &kind.api_resource(),
+    );
     let Ok(Some(local)) = api.get_metadata_opt(name).await else {
         return;
     };
@@ -465,12 +477,12 @@ async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message:
     consumer
         .context
         .events
-        .warning(&object, reason, message)
+        .record_warning(&object, reason, message)
         .await;
 }
 
 /// A kind of records.
-trait Record:
+trait RecordKind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Serialize
     + Clone
@@ -479,13 +491,13 @@ trait Record:
 {
 }
 
-impl Record for ReflectedObject {}
-impl Record for Secret {}
+impl RecordKind for ReflectedObject {}
+impl RecordKind for Secret {}
 
 /// Creates or replaces a record, unless it is as wanted.
-async fn write<K: Record>(
-    peer: &PeerState,
-    remote: &RemoteState,
+async fn write_record<K: RecordKind>(
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
     (mut wanted, fingerprint): (K, u64),
@@ -502,25 +514,24 @@ async fn write<K: Record>(
             Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => Ok(()),
             created => {
                 created.step("create the record of", kind, key)?;
-                peer.recorded(reference);
+                peer.mark_recorded(reference);
                 Ok(())
             }
         },
         Some(_) => {
             // Replaced as a whole, so that removed keys go; with the version that it replaces.
-            let live = call(api.get_metadata(&reference.record())).await.step(
-                "read the record of",
-                kind,
-                &key,
-            )?;
+            let live = call(api.get_metadata(&reference.record_name()))
+                .await
+                .step("read the record of", kind, &key)?;
             wanted.meta_mut().resource_version = live.resource_version();
-            match call(api.replace(&reference.record(), &PostParams::default(), &wanted)).await {
+            match call(api.replace(&reference.record_name(), &PostParams::default(), &wanted)).await
+            {
                 // The type of a Secret cannot be changed: it is created again when the old one is
                 // gone.
                 Err(PeerError::Api(kube::Error::Api(status)))
-                    if status.is_invalid() && reference.kind == Kind::Secret =>
+                    if status.is_invalid() && reference.kind == ReplicaKind::Secret =>
                 {
-                    remove(peer, remote, reference).await
+                    remove_record(peer, remote, reference).await
                 }
                 replaced => Ok(replaced
                     .step("replace the record of", kind, key)
@@ -530,20 +541,20 @@ async fn write<K: Record>(
     }
 }
 
-async fn remove(
-    peer: &PeerState,
-    remote: &RemoteState,
+async fn remove_record(
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
 ) -> Result<(), RequestError> {
     let (client, namespace, name) = (
         remote.connection.client.clone(),
         &remote.connection.tenant_namespace,
-        reference.record(),
+        reference.record_name(),
     );
     let parameters = DeleteParams::default();
-    peer.record_seen(reference);
-    peer.travels(reference);
-    let deleted = if reference.kind == Kind::Secret {
+    peer.observe_record(reference);
+    peer.clear_obstacle(reference);
+    let deleted = if reference.kind == ReplicaKind::Secret {
         call(delete_if_present(
             &Api::<Secret>::namespaced(client, namespace),
             &name,
@@ -568,7 +579,7 @@ async fn remove(
 
 #[cfg(test)]
 mod tests {
-    use super::lasts;
+    use super::is_lasting_problem;
 
     #[test]
     fn what_only_a_person_can_change_lasts() {
@@ -578,7 +589,7 @@ mod tests {
             "TooLarge: 1200000 bytes",
             "Invalid: a name",
         ] {
-            assert!(lasts(problem), "{problem}");
+            assert!(is_lasting_problem(problem), "{problem}");
         }
         for problem in [
             "NameTaken: another object has this name",
@@ -586,7 +597,7 @@ mod tests {
             "",
             "SomethingNew: later",
         ] {
-            assert!(!lasts(problem), "{problem}");
+            assert!(!is_lasting_problem(problem), "{problem}");
         }
     }
 }

@@ -17,20 +17,20 @@ use k8s_openapi::{
 use kube::{Api, api::PostParams};
 use liqo_api::{annotations, pods, rfc3339};
 use liqo_controller_runtime::{
-    Key, Next,
-    writes::{RequestError, Step as _, StepError},
+    Key, Requeue,
+    writes::{RequestError, StepContext as _, StepError},
 };
 
-use super::{remove, write};
+use super::{remove_record, write_record};
 use crate::consumer::events::warn;
-use crate::consumer::state::{Consumer, PeerState, RemoteState};
+use crate::consumer::state::{ConsumerState, RemoteObjects, RemoteProvider};
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
-use liqo_offloading_rules::pod::carry::api_server::account;
-use liqo_offloading_rules::pod::carry::api_server::renewed_at;
-use liqo_offloading_rules::pod::carry::api_server::token;
-use liqo_offloading_rules::pod::carry::api_server::until_next;
+use liqo_offloading_rules::pod::carry::api_server::requested_token;
+use liqo_offloading_rules::pod::carry::api_server::service_account;
+use liqo_offloading_rules::pod::carry::api_server::time_until_renewal;
+use liqo_offloading_rules::pod::carry::api_server::token_renewal_time;
+use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::references::ROOT_CA;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
@@ -41,18 +41,23 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Creates the Secret of a pod that is about to be sent. The controller of records retries what
 /// fails; the provider waits for the Secret, as a kubelet does.
-pub async fn ensure(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, pod: &LocalPod) {
+pub async fn ensure_token(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
+    pod: &LocalPod,
+) {
     let reference = Reference::of_api_server(pod);
     if remote.record(&reference).is_none() && !peer.is_recorded(&reference) {
         // What failed is shown on the pod.
-        let _ = issue(consumer, peer, remote, pod, &reference).await;
+        let _ = issue_token(consumer, peer, remote, pod, &reference).await;
         peer.record_queue.add_after(reference, POLL_INTERVAL);
     }
 }
 
 /// Whether a pod needs its Secret.
 #[derive(Debug, PartialEq, Eq)]
-enum Need {
+enum TokenNeed {
     No,
     /// Not as far as is known, or not yet: none is created, and an existing one stays.
     Perhaps,
@@ -61,7 +66,7 @@ enum Need {
 
 /// The input of the decision. The provider can write records and shadow pods: they may show that
 /// the pod needs no Secret, never that it may have one.
-struct Facts<'a> {
+struct TokenFacts<'a> {
     /// The pod of this UID on a virtual node of this provider.
     pod: Option<&'a LocalPod>,
     /// The namespace that the record names.
@@ -70,10 +75,10 @@ struct Facts<'a> {
     is_offloaded: bool,
     /// Whether pods of that namespace may use our API server from there, if that is known.
     is_open: Option<bool>,
-    shadow: Option<&'a Shadow>,
+    shadow: Option<&'a ConsumerShadowPod>,
 }
 
-fn need(facts: &Facts) -> Need {
+fn token_need(facts: &TokenFacts) -> TokenNeed {
     let may_use = |pod: &&LocalPod| {
         matches!(
             pod.api_server,
@@ -86,28 +91,28 @@ fn need(facts: &Facts) -> Need {
         .filter(uses)
         .filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace)
     else {
-        return Need::No;
+        return TokenNeed::No;
     };
     match (facts.is_open, facts.shadow) {
-        (Some(false), _) => Need::No,
-        (_, Some(shadow)) if !shadow.uses_api_server => Need::No,
+        (Some(false), _) => TokenNeed::No,
+        (_, Some(shadow)) if !shadow.uses_api_server => TokenNeed::No,
         // A shadow pod of a pod that was never sent is not ours.
         (Some(true), Some(_))
             if pod.sent_to.is_some() && pod.api_server != ApiServerChoice::Unclear =>
         {
-            Need::Yes
+            TokenNeed::Yes
         }
-        _ => Need::Perhaps,
+        _ => TokenNeed::Perhaps,
     }
 }
 
 /// Whether pods of this namespace may use our API server from this provider: the namespace and the
 /// policy say so. `None` while that is not known.
-fn is_open(consumer: &Consumer, peer: &PeerState, namespace: &str) -> Option<bool> {
+fn is_open(consumer: &ConsumerState, peer: &RemoteProvider, namespace: &str) -> Option<bool> {
     let open = || {
         consumer
             .networks
-            .of(&peer.id)
+            .network_of_peer(&peer.id)
             .is_some_and(|network| network.api_server)
     };
     consumer
@@ -117,55 +122,61 @@ fn is_open(consumer: &Consumer, peer: &PeerState, namespace: &str) -> Option<boo
 }
 
 /// Brings the Secret of the pod with this UID to what is wanted.
-pub async fn reconcile(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
+pub async fn reconcile_token(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
     uid: &str,
-) -> Result<Next, RequestError> {
+) -> Result<Requeue, RequestError> {
     let record = remote
         .record(reference)
         .filter(|record| !record.terminating);
-    let (pod, shadow) = (peer.pod(uid), remote.shadow(uid));
-    let facts = Facts {
+    let (pod, shadow) = (peer.pod(uid), remote.shadow_pod(uid));
+    let facts = TokenFacts {
         pod: pod.as_deref(),
         namespace: &reference.namespace,
         is_offloaded: consumer.is_offloaded(&reference.namespace),
         is_open: is_open(consumer, peer, &reference.namespace),
         shadow: shadow.as_deref(),
     };
-    match (need(&facts), &pod) {
-        (Need::No, _) if record.is_none() => Ok(Next::OnChange),
-        (Need::No, _) if !consumer.all_pods_known(&peer.id) => Ok(Next::After(POLL_INTERVAL)),
-        (Need::No, _) => remove(peer, remote, reference)
+    match (token_need(&facts), &pod) {
+        (TokenNeed::No, _) if record.is_none() => Ok(Requeue::OnChange),
+        (TokenNeed::No, _) if !consumer.all_pods_known(&peer.id) => {
+            Ok(Requeue::After(POLL_INTERVAL))
+        }
+        (TokenNeed::No, _) => remove_record(peer, remote, reference)
             .await
-            .map(|()| Next::OnChange),
-        (Need::Perhaps, _) | (Need::Yes, None) => Ok(Next::After(POLL_INTERVAL)),
-        (Need::Yes, Some(pod)) => {
+            .map(|()| Requeue::OnChange),
+        (TokenNeed::Perhaps, _) | (TokenNeed::Yes, None) => Ok(Requeue::After(POLL_INTERVAL)),
+        (TokenNeed::Yes, Some(pod)) => {
             let renew_at = record.as_ref().and_then(|record| record.renew_at);
-            let wait = until_next(renew_at, peer.asked_for_token(uid), consumer.context.now());
+            let wait = time_until_renewal(
+                renew_at,
+                peer.time_since_token_request(uid),
+                consumer.context.now(),
+            );
             if wait.is_zero() {
-                issue(consumer, peer, remote, pod, reference).await?;
-                return Ok(Next::After(POLL_INTERVAL));
+                issue_token(consumer, peer, remote, pod, reference).await?;
+                return Ok(Requeue::After(POLL_INTERVAL));
             }
-            Ok(Next::After(wait))
+            Ok(Requeue::After(wait))
         }
     }
 }
 
 /// Requests a token, and records it for the provider. Shows a failure on the pod.
-async fn issue(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
+async fn issue_token(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     pod: &LocalPod,
     reference: &Reference,
 ) -> Result<(), RequestError> {
     let issued = match secret_with_token(consumer, peer, pod, reference).await {
         Ok(Some(secret)) => {
             let fingerprint = fingerprint_of_secret(&secret);
-            write(
+            write_record(
                 peer,
                 remote,
                 reference,
@@ -191,17 +202,17 @@ async fn issue(
 
 /// Requests a token for a pod. Returns the Secret with it that the provider is to have.
 async fn secret_with_token(
-    consumer: &Consumer,
-    peer: &PeerState,
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     pod: &LocalPod,
     reference: &Reference,
 ) -> Result<Option<Secret>, StepError> {
     let (client, local, now) = (
         consumer.context.client.clone(),
-        pod.json(),
+        pod.to_json(),
         consumer.context.now(),
     );
-    let wanted = token(&local);
+    let wanted = requested_token(&local);
     let request = TokenRequest {
         spec: TokenRequestSpec {
             audiences: wanted.audience.into_iter().collect(),
@@ -215,10 +226,10 @@ async fn secret_with_token(
         },
         ..TokenRequest::default()
     };
-    peer.asks_for_token(&pod.uid);
+    peer.note_token_request(&pod.uid);
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &pod.key.namespace);
     let granted = accounts
-        .create_token_request(account(&local), &PostParams::default(), &request)
+        .create_token_request(service_account(&local), &PostParams::default(), &request)
         .await;
     let granted = granted.step("request a token of the ServiceAccount of", "Pod", &pod.key)?;
     let authority = Api::<ConfigMap>::namespaced(client, &pod.key.namespace)
@@ -250,7 +261,7 @@ async fn secret_with_token(
     ) else {
         return Ok(None);
     };
-    let renew_at = rfc3339(renewed_at(now, wanted.seconds));
+    let renew_at = rfc3339(token_renewal_time(now, wanted.seconds));
     record
         .metadata
         .annotations
@@ -274,7 +285,7 @@ mod tests {
                 "volumes": [{ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": { "path": "token" } }] } }] },
             "status": { "phase": "Running" } });
         json_patch::merge(&mut pod, changes);
-        LocalPod::of(
+        LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("liqo-provider-x", "default"),
         )
@@ -282,17 +293,18 @@ mod tests {
     }
 
     /// What the provider shows of it: with this Secret, and as if it ran.
-    fn shadow(secret: &str) -> Shadow {
+    fn shadow(secret: &str) -> ConsumerShadowPod {
         let pod = json!({ "metadata": { "name": "web" }, "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } });
         let shadow = json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
             "spec": { "namespace": "demo", "pool": "default", "pod": pod.to_string() },
             "status": { "phase": "Created", "pod": { "phase": "Running" } } });
-        Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap()
+        ConsumerShadowPod::from_claimed(Claimed::new(serde_json::from_value(shadow).unwrap()))
+            .unwrap()
     }
 
-    fn facts<'a>(pod: &'a LocalPod, shadow: &'a Shadow) -> Facts<'a> {
-        Facts {
+    fn facts<'a>(pod: &'a LocalPod, shadow: &'a ConsumerShadowPod) -> TokenFacts<'a> {
+        TokenFacts {
             pod: Some(pod),
             namespace: "demo",
             is_offloaded: true,
@@ -308,32 +320,35 @@ mod tests {
             shadow("liqo-api-server-u"),
             shadow("another"),
         );
-        assert_eq!(need(&facts(&pod, &with)), Need::Yes);
+        assert_eq!(token_need(&facts(&pod, &with)), TokenNeed::Yes);
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 shadow: None,
                 ..facts(&pod, &with)
             }),
-            Need::Perhaps
+            TokenNeed::Perhaps
         );
-        assert_eq!(need(&facts(&pod, &without)), Need::No);
+        assert_eq!(token_need(&facts(&pod, &without)), TokenNeed::No);
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 pod: None,
                 ..facts(&pod, &with)
             }),
-            Need::No
+            TokenNeed::No
         );
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 is_offloaded: false,
                 ..facts(&pod, &with)
             }),
-            Need::No
+            TokenNeed::No
         );
         let none = json!({ "metadata": { "annotations": { annotations::API_SERVER: "none" } } });
         for changes in [json!({ "status": { "phase": "Succeeded" } }), none] {
-            assert_eq!(need(&facts(&local_pod(&changes), &with)), Need::No);
+            assert_eq!(
+                token_need(&facts(&local_pod(&changes), &with)),
+                TokenNeed::No
+            );
         }
     }
 
@@ -346,27 +361,27 @@ mod tests {
             shadow("liqo-api-server-u"),
             shadow("another"),
         );
-        assert_eq!(need(&facts(&pod, &with)), Need::Perhaps);
-        assert_eq!(need(&facts(&pod, &without)), Need::No);
+        assert_eq!(token_need(&facts(&pod, &with)), TokenNeed::Perhaps);
+        assert_eq!(token_need(&facts(&pod, &without)), TokenNeed::No);
     }
 
     #[test]
     fn nobody_gets_a_token_where_the_policy_says_no_whatever_the_provider_shows() {
         let (pod, shadow) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 is_open: Some(false),
                 ..facts(&pod, &shadow)
             }),
-            Need::No
+            TokenNeed::No
         );
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 is_open: Some(false),
                 shadow: None,
                 ..facts(&pod, &shadow)
             }),
-            Need::No
+            TokenNeed::No
         );
     }
 
@@ -374,11 +389,11 @@ mod tests {
     fn until_it_is_known_what_the_policy_says_no_token_comes_and_none_goes() {
         let (pod, shadow) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 is_open: None,
                 ..facts(&pod, &shadow)
             }),
-            Need::Perhaps
+            TokenNeed::Perhaps
         );
     }
 
@@ -392,8 +407,8 @@ mod tests {
         // The pod's condition follows from what the provider shows.
         for status in ["False", "True"] {
             assert_eq!(
-                need(&facts(&local_pod(&shown(status)), &forged)),
-                Need::Perhaps
+                token_need(&facts(&local_pod(&shown(status)), &forged)),
+                TokenNeed::Perhaps
             );
         }
     }
@@ -402,11 +417,11 @@ mod tests {
     fn a_record_of_another_namespace_than_the_pods_is_not_its_own() {
         let (pod, forged) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
         assert_eq!(
-            need(&Facts {
+            token_need(&TokenFacts {
                 namespace: "shop",
                 ..facts(&pod, &forged)
             }),
-            Need::No
+            TokenNeed::No
         );
     }
 }

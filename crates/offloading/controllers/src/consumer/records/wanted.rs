@@ -5,38 +5,40 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use liqo_api::Key;
 use serde_json::{Value, json};
 
-use crate::consumer::state::{Consumer, LocalObjects, PeerState, RemoteState};
+use crate::consumer::state::{ConsumerState, RemoteObjects, RemoteProvider, TravellingObjects};
 use crate::consumer::watches;
-use liqo_offloading_rules::json::fingerprint;
-use liqo_offloading_rules::replica::disruption_budget::{Holder, LocalBudget, PodCount, turn};
+use liqo_offloading_rules::json::json_fingerprint;
+use liqo_offloading_rules::replica::disruption_budget::{
+    LocalDisruptionBudget, PodCount, ProviderWithPods, drain_turn,
+};
 use liqo_offloading_rules::replica::exposure;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::label_selector::Labels;
-use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::label_selector::LabelMap;
+use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::network_policy_translation::ClusterView;
-use liqo_offloading_rules::replica::network_policy_translation::at_provider;
+use liqo_offloading_rules::replica::network_policy_translation::translate_policy;
 use liqo_offloading_rules::replica::record::{LocalSlice, Reference, ReflectionRecord};
 
 /// The objects that a provider should have for one that travels with its namespace.
 #[derive(Debug, PartialEq)]
-pub enum Wanted {
+pub enum WantedObjects {
     /// Not everything is known that decides on it.
     Unknown,
     /// The contents of its records: one object, or the parts of a large slice.
     Objects(Vec<Value>),
 }
 
-impl Wanted {
+impl WantedObjects {
     pub const NOTHING: Self = Self::Objects(Vec::new());
 }
 
 /// Whether a provider should have a `ConfigMap` or Secret: a pod there names it, or an Ingress.
 /// Nothing while not everything is known that decides on it.
-pub fn named(
-    consumer: &Consumer,
-    peer: &PeerState,
-    remote: &RemoteState,
+pub fn is_named_object_wanted(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
 ) -> Option<bool> {
     let by_pod = peer.pods().iter().any(|pod| reference.is_named_by(pod));
@@ -63,7 +65,10 @@ fn is_named(
 
 /// A slice that travels to a provider, as far as is known, and whose addresses Kubernetes does not
 /// take from pods. Not one of a consumer, whose addresses are those of its cluster.
-pub fn hand_written(consumer: &Consumer, reference: &Reference) -> Option<Arc<LocalSlice>> {
+pub fn hand_written_slice(
+    consumer: &ConsumerState,
+    reference: &Reference,
+) -> Option<Arc<LocalSlice>> {
     let namespace = &reference.namespace;
     let objects = consumer
         .local_objects(namespace)
@@ -82,10 +87,14 @@ pub fn hand_written(consumer: &Consumer, reference: &Reference) -> Option<Arc<Lo
 
 /// Computes the objects that a provider should have for a Service, a slice or an Ingress of a
 /// namespace that exists there.
-pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> Wanted {
+pub fn service_or_ingress(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    reference: &Reference,
+) -> WantedObjects {
     let namespace = &reference.namespace;
-    let is_known = |objects: &LocalObjects| {
-        let LocalObjects {
+    let is_known = |objects: &TravellingObjects| {
+        let TravellingObjects {
             services,
             slices,
             ingresses,
@@ -97,10 +106,10 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
             && consumer.networks.is_synced()
     };
     let Some(objects) = consumer.local_objects(namespace).filter(is_known) else {
-        return Wanted::Unknown;
+        return WantedObjects::Unknown;
     };
-    let Some(network) = consumer.networks.of(&peer.id) else {
-        return Wanted::NOTHING;
+    let Some(network) = consumer.networks.network_of_peer(&peer.id) else {
+        return WantedObjects::NOTHING;
     };
     let travels = |is_allowed: bool| consumer.is_on_list(namespace, is_allowed);
     let service = |name: &str| {
@@ -109,17 +118,17 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
     };
     let key = reference.key();
     let found: Vec<Value> = match reference.kind {
-        Kind::Service => service(&reference.name)
-            .and_then(|service| service.object())
+        ReplicaKind::Service => service(&reference.name)
+            .and_then(|service| service.to_object())
             .into_iter()
             .collect(),
-        Kind::Ingress => {
+        ReplicaKind::Ingress => {
             let ingress = objects
                 .ingresses
                 .get(&key)
                 .filter(|ingress| travels(ingress.is_allowed));
             ingress
-                .and_then(|ingress| ingress.object())
+                .and_then(|ingress| ingress.to_object())
                 .into_iter()
                 .collect()
         }
@@ -129,42 +138,42 @@ pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Ref
                 .get(&key)
                 .filter(|slice| service(&slice.service).is_some());
             slice
-                .map(|slice| slice.seen_by(&reference.name, &network.maps))
+                .map(|slice| slice.objects_for_peer(&reference.name, &network.maps))
                 .unwrap_or_default()
         }
     };
     if !consumer.is_lent_on(namespace) {
-        return Wanted::Objects(found);
+        return WantedObjects::Objects(found);
     }
-    Wanted::Objects(
+    WantedObjects::Objects(
         found
             .into_iter()
-            .filter_map(|object| exposure::lent_on(reference.kind, object))
+            .filter_map(|object| exposure::brokered_content(reference.kind, object))
             .collect(),
     )
 }
 
 /// Computes the object that a provider should have for a policy of a namespace that exists there,
 /// and whether it opens less than the policy here.
-pub fn policy(
-    consumer: &Arc<Consumer>,
-    peer: &PeerState,
-    remote: &RemoteState,
+pub fn wanted_policy(
+    consumer: &Arc<ConsumerState>,
+    peer: &RemoteProvider,
+    remote: &RemoteObjects,
     reference: &Reference,
-) -> (Wanted, bool) {
-    let Some(policies) = consumer.policies(&reference.namespace) else {
-        return (Wanted::Unknown, false);
+) -> (WantedObjects, bool) {
+    let Some(policies) = consumer.network_policies(&reference.namespace) else {
+        return (WantedObjects::Unknown, false);
     };
     let Some(policy) = policies.get(&reference.key()) else {
-        return (Wanted::NOTHING, false);
+        return (WantedObjects::NOTHING, false);
     };
     let sources = consumer
         .policy_sources
-        .get_or_init(|| watches::policy_sources(consumer));
+        .get_or_init(|| watches::watch_policy_sources(consumer));
     if !sources.is_synced() || !consumer.networks.is_synced() {
-        return (Wanted::Unknown, false);
+        return (WantedObjects::Unknown, false);
     }
-    let namespaces: BTreeMap<String, Labels> = sources
+    let namespaces: BTreeMap<String, LabelMap> = sources
         .namespaces
         .all()
         .into_iter()
@@ -173,7 +182,7 @@ pub fn policy(
     let pods: Vec<Arc<network_policy_translation::Pod>> =
         sources.pods.all().into_iter().map(|(_, pod)| pod).collect();
     let pods: Vec<&network_policy_translation::Pod> = pods.iter().map(AsRef::as_ref).collect();
-    let network = consumer.networks.of(&peer.id);
+    let network = consumer.networks.network_of_peer(&peer.id);
     let config = consumer.context.config();
     let ranges = config
         .status
@@ -191,20 +200,20 @@ pub fn policy(
         maps: network.as_deref().map(|network| &network.maps),
         ranges: &ranges,
     };
-    let there = at_provider(&policy, &reference.namespace, &seen);
+    let there = translate_policy(&policy, &reference.namespace, &seen);
     (
-        Wanted::Objects(vec![policy_object(&reference.name, &there)]),
+        WantedObjects::Objects(vec![policy_object(&reference.name, &there)]),
         there.narrowed,
     )
 }
 
 /// Computes the object that a provider should have for a disruption budget of a namespace that
 /// exists there, and when to ask again.
-pub fn budget(
-    consumer: &Consumer,
-    peer: &PeerState,
+pub fn wanted_budget(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
     reference: &Reference,
-) -> (Wanted, Option<Duration>) {
+) -> (WantedObjects, Option<Duration>) {
     let namespace = &reference.namespace;
     let known = consumer
         .local_objects(namespace)
@@ -212,52 +221,60 @@ pub fn budget(
     let peers = consumer.peers.all();
     let all_known = || peers.iter().all(|one| consumer.all_pods_known(&one.id));
     let Some(objects) = known.filter(|_| all_known()) else {
-        return (Wanted::Unknown, None);
+        return (WantedObjects::Unknown, None);
     };
-    let travels = |budget: &Arc<LocalBudget>| budget.is_replica || !consumer.is_lent_on(namespace);
+    let travels =
+        |budget: &Arc<LocalDisruptionBudget>| budget.is_replica || !consumer.is_lent_on(namespace);
     let budget = objects
         .budgets
         .get(&reference.key())
         .filter(travels)
         .filter(|budget| budget.unknown_labels.is_empty());
     let Some(budget) = budget else {
-        return (Wanted::NOTHING, None);
+        return (WantedObjects::NOTHING, None);
     };
-    let object = |least: usize| budget.at_provider(&reference.name, least);
-    let record_at = |one: &PeerState| one.remote().and_then(|remote| remote.record(reference));
+    let object = |least: usize| budget.object_at_provider(&reference.name, least);
+    let record_at = |one: &RemoteProvider| one.remote().and_then(|remote| remote.record(reference));
     let keeps = |record: Option<&ReflectionRecord>, least: usize| {
-        record.map(|record| record.fingerprint) == object(least).as_ref().map(fingerprint)
+        record.map(|record| record.fingerprint) == object(least).as_ref().map(json_fingerprint)
     };
-    let holder = |one: &Arc<PeerState>| {
+    let holder = |one: &Arc<RemoteProvider>| {
         let (pods, record) = (pods_of_budget(one, &budget, namespace), record_at(one));
         let drains = record.as_ref().is_some_and(|record| record.is_draining);
         let keeps_all = one.remote().is_some() && keeps(record.as_deref(), pods.all);
-        (pods.all > 0).then(|| Holder {
+        (pods.all > 0).then(|| ProviderWithPods {
             id: one.id.clone(),
             drains,
             keeps_all,
         })
     };
-    let holders: Vec<Holder> = peers.iter().filter_map(holder).collect();
+    let holders: Vec<ProviderWithPods> = peers.iter().filter_map(holder).collect();
     let (pods, now) = (
         pods_of_budget(peer, &budget, namespace),
         consumer.context.now(),
     );
-    let (is_turn, turn_ends) = turn(&peer.id, &holders, now);
-    let right = budget.least(pods, is_turn);
+    let (is_turn, turn_ends) = drain_turn(&peer.id, &holders, now);
+    let right = budget.min_healthy(pods, is_turn);
     // What a former process told, if that is still right.
     let before = if keeps(record_at(peer).as_deref(), right) {
         right
     } else {
         pods.all
     };
-    let (least, settles) = peer.tells_budget(reference, before, right, now);
+    let (least, settles) = peer.next_budget_report(reference, before, right, now);
     let due = [turn_ends, settles].into_iter().flatten().min();
-    (Wanted::Objects(object(least).into_iter().collect()), due)
+    (
+        WantedObjects::Objects(object(least).into_iter().collect()),
+        due,
+    )
 }
 
 /// The pods at a provider that a budget of this namespace selects.
-fn pods_of_budget(peer: &PeerState, budget: &LocalBudget, namespace: &str) -> PodCount {
+fn pods_of_budget(
+    peer: &RemoteProvider,
+    budget: &LocalDisruptionBudget,
+    namespace: &str,
+) -> PodCount {
     let pods = peer
         .pods()
         .into_iter()
@@ -276,10 +293,10 @@ fn pods_of_budget(peer: &PeerState, budget: &LocalBudget, namespace: &str) -> Po
 }
 
 /// The object inside the record of a policy.
-fn policy_object(name: &str, policy: &NetworkPolicy) -> Value {
+fn policy_object(name: &str, policy: &NormalizedPolicy) -> Value {
     json!({
-        "apiVersion": Kind::NetworkPolicy.api_version(),
-        "kind": Kind::NetworkPolicy.name(),
+        "apiVersion": ReplicaKind::NetworkPolicy.api_version(),
+        "kind": ReplicaKind::NetworkPolicy.name(),
         "metadata": { "name": name },
         "spec": policy.to_json(),
     })

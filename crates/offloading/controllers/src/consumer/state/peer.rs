@@ -10,21 +10,21 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{Claimed, ClusterId, MappedNamespacePhase, NamespaceMap};
-use liqo_controller_runtime::{Cache, Health, Key, PeerConnection, Queue};
+use liqo_controller_runtime::{Cache, ConnectionHealth, Key, PeerConnection, Queue};
 use liqo_metering::Charges;
 use parking_lot::{Mutex, RwLock};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::pod_index::PodIndex;
+use super::pod_index::LocalPodIndex;
 use liqo_offloading_rules::node::object::DOWN_AFTER;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local;
+use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::remote_events::{Journal, Rate, Selection};
-use liqo_offloading_rules::replica::disruption_budget::Told;
-use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::pod::remote_events::{EventSelection, RemoteEventJournal, TokenBucket};
+use liqo_offloading_rules::replica::disruption_budget::ReportedMinimum;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
 
@@ -55,18 +55,18 @@ pub enum EventKey {
 }
 
 /// A provider that was just added, and the end of the workers of its queues.
-pub type NewPeer = (Weak<PeerState>, CancellationToken);
+pub type NewRemoteProvider = (Weak<RemoteProvider>, CancellationToken);
 
 /// The providers that there is a connection to, or a virtual node of.
-pub struct PeerStates {
-    all: Mutex<BTreeMap<ClusterId, Arc<PeerState>>>,
-    added: mpsc::UnboundedSender<NewPeer>,
+pub struct RemoteProviders {
+    all: Mutex<BTreeMap<ClusterId, Arc<RemoteProvider>>>,
+    added: mpsc::UnboundedSender<NewRemoteProvider>,
 }
 
-impl PeerStates {
+impl RemoteProviders {
     /// No providers. Each one that is added is sent to the receiver, so that workers start for its
     /// queues. They must end with the token, and must not keep the provider from being forgotten.
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<NewPeer>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<NewRemoteProvider>) {
         let (added, new_peers) = mpsc::unbounded_channel();
         (
             Self {
@@ -77,10 +77,10 @@ impl PeerStates {
         )
     }
 
-    pub fn get_or_create(&self, id: &ClusterId, stop: &CancellationToken) -> Arc<PeerState> {
+    pub fn get_or_create(&self, id: &ClusterId, stop: &CancellationToken) -> Arc<RemoteProvider> {
         let create = || {
             let stop = stop.child_token();
-            let peer = Arc::new(PeerState::new(id.clone(), stop.clone()));
+            let peer = Arc::new(RemoteProvider::new(id.clone(), stop.clone()));
             // Nobody receives any more when the process stops.
             let _ = self.added.send((Arc::downgrade(&peer), stop));
             peer
@@ -92,11 +92,11 @@ impl PeerStates {
             .clone()
     }
 
-    pub fn get(&self, id: &ClusterId) -> Option<Arc<PeerState>> {
+    pub fn get(&self, id: &ClusterId) -> Option<Arc<RemoteProvider>> {
         self.all.lock().get(id).cloned()
     }
 
-    pub fn all(&self) -> Vec<Arc<PeerState>> {
+    pub fn all(&self) -> Vec<Arc<RemoteProvider>> {
         self.all.lock().values().cloned().collect()
     }
 
@@ -115,7 +115,7 @@ impl PeerStates {
 }
 
 /// One provider.
-pub struct PeerState {
+pub struct RemoteProvider {
     pub id: ClusterId,
     /// UIDs of pods.
     pub pod_queue: Queue<String>,
@@ -123,12 +123,12 @@ pub struct PeerState {
     pub record_queue: Queue<Reference>,
     pub event_queue: Queue<EventKey>,
     /// The last events about remote pods.
-    pub journal: Mutex<Journal>,
+    pub journal: Mutex<RemoteEventJournal>,
     /// Limits reads of events of its namespaces.
-    event_pace: Mutex<Rate>,
+    event_pace: Mutex<TokenBucket>,
     /// The pods on its virtual nodes.
-    pods: RwLock<PodIndex>,
-    remote: RwLock<Option<Arc<RemoteState>>>,
+    pods: RwLock<LocalPodIndex>,
+    remote: RwLock<Option<Arc<RemoteObjects>>>,
     /// By the UID of the pod.
     memory: Mutex<HashMap<String, PodMemory>>,
     /// Problems of the provider that may pass by themselves: reason and begin.
@@ -138,7 +138,7 @@ pub struct PeerState {
     /// The addresses of hand-written endpoints that were compared with the pods of their namespace.
     compared_addresses: Mutex<HashMap<Reference, BTreeSet<IpAddr>>>,
     /// Number of healthy pods that the provider was told to keep, by disruption budget.
-    budgets: Mutex<HashMap<Reference, Told>>,
+    budgets: Mutex<HashMap<Reference, ReportedMinimum>>,
     /// Objects that this process recorded over the present connection, until the watch shows them.
     recorded: Mutex<HashSet<Reference>>,
     /// Time at which the owner of a controller, or of a pod without one, was told which limits the
@@ -172,7 +172,7 @@ struct PodMemory {
     /// The API server accepted its removal.
     removed: bool,
     /// Its shadow pod, which is gone, if it told an end.
-    end: Option<Arc<Shadow>>,
+    end: Option<Arc<ConsumerShadowPod>>,
     /// The provider's charges that were seen last.
     charges: Option<SeenCharges>,
     /// Its shadow pod had a voucher.
@@ -196,10 +196,10 @@ enum SendState {
 }
 
 /// The objects in our tenant namespace at the provider, as seen over one connection.
-pub struct RemoteState {
+pub struct RemoteObjects {
     pub connection: Arc<PeerConnection>,
     /// The shadow pods, by name, which is the UID of the local pod.
-    pub shadows: Cache<Shadow>,
+    pub shadows: Cache<ConsumerShadowPod>,
     pub maps: Cache<NamespaceMap>,
     /// The records, except those of Secrets.
     pub objects: Cache<ReflectionRecord>,
@@ -221,16 +221,16 @@ pub struct EventWatch {
 pub struct WatchedEvents {
     /// The namespace of the provider.
     pub mapped: String,
-    pub selection: Selection,
+    pub selection: EventSelection,
 }
 
 /// Whether these may be the charges of a pod that had `known` before.
-fn continues(charges: &str, known: &str) -> bool {
+fn may_continue(charges: &str, known: &str) -> bool {
     let read = |text: &str| text.parse::<Charges>().unwrap_or_default();
     read(charges).continues(&read(known))
 }
 
-impl RemoteState {
+impl RemoteObjects {
     /// Whether everything of this connection was listed once.
     pub fn is_synced(&self) -> bool {
         self.shadows.is_synced()
@@ -241,10 +241,10 @@ impl RemoteState {
 
     /// Waits for that. `false` if the connection ended before.
     pub async fn synced(&self) -> bool {
-        self.shadows.synced().await
-            && self.maps.synced().await
-            && self.objects.synced().await
-            && self.secrets.synced().await
+        self.shadows.wait_until_synced().await
+            && self.maps.wait_until_synced().await
+            && self.objects.wait_until_synced().await
+            && self.secrets.wait_until_synced().await
     }
 
     pub fn map(&self) -> Option<Arc<NamespaceMap>> {
@@ -256,27 +256,27 @@ impl RemoteState {
 
     /// The UID of the map, which identifies our tenancy: the map is created once in it, and goes
     /// with it.
-    pub fn tenancy(&self) -> Option<String> {
+    pub fn tenancy_uid(&self) -> Option<String> {
         self.map()?.metadata.uid.clone()
     }
 
     /// The namespace at the provider for a local one, where it exists and is ours.
-    pub fn mapped(&self, namespace: &str) -> Option<String> {
+    pub fn mapped_namespace(&self, namespace: &str) -> Option<String> {
         let map = self.map()?;
         let mapped = map.status.as_ref()?.namespaces.get(namespace)?;
         (mapped.phase != MappedNamespacePhase::Refused).then(|| mapped.remote_name.clone())
     }
 
     /// The shadow pod of the local pod with this UID.
-    pub fn shadow(&self, uid: &str) -> Option<Arc<Shadow>> {
+    pub fn shadow_pod(&self, uid: &str) -> Option<Arc<ConsumerShadowPod>> {
         self.shadows
             .get(&Key::new(&self.connection.tenant_namespace, uid))
     }
 
     /// The record of an object.
     pub fn record(&self, reference: &Reference) -> Option<Arc<ReflectionRecord>> {
-        let key = Key::new(&self.connection.tenant_namespace, reference.record());
-        if reference.kind == Kind::Secret {
+        let key = Key::new(&self.connection.tenant_namespace, reference.record_name());
+        if reference.kind == ReplicaKind::Secret {
             self.secrets.get(&key)
         } else {
             self.objects.get(&key)
@@ -286,9 +286,12 @@ impl RemoteState {
     /// The records of an object: more than one if it travels in parts.
     pub fn records(&self, reference: &Reference) -> Vec<Arc<ReflectionRecord>> {
         let all = match reference.kind {
-            Kind::Secret => self.secrets.all(),
-            Kind::ConfigMap | Kind::EndpointSlice => self.objects.all(),
-            Kind::Service | Kind::Ingress | Kind::NetworkPolicy | Kind::PodDisruptionBudget => {
+            ReplicaKind::Secret => self.secrets.all(),
+            ReplicaKind::ConfigMap | ReplicaKind::EndpointSlice => self.objects.all(),
+            ReplicaKind::Service
+            | ReplicaKind::Ingress
+            | ReplicaKind::NetworkPolicy
+            | ReplicaKind::PodDisruptionBudget => {
                 return self.record(reference).into_iter().collect();
             }
         };
@@ -299,7 +302,7 @@ impl RemoteState {
     }
 }
 
-impl PeerState {
+impl RemoteProvider {
     /// `workers` is cancelled when the provider is forgotten.
     pub fn new(id: ClusterId, workers: CancellationToken) -> Self {
         Self {
@@ -308,7 +311,7 @@ impl PeerState {
             record_queue: Queue::new(),
             event_queue: Queue::new(),
             journal: Mutex::default(),
-            event_pace: Mutex::new(Rate::new(EVENTS_AT_ONCE, EVENT_PACE)),
+            event_pace: Mutex::new(TokenBucket::new(EVENTS_AT_ONCE, EVENT_PACE)),
             pods: RwLock::default(),
             remote: RwLock::default(),
             memory: Mutex::default(),
@@ -326,18 +329,18 @@ impl PeerState {
     }
 
     /// The objects at the provider, if there is a connection.
-    pub fn remote(&self) -> Option<Arc<RemoteState>> {
+    pub fn remote(&self) -> Option<Arc<RemoteObjects>> {
         self.remote.read().clone()
     }
 
-    pub fn connected(&self, remote: Arc<RemoteState>) {
+    pub fn set_remote(&self, remote: Arc<RemoteObjects>) {
         self.recorded.lock().clear();
         *self.remote.write() = Some(remote);
     }
 
     /// Takes note that a connection ended. Returns whether there is none now: one that follows it
     /// may exist already.
-    pub fn disconnected(&self, ended: &Arc<RemoteState>) -> bool {
+    pub fn clear_remote(&self, ended: &Arc<RemoteObjects>) -> bool {
         let mut remote = self.remote.write();
         if remote
             .as_ref()
@@ -357,7 +360,7 @@ impl PeerState {
 
     /// The pod with this name.
     pub fn pod_named(&self, key: &Key) -> Option<Arc<LocalPod>> {
-        self.pods.read().named(key).cloned()
+        self.pods.read().pod_named(key).cloned()
     }
 
     /// All pods on the virtual nodes of this provider.
@@ -366,28 +369,28 @@ impl PeerState {
     }
 
     /// The pod with this UID, if it is gone and what it used is not stored.
-    pub fn left_pod(&self, uid: &str) -> Option<Arc<LocalPod>> {
-        self.pods.read().left(uid).cloned()
+    pub fn gone_pod(&self, uid: &str) -> Option<Arc<LocalPod>> {
+        self.pods.read().gone_pod(uid).cloned()
     }
 
     /// The UIDs of the pods that are gone and whose usage is not stored.
-    pub fn left_pods(&self) -> Vec<String> {
+    pub fn gone_pods(&self) -> Vec<String> {
         self.pods
             .read()
-            .all_left()
+            .all_gone()
             .map(|pod| pod.uid.clone())
             .collect()
     }
 
     /// All pods, also those that are gone and whose usage is not stored.
-    pub fn pods_and_left(&self) -> Vec<Arc<LocalPod>> {
+    pub fn pods_and_gone(&self) -> Vec<Arc<LocalPod>> {
         let pods = self.pods.read();
-        pods.all().chain(pods.all_left()).cloned().collect()
+        pods.all().chain(pods.all_gone()).cloned().collect()
     }
 
     /// Takes over a change that the watch of a virtual node's pods reported.
     pub fn pod_changed(&self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
-        self.pods.write().changed(old, new);
+        self.pods.write().apply_change(old, new);
     }
 
     /// Forgets the pods on this virtual node.
@@ -402,8 +405,8 @@ impl PeerState {
     pub fn event_delay(&self, now: Instant) -> Duration {
         let now = now.into_std();
         let mut pace = self.event_pace.lock();
-        pace.take(now);
-        pace.wait(now)
+        pace.take_token(now);
+        pace.time_until_token(now)
     }
 
     /// Whether this pod runs at the provider, or may: its condition does not deny it, or there is a
@@ -414,10 +417,10 @@ impl PeerState {
             .is_none_or(|condition| condition.status != Some(false))
             || self
                 .remote()
-                .is_some_and(|remote| remote.shadow(&pod.uid).is_some())
+                .is_some_and(|remote| remote.shadow_pod(&pod.uid).is_some())
     }
 
-    fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut PodMemory) -> T) -> T {
+    fn change_memory<T>(&self, uid: &str, change: impl FnOnce(&mut PodMemory) -> T) -> T {
         let mut memory = self.memory.lock();
         let pod = memory.entry(uid.to_owned()).or_default();
         let result = change(pod);
@@ -427,30 +430,30 @@ impl PeerState {
         result
     }
 
-    fn recall<T>(&self, uid: &str, read: impl FnOnce(&PodMemory) -> Option<T>) -> Option<T> {
+    fn read_memory<T>(&self, uid: &str, read: impl FnOnce(&PodMemory) -> Option<T>) -> Option<T> {
         self.memory.lock().get(uid).and_then(read)
     }
 
     /// The progress of this process in sending this pod.
-    pub fn sent(&self, uid: &str) -> local::Sent {
-        match self.recall(uid, |pod| pod.sent) {
-            None => local::Sent::No,
-            Some(SendState::Tried) => local::Sent::Tried,
-            Some(SendState::Created(at)) => local::Sent::Created(at.elapsed()),
+    pub fn send_progress(&self, uid: &str) -> local::SendProgress {
+        match self.read_memory(uid, |pod| pod.sent) {
+            None => local::SendProgress::No,
+            Some(SendState::Tried) => local::SendProgress::Tried,
+            Some(SendState::Created(at)) => local::SendProgress::Created(at.elapsed()),
         }
     }
 
     /// The pod is about to be sent.
-    pub fn sending(&self, uid: &str) {
-        self.remember(uid, |pod| pod.sent = Some(SendState::Tried));
+    pub fn mark_sending(&self, uid: &str) {
+        self.change_memory(uid, |pod| pod.sent = Some(SendState::Tried));
     }
 
     /// The provider took the pod.
-    pub fn created(&self, uid: &str, remote: &RemoteState) {
-        self.remember(uid, |pod| {
+    pub fn mark_created(&self, uid: &str, remote: &RemoteObjects) {
+        self.change_memory(uid, |pod| {
             // The watch may have been faster than the answer.
             pod.sent = remote
-                .shadow(uid)
+                .shadow_pod(uid)
                 .is_none()
                 .then(|| SendState::Created(Instant::now()));
         });
@@ -458,13 +461,13 @@ impl PeerState {
 
     /// The watch shows the shadow pod of this pod, or that it is gone. The end that it told then is
     /// kept while somebody waits for it.
-    pub fn shadow_seen(&self, uid: &str, gone: Option<&Arc<Shadow>>) {
+    pub fn observe_shadow(&self, uid: &str, gone: Option<&Arc<ConsumerShadowPod>>) {
         let is_awaited = || {
             self.pod(uid)
                 .is_some_and(|pod| pod.has_finalizers && !pod.finished)
         };
         let end = gone.filter(|shadow| shadow.phase.unverified().is_final() && is_awaited());
-        self.remember(uid, |pod| {
+        self.change_memory(uid, |pod| {
             pod.sent = None;
             pod.end = end.cloned();
         });
@@ -472,23 +475,24 @@ impl PeerState {
 
     /// The shadow pod of this pod as it was last, if it is gone and told an end that somebody waits
     /// for.
-    pub fn told_end(&self, uid: &str) -> Option<Arc<Shadow>> {
-        self.recall(uid, |pod| pod.end.clone())
+    pub fn reported_end(&self, uid: &str) -> Option<Arc<ConsumerShadowPod>> {
+        self.read_memory(uid, |pod| pod.end.clone())
     }
 
     /// The API server accepted the removal of this pod.
-    pub fn removed(&self, uid: &str) {
-        self.remember(uid, |pod| pod.removed = true);
+    pub fn mark_removed(&self, uid: &str) {
+        self.change_memory(uid, |pod| pod.removed = true);
     }
 
     pub fn is_removed(&self, uid: &str) -> bool {
-        self.recall(uid, |pod| pod.removed.then_some(())).is_some()
+        self.read_memory(uid, |pod| pod.removed.then_some(()))
+            .is_some()
     }
 
     /// The watch shows what the provider charges for a pod.
-    pub fn saw_charges(&self, pod: &LocalPod, shadow: &Shadow) {
-        if shadow.voucher.unverified().is_some() && !self.is_vouched(&pod.uid) {
-            self.remember(&pod.uid, |pod| pod.vouched = true);
+    pub fn observe_charges(&self, pod: &LocalPod, shadow: &ConsumerShadowPod) {
+        if shadow.voucher.unverified().is_some() && !self.had_voucher(&pod.uid) {
+            self.change_memory(&pod.uid, |pod| pod.vouched = true);
         }
         let Some(charges) = shadow.charges.unverified() else {
             return;
@@ -498,62 +502,63 @@ impl PeerState {
                 && known.deleted_at == shadow.deleted_at
                 && known.voucher == shadow.voucher
         };
-        if self.recall(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
+        if self.read_memory(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
             let known = self.seen_charges(&pod.uid).map(|known| known.charges);
             // What was signed already cannot change.
-            let known = known.filter(|known| !continues(charges, known.unverified()));
+            let known = known.filter(|known| !may_continue(charges, known.unverified()));
             let charges = known.unwrap_or_else(|| Claimed::new(Arc::from(charges.as_ref())));
             let seen = SeenCharges {
                 charges,
                 voucher: shadow.voucher.clone(),
                 deleted_at: shadow.deleted_at,
             };
-            self.remember(&pod.uid, |memory| memory.charges = Some(seen));
+            self.change_memory(&pod.uid, |memory| memory.charges = Some(seen));
         }
     }
 
     /// Whether its shadow pod had a voucher, which its provider may have kept.
-    pub fn is_vouched(&self, uid: &str) -> bool {
-        self.recall(uid, |pod| pod.vouched.then_some(())).is_some()
+    pub fn had_voucher(&self, uid: &str) -> bool {
+        self.read_memory(uid, |pod| pod.vouched.then_some(()))
+            .is_some()
     }
 
     /// The provider's charges that were seen last.
     pub fn seen_charges(&self, uid: &str) -> Option<SeenCharges> {
-        self.recall(uid, |pod| pod.charges.clone())
+        self.read_memory(uid, |pod| pod.charges.clone())
     }
 
     /// The provider's charges so far are those of a shadow pod that is gone, and stored.
     pub fn forget_charges(&self, uid: &str) {
-        self.remember(uid, |pod| pod.charges = None);
+        self.change_memory(uid, |pod| pod.charges = None);
     }
 
     /// Nothing needs to be remembered of this pod any more.
     pub fn forget(&self, uid: &str) {
         self.pods.write().forget(uid);
         self.memory.lock().remove(uid);
-        self.journal.lock().forget(uid);
+        self.journal.lock().forget_pod(uid);
     }
 
     /// Returns the time since this process last asked for a token for this pod.
-    pub fn asked_for_token(&self, uid: &str) -> Option<Duration> {
-        self.recall(uid, |pod| pod.asked_for_token)
+    pub fn time_since_token_request(&self, uid: &str) -> Option<Duration> {
+        self.read_memory(uid, |pod| pod.asked_for_token)
             .map(|at| at.elapsed())
     }
 
-    pub fn asks_for_token(&self, uid: &str) {
-        self.remember(uid, |pod| pod.asked_for_token = Some(Instant::now()));
+    pub fn note_token_request(&self, uid: &str) {
+        self.change_memory(uid, |pod| pod.asked_for_token = Some(Instant::now()));
     }
 
     /// Whether this pod gets an event now about objects that the provider lacks; if so, none for a
     /// while.
     pub fn may_warn(&self, uid: &str) -> bool {
-        self.remember(uid, |pod| is_due(&mut pod.warned))
+        self.change_memory(uid, |pod| is_due(&mut pod.warned))
     }
 
     /// Whether the owner of this pod is told now that it does not start, and stays; if so, not for
     /// a while.
     pub fn may_advise(&self, uid: &str) -> bool {
-        self.remember(uid, |pod| is_due(&mut pod.advised))
+        self.change_memory(uid, |pod| is_due(&mut pod.advised))
     }
 
     /// Whether the owner of this pod is told now which limits the provider adds: once for all pods
@@ -575,7 +580,7 @@ impl PeerState {
     /// Returns the time for which this reason has kept a pod from starting. `reason` is `None` if
     /// nothing keeps it.
     pub fn stuck_for(&self, uid: &str, reason: Option<&str>) -> Duration {
-        self.remember(uid, |pod| {
+        self.change_memory(uid, |pod| {
             if pod.stuck.as_ref().map(|(known, _)| known.as_str()) != reason {
                 pod.stuck = reason.map(|reason| (reason.to_owned(), Instant::now()));
             }
@@ -642,7 +647,7 @@ impl PeerState {
     /// Returns the number of healthy pods that the provider is told to keep, now that `right` is
     /// the right number, and when to ask again. `before`: the number that it was told if this
     /// process has not told it anything.
-    pub fn tells_budget(
+    pub fn next_budget_report(
         &self,
         reference: &Reference,
         before: usize,
@@ -652,14 +657,14 @@ impl PeerState {
         self.budgets
             .lock()
             .entry(reference.clone())
-            .or_insert(Told::new(before))
-            .next(right, now)
+            .or_insert(ReportedMinimum::new(before))
+            .next_minimum(right, now)
     }
 
     /// The provider's API server did not accept this pod. Returns how long to wait before it is
     /// asked again.
-    pub fn not_accepted(&self, uid: &str) -> Duration {
-        self.remember(uid, |pod| {
+    pub fn note_rejection(&self, uid: &str) -> Duration {
+        self.change_memory(uid, |pod| {
             pod.sent = None;
             pod.not_accepted = Some(Instant::now());
         });
@@ -667,8 +672,8 @@ impl PeerState {
     }
 
     /// Returns the remaining delay of this pod after it was not accepted.
-    pub fn waits_for(&self, uid: &str) -> Option<Duration> {
-        let since = self.recall(uid, |pod| pod.not_accepted)?.elapsed();
+    pub fn remaining_delay(&self, uid: &str) -> Option<Duration> {
+        let since = self.read_memory(uid, |pod| pod.not_accepted)?.elapsed();
         NOT_ACCEPTED_RETRY
             .checked_sub(since)
             .filter(|rest| !rest.is_zero())
@@ -680,12 +685,12 @@ impl PeerState {
         self.recorded.lock().contains(reference)
     }
 
-    pub fn recorded(&self, reference: &Reference) {
+    pub fn mark_recorded(&self, reference: &Reference) {
         self.recorded.lock().insert(reference.clone());
     }
 
     /// The watch shows the record of this object, or the record is removed.
-    pub fn record_seen(&self, reference: &Reference) {
+    pub fn observe_record(&self, reference: &Reference) {
         self.recorded.lock().remove(reference);
     }
 
@@ -694,12 +699,12 @@ impl PeerState {
         self.obstacles.lock().get(reference).cloned()
     }
 
-    pub fn does_not_travel(&self, reference: &Reference, obstacle: String) {
+    pub fn set_obstacle(&self, reference: &Reference, obstacle: String) {
         self.obstacles.lock().insert(reference.clone(), obstacle);
     }
 
     /// The object can travel, or is not wanted any more.
-    pub fn travels(&self, reference: &Reference) {
+    pub fn clear_obstacle(&self, reference: &Reference) {
         self.obstacles.lock().remove(reference);
     }
 
@@ -709,12 +714,12 @@ impl PeerState {
             .remote()
             .map(|remote| *remote.connection.health.borrow())
         {
-            Some(Health::Reachable) => Outage::None,
+            Some(ConnectionHealth::Reachable) => Outage::None,
             // A connection that says Unreachable has waited already.
-            Some(Health::Unreachable { since }) if since.elapsed() < DOWN_AFTER => {
+            Some(ConnectionHealth::Unreachable { since }) if since.elapsed() < DOWN_AFTER => {
                 Outage::Suspected
             }
-            Some(Health::Unreachable { .. }) => Outage::Down,
+            Some(ConnectionHealth::Unreachable { .. }) => Outage::Down,
             None => Outage::after(self.disconnected.lock().elapsed()),
         }
     }
@@ -725,26 +730,26 @@ impl PeerState {
             .remote()
             .map(|remote| *remote.connection.health.borrow())
         {
-            Some(Health::Reachable) => None,
-            Some(Health::Unreachable { since }) => DOWN_AFTER
+            Some(ConnectionHealth::Reachable) => None,
+            Some(ConnectionHealth::Unreachable { since }) => DOWN_AFTER
                 .checked_sub(since.elapsed())
                 .filter(|rest| !rest.is_zero()),
-            None => Outage::next_look(self.disconnected.lock().elapsed()),
+            None => Outage::time_until_change(self.disconnected.lock().elapsed()),
         }
     }
 
     /// Whether the peer can be asked and believed.
-    pub fn reachability(&self) -> local::PeerState {
+    pub fn reachability(&self) -> local::PeerReachability {
         match (self.outage(), self.remote()) {
-            (Outage::Down, _) => local::PeerState::Down,
-            (Outage::None, Some(remote)) if remote.is_synced() => local::PeerState::Answers,
-            _ => local::PeerState::Silent,
+            (Outage::Down, _) => local::PeerReachability::Down,
+            (Outage::None, Some(remote)) if remote.is_synced() => local::PeerReachability::Answers,
+            _ => local::PeerReachability::Silent,
         }
     }
 
     /// The objects at the provider, if it can be asked and believed.
-    pub fn answering(&self) -> Option<Arc<RemoteState>> {
-        (self.reachability() == local::PeerState::Answers)
+    pub fn answering_remote(&self) -> Option<Arc<RemoteObjects>> {
+        (self.reachability() == local::PeerReachability::Answers)
             .then(|| self.remote())
             .flatten()
     }
@@ -765,7 +770,8 @@ mod tests {
 
     #[test]
     fn a_provider_that_changes_its_words_again_and_again_makes_one_event() {
-        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let peer =
+            RemoteProvider::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         assert!(peer.may_warn("u"));
         assert!(!peer.may_warn("u"));
         assert!(peer.may_warn("another"));
@@ -775,7 +781,8 @@ mod tests {
 
     #[test]
     fn all_watches_of_a_provider_read_events_at_one_pace() {
-        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let peer =
+            RemoteProvider::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let now = Instant::now();
         let delays: Vec<Duration> = (0..2 * EVENTS_AT_ONCE)
             .map(|_| peer.event_delay(now))
@@ -790,9 +797,10 @@ mod tests {
 
     #[test]
     fn an_object_gets_one_event_for_each_reason_until_its_record_is_removed() {
-        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let peer =
+            RemoteProvider::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let reference = |name: &str| Reference {
-            kind: Kind::Service,
+            kind: ReplicaKind::Service,
             namespace: "demo".into(),
             name: name.into(),
         };
@@ -811,9 +819,10 @@ mod tests {
 
     #[test]
     fn the_addresses_of_a_slice_are_compared_with_pods_once_until_they_change() {
-        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let peer =
+            RemoteProvider::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let slice = Reference {
-            kind: Kind::EndpointSlice,
+            kind: ReplicaKind::EndpointSlice,
             namespace: "demo".into(),
             name: "db-x".into(),
         };
@@ -839,9 +848,10 @@ mod tests {
 
     #[test]
     fn a_problem_that_may_pass_is_reported_when_it_lasts() {
-        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let peer =
+            RemoteProvider::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let slice = Reference {
-            kind: Kind::EndpointSlice,
+            kind: ReplicaKind::EndpointSlice,
             namespace: "demo".into(),
             name: "web-x".into(),
         };
@@ -859,7 +869,7 @@ mod tests {
     #[test]
     fn a_provider_is_forgotten_when_nobody_works_with_it_and_its_workers_end() {
         let ((peers, mut added), id, stop) = (
-            PeerStates::new(),
+            RemoteProviders::new(),
             ClusterId::of_public_key(&[1; 32]),
             CancellationToken::new(),
         );

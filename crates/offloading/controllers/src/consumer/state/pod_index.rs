@@ -10,7 +10,7 @@ use liqo_controller_runtime::Key;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 #[derive(Default)]
-pub struct PodIndex {
+pub struct LocalPodIndex {
     by_uid: BTreeMap<String, Arc<LocalPod>>,
     /// UIDs.
     by_name: HashMap<Key, String>,
@@ -18,12 +18,12 @@ pub struct PodIndex {
     left: BTreeMap<String, Arc<LocalPod>>,
 }
 
-impl PodIndex {
+impl LocalPodIndex {
     pub fn get(&self, uid: &str) -> Option<&Arc<LocalPod>> {
         self.by_uid.get(uid)
     }
 
-    pub fn named(&self, key: &Key) -> Option<&Arc<LocalPod>> {
+    pub fn pod_named(&self, key: &Key) -> Option<&Arc<LocalPod>> {
         self.get(self.by_name.get(key)?)
     }
 
@@ -32,7 +32,7 @@ impl PodIndex {
     }
 
     /// Takes over a change that the watch of a virtual node's pods reported.
-    pub fn changed(&mut self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
+    pub fn apply_change(&mut self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.by_uid.remove(&old.uid);
             self.left.insert(old.uid.clone(), old.clone());
@@ -63,12 +63,12 @@ impl PodIndex {
     }
 
     /// The pod with this UID, if it is gone.
-    pub fn left(&self, uid: &str) -> Option<&Arc<LocalPod>> {
+    pub fn gone_pod(&self, uid: &str) -> Option<&Arc<LocalPod>> {
         self.left.get(uid)
     }
 
     /// All pods that are gone.
-    pub fn all_left(&self) -> impl Iterator<Item = &Arc<LocalPod>> {
+    pub fn all_gone(&self) -> impl Iterator<Item = &Arc<LocalPod>> {
         self.left.values()
     }
 
@@ -87,7 +87,7 @@ mod tests {
     fn pod(uid: &str, name: &str) -> Arc<LocalPod> {
         let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": uid }, "spec": { "containers": [] } });
         Arc::new(
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(pod).unwrap(),
                 &Key::new("p", "default"),
             )
@@ -97,52 +97,52 @@ mod tests {
 
     #[test]
     fn a_pod_is_found_by_its_name_until_it_is_gone_or_another_one_has_the_name() {
-        let (mut index, web) = (PodIndex::default(), Key::new("demo", "web"));
+        let (mut index, web) = (LocalPodIndex::default(), Key::new("demo", "web"));
         let (first, second) = (pod("a", "web"), pod("b", "web"));
-        let found = |index: &PodIndex| index.named(&web).map(|pod| pod.uid.clone());
-        index.changed(None, Some(&first));
-        index.changed(Some(&first), Some(&first));
+        let found = |index: &LocalPodIndex| index.pod_named(&web).map(|pod| pod.uid.clone());
+        index.apply_change(None, Some(&first));
+        index.apply_change(Some(&first), Some(&first));
         assert_eq!(found(&index).as_deref(), Some("a"));
         // Another virtual node's watch is faster than that of the first pod's node.
-        index.changed(None, Some(&second));
-        index.changed(Some(&first), None);
+        index.apply_change(None, Some(&second));
+        index.apply_change(Some(&first), None);
         assert_eq!(
             (found(&index).as_deref(), index.all().count()),
             (Some("b"), 1)
         );
-        index.changed(Some(&second), Some(&first));
+        index.apply_change(Some(&second), Some(&first));
         assert_eq!(
             (found(&index).as_deref(), index.get("b").is_some()),
             (Some("a"), false)
         );
-        index.changed(None, Some(&pod("c", "db")));
+        index.apply_change(None, Some(&pod("c", "db")));
         index.retain(|pod| pod.uid == "c");
         assert_eq!(
             (found(&index), index.by_name.len(), index.all().count()),
             (None, 1, 1)
         );
-        index.changed(Some(&pod("c", "db")), None);
+        index.apply_change(Some(&pod("c", "db")), None);
         assert!(index.by_name.is_empty() && index.by_uid.is_empty());
     }
 
     #[test]
     fn a_pod_that_is_gone_is_known_until_it_is_forgotten_or_comes_back() {
-        let (mut index, web, db) = (PodIndex::default(), pod("a", "web"), pod("b", "db"));
-        index.changed(None, Some(&web));
-        index.changed(None, Some(&db));
-        index.changed(Some(&web), None);
+        let (mut index, web, db) = (LocalPodIndex::default(), pod("a", "web"), pod("b", "db"));
+        index.apply_change(None, Some(&web));
+        index.apply_change(None, Some(&db));
+        index.apply_change(Some(&web), None);
         index.retain(|_| false);
         assert_eq!(
             (
-                index.left("a"),
-                index.all_left().count(),
+                index.gone_pod("a"),
+                index.all_gone().count(),
                 index.all().count()
             ),
             (Some(&web), 2, 0)
         );
-        index.changed(None, Some(&db));
-        assert_eq!((index.left("b"), index.get("b")), (None, Some(&db)));
+        index.apply_change(None, Some(&db));
+        assert_eq!((index.gone_pod("b"), index.get("b")), (None, Some(&db)));
         index.forget("a");
-        assert_eq!(index.all_left().count(), 0);
+        assert_eq!(index.all_gone().count(), 0);
     }
 }

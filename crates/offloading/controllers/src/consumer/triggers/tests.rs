@@ -3,7 +3,7 @@
 use std::slice;
 
 use liqo_api::ClusterId;
-use liqo_offloading_rules::pod::remote_events::{RemoteEvent, Selection};
+use liqo_offloading_rules::pod::remote_events::{EventSelection, RemoteEvent};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -17,26 +17,26 @@ fn key(name: &str) -> Key {
     Key::new("demo", name)
 }
 
-fn reference(kind: Kind, name: &str) -> Reference {
+fn reference(kind: ReplicaKind, name: &str) -> Reference {
     Reference::new(kind, &key(name))
 }
 
-fn one(kind: Kind, name: &str) -> Trigger {
-    records(Records::One(reference(kind, name)))
+fn one(kind: ReplicaKind, name: &str) -> ConsumerTrigger {
+    records_due(DueRecords::One(reference(kind, name)))
 }
 
 fn local(changes: &Value) -> LocalPod {
     let mut pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
         "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "m" } }] }] } });
     json_patch::merge(&mut pod, changes);
-    LocalPod::of(
+    LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("p", "default"),
     )
     .unwrap()
 }
 
-fn remote_record(kind: Kind, name: &str) -> ReflectionRecord {
+fn remote_record(kind: ReplicaKind, name: &str) -> ReflectionRecord {
     ReflectionRecord {
         part: None,
         reference: reference(kind, name),
@@ -71,19 +71,19 @@ fn a_virtual_node_is_due_when_it_changes_and_the_maps_when_its_node_gets_a_name(
     let nodes = vec![NodeKey::VirtualNode(key("default")), NodeKey::Link(id())];
     let maps = vec![NamespaceKey::AllMaps];
     assert_eq!(
-        virtual_node(&key("default"), None, Some(&new)),
+        virtual_node_changed(&key("default"), None, Some(&new)),
         (nodes.clone(), maps.clone())
     );
     assert_eq!(
-        virtual_node(&key("default"), Some(&new), Some(&new)),
+        virtual_node_changed(&key("default"), Some(&new), Some(&new)),
         (nodes.clone(), Vec::new())
     );
     assert_eq!(
-        virtual_node(&key("default"), Some(&new), Some(&named)),
+        virtual_node_changed(&key("default"), Some(&new), Some(&named)),
         (nodes.clone(), maps.clone())
     );
     assert_eq!(
-        virtual_node(&key("default"), Some(&named), None),
+        virtual_node_changed(&key("default"), Some(&named), None),
         (nodes, maps)
     );
 }
@@ -132,7 +132,7 @@ fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_cha
     let (one, name) = (object("Local", json!([])), key(NAMESPACE_OFFLOADING));
     let namespace = NamespaceKey::Namespace("demo".into());
     assert_eq!(
-        offloading(&name, Some(&one), Some(&one)),
+        offloading_changed(&name, Some(&one), Some(&one)),
         std::slice::from_ref(&namespace)
     );
     let all = [
@@ -141,17 +141,20 @@ fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_cha
         NamespaceKey::AllMaps,
     ];
     assert_eq!(
-        offloading(&name, Some(&one), Some(&object("Remote", json!([])))),
+        offloading_changed(&name, Some(&one), Some(&object("Remote", json!([])))),
         all
     );
-    assert_eq!(offloading(&name, None, Some(&one)), all);
-    assert_eq!(offloading(&name, Some(&one), None), all);
+    assert_eq!(offloading_changed(&name, None, Some(&one)), all);
+    assert_eq!(offloading_changed(&name, Some(&one), None), all);
     let mut wants_events = one.clone();
     wants_events.metadata.annotations =
         Some([(annotations::REMOTE_EVENTS.to_owned(), "all".to_owned())].into());
-    assert_eq!(offloading(&name, Some(&one), Some(&wants_events)), all);
     assert_eq!(
-        offloading(&key("another"), None, Some(&one)),
+        offloading_changed(&name, Some(&one), Some(&wants_events)),
+        all
+    );
+    assert_eq!(
+        offloading_changed(&key("another"), None, Some(&one)),
         [],
         "only one name counts"
     );
@@ -161,11 +164,11 @@ fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_cha
 fn a_namespace_is_due_when_the_webhook_begins_to_see_it_and_a_node_when_its_kubelet_is_served_in_another_way()
  {
     assert_eq!(
-        webhook(&["demo".to_owned()].into()),
+        webhook_changed(&["demo".to_owned()].into()),
         [NamespaceKey::Namespace("demo".into())]
     );
     assert_eq!(
-        kubelet_serving(&key("default")),
+        kubelet_serving_changed(&key("default")),
         NodeKey::VirtualNode(key("default"))
     );
 }
@@ -176,50 +179,59 @@ fn the_condition_of_a_foreign_cluster_is_due_when_that_changes() {
         serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster", "metadata": { "name": "milan" }, "spec": { "clusterID": id() } }))
         .unwrap();
-    assert_eq!(foreign_cluster(Some(&cluster)), Some(NodeKey::Link(id())));
-    assert_eq!(foreign_cluster(None), None);
+    assert_eq!(
+        foreign_cluster_changed(Some(&cluster)),
+        Some(NodeKey::Link(id()))
+    );
+    assert_eq!(foreign_cluster_changed(None), None);
 }
 
 #[test]
 fn whatever_holds_addresses_is_due_when_a_network_changes_and_tokens_when_the_api_server_is_opened()
 {
-    let network_with = |api_server| Network {
+    let network_with = |api_server| NetworkToPeer {
         api_server,
-        ..Network::default()
+        ..NetworkToPeer::default()
     };
-    let addresses = [pods(Pods::All), records(Records::Namespaced(None))];
-    assert_eq!(network(None, Some(&network_with(false))), addresses);
+    let addresses = [
+        pods_due(DuePods::All),
+        records_due(DueRecords::Namespaced(None)),
+    ];
+    assert_eq!(network_changed(None, Some(&network_with(false))), addresses);
     assert_eq!(
-        network(Some(&network_with(true)), Some(&network_with(true))),
+        network_changed(Some(&network_with(true)), Some(&network_with(true))),
         addresses
     );
-    let with_tokens = [&addresses[..], &[records(Records::Tokens)]].concat();
+    let with_tokens = [&addresses[..], &[records_due(DueRecords::Tokens)]].concat();
     assert_eq!(
-        network(Some(&network_with(false)), Some(&network_with(true))),
+        network_changed(Some(&network_with(false)), Some(&network_with(true))),
         with_tokens
     );
-    assert_eq!(network(Some(&network_with(true)), None), with_tokens);
+    assert_eq!(
+        network_changed(Some(&network_with(true)), None),
+        with_tokens
+    );
 }
 
 #[test]
 fn everything_of_a_provider_is_due_when_its_connection_changes() {
-    let all = connection();
+    let all = connection_changed();
     for due in [
-        pods(Pods::All),
-        records(Records::All),
-        records(Records::Namespaced(None)),
-        now(Target::Map),
-        now(Target::Namespace(NamespaceKey::AllNamespaces)),
-        now(Target::NodesOfProvider),
-        events(Events::AllWatches),
+        pods_due(DuePods::All),
+        records_due(DueRecords::All),
+        records_due(DueRecords::Namespaced(None)),
+        due_now(ConsumerTarget::Map),
+        due_now(ConsumerTarget::Namespace(NamespaceKey::AllNamespaces)),
+        due_now(ConsumerTarget::NodesOfProvider),
+        events_due(DueEvents::AllWatches),
     ] {
         assert!(all.contains(&due), "{due:?}");
     }
     assert_eq!(
-        outage(),
+        outage_changed(),
         [
-            pods(Pods::All),
-            now(Target::Namespace(NamespaceKey::AllNamespaces))
+            pods_due(DuePods::All),
+            due_now(ConsumerTarget::Namespace(NamespaceKey::AllNamespaces))
         ]
     );
 }
@@ -227,9 +239,12 @@ fn everything_of_a_provider_is_due_when_its_connection_changes() {
 #[test]
 fn a_pod_without_a_node_is_due_until_it_has_one() {
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
-    let pod = UnscheduledPod::of(serde_json::from_value(pod).unwrap()).unwrap();
-    assert_eq!(unscheduled_pod(&key("web"), Some(&pod)), Some(key("web")));
-    assert_eq!(unscheduled_pod(&key("web"), None), None);
+    let pod = UnscheduledPod::from_pod(serde_json::from_value(pod).unwrap()).unwrap();
+    assert_eq!(
+        unscheduled_pod_changed(&key("web"), Some(&pod)),
+        Some(key("web"))
+    );
+    assert_eq!(unscheduled_pod_changed(&key("web"), None), None);
     // It may have got one of this cluster, unless it can run elsewhere only.
     assert!(
         may_be_at_home(Some(&pod), None)
@@ -244,27 +259,38 @@ fn a_pod_without_a_node_is_due_until_it_has_one() {
 #[test]
 fn a_pod_and_its_events_are_due_when_its_shadow_pod_changes() {
     assert_eq!(
-        shadow_pod("u"),
-        [pods(Pods::One("u".into())), events(Events::Of("u".into()))]
+        shadow_pod_changed("u"),
+        [
+            pods_due(DuePods::One("u".into())),
+            events_due(DueEvents::Of("u".into()))
+        ]
     );
 }
 
 #[test]
 fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
-    assert_eq!(remote_event("u"), events(Events::Of("u".into())));
-    let peer = PeerState::new(id(), CancellationToken::new());
-    let enqueue = |due: Events| enqueue_events(&peer, due, Duration::ZERO);
-    enqueue(Events::Of("u".into()));
+    assert_eq!(
+        remote_event_changed("u"),
+        events_due(DueEvents::Of("u".into()))
+    );
+    let peer = RemoteProvider::new(id(), CancellationToken::new());
+    let enqueue = |due: DueEvents| enqueue_events(&peer, due, Duration::ZERO);
+    enqueue(DueEvents::Of("u".into()));
     assert!(peer.event_queue.is_empty(), "a healthy pod costs nothing");
     let warning = json!({ "metadata": { "uid": "e" }, "type": "Warning", "reason": "Failed", "firstTimestamp": "2026-01-01T00:00:00Z",
         "involvedObject": { "kind": "Pod", "namespace": "m", "name": "web", "uid": "r" } });
     let warning = serde_json::from_value(warning).unwrap();
-    let warning =
-        RemoteEvent::of(warning, "m", Selection::Notable, jiff::Timestamp::now()).unwrap();
+    let warning = RemoteEvent::from_event(
+        warning,
+        "m",
+        EventSelection::Notable,
+        jiff::Timestamp::now(),
+    )
+    .unwrap();
     peer.journal
         .lock()
-        .arrived("u", None, warning, std::time::Instant::now());
-    enqueue(Events::Of("u".into()));
+        .event_arrived("u", None, warning, std::time::Instant::now());
+    enqueue(DueEvents::Of("u".into()));
     assert_eq!(peer.event_queue.len(), 1);
     peer.pod_changed(None, Some(&Arc::new(local(&json!({})))));
     peer.pod_changed(
@@ -273,7 +299,7 @@ fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
             &json!({ "metadata": { "name": "db", "uid": "v" } }),
         ))),
     );
-    enqueue(Events::AllWatches);
+    enqueue(DueEvents::AllWatches);
     assert_eq!(peer.event_queue.len(), 2, "both pods are in one namespace");
 }
 
@@ -281,47 +307,49 @@ fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
 fn pods_and_objects_of_a_namespace_are_due_when_its_mapping_changes() {
     let (refused, ready) = (map("Refused"), map("Ready"));
     assert_eq!(
-        namespace_map(Some(&ready), Some(&ready)),
-        [now(Target::Map)]
+        namespace_map_changed(Some(&ready), Some(&ready)),
+        [due_now(ConsumerTarget::Map)]
     );
     let of_demo = [
-        now(Target::Map),
-        pods(Pods::In("demo".into())),
-        records(Records::Namespaced(Some("demo".into()))),
-        now(Target::Namespace(NamespaceKey::Namespace("demo".into()))),
-        events(Events::Watch("demo".into())),
+        due_now(ConsumerTarget::Map),
+        pods_due(DuePods::In("demo".into())),
+        records_due(DueRecords::Namespaced(Some("demo".into()))),
+        due_now(ConsumerTarget::Namespace(NamespaceKey::Namespace(
+            "demo".into(),
+        ))),
+        events_due(DueEvents::Watch("demo".into())),
     ];
-    assert_eq!(namespace_map(Some(&refused), Some(&ready)), of_demo);
+    assert_eq!(namespace_map_changed(Some(&refused), Some(&ready)), of_demo);
     assert_eq!(
-        namespace_map(None, Some(&ready)).len(),
+        namespace_map_changed(None, Some(&ready)).len(),
         9,
         "both namespaces are due"
     );
-    assert_eq!(namespace_map(Some(&ready), None).len(), 9);
+    assert_eq!(namespace_map_changed(Some(&ready), None).len(), 9);
 }
 
 #[test]
 fn a_record_is_due_when_its_content_changes_and_not_when_only_the_provider_says_something() {
-    let before = remote_record(Kind::ConfigMap, "m");
-    let due = [one(Kind::ConfigMap, "m")];
-    assert_eq!(record(None, Some(&before)), due);
-    assert_eq!(record(Some(&before), None), due);
+    let before = remote_record(ReplicaKind::ConfigMap, "m");
+    let due = [one(ReplicaKind::ConfigMap, "m")];
+    assert_eq!(record_changed(None, Some(&before)), due);
+    assert_eq!(record_changed(Some(&before), None), due);
     let written = ReflectionRecord {
         fingerprint: 2,
         ..before.clone()
     };
     assert_eq!(
-        record(Some(&before), Some(&written)),
+        record_changed(Some(&before), Some(&written)),
         [due[0].clone(), due[0].clone()]
     );
-    assert_eq!(record(Some(&before), Some(&before)), []);
+    assert_eq!(record_changed(Some(&before), Some(&before)), []);
 }
 
 #[test]
 fn what_a_provider_says_of_a_record_is_due_a_little_later() {
     let said = |kind, name: &str| {
         let before = remote_record(kind, name);
-        record(
+        record_changed(
             Some(&before),
             Some(&ReflectionRecord {
                 problem: Some("Invalid: x".into()),
@@ -329,15 +357,15 @@ fn what_a_provider_says_of_a_record_is_due_a_little_later() {
             }),
         )
     };
-    let secret = reference(Kind::Secret, "s");
+    let secret = reference(ReplicaKind::Secret, "s");
     let naming = [
-        pods(Pods::Naming(secret.clone())).after(PROBLEM_DELAY),
-        records(Records::IngressesNaming(secret)).after(EXPOSURE_DELAY),
+        pods_due(DuePods::Naming(secret.clone())).delayed_by(PROBLEM_DELAY),
+        records_due(DueRecords::IngressesNaming(secret)).delayed_by(EXPOSURE_DELAY),
     ];
-    assert_eq!(said(Kind::Secret, "s"), naming);
+    assert_eq!(said(ReplicaKind::Secret, "s"), naming);
     assert_eq!(
-        said(Kind::Service, "web"),
-        [one(Kind::Service, "web").after(PROBLEM_DELAY)]
+        said(ReplicaKind::Service, "web"),
+        [one(ReplicaKind::Service, "web").delayed_by(PROBLEM_DELAY)]
     );
 }
 
@@ -346,7 +374,7 @@ fn the_namespace_and_the_secrets_of_an_ingress_are_due_when_the_world_reaches_it
     let exposed = |kind, name: &str| {
         let before = remote_record(kind, name);
         let exposure = serde_json::from_value(json!({ "class": "public" })).unwrap();
-        record(
+        record_changed(
             Some(&before),
             Some(&ReflectionRecord {
                 exposure: Some(exposure),
@@ -354,51 +382,56 @@ fn the_namespace_and_the_secrets_of_an_ingress_are_due_when_the_world_reaches_it
             }),
         )
     };
-    let namespace =
-        now(Target::Namespace(NamespaceKey::Namespace("demo".into()))).after(EXPOSURE_DELAY);
+    let namespace = due_now(ConsumerTarget::Namespace(NamespaceKey::Namespace(
+        "demo".into(),
+    )))
+    .delayed_by(EXPOSURE_DELAY);
     assert_eq!(
-        exposed(Kind::Service, "web"),
+        exposed(ReplicaKind::Service, "web"),
         std::slice::from_ref(&namespace)
     );
     let secrets = [
         namespace,
-        records(Records::SecretsOf(key("shop"))).after(EXPOSURE_DELAY),
-        records(Records::SecretsIn("demo".into())).after(EXPOSURE_DELAY),
+        records_due(DueRecords::SecretsOf(key("shop"))).delayed_by(EXPOSURE_DELAY),
+        records_due(DueRecords::SecretsIn("demo".into())).delayed_by(EXPOSURE_DELAY),
     ];
-    assert_eq!(exposed(Kind::Ingress, "shop"), secrets);
+    assert_eq!(exposed(ReplicaKind::Ingress, "shop"), secrets);
 }
 
 #[test]
 fn a_pod_is_due_when_it_changes_and_what_it_named_when_it_is_gone() {
-    let (pod, own) = (local(&json!({})), pods(Pods::One("u".into())));
-    let watch = events(Events::Watch("demo".into())).after(EVENT_WATCH_DELAY);
-    assert_eq!(local_pod(None, Some(&pod)), [own.clone(), watch.clone()]);
+    let (pod, own) = (local(&json!({})), pods_due(DuePods::One("u".into())));
+    let watch = events_due(DueEvents::Watch("demo".into())).delayed_by(EVENT_WATCH_DELAY);
     assert_eq!(
-        local_pod(Some(&pod), Some(&pod)),
+        local_pod_changed(None, Some(&pod)),
+        [own.clone(), watch.clone()]
+    );
+    assert_eq!(
+        local_pod_changed(Some(&pod), Some(&pod)),
         [own.clone(), own.clone()]
     );
-    let named = one(Kind::ConfigMap, "m").after(DELETED_POD_DELAY);
+    let named = one(ReplicaKind::ConfigMap, "m").delayed_by(DELETED_POD_DELAY);
     assert_eq!(
-        local_pod(Some(&pod), None),
+        local_pod_changed(Some(&pod), None),
         [named.clone(), own.clone(), watch.clone()]
     );
     let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
     assert!(
-        local_pod(Some(&pod), Some(&ended)).contains(&watch),
+        local_pod_changed(Some(&pod), Some(&ended)).contains(&watch),
         "it may be the last one that ran"
     );
     let another = local(&json!({ "metadata": { "uid": "v" } }));
     assert_eq!(
-        local_pod(Some(&pod), Some(&another)),
-        [named, own.clone(), pods(Pods::One("v".into()))],
+        local_pod_changed(Some(&pod), Some(&another)),
+        [named, own.clone(), pods_due(DuePods::One("v".into()))],
         "it has the name now"
     );
     let debugged = local(
         &json!({ "spec": { "ephemeralContainers": [{ "name": "d", "envFrom": [{ "secretRef": { "name": "s" } }] }] } }),
     );
     assert_eq!(
-        local_pod(Some(&pod), Some(&debugged)),
-        [one(Kind::Secret, "s"), own.clone(), own]
+        local_pod_changed(Some(&pod), Some(&debugged)),
+        [one(ReplicaKind::Secret, "s"), own.clone(), own]
     );
 }
 
@@ -408,11 +441,14 @@ fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
         let object = json!({ "metadata": { "name": app }, "spec": { "selector": { "matchLabels": { "app": app } } } });
         (
             key(app),
-            Arc::new(LocalBudget::of(serde_json::from_value(object).unwrap()).unwrap()),
+            Arc::new(
+                LocalDisruptionBudget::from_budget(serde_json::from_value(object).unwrap())
+                    .unwrap(),
+            ),
         )
     };
     let due = |old: Option<&LocalPod>, new: Option<&LocalPod>| {
-        budgets_of_pod(old, new, |namespace| {
+        budget_pod_changed(old, new, |namespace| {
             if namespace == "demo" {
                 vec![budget("web"), budget("db")]
             } else {
@@ -425,8 +461,8 @@ fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
         json_patch::merge(&mut pod, &changes);
         local(&pod)
     };
-    let [web, db] =
-        ["web", "db"].map(|name| one(Kind::PodDisruptionBudget, name).after(BUDGET_DELAY));
+    let [web, db] = ["web", "db"]
+        .map(|name| one(ReplicaKind::PodDisruptionBudget, name).delayed_by(BUDGET_DELAY));
     let (waits, other) = (
         pod(json!({})),
         pod(json!({ "metadata": { "annotations": { "a": "b" } } })),
@@ -452,23 +488,31 @@ fn budgets_that_select_a_pod_are_due_when_it_is_counted_in_another_way() {
 fn a_budget_is_due_everywhere_when_a_provider_begins_or_ends_to_drain_a_node() {
     let record = |is_draining| ReflectionRecord {
         is_draining,
-        ..remote_record(Kind::PodDisruptionBudget, "web")
+        ..remote_record(ReplicaKind::PodDisruptionBudget, "web")
     };
-    let due = [one(Kind::PodDisruptionBudget, "web")];
-    assert_eq!(draining(Some(&record(false)), Some(&record(true))), due);
-    assert_eq!(draining(Some(&record(true)), None), due);
-    assert_eq!(draining(Some(&record(true)), Some(&record(true))), []);
-    assert_eq!(draining(None, Some(&record(false))), []);
+    let due = [one(ReplicaKind::PodDisruptionBudget, "web")];
+    assert_eq!(
+        draining_changed(Some(&record(false)), Some(&record(true))),
+        due
+    );
+    assert_eq!(draining_changed(Some(&record(true)), None), due);
+    assert_eq!(
+        draining_changed(Some(&record(true)), Some(&record(true))),
+        []
+    );
+    assert_eq!(draining_changed(None, Some(&record(false))), []);
 }
 
 #[test]
 fn the_token_of_a_pod_is_due_when_the_pod_is_sent_or_ends() {
-    let token = records(Records::One(Reference::of_api_server(&local(&json!({})))));
+    let token = records_due(DueRecords::One(Reference::of_api_server(&local(
+        &json!({}),
+    ))));
     let sent =
         local(&json!({ "metadata": { "annotations": { liqo_api::annotations::SENT_TO: "t" } } }));
     let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
     for other in [sent, ended] {
-        assert!(local_pod(Some(&local(&json!({}))), Some(&other)).contains(&token));
+        assert!(local_pod_changed(Some(&local(&json!({}))), Some(&other)).contains(&token));
     }
 }
 
@@ -477,22 +521,25 @@ fn everything_that_pods_name_is_due_when_they_are_listed_and_the_map_when_one_is
     assert_eq!(
         pods_listed(),
         [
-            records(Records::All),
-            records(Records::Budgets(None)),
-            events(Events::AllWatches)
+            records_due(DueRecords::All),
+            records_due(DueRecords::Budgets(None)),
+            events_due(DueEvents::AllWatches)
         ]
     );
-    assert_eq!(pod_gone(), now(Target::Map).after(DELETED_POD_DELAY));
+    assert_eq!(
+        pod_gone(),
+        due_now(ConsumerTarget::Map).delayed_by(DELETED_POD_DELAY)
+    );
 }
 
 #[test]
 fn an_object_is_due_when_it_changes() {
     assert_eq!(
-        named_object(Kind::Secret, &key("s")),
-        records(Records::IfNamed(reference(Kind::Secret, "s")))
+        named_object_changed(ReplicaKind::Secret, &key("s")),
+        records_due(DueRecords::IfNamed(reference(ReplicaKind::Secret, "s")))
     );
-    for kind in [Kind::EndpointSlice, Kind::NetworkPolicy] {
-        assert_eq!(object(kind, &key("x")), one(kind, "x"));
+    for kind in [ReplicaKind::EndpointSlice, ReplicaKind::NetworkPolicy] {
+        assert_eq!(object_changed(kind, &key("x")), one(kind, "x"));
     }
 }
 
@@ -501,26 +548,37 @@ fn the_slices_of_a_service_are_due_when_it_comes_or_goes() {
     let service_of = |annotations: Value| {
         let service = json!({ "metadata": { "namespace": "demo", "name": "web", "annotations": annotations },
             "spec": { "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] } });
-        LocalService::of(serde_json::from_value(service).unwrap()).unwrap()
+        LocalService::from_service(serde_json::from_value(service).unwrap()).unwrap()
     };
     let slice = |name: &str, service: &str| {
         let slice = json!({ "metadata": { "namespace": "demo", "name": name, "labels": { "kubernetes.io/service-name": service } },
             "addressType": "IPv4", "endpoints": [] });
         (
             key(name),
-            Arc::new(LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()),
+            Arc::new(
+                LocalSlice::from_endpoint_slice(serde_json::from_value(slice).unwrap()).unwrap(),
+            ),
         )
     };
     let (web, slices) = (
         service_of(json!({})),
         [slice("web-1", "web"), slice("db-1", "db")],
     );
-    let both = [one(Kind::Service, "web"), one(Kind::EndpointSlice, "web-1")];
-    assert_eq!(service(&key("web"), None, Some(&web), &slices), both);
-    assert_eq!(service(&key("web"), Some(&web), None, &slices), both);
+    let both = [
+        one(ReplicaKind::Service, "web"),
+        one(ReplicaKind::EndpointSlice, "web-1"),
+    ];
     assert_eq!(
-        service(&key("web"), Some(&web), Some(&web), &slices),
-        [one(Kind::Service, "web")]
+        service_changed(&key("web"), None, Some(&web), &slices),
+        both
+    );
+    assert_eq!(
+        service_changed(&key("web"), Some(&web), None, &slices),
+        both
+    );
+    assert_eq!(
+        service_changed(&key("web"), Some(&web), Some(&web), &slices),
+        [one(ReplicaKind::Service, "web")]
     );
 }
 
@@ -529,9 +587,9 @@ fn the_secrets_of_an_ingress_are_due_when_it_names_them_or_named_them() {
     let ingress_of = |secret: &str| {
         let ingress = json!({ "metadata": { "namespace": "demo", "name": "shop" },
             "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": secret }] } });
-        LocalIngress::of(serde_json::from_value(ingress).unwrap()).unwrap()
+        LocalIngress::from_ingress(serde_json::from_value(ingress).unwrap()).unwrap()
     };
-    let due = ingress(
+    let due = ingress_changed(
         &key("shop"),
         Some(&ingress_of("old")),
         Some(&ingress_of("new")),
@@ -539,9 +597,9 @@ fn the_secrets_of_an_ingress_are_due_when_it_names_them_or_named_them() {
     assert_eq!(
         due,
         [
-            one(Kind::Ingress, "shop"),
-            one(Kind::Secret, "old"),
-            one(Kind::Secret, "new")
+            one(ReplicaKind::Ingress, "shop"),
+            one(ReplicaKind::Secret, "old"),
+            one(ReplicaKind::Secret, "new")
         ]
     );
 }
@@ -550,15 +608,15 @@ fn the_secrets_of_an_ingress_are_due_when_it_names_them_or_named_them() {
 fn what_travels_with_a_namespace_is_due_when_it_is_listed() {
     assert_eq!(
         services_listed("demo"),
-        records(Records::Namespaced(Some("demo".into())))
+        records_due(DueRecords::Namespaced(Some("demo".into())))
     );
     assert_eq!(
         policies_listed("demo"),
-        records(Records::Policies(Some("demo".into())))
+        records_due(DueRecords::Policies(Some("demo".into())))
     );
     assert_eq!(
-        policy_sources(),
-        records(Records::Policies(None)).after(POLICY_DELAY)
+        policy_sources_changed(),
+        records_due(DueRecords::Policies(None)).delayed_by(POLICY_DELAY)
     );
 }
 
@@ -566,32 +624,35 @@ fn what_travels_with_a_namespace_is_due_when_it_is_listed() {
 fn a_policy_is_due_when_a_pod_changes_that_it_selects() {
     let policy = |app: &str| {
         let spec = json!({ "podSelector": {}, "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": app } } }] }] });
-        (key(app), Arc::new(NetworkPolicy::of(&spec)))
+        (key(app), Arc::new(NormalizedPolicy::from_spec(&spec)))
     };
     let pod = network_policy_translation::Pod {
         namespace: "demo".into(),
         labels: [("app".to_owned(), "web".to_owned())].into(),
         addresses: Vec::new(),
     };
-    let due = policy_pod(
+    let due = policy_pod_changed(
         &[&pod],
         |_| Some(Arc::default()),
         &[policy("web"), policy("db")],
     );
-    assert_eq!(due, [one(Kind::NetworkPolicy, "web").after(POLICY_DELAY)]);
+    assert_eq!(
+        due,
+        [one(ReplicaKind::NetworkPolicy, "web").delayed_by(POLICY_DELAY)]
+    );
 }
 
 #[test]
 fn what_a_provider_says_of_a_record_is_no_reason_to_look_at_pods_at_once() {
-    let peer = PeerState::new(id(), CancellationToken::new());
+    let peer = RemoteProvider::new(id(), CancellationToken::new());
     let pod = Arc::new(local(&json!({})));
-    let map = reference(Kind::ConfigMap, "m");
+    let map = reference(ReplicaKind::ConfigMap, "m");
     assert!(map.is_named_by(&pod));
     peer.pod_changed(None, Some(&pod));
     for _ in 0..3 {
-        enqueue_pods(&peer, &Pods::Naming(map.clone()), PROBLEM_DELAY);
+        enqueue_pods(&peer, &DuePods::Naming(map.clone()), PROBLEM_DELAY);
     }
     assert!(peer.pod_queue.is_empty(), "it waits");
-    enqueue_pods(&peer, &Pods::In("demo".into()), Duration::ZERO);
+    enqueue_pods(&peer, &DuePods::In("demo".into()), Duration::ZERO);
     assert_eq!(peer.pod_queue.len(), 1);
 }

@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use liqo_api::Claimed;
 use liqo_controller_runtime::Clock;
 use liqo_metering::observation::parts_with_witnesses;
-use liqo_metering::{Charges, Observation, SeenPod, Tolerance, compare};
+use liqo_metering::{Charges, ConsumerObservation, SeenPod, Tolerance, compare_usage};
 use proptest::prelude::*;
 
 use super::*;
@@ -131,13 +131,13 @@ impl Objects {
             // This process may have seen it a moment ago.
             return self
                 .charges
-                .gone(at, unwatched_since.filter(|_| self.shown < now));
+                .after_gone(at, unwatched_since.filter(|_| self.shown < now));
         }
         let ended = story
             .ends_after
             .map(|after| created + after)
             .filter(|ended| *ended <= now && self.deleted.is_none_or(|deleted| *ended <= deleted));
-        self.charges.seen(
+        self.charges.after_seen(
             &SeenPod {
                 created,
                 ended,
@@ -166,13 +166,13 @@ impl World {
         self.provider_looked = now;
     }
 
-    fn observe(&self, n: usize, gone: Option<Seconds>, clock: Seconds) -> Vec<Entry> {
+    fn observe(&self, n: usize, gone: Option<Seconds>, clock: Seconds) -> Vec<UsageEntry> {
         let asked = [amounts(false), amounts(true)];
         let (uid, sent) = (uid(n), self.stories[n].sent + self.skew);
         let charges = &self.pods[n].seen_by_consumer;
         // The shadow pod says when it was deleted.
         let charged_until = Some(self.stories[n].due()).filter(|due| clock >= *due);
-        Observation {
+        ConsumerObservation {
             uid: &uid,
             namespace: "demo",
             pool: "p",
@@ -205,11 +205,11 @@ struct Cluster {
     is_provider: bool,
     namespace: String,
     server: Arc<Mutex<Server>>,
-    recorder: Arc<Recorder>,
+    recorder: Arc<UsageRecorder>,
 }
 
-impl Side for Cluster {
-    fn open(&self, _: &str, now: Seconds) -> Option<Vec<Entry>> {
+impl MeteringSide for Cluster {
+    fn open_entries(&self, _: &str, now: Seconds) -> Option<Vec<UsageEntry>> {
         let world = self.world.lock();
         let pods = world.pods.iter().enumerate();
         Some(if self.is_provider {
@@ -229,7 +229,7 @@ impl Side for Cluster {
         })
     }
 
-    fn parts(&self, entry: &Entry, period_seconds: u32) -> Vec<(Period, Entry)> {
+    fn entry_parts(&self, entry: &UsageEntry, period_seconds: u32) -> Vec<(Period, UsageEntry)> {
         if self.is_provider {
             Period::parts(entry, period_seconds)
         } else {
@@ -238,9 +238,9 @@ impl Side for Cluster {
     }
 
     /// The next look asks whether they are stored.
-    fn stored(&self, _: &str, _: Vec<String>) {}
+    fn entries_stored(&self, _: &str, _: Vec<String>) {}
 
-    fn grace(&self) -> Seconds {
+    fn completion_grace(&self) -> Seconds {
         if self.is_provider {
             GRACE
         } else {
@@ -275,13 +275,13 @@ impl Cluster {
         }
     }
 
-    async fn started(server: &Arc<Mutex<Server>>, is_provider: bool) -> Arc<Recorder> {
+    async fn started(server: &Arc<Mutex<Server>>, is_provider: bool) -> Arc<UsageRecorder> {
         let (label, role) = if is_provider {
             (labels::CONSUMER_ID, "provider")
         } else {
             (labels::PROVIDER_ID, "consumer")
         };
-        let recorder = Recorder::start(&context(server), label, role);
+        let recorder = UsageRecorder::start(&context(server), label, role);
         assert!(recorder.synced().await);
         recorder
     }
@@ -321,7 +321,7 @@ impl Cluster {
 
     fn settled(&self, n: usize) -> Seconds {
         self.recorder
-            .settled_as_running(&self.namespace, &uid(n))
+            .settled_until_running(&self.namespace, &uid(n))
             .as_second()
     }
 
@@ -347,7 +347,7 @@ impl Cluster {
             };
             if pod.is_gone(story, now) {
                 let closed = pod.charged(story, now, *unwatched_since, 0);
-                pod.released = self.recorder.store(
+                pod.released = self.recorder.store_entries(
                     &self.namespace,
                     &uid(n),
                     closed.entries(&uid(n), "p", now),
@@ -378,7 +378,8 @@ impl Cluster {
             if world.pods[n].released {
                 let entries = world.observe(n, Some(clock), clock);
                 world.pods[n].consumer_done =
-                    self.recorder.store(&self.namespace, &uid(n), entries);
+                    self.recorder
+                        .store_entries(&self.namespace, &uid(n), entries);
             } else {
                 world.pods[n].seen_by_consumer = world.pods[n].charges.clone();
             }
@@ -386,7 +387,7 @@ impl Cluster {
     }
 
     /// What is stored, by the first second of each period. Every period must be complete.
-    fn stored_usage(&self) -> BTreeMap<String, Usage> {
+    fn stored_usage(&self) -> BTreeMap<String, UsageEntries> {
         let mut texts: BTreeMap<String, (String, bool)> = BTreeMap::new();
         for record in self.server.lock().records.values() {
             let spec = &record["spec"];
@@ -408,7 +409,7 @@ impl Cluster {
         );
         texts
             .into_iter()
-            .map(|(start, (text, _))| (start, Usage::read(&text).unwrap()))
+            .map(|(start, (text, _))| (start, UsageEntries::parse(&text).unwrap()))
             .collect()
     }
 }
@@ -485,10 +486,10 @@ proptest! {
         let (theirs, ours) = (provider.stored_usage(), consumer.stored_usage());
         let mut counted: HashMap<&str, Seconds> = HashMap::new();
         for (start, usage) in &theirs {
-            let comparison = compare(usage, ours.get(start).unwrap_or(&Usage::default()), Tolerance { exact: 0, clocks: CLOCKS });
+            let comparison = compare_usage(usage, ours.get(start).unwrap_or(&UsageEntries::default()), Tolerance { exact: 0, clocks: CLOCKS });
             prop_assert!(comparison.differences.is_empty(), "{start}: {:?}", comparison.differences);
             prop_assert_eq!(&comparison.agreed, usage, "both sides have the same seconds");
-            prop_assert_eq!(usage.overlap(), 0);
+            prop_assert_eq!(usage.overlap_seconds(), 0);
             for entry in usage.entries() {
                 *counted.entry(&entry.uid).or_default() += entry.seconds();
             }
@@ -497,7 +498,7 @@ proptest! {
         let once: Vec<_> = world.pods.iter().enumerate().filter(|(_, pod)| pod.waits == 1).collect();
         prop_assert!(once.len() > PODS / 2 && once.len() < PODS, "{} pods were stored at the first attempt", once.len());
         for (n, pod) in once {
-            let expected: Seconds = pod.closed.entries("u", "p", START + COMPLETE).iter().map(Entry::seconds).sum();
+            let expected: Seconds = pod.closed.entries("u", "p", START + COMPLETE).iter().map(UsageEntry::seconds).sum();
             let counted = counted.get(uid(n).as_str()).copied().unwrap_or_default();
             prop_assert_eq!(counted, expected, "pod {}", n);
         }

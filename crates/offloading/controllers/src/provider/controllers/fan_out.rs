@@ -4,31 +4,31 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use liqo_controller_runtime::Next;
+use liqo_controller_runtime::Requeue;
 use liqo_offloading_rules::namespace::mapped::NamespaceKind;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::isolation;
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
 
-use crate::provider::state::{Error, Provider};
+use crate::provider::state::{ProviderError, ProviderState};
 use crate::provider::triggers;
 
 /// The policy of each tenant at the last change, with the overhead of its `RuntimeClass`. Lost at a
 /// restart, which costs one pass.
-type Usage = Mutex<HashMap<String, (Option<ConsumerPolicy>, ResourceList)>>;
+type UsageMemory = Mutex<HashMap<String, (Option<ConsumerPolicy>, ResourceList)>>;
 
 /// Runs until the context's `stop`.
-pub async fn run(provider: Arc<Provider>) {
+pub async fn run_controller(provider: Arc<ProviderState>) {
     let (queues, stop) = (&provider.queues, provider.context.stop.clone());
-    let done = || std::future::ready(Ok::<_, Error>(Next::OnChange));
+    let done = || std::future::ready(Ok::<_, ProviderError>(Requeue::OnChange));
     let (secrets, pods, usage, isolation) = (
         provider.clone(),
         provider.clone(),
         provider.clone(),
         provider.clone(),
     );
-    let memory = Usage::default();
+    let memory = UsageMemory::default();
     tokio::join!(
         queues
             .tenant_secrets
@@ -43,7 +43,7 @@ pub async fn run(provider: Arc<Provider>) {
                 let shadows = shadows.iter().map(|(key, shadow)| (key, shadow.as_ref()));
                 pods.queues
                     .add(triggers::tenant_pods_changed(&concerned, shadows));
-                pods.queues.add(triggers::shadow_pods(
+                pods.queues.add(triggers::shadow_pods_due(
                     pods.ledger.lock().deferred_resizes(&concerned.tenant),
                 ));
                 done()
@@ -62,7 +62,7 @@ pub async fn run(provider: Arc<Provider>) {
     );
 }
 
-async fn follow_config(provider: &Provider) {
+async fn follow_config(provider: &ProviderState) {
     let mut config = provider.context.config.clone();
     while let Some(Ok(())) = provider
         .context
@@ -75,7 +75,7 @@ async fn follow_config(provider: &Provider) {
 }
 
 /// Finds the tenants whose policy or overhead changed.
-fn usage_changed(provider: &Provider, memory: &Usage) {
+fn usage_changed(provider: &ProviderState, memory: &UsageMemory) {
     let offers = provider.offers.all();
     let mut memory = memory.lock();
     let mut present = BTreeSet::new();
@@ -103,8 +103,8 @@ fn usage_changed(provider: &Provider, memory: &Usage) {
     memory.retain(|tenant, _| present.contains(tenant));
 }
 
-fn isolation_changed(provider: &Provider) {
-    if isolation::are_everywhere(&provider.internal_networks()) {
+fn isolation_changed(provider: &ProviderState) {
+    if isolation::leave_no_internet(&provider.internal_networks()) {
         tracing::warn!(
             "nodes, peers and this cluster have more than a thousand networks with public addresses, and policies have no room for \
              more: pods of consumers do not reach the internet"

@@ -17,22 +17,24 @@ use liqo_api::{
 };
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{
-    Step as _, create_missing, delete_if_present, only, unless_changed, unless_gone,
+    StepContext as _, create_missing, delete_if_present, only_with_uid, unless_changed, unless_gone,
 };
-use liqo_controller_runtime::{Key, Next};
-use liqo_offloading_rules::namespace::lent_on::{self, Change};
+use liqo_controller_runtime::{Key, Requeue};
+use liqo_offloading_rules::namespace::lent_on::{self, OffloadingChange};
 use liqo_offloading_rules::namespace::manifests;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
-use liqo_offloading_rules::namespace::mapping::{Plan, Snapshot, Step, plan};
+use liqo_offloading_rules::namespace::mapping::{
+    MappingPlan, MappingSnapshot, MappingStep, plan_mappings,
+};
 use liqo_offloading_rules::pod::carry::ProviderRules;
-use liqo_offloading_rules::pod::reported_status::difference;
+use liqo_offloading_rules::pod::reported_status::merge_patch;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy, ENFORCE};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::provider::state::{Error, Provider};
+use crate::provider::state::{ProviderError, ProviderState};
 
 /// Maximum number of tenants that are reconciled at the same time.
 const WORKERS: usize = 4;
@@ -45,8 +47,8 @@ const MAX_ROUNDS: usize = 4;
 const FIELD_MANAGER: &str = "liqo-offloading";
 
 /// The state that is kept between two passes. Lost at a restart, which costs some reads.
-struct Controller {
-    provider: Arc<Provider>,
+struct NamespaceController {
+    provider: Arc<ProviderState>,
     /// Last time that the contents of a namespace were found or written, by the namespace's UID.
     prepared: Mutex<HashMap<String, Instant>>,
     /// The status written last, by tenant namespace: the cache may not show it yet.
@@ -61,12 +63,12 @@ struct WrittenStatus {
 }
 
 /// Runs until the context's `stop`.
-pub async fn run(provider: Arc<Provider>) {
+pub async fn run_controller(provider: Arc<ProviderState>) {
     let (queue, stop) = (
         provider.queues.namespaces.clone(),
         provider.context.stop.clone(),
     );
-    let controller = Arc::new(Controller {
+    let controller = Arc::new(NamespaceController {
         provider,
         prepared: Mutex::default(),
         written: Mutex::default(),
@@ -81,11 +83,11 @@ pub async fn run(provider: Arc<Provider>) {
         .await;
 }
 
-impl Controller {
+impl NamespaceController {
     /// Reconciles all mapped namespaces of one tenant.
-    async fn reconcile(&self, tenant_namespace: &str) -> Result<Next, Error> {
+    async fn reconcile(&self, tenant_namespace: &str) -> Result<Requeue, ProviderError> {
         let Some(consumer) = liqo_api::consumer_of_tenant_namespace(tenant_namespace) else {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         };
         let provider = &self.provider;
         let (tenant, map) = (
@@ -95,11 +97,11 @@ impl Controller {
         let mut namespaces = provider.all_namespaces();
         let policy = provider.policy_of(&consumer);
         let mut taken = HashSet::new();
-        let mut last = Plan::default();
+        let mut last = MappingPlan::default();
         for _ in 0..MAX_ROUNDS {
-            last = plan(
+            last = plan_mappings(
                 &consumer,
-                &Snapshot {
+                &MappingSnapshot {
                     tenant: tenant.as_deref(),
                     map: map.as_deref(),
                     namespaces: &namespaces,
@@ -118,7 +120,7 @@ impl Controller {
                 break;
             }
             for step in &last.steps {
-                self.act(
+                self.perform_step(
                     step,
                     &consumer,
                     policy.as_ref(),
@@ -136,35 +138,38 @@ impl Controller {
             .as_deref()
             .filter(|_| tenant.is_some_and(|tenant| !tenant.terminating))
         {
-            self.report(tenant_namespace, map, &last.status).await?;
+            self.write_map_status(tenant_namespace, map, &last.status)
+                .await?;
         } else {
             self.written.lock().remove(tenant_namespace);
         }
         let has = |phase| last.status.values().any(|entry| entry.phase == phase);
         Ok(if has(MappedNamespacePhase::Refused) || !is_lent_on {
-            Next::After(REFUSED_RETRY)
+            Requeue::After(REFUSED_RETRY)
         } else if has(MappedNamespacePhase::Ready) {
-            Next::After(CHECK_INTERVAL)
+            Requeue::After(CHECK_INTERVAL)
         } else {
-            Next::OnChange
+            Requeue::OnChange
         })
     }
 
     /// Does one step, and notes what came of it for the next plan.
-    async fn act(
+    async fn perform_step(
         &self,
-        step: &Step,
+        step: &MappingStep,
         consumer: &ClusterId,
         policy: Option<&ConsumerPolicy>,
         namespaces: &mut BTreeMap<String, Arc<ConsumerNamespace>>,
         taken: &mut HashSet<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProviderError> {
         match step {
-            Step::Create { home, name } => match self.create(name, consumer, home, policy).await? {
-                Some(created) => _ = namespaces.insert(name.clone(), Arc::new(created)),
-                None => _ = taken.insert(name.clone()),
-            },
-            Step::SetPodSecurity { name, uid, level } => {
+            MappingStep::Create { home, name } => {
+                match self.create_namespace(name, consumer, home, policy).await? {
+                    Some(created) => _ = namespaces.insert(name.clone(), Arc::new(created)),
+                    None => _ = taken.insert(name.clone()),
+                }
+            }
+            MappingStep::SetPodSecurity { name, uid, level } => {
                 self.set_pod_security(name, uid, level).await?;
                 if let Some(namespace) = namespaces.get_mut(name) {
                     let labels = &mut Arc::make_mut(namespace).pod_security;
@@ -172,17 +177,20 @@ impl Controller {
                     labels.push((ENFORCE.to_owned(), (*level).to_owned()));
                 }
             }
-            Step::Prepare { name, uid } => {
+            MappingStep::Prepare { name, uid } => {
                 let requests = ProviderRules::default().amounts.default_requests;
-                for wanted in
-                    manifests::contents(name, consumer, &self.provider.context.namespace, &requests)
-                {
-                    self.ensure(&wanted).await?;
+                for wanted in manifests::namespace_contents(
+                    name,
+                    consumer,
+                    &self.provider.context.namespace,
+                    &requests,
+                ) {
+                    self.ensure_object(&wanted).await?;
                 }
                 self.prepared.lock().insert(uid.clone(), Instant::now());
             }
-            Step::Delete { name, uid } => {
-                delete_if_present(&self.api(), name, &only(uid.clone()))
+            MappingStep::Delete { name, uid } => {
+                delete_if_present(&self.namespace_api(), name, &only_with_uid(uid.clone()))
                     .await
                     .step("delete", "Namespace", Key::new("", name))?;
                 tracing::info!(
@@ -205,7 +213,7 @@ impl Controller {
         tenant_namespace: &str,
         consumer: &ClusterId,
         namespaces: &BTreeMap<String, Arc<ConsumerNamespace>>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ProviderError> {
         let provider = &self.provider;
         let mut is_lent_on = true;
         let offers = provider.offers.all();
@@ -213,7 +221,7 @@ impl Controller {
             .iter()
             .filter(|(key, _)| key.namespace == tenant_namespace)
             .map(|(_, offer)| offer.as_ref());
-        let terms = lent_on::terms(of_consumer);
+        let terms = lent_on::borrowed_pool_terms(of_consumer);
         let is_mapped = |namespace: &ConsumerNamespace| {
             namespace.consumer == *consumer
                 && matches!(namespace.kind, NamespaceKind::Mapped { .. })
@@ -229,22 +237,25 @@ impl Controller {
             }
             let key = Key::new(name, NAMESPACE_OFFLOADING);
             let live = provider.lent_on.get(&key);
-            match lent_on::change(name, live.as_deref(), &terms, || {
+            match lent_on::offloading_change(name, live.as_deref(), &terms, || {
                 provider.has_lent_on_pods(name)
             }) {
-                Change::Nothing => {}
-                Change::Create(wanted) => {
+                OffloadingChange::Nothing => {}
+                OffloadingChange::Create(wanted) => {
                     is_lent_on &= self.create_offloading(&key, &wanted).await?;
                 }
-                Change::Update(wanted) => self.ensure(&wanted).await?,
-                Change::Delete => {
-                    let this_one = only(
+                OffloadingChange::Update(wanted) => self.ensure_object(&wanted).await?,
+                OffloadingChange::Delete => {
+                    let this_one = only_with_uid(
                         live.and_then(|live| live.metadata.uid.clone())
                             .unwrap_or_default(),
                     );
-                    let deleted =
-                        delete_if_present(&self.offloadings(name), NAMESPACE_OFFLOADING, &this_one)
-                            .await;
+                    let deleted = delete_if_present(
+                        &self.offloading_api(name),
+                        NAMESPACE_OFFLOADING,
+                        &this_one,
+                    )
+                    .await;
                     deleted.step("delete", "NamespaceOffloading", key)?;
                 }
             }
@@ -254,11 +265,11 @@ impl Controller {
 
     /// Creates the `NamespaceOffloading` of a mapped namespace. Returns `false` if that of a person
     /// is there.
-    async fn create_offloading(&self, key: &Key, wanted: &Value) -> Result<bool, Error> {
+    async fn create_offloading(&self, key: &Key, wanted: &Value) -> Result<bool, ProviderError> {
         const KIND: &str = "NamespaceOffloading";
         let wanted =
             NamespaceOffloading::deserialize(wanted).step("read the manifest of", KIND, key)?;
-        let (found, is_new) = create_missing(&self.offloadings(&key.namespace), &wanted)
+        let (found, is_new) = create_missing(&self.offloading_api(&key.namespace), &wanted)
             .await
             .step("create", KIND, key)?;
         if is_new {
@@ -267,7 +278,7 @@ impl Controller {
                 "the pods of a mapped namespace run at other clusters"
             );
         }
-        if is_new || lent_on::is_lent_on(&found) {
+        if is_new || lent_on::is_brokered(&found) {
             return Ok(true);
         }
         if self
@@ -290,39 +301,40 @@ impl Controller {
             self.provider
                 .context
                 .events
-                .warning(&object, OffloadedReason::NameTaken.as_str(), message)
+                .record_warning(&object, OffloadedReason::NameTaken.as_str(), message)
                 .await;
         }
         Ok(false)
     }
 
-    fn offloadings(&self, namespace: &str) -> Api<NamespaceOffloading> {
+    fn offloading_api(&self, namespace: &str) -> Api<NamespaceOffloading> {
         Api::namespaced(self.provider.context.client.clone(), namespace)
     }
 
     /// Creates a namespace, unless it exists. `None` if the name belongs to somebody else.
-    async fn create(
+    async fn create_namespace(
         &self,
         name: &str,
         consumer: &ClusterId,
         home: &str,
         policy: Option<&ConsumerPolicy>,
-    ) -> Result<Option<ConsumerNamespace>, Error> {
+    ) -> Result<Option<ConsumerNamespace>, ProviderError> {
         let key = || Key::new("", name);
-        let level = usage::level(
+        let level = usage::pod_security_level(
             policy
                 .map(|policy| policy.usage.pod_security)
                 .unwrap_or_default(),
         );
-        let wanted = manifests::namespace(name, consumer, home, level);
+        let wanted = manifests::namespace_object(name, consumer, home, level);
         let wanted: Namespace =
             serde_json::from_value(wanted).step("read the manifest of", "Namespace", key())?;
-        let (found, is_new) =
-            create_missing(&self.api(), &wanted)
-                .await
-                .step("create", "Namespace", key())?;
-        let ours =
-            ConsumerNamespace::reduce(found).filter(|found| found.is_mapped_from(consumer, home));
+        let (found, is_new) = create_missing(&self.namespace_api(), &wanted).await.step(
+            "create",
+            "Namespace",
+            key(),
+        )?;
+        let ours = ConsumerNamespace::from_namespace(found)
+            .filter(|found| found.is_mapped_from(consumer, home));
         if is_new {
             tracing::info!(namespace = name, %consumer, home, "created a mapped namespace");
         }
@@ -330,10 +342,15 @@ impl Controller {
     }
 
     /// Lets a namespace enforce another Pod Security standard. Pods that run in it stay.
-    async fn set_pod_security(&self, name: &str, uid: &str, level: &str) -> Result<(), Error> {
+    async fn set_pod_security(
+        &self,
+        name: &str,
+        uid: &str,
+        level: &str,
+    ) -> Result<(), ProviderError> {
         let patch = json!({ "metadata": { "uid": uid, "labels": { ENFORCE: level } } });
         let answer = unless_changed(
-            self.api()
+            self.namespace_api()
                 .patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await,
         );
@@ -347,7 +364,7 @@ impl Controller {
     }
 
     /// Writes an object, unless it has everything that is wanted.
-    async fn ensure(&self, wanted: &Value) -> Result<(), Error> {
+    async fn ensure_object(&self, wanted: &Value) -> Result<(), ProviderError> {
         let text = |pointer: &str| {
             wanted
                 .pointer(pointer)
@@ -367,7 +384,7 @@ impl Controller {
         );
         if let Some(found) = api.get_opt(&key.name).await.step("read", kind(), &key)? {
             let found = serde_json::to_value(found).step("read", kind(), &key)?;
-            if manifests::holds(&found, wanted) {
+            if manifests::contains_wanted(&found, wanted) {
                 return Ok(());
             }
         }
@@ -379,12 +396,12 @@ impl Controller {
     }
 
     /// Writes the status of the map, if it changed.
-    async fn report(
+    async fn write_map_status(
         &self,
         tenant: &str,
         map: &NamespaceMap,
         status: &BTreeMap<String, MappedNamespace>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProviderError> {
         let shown = map
             .status
             .as_ref()
@@ -397,7 +414,7 @@ impl Controller {
             .filter(|last| last.map_uid == map.metadata.uid)
             .map(|last| last.namespaces.clone());
         let before = json!({ "namespaces": last.unwrap_or(shown) });
-        let Some(change) = difference(&before, &json!({ "namespaces": status })) else {
+        let Some(change) = merge_patch(&before, &json!({ "namespaces": status })) else {
             return Ok(());
         };
         let patch = json!({ "metadata": { "uid": map.metadata.uid }, "status": change });
@@ -419,7 +436,7 @@ impl Controller {
         Ok(())
     }
 
-    fn api(&self) -> Api<Namespace> {
+    fn namespace_api(&self) -> Api<Namespace> {
         Api::all(self.provider.context.client.clone())
     }
 }

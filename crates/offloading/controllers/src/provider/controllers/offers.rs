@@ -8,10 +8,10 @@ use std::{
 };
 
 use liqo_api::{Charge, pods};
-use liqo_controller_runtime::{Key, Next, metrics};
-use liqo_offloading_rules::pod::admission::{Account, Offer};
-use liqo_offloading_rules::pod::local_status::said_behind;
-use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, TakenBack, plan};
+use liqo_controller_runtime::{Key, Requeue, metrics};
+use liqo_offloading_rules::pod::admission::{PoolAccount, PoolOffer};
+use liqo_offloading_rules::pod::local_status::downstream_message;
+use liqo_offloading_rules::pod::reclaim::{ChargedPod, PodReclaim, PoolState, plan_reclaim};
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::shadow_pod::MAX_GRACE_SECONDS;
 use liqo_quantity::{Quantity, ResourceList};
@@ -19,21 +19,21 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use tokio::time::Instant;
 
-use crate::provider::state::{Error, Provider};
+use crate::provider::state::{ProviderError, ProviderState};
 use crate::provider::triggers;
 
 /// The state that is kept between two passes, by offer. Lost at a restart, which costs a minute.
-pub struct Controller {
-    provider: Arc<Provider>,
+pub struct OfferAccountController {
+    provider: Arc<ProviderState>,
     /// Begin of the time in which the offer of a pool with pods is missing.
     missing: Mutex<HashMap<Key, Instant>>,
     /// Resources that the metrics show.
     shown: Mutex<HashMap<Key, BTreeSet<String>>>,
 }
 
-impl Controller {
+impl OfferAccountController {
     /// Settles every account once.
-    pub fn new(provider: Arc<Provider>) -> Arc<Self> {
+    pub fn new(provider: Arc<ProviderState>) -> Arc<Self> {
         let controller = Arc::new(Self {
             provider,
             missing: Mutex::default(),
@@ -45,9 +45,9 @@ impl Controller {
             .pods
             .all()
             .into_iter()
-            .map(|(_, pod)| pod.account().offer());
+            .map(|(_, pod)| pod.account().offer_key());
         for key in offers.chain(charged).collect::<BTreeSet<Key>>() {
-            if let Next::After(delay) = controller.settle(&key) {
+            if let Requeue::After(delay) = controller.settle_account(&key) {
                 provider.queues.accounts.add_after(key, delay);
             }
         }
@@ -62,23 +62,23 @@ impl Controller {
         );
         queue
             .run("accounts", 1, stop, move |key| {
-                std::future::ready(Ok::<_, Error>(self.settle(&key)))
+                std::future::ready(Ok::<_, ProviderError>(self.settle_account(&key)))
             })
             .await;
     }
 
     /// Settles the account of one offer. Returns when it is due again.
-    fn settle(&self, key: &Key) -> Next {
+    fn settle_account(&self, key: &Key) -> Requeue {
         let provider = &self.provider;
-        let account = Account {
+        let account = PoolAccount {
             tenant: key.namespace.clone(),
             pool: key.name.clone(),
         };
         let offer = provider.offers.get(key);
         let ours = |namespace: &str| provider.is_mapped_for(namespace, &key.namespace);
-        let charge = provider.charge(&key.namespace);
-        let used = provider.ledger.lock().charged(&account, charge, ours);
-        self.show(key, offer.as_ref().map(|offer| &offer.hard), &used);
+        let charge = provider.charge_basis(&key.namespace);
+        let used = provider.ledger.lock().total_charged(&account, charge, ours);
+        self.show_amounts(key, offer.as_ref().map(|offer| &offer.hard), &used);
 
         // Listing the pods is only worth it while something is taken back.
         let nothing_due = offer.as_ref().is_some_and(|offer| {
@@ -103,8 +103,8 @@ impl Controller {
         };
         let pool = offer
             .as_deref()
-            .map_or(Pool::Missing(missing), Pool::Offered);
-        let plan = plan(&key.name, pool, &pods, provider.context.now());
+            .map_or(PoolState::Missing(missing), PoolState::Offered);
+        let plan = plan_reclaim(&key.name, pool, &pods, provider.context.now());
         let before = {
             let mut all = provider.taken_back.lock();
             let before = all.remove(key).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Controller {
         let ends = |shadow: &Key| {
             [&before, now]
                 .into_iter()
-                .any(|all| matches!(all.get(shadow), Some(TakenBack::Now(_))))
+                .any(|all| matches!(all.get(shadow), Some(PodReclaim::Now(_))))
         };
         let homes = changed
             .iter()
@@ -136,13 +136,13 @@ impl Controller {
         provider
             .queues
             .add(triggers::room_taken_back(&key.namespace, &homes));
-        provider.queues.add(triggers::shadow_pods(changed));
-        plan.again.map_or(Next::OnChange, Next::After)
+        provider.queues.add(triggers::shadow_pods_due(changed));
+        plan.again.map_or(Requeue::OnChange, Requeue::After)
     }
 
     /// Shows what is charged next to what is offered, and removes resources that have neither any
     /// more.
-    fn show(&self, key: &Key, available: Option<&ResourceList>, used: &ResourceList) {
+    fn show_amounts(&self, key: &Key, available: Option<&ResourceList>, used: &ResourceList) {
         let consumer = self
             .provider
             .tenant(&key.namespace)
@@ -152,7 +152,7 @@ impl Controller {
         // A tenant that is gone shows nothing. The name of its namespace ends with the consumer's
         // ID.
         let (id, amounts) = match &consumer {
-            Some(consumer) => (consumer.clone(), amounts(available, used)),
+            Some(consumer) => (consumer.clone(), shown_amounts(available, used)),
             None => (
                 key.namespace
                     .rsplit('-')
@@ -162,8 +162,8 @@ impl Controller {
                 BTreeMap::new(),
             ),
         };
-        let (offered, charged) = gauges();
-        let labels = |resource: &str| -> Labels {
+        let (offered, charged) = amount_gauges();
+        let labels = |resource: &str| -> AmountLabels {
             [
                 ("consumer", id.clone()),
                 ("pool", key.name.clone()),
@@ -189,23 +189,23 @@ impl Controller {
 
 /// The pods that are charged to an account and have a shadow pod. All others end anyway.
 fn charged_pods(
-    provider: &Provider,
-    account: &Account,
+    provider: &ProviderState,
+    account: &PoolAccount,
     charge: Charge,
-    offer: Option<&Offer>,
+    offer: Option<&PoolOffer>,
 ) -> Vec<ChargedPod> {
     let pods = provider.pods.all().into_iter().map(|(_, pod)| pod);
-    let charged = pods.filter(|pod| pod.counts() && pod.account() == *account);
+    let charged = pods.filter(|pod| pod.is_charged() && pod.account() == *account);
     let ours = charged.filter(|pod| provider.is_mapped_for(&pod.key.namespace, &account.tenant));
     ours.filter_map(|pod| {
         let key = pod.shadow_key();
         let shadow = provider.shadows.get(&key)?;
         Some(ChargedPod {
-            turn: shadow.turn(&key.name),
+            turn: shadow.admission_position(&key.name),
             shadow: key,
-            amounts: pod.charge.charged(charge).clone(),
+            amounts: pod.charge.charged_amounts(charge).clone(),
             is_in_pool: offer.is_none_or(|offer| is_in_pool(provider, &pod, offer)),
-            ends_behind: said_behind(&pod.status.value(), pods::ENDS_SOON).is_some(),
+            ends_behind: downstream_message(&pod.status.to_value(), pods::ENDS_SOON).is_some(),
             // A pod with a longer grace counts as staying.
             is_ending: pod
                 .deletion_grace
@@ -218,7 +218,7 @@ fn charged_pods(
 
 /// Whether the pool has the pod's node, or nobody knows, or it does not matter yet. A borrowed node
 /// that its provider takes back is cordoned, and has an end of its own.
-fn is_in_pool(provider: &Provider, pod: &RemotePod, offer: &Offer) -> bool {
+fn is_in_pool(provider: &ProviderState, pod: &RemotePod, offer: &PoolOffer) -> bool {
     let (Some(_), Some(name)) = (offer.drain, pod.node.as_deref()) else {
         return true;
     };
@@ -228,24 +228,27 @@ fn is_in_pool(provider: &Provider, pod: &RemotePod, offer: &Offer) -> bool {
     (offer.borrowed && node.cordoned_since.is_some()) || offer.has_node(name, &node.labels)
 }
 
-type Labels = [(&'static str, String); 3];
-type Amounts = Family<Labels, Gauge<f64, AtomicU64>>;
+type AmountLabels = [(&'static str, String); 3];
+type AmountGauges = Family<AmountLabels, Gauge<f64, AtomicU64>>;
 
-fn gauges() -> &'static (Amounts, Amounts) {
-    static GAUGES: OnceLock<(Amounts, Amounts)> = OnceLock::new();
+fn amount_gauges() -> &'static (AmountGauges, AmountGauges) {
+    static GAUGES: OnceLock<(AmountGauges, AmountGauges)> = OnceLock::new();
     GAUGES.get_or_init(|| {
         let offered =
             "How much of a resource is offered to a consumer as a pool, in cores, bytes or pieces";
         let charged = "How much of that is charged for the consumer's unfinished pods";
         (
-            metrics::register("pool_offered", offered, Amounts::default()),
-            metrics::register("pool_charged", charged, Amounts::default()),
+            metrics::register("pool_offered", offered, AmountGauges::default()),
+            metrics::register("pool_charged", charged, AmountGauges::default()),
         )
     })
 }
 
 /// Returns the offered and the charged amount of each resource that has either.
-fn amounts(offered: Option<&ResourceList>, charged: &ResourceList) -> BTreeMap<String, (f64, f64)> {
+fn shown_amounts(
+    offered: Option<&ResourceList>,
+    charged: &ResourceList,
+) -> BTreeMap<String, (f64, f64)> {
     let none = ResourceList::new();
     let offered = offered.unwrap_or(&none);
     let used = charged
@@ -258,7 +261,7 @@ fn amounts(offered: Option<&ResourceList>, charged: &ResourceList) -> BTreeMap<S
         .map(|name| {
             (
                 name.to_owned(),
-                (number(offered.get(name)), number(charged.get(name))),
+                (as_float(offered.get(name)), as_float(charged.get(name))),
             )
         })
         .collect()
@@ -269,7 +272,7 @@ fn amounts(offered: Option<&ResourceList>, charged: &ResourceList) -> BTreeMap<S
     clippy::cast_precision_loss,
     reason = "metrics are floating-point numbers"
 )]
-fn number(quantity: Quantity) -> f64 {
+fn as_float(quantity: Quantity) -> f64 {
     quantity.nanos() as f64 / 1e9
 }
 
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn each_resource_shows_what_is_charged_beside_what_is_offered() {
-        let shown = amounts(
+        let shown = shown_amounts(
             Some(&list("cpu=2,memory=1Gi")),
             &list("cpu=1500m,pods=1,nvidia.com/gpu=0"),
         );
@@ -306,9 +309,9 @@ mod tests {
     #[test]
     fn what_is_charged_without_an_offer_is_still_shown() {
         assert_eq!(
-            amounts(None, &list("cpu=1")),
+            shown_amounts(None, &list("cpu=1")),
             [("cpu".to_owned(), (0.0, 1.0))].into()
         );
-        assert!(amounts(None, &ResourceList::new()).is_empty());
+        assert!(shown_amounts(None, &ResourceList::new()).is_empty());
     }
 }

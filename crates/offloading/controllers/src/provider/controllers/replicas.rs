@@ -15,33 +15,34 @@ use kube::{
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{ClusterId, Exposure, Provide, ReflectedObject, annotations, finalizers, labels};
 use liqo_controller_runtime::writes::{
-    Step as _, delete_if_present, only, remove_finalizer_at, unless_changed,
+    StepContext as _, delete_if_present, only_with_uid, remove_finalizer_at, unless_changed,
 };
-use liqo_controller_runtime::{Key, Next};
+use liqo_controller_runtime::{Key, Requeue};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
-use liqo_offloading_rules::pod::reclaim::TakenBack;
+use liqo_offloading_rules::pod::reclaim::PodReclaim;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::chunk::Chunk;
-use liqo_offloading_rules::replica::chunks::{self, Joiner, Unjoined};
+use liqo_offloading_rules::replica::chunks::{self, ChunkJoinError, ChunkJoiner};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
-use liqo_offloading_rules::replica::held_budgets::{Leaving, LeavingPod};
+use liqo_offloading_rules::replica::held_budgets::{LeavingPod, LeavingReason};
 use liqo_offloading_rules::replica::isolation::{
-    IsolationPolicy, is_own, lent_on_prefix, with_lent_on,
+    IsolationPolicy, brokered_copy_prefix, is_own, with_brokered_copies,
 };
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
 use liqo_offloading_rules::replica::plan::{
-    Replica, Step, limited, plan, plan_without_namespace, replacement, replica,
+    Replica, ReplicaStep, limit_sources, plan_replicas, plan_without_namespace, replacement_object,
+    replica_object,
 };
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
-use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
+use liqo_offloading_rules::replica::source::{ReplicaProblem, ReplicaSource, clamp_policies};
 use liqo_offloading_rules::replica::{exposure, held_budgets, lost_endpoints, service};
 use serde_json::{Value, json};
 
-use crate::provider::state::{Error, Provider};
-use crate::provider::triggers::{self, Group, ReplicaGroup};
+use crate::provider::state::{ProviderError, ProviderState};
+use crate::provider::triggers::{self, ReplicaGroup, SourceGroup};
 
 /// Maximum number of groups that are reconciled at the same time.
 const WORKERS: usize = 4;
@@ -66,35 +67,38 @@ const MAX_YOUNG_AGE: Duration = Duration::from_mins(15);
 const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Runs until the context's `stop`.
-pub async fn run(provider: Arc<Provider>) {
+pub async fn run_controller(provider: Arc<ProviderState>) {
     let (queue, stop) = (
         provider.queues.replicas.clone(),
         provider.context.stop.clone(),
     );
     let reconcile = move |group: ReplicaGroup| {
         let provider = provider.clone();
-        async move { reconcile(&provider, &group).await }
+        async move { reconcile_group(&provider, &group).await }
     };
     queue.run("replicas", WORKERS, stop, reconcile).await;
 }
 
 /// Reconciles one group of replicas.
-async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Error> {
+async fn reconcile_group(
+    provider: &ProviderState,
+    group: &ReplicaGroup,
+) -> Result<Requeue, ProviderError> {
     let Some(tenant) = provider.tenant(&group.tenant) else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     let destination = provider.destination(&group.tenant, &group.home);
-    let (mut sources, complete) = sources(provider, group);
-    if group.group == Group::Named {
-        sources = chunks::joined(sources);
+    let (mut sources, complete) = group_sources(provider, group);
+    if group.group == SourceGroup::Named {
+        sources = chunks::join_sources(sources);
     }
-    let mut pass = Pass {
+    let mut pass = ReplicaGroupReconciliation {
         provider,
         group,
         consumer: &tenant.consumer,
         namespace: &destination.namespace,
         policy: provider.policy_of(&tenant.consumer),
-        next: Next::OnChange,
+        next: Requeue::OnChange,
         failure: None,
     };
     match &destination.state {
@@ -103,32 +107,38 @@ async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Er
                 pass.check_after(CHECK_INTERVAL);
             }
             match group.group {
-                Group::Named => pass.named(&sources, &complete).await?,
-                Group::Services => pass.services(sources).await?,
-                Group::Ingresses => pass.ingresses(sources).await?,
-                Group::Policies => pass.policies(sources).await?,
-                Group::Budgets => pass.budgets(sources).await?,
+                SourceGroup::Named => pass.reconcile_named(&sources, &complete).await?,
+                SourceGroup::Services => pass.reconcile_services(sources).await?,
+                SourceGroup::Ingresses => pass.reconcile_ingresses(sources).await?,
+                SourceGroup::Policies => pass.reconcile_policies(sources).await?,
+                SourceGroup::Budgets => pass.reconcile_budgets(sources).await?,
             }
         }
         DestinationState::NotReady(why) => {
-            pass.act_all(plan_without_namespace(&sources, why)).await;
+            pass.perform_steps(plan_without_namespace(&sources, why))
+                .await;
         }
         DestinationState::Unwanted => {
             let why = format!("namespace {} is not offloaded to this cluster", group.home);
-            pass.act_all(plan_without_namespace(&sources, &why)).await;
+            pass.perform_steps(plan_without_namespace(&sources, &why))
+                .await;
         }
     }
     pass.failure.map_or(Ok(pass.next), Err)
 }
 
 /// The sources of a group, and the kinds whose sources are all known.
-fn sources(provider: &Provider, group: &ReplicaGroup) -> (Vec<Source>, BTreeSet<Kind>) {
-    let belongs = |source: &Arc<Source>| ReplicaGroup::of(source) == *group;
+fn group_sources(
+    provider: &ProviderState,
+    group: &ReplicaGroup,
+) -> (Vec<ReplicaSource>, BTreeSet<ReplicaKind>) {
+    let belongs = |source: &Arc<ReplicaSource>| ReplicaGroup::of_source(source) == *group;
     let records = provider.records.all().into_iter().map(|(_, source)| source);
-    let mut sources: Vec<Source> = records.filter(belongs).map(Arc::unwrap_or_clone).collect();
-    let mut complete = BTreeSet::from([Kind::ConfigMap]);
-    if let Some(secrets) = provider.secrets_of(&group.tenant) {
-        complete.insert(Kind::Secret);
+    let mut sources: Vec<ReplicaSource> =
+        records.filter(belongs).map(Arc::unwrap_or_clone).collect();
+    let mut complete = BTreeSet::from([ReplicaKind::ConfigMap]);
+    if let Some(secrets) = provider.secrets_of_tenant(&group.tenant) {
+        complete.insert(ReplicaKind::Secret);
         sources.extend(
             secrets
                 .into_iter()
@@ -140,13 +150,13 @@ fn sources(provider: &Provider, group: &ReplicaGroup) -> (Vec<Source>, BTreeSet<
 }
 
 /// Separates the reports of exposure from the other steps.
-fn split_exposure(steps: Vec<Step>) -> (Vec<Step>, Vec<Step>) {
+fn split_exposure(steps: Vec<ReplicaStep>) -> (Vec<ReplicaStep>, Vec<ReplicaStep>) {
     steps
         .into_iter()
-        .partition(|step| matches!(step, Step::ReportExposure(..)))
+        .partition(|step| matches!(step, ReplicaStep::ReportExposure(..)))
 }
 
-fn names(replicas: &[Replica]) -> BTreeSet<String> {
+fn replica_names(replicas: &[Replica]) -> BTreeSet<String> {
     replicas
         .iter()
         .map(|replica| replica.name.clone())
@@ -154,51 +164,65 @@ fn names(replicas: &[Replica]) -> BTreeSet<String> {
 }
 
 /// The outcome of a pass over one kind that clients outside the cluster may reach.
-struct ExposedPass {
+struct ExposedOutcome {
     replicas: Vec<Replica>,
     /// The sources within the limits.
-    sources: Vec<Source>,
+    sources: Vec<ReplicaSource>,
     /// Whether replicas were created or deleted.
     names_change: bool,
 }
 
 /// One pass over one group of replicas.
-struct Pass<'a> {
-    provider: &'a Provider,
+struct ReplicaGroupReconciliation<'a> {
+    provider: &'a ProviderState,
     group: &'a ReplicaGroup,
     consumer: &'a ClusterId,
     /// The mapped namespace.
     namespace: &'a str,
     policy: Option<ConsumerPolicy>,
-    next: Next,
+    next: Requeue,
     /// The first error.
-    failure: Option<Error>,
+    failure: Option<ProviderError>,
 }
 
 /// The passes over the groups.
-impl Pass<'_> {
-    async fn named(&mut self, sources: &[Source], complete: &BTreeSet<Kind>) -> Result<(), Error> {
-        let replicas = self.replicas(&Kind::NAMED).await?;
+impl ReplicaGroupReconciliation<'_> {
+    async fn reconcile_named(
+        &mut self,
+        sources: &[ReplicaSource],
+        complete: &BTreeSet<ReplicaKind>,
+    ) -> Result<(), ProviderError> {
+        let replicas = self.list_replicas(&ReplicaKind::NAMED).await?;
         self.check_soon_for(&replicas);
-        self.act_all(plan(sources, &replicas, complete, self.policy.as_ref()))
-            .await;
+        self.perform_steps(plan_replicas(
+            sources,
+            &replicas,
+            complete,
+            self.policy.as_ref(),
+        ))
+        .await;
         Ok(())
     }
 
     /// Services go first: which endpoints may exist here depends on them.
-    async fn services(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+    async fn reconcile_services(
+        &mut self,
+        sources: Vec<ReplicaSource>,
+    ) -> Result<(), ProviderError> {
         let mut sources = self.within_quota(sources);
         let slices = sources
-            .extract_if(.., |source| source.kind == Some(Kind::EndpointSlice))
+            .extract_if(.., |source| source.kind == Some(ReplicaKind::EndpointSlice))
             .collect::<Vec<_>>();
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
-        let limits = |source| grant.apply(source, &none).of_families(&families);
-        let ExposedPass {
+        let limits = |source| grant.limit_source(source, &none).with_families(&families);
+        let ExposedOutcome {
             replicas: live,
             sources: services,
             names_change,
-        } = self.exposed(Kind::Service, sources, limits).await?;
+        } = self
+            .reconcile_exposed(ReplicaKind::Service, sources, limits)
+            .await?;
         if names_change {
             let records = self.provider.records.all();
             let records = records.iter().map(|(_, source)| source.as_ref());
@@ -207,21 +231,21 @@ impl Pass<'_> {
                 .add(triggers::services_changed(self.group, records));
         }
         let own = self.own_addresses();
-        let (live, allowed) = (names(&live), self.allowed_addresses(&own));
-        let mut slices: Vec<Source> = slices
+        let (live, allowed) = (replica_names(&live), self.allowed_addresses(&own));
+        let mut slices: Vec<ReplicaSource> = slices
             .into_iter()
             .map(|slice| slice.clamp_slice(&live, &allowed))
             .collect();
         if self.is_tunnel_lost() {
-            let publishing = lost_endpoints::publishing(&services);
-            let lost = |slice: Source| {
+            let publishing = lost_endpoints::services_publishing_unready(&services);
+            let lost = |slice: ReplicaSource| {
                 slice.with_lost_endpoints(&publishing, |address| own.contains(&address))
             };
             slices = slices.into_iter().map(lost).collect();
         }
-        let replicas = self.replicas(&[Kind::EndpointSlice]).await?;
+        let replicas = self.list_replicas(&[ReplicaKind::EndpointSlice]).await?;
         self.check_soon_for(&replicas);
-        self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas))
+        self.perform_steps(self.plan_steps(ReplicaKind::EndpointSlice, &slices, &replicas))
             .await;
         Ok(())
     }
@@ -232,20 +256,23 @@ impl Pass<'_> {
         let broken_since = self
             .provider
             .networks
-            .of(self.consumer)
+            .network_of_peer(self.consumer)
             .and_then(|network| network.broken_since);
-        let lost_in = lost_endpoints::lost_in(broken_since, self.provider.context.now());
+        let lost_in = lost_endpoints::time_until_lost(broken_since, self.provider.context.now());
         if let Some(left) = lost_in.filter(|left| !left.is_zero()) {
             self.check_after(left);
         }
         lost_in == Some(Duration::ZERO)
     }
 
-    async fn ingresses(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+    async fn reconcile_ingresses(
+        &mut self,
+        sources: Vec<ReplicaSource>,
+    ) -> Result<(), ProviderError> {
         let grant = self.exposure_grant();
-        let services = names(&self.replicas(&[Kind::Service]).await?);
-        self.exposed(Kind::Ingress, sources, |source| {
-            grant.apply(source, &services)
+        let services = replica_names(&self.list_replicas(&[ReplicaKind::Service]).await?);
+        self.reconcile_exposed(ReplicaKind::Ingress, sources, |source| {
+            grant.limit_source(source, &services)
         })
         .await?;
         Ok(())
@@ -253,33 +280,36 @@ impl Pass<'_> {
 
     /// The pass over one kind that clients outside the cluster may reach: reports of exposure come
     /// last, and are about what is there then.
-    async fn exposed(
+    async fn reconcile_exposed(
         &mut self,
-        kind: Kind,
-        sources: Vec<Source>,
-        limits: impl Fn(Source) -> Source,
-    ) -> Result<ExposedPass, Error> {
-        let mut replicas = self.replicas(&[kind]).await?;
-        let sources = limited(sources, &replicas, limits);
-        let (mut reports, steps) = split_exposure(self.plan(kind, &sources, &replicas));
+        kind: ReplicaKind,
+        sources: Vec<ReplicaSource>,
+        limits: impl Fn(ReplicaSource) -> ReplicaSource,
+    ) -> Result<ExposedOutcome, ProviderError> {
+        let mut replicas = self.list_replicas(&[kind]).await?;
+        let sources = limit_sources(sources, &replicas, limits);
+        let (mut reports, steps) = split_exposure(self.plan_steps(kind, &sources, &replicas));
         let names_change = steps
             .iter()
-            .any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
+            .any(|step| matches!(step, ReplicaStep::Create(..) | ReplicaStep::Delete(_)));
         if !steps.is_empty() {
-            self.act_all(steps).await;
-            replicas = self.replicas(&[kind]).await?;
-            reports = split_exposure(self.plan(kind, &sources, &replicas)).0;
+            self.perform_steps(steps).await;
+            replicas = self.list_replicas(&[kind]).await?;
+            reports = split_exposure(self.plan_steps(kind, &sources, &replicas)).0;
         }
         self.check_soon_for(&replicas);
-        self.act_all(reports).await;
-        Ok(ExposedPass {
+        self.perform_steps(reports).await;
+        Ok(ExposedOutcome {
             replicas,
             sources,
             names_change,
         })
     }
 
-    async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+    async fn reconcile_policies(
+        &mut self,
+        sources: Vec<ReplicaSource>,
+    ) -> Result<(), ProviderError> {
         self.check_after(CHECK_INTERVAL);
         let isolation =
             self.provider
@@ -287,14 +317,17 @@ impl Pass<'_> {
         let policies = clamp_policies(sources, &isolation, &self.provider.context.cluster_id);
         // Remove the default before a new policy of the consumer replaces it: pods must not be more
         // open in between.
-        self.own_policies(&isolation, &policies).await?;
-        let replicas = self.replicas(&[Kind::NetworkPolicy]).await?;
-        self.act_all(self.plan(Kind::NetworkPolicy, &policies, &replicas))
+        self.write_own_policies(&isolation, &policies).await?;
+        let replicas = self.list_replicas(&[ReplicaKind::NetworkPolicy]).await?;
+        self.perform_steps(self.plan_steps(ReplicaKind::NetworkPolicy, &policies, &replicas))
             .await;
         Ok(())
     }
 
-    async fn budgets(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+    async fn reconcile_budgets(
+        &mut self,
+        sources: Vec<ReplicaSource>,
+    ) -> Result<(), ProviderError> {
         let leaving = if sources.is_empty() {
             Vec::new()
         } else {
@@ -308,12 +341,14 @@ impl Pass<'_> {
             .as_ref()
             .map_or_else(default_notice, |policy| policy.notice);
         let (budgets, due) =
-            held_budgets::limited(sources, &leaving, notice, self.provider.context.now());
+            held_budgets::limit_budgets(sources, &leaving, notice, self.provider.context.now());
         if let Some(due) = due {
             self.check_after(due);
         }
-        let replicas = self.replicas(&[Kind::PodDisruptionBudget]).await?;
-        self.act_all(self.plan(Kind::PodDisruptionBudget, &budgets, &replicas))
+        let replicas = self
+            .list_replicas(&[ReplicaKind::PodDisruptionBudget])
+            .await?;
+        self.perform_steps(self.plan_steps(ReplicaKind::PodDisruptionBudget, &budgets, &replicas))
             .await;
         Ok(())
     }
@@ -330,12 +365,14 @@ impl Pass<'_> {
             // One that ends already is not evicted.
             let stays =
                 pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
-            let taken_back = self.provider.taken_back_of(&pod.shadow_key(), &pod.pool);
-            let is_taken_back = matches!(taken_back, Some(TakenBack::Now(_)));
+            let taken_back = self
+                .provider
+                .resources_taken_back(&pod.shadow_key(), &pod.pool);
+            let is_taken_back = matches!(taken_back, Some(PodReclaim::Now(_)));
             let why = if is_taken_back {
-                Some(Leaving::TakenBack)
+                Some(LeavingReason::TakenBack)
             } else {
-                self.drained(&pod)
+                self.drained_since(&pod)
             };
             why.filter(|_| stays).map(|why| LeavingPod {
                 labels: pod.labels.clone(),
@@ -345,19 +382,24 @@ impl Pass<'_> {
         pods.filter_map(leaving).collect()
     }
 
-    fn drained(&self, pod: &RemotePod) -> Option<Leaving> {
+    fn drained_since(&self, pod: &RemotePod) -> Option<LeavingReason> {
         let node = pod.node.as_deref()?.to_owned();
         let since = self
             .provider
             .nodes
             .get(&Key::new("", node.as_str()))?
             .cordoned_since?;
-        Some(Leaving::Drained { node, since })
+        Some(LeavingReason::Drained { node, since })
     }
 
     /// The plan for one kind whose sources are all known.
-    fn plan(&self, kind: Kind, sources: &[Source], replicas: &[Replica]) -> Vec<Step> {
-        plan(
+    fn plan_steps(
+        &self,
+        kind: ReplicaKind,
+        sources: &[ReplicaSource],
+        replicas: &[Replica],
+    ) -> Vec<ReplicaStep> {
+        plan_replicas(
             sources,
             replicas,
             &BTreeSet::from([kind]),
@@ -379,7 +421,7 @@ impl Pass<'_> {
 
     /// Refuses Services and endpoints without room. Others that lost theirs, in other namespaces,
     /// are enqueued.
-    fn within_quota(&mut self, sources: Vec<Source>) -> Vec<Source> {
+    fn within_quota(&mut self, sources: Vec<ReplicaSource>) -> Vec<ReplicaSource> {
         let records = self.provider.records.all();
         let of_tenant = records
             .iter()
@@ -391,7 +433,10 @@ impl Pass<'_> {
         if quota.is_exceeded() {
             self.check_after(QUOTA_RETRY);
         }
-        for home in quota.changed().filter(|home| **home != self.group.home) {
+        for home in quota
+            .changed_namespaces()
+            .filter(|home| **home != self.group.home)
+        {
             // Not at once: two namespaces that enqueue each other would never rest.
             let group = ReplicaGroup {
                 home: home.clone(),
@@ -401,7 +446,7 @@ impl Pass<'_> {
         }
         sources
             .into_iter()
-            .map(|source| quota.apply(source))
+            .map(|source| quota.limit_source(source))
             .collect()
     }
 
@@ -413,7 +458,7 @@ impl Pass<'_> {
             .as_ref()
             .and_then(|status| status.network.as_ref());
         network
-            .map(|ranges| service::families(&ranges.services))
+            .map(|ranges| service::ip_families(&ranges.services))
             .unwrap_or_default()
     }
 
@@ -434,20 +479,20 @@ impl Pass<'_> {
         &self,
         own: &'a BTreeSet<IpAddr>,
     ) -> impl Fn(IpAddr) -> bool + use<'a> {
-        let network = self.provider.networks.of(self.consumer);
+        let network = self.provider.networks.network_of_peer(self.consumer);
         move |address| {
             own.contains(&address)
                 || network
                     .as_ref()
-                    .is_some_and(|network| network.maps.imported.there(Here(address)).is_some())
+                    .is_some_and(|network| network.maps.imported.to_there(Here(address)).is_some())
         }
     }
 
     /// Brings the next pass forward, if it is not due before.
     fn check_after(&mut self, delay: Duration) {
-        self.next = Next::After(match self.next {
-            Next::After(sooner) => sooner.min(delay),
-            Next::OnChange => delay,
+        self.next = Requeue::After(match self.next {
+            Requeue::After(sooner) => sooner.min(delay),
+            Requeue::OnChange => delay,
         });
     }
 
@@ -471,11 +516,11 @@ impl Pass<'_> {
 }
 
 /// The steps.
-impl Pass<'_> {
+impl ReplicaGroupReconciliation<'_> {
     /// Does all of these steps. One object that cannot be written holds up no other.
-    async fn act_all(&mut self, steps: Vec<Step>) {
+    async fn perform_steps(&mut self, steps: Vec<ReplicaStep>) {
         for step in steps {
-            match self.act(step).await {
+            match self.perform_step(step).await {
                 Ok(true) => {}
                 Ok(false) => self.check_after(NAME_TAKEN_RETRY),
                 Err(error) => self.failure = self.failure.take().or(Some(error)),
@@ -484,29 +529,31 @@ impl Pass<'_> {
     }
 
     /// Does one step. Returns whether it succeeded.
-    async fn act(&self, step: Step) -> Result<bool, Error> {
+    async fn perform_step(&self, step: ReplicaStep) -> Result<bool, ProviderError> {
         let (problem, source) = match step {
-            Step::Delete(replica) => return self.delete(&replica).await.map(|()| true),
-            Step::ReportProblem(source, problem) => {
+            ReplicaStep::Delete(replica) => {
+                return self.delete_replica(&replica).await.map(|()| true);
+            }
+            ReplicaStep::ReportProblem(source, problem) => {
                 return self
                     .report_problem(&source, problem.as_ref())
                     .await
                     .map(|()| true);
             }
-            Step::ReportExposure(source, exposure) => {
+            ReplicaStep::ReportExposure(source, exposure) => {
                 return self
                     .report_exposure(&source, exposure.as_ref())
                     .await
                     .map(|()| true);
             }
-            Step::ReportDraining(source) => {
+            ReplicaStep::ReportDraining(source) => {
                 return self
                     .patch_status(&source, json!({ "draining": source.is_draining }))
                     .await
                     .map(|()| true);
             }
-            Step::Release(source, position) => {
-                let (api, key) = (self.records(&source), &source.key);
+            ReplicaStep::Release(source, position) => {
+                let (api, key) = (self.record_api(&source), &source.key);
                 let removed = remove_finalizer_at(
                     &api,
                     &key.name,
@@ -517,8 +564,12 @@ impl Pass<'_> {
                 .await;
                 return Ok(removed.step("change", "ReflectedObject", key)?);
             }
-            Step::Create(kind, source) => (self.create(kind, &source).await?, source),
-            Step::Change(source, replica) => (self.change(&source, &replica).await?, source),
+            ReplicaStep::Create(kind, source) => {
+                (self.create_replica(kind, &source).await?, source)
+            }
+            ReplicaStep::Change(source, replica) => {
+                (self.change_replica(&source, &replica).await?, source)
+            }
         };
         let succeeded = problem.is_none();
         self.report_problem(&source, problem.or(source.partial.clone()).as_ref())
@@ -526,10 +577,10 @@ impl Pass<'_> {
         Ok(succeeded)
     }
 
-    async fn replicas(&self, kinds: &[Kind]) -> Result<Vec<Replica>, Error> {
+    async fn list_replicas(&self, kinds: &[ReplicaKind]) -> Result<Vec<Replica>, ProviderError> {
         let mut replicas = Vec::new();
         for &kind in kinds {
-            let page_size = if Kind::NAMED.contains(&kind) {
+            let page_size = if ReplicaKind::NAMED.contains(&kind) {
                 LARGE_PAGE_SIZE
             } else {
                 PAGE_SIZE
@@ -538,13 +589,13 @@ impl Pass<'_> {
                 .labels(&format!("{}=true", labels::REFLECTED))
                 .limit(page_size);
             loop {
-                let found = self.api(kind, self.namespace).list(&page).await;
+                let found = self.kind_api(kind, self.namespace).list(&page).await;
                 let found = found.step("read", kind.name(), self.key(""))?;
                 replicas.extend(
                     found
                         .items
                         .into_iter()
-                        .filter_map(|object| Replica::of(kind, object)),
+                        .filter_map(|object| Replica::from_object(kind, object)),
                 );
                 match found.metadata.continue_.filter(|token| !token.is_empty()) {
                     Some(token) => page = page.continue_token(&token),
@@ -556,39 +607,48 @@ impl Pass<'_> {
     }
 
     /// Creates the replica of this source, unless somebody else's object has its name.
-    async fn create(&self, kind: Kind, source: &Source) -> Result<Option<Problem>, Error> {
-        let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
+    async fn create_replica(
+        &self,
+        kind: ReplicaKind,
+        source: &ReplicaSource,
+    ) -> Result<Option<ReplicaProblem>, ProviderError> {
+        let (api, key) = (self.kind_api(kind, self.namespace), self.key(&source.name));
         if api
             .get_metadata_opt(&source.name)
             .await
             .step("read", kind.name(), &key)?
             .is_some()
         {
-            return Ok(Some(Problem::name_taken(kind, &source.name)));
+            return Ok(Some(ReplicaProblem::name_taken(kind, &source.name)));
         }
-        let wanted = match self.wanted(kind, source).await? {
+        let wanted = match self.wanted_replica(kind, source).await? {
             Some(Ok(wanted)) => wanted,
             other => return Ok(other.and_then(Result::err)),
         };
         let answer = api.create(&PostParams::default(), &wanted).await;
-        Ok(written(source, answer).step("create", kind.name(), key)?)
+        Ok(problem_of_write(source, answer).step("create", kind.name(), key)?)
     }
 
     /// Gives an existing replica the content of its source.
-    async fn change(&self, source: &Source, replica: &Replica) -> Result<Option<Problem>, Error> {
+    async fn change_replica(
+        &self,
+        source: &ReplicaSource,
+        replica: &Replica,
+    ) -> Result<Option<ReplicaProblem>, ProviderError> {
         let kind = replica.kind;
-        let mut wanted = match self.wanted(kind, source).await? {
+        let mut wanted = match self.wanted_replica(kind, source).await? {
             Some(Ok(wanted)) => wanted,
             other => return Ok(other.and_then(Result::err)),
         };
-        let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
+        let (api, key) = (self.kind_api(kind, self.namespace), self.key(&source.name));
         let whole = serde_json::to_value(&wanted).step("encode", kind.name(), &source.key)?;
         if replica.must_be_recreated_for(&whole) {
-            return self.recreate(source, replica, &wanted).await;
+            return self.recreate_replica(source, replica, &wanted).await;
         }
         // The API server replaces a budget only in the version that was read.
-        let is_read_before = exposure::class(kind, &whole).is_some() || replica.exposure.is_some();
-        if is_read_before || kind == Kind::PodDisruptionBudget {
+        let is_read_before =
+            exposure::object_class(kind, &whole).is_some() || replica.exposure.is_some();
+        if is_read_before || kind == ReplicaKind::PodDisruptionBudget {
             let live = api
                 .get_opt(&source.name)
                 .await
@@ -597,7 +657,7 @@ impl Pass<'_> {
                 return Ok(None);
             };
             let live = serde_json::to_value(live).step("encode", kind.name(), &source.key)?;
-            wanted = serde_json::from_value(replacement(&live, whole)).step(
+            wanted = serde_json::from_value(replacement_object(&live, whole)).step(
                 "encode",
                 kind.name(),
                 &source.key,
@@ -608,18 +668,18 @@ impl Pass<'_> {
         let answer = api
             .replace(&source.name, &PostParams::default(), &wanted)
             .await;
-        Ok(written(source, answer).step("change", kind.name(), key)?)
+        Ok(problem_of_write(source, answer).step("change", kind.name(), key)?)
     }
 
     /// Deletes a replica and creates it again.
-    async fn recreate(
+    async fn recreate_replica(
         &self,
-        source: &Source,
+        source: &ReplicaSource,
         replica: &Replica,
         wanted: &DynamicObject,
-    ) -> Result<Option<Problem>, Error> {
+    ) -> Result<Option<ReplicaProblem>, ProviderError> {
         let kind = replica.kind;
-        let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
+        let (api, key) = (self.kind_api(kind, self.namespace), self.key(&source.name));
         // The old one is deleted only if the API server would accept the new one. It checks the
         // name after everything else.
         let dry_run = PostParams {
@@ -629,46 +689,48 @@ impl Pass<'_> {
         match api.create(&dry_run, wanted).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             answer => {
-                if let Some(problem) = written(source, answer).step("change", kind.name(), &key)? {
+                if let Some(problem) =
+                    problem_of_write(source, answer).step("change", kind.name(), &key)?
+                {
                     return Ok(Some(problem));
                 }
             }
         }
-        self.delete(replica).await?;
+        self.delete_replica(replica).await?;
         match api.create(&PostParams::default(), wanted).await {
             // A finalizer keeps the old one for a while.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
-            answer => Ok(written(source, answer).step("change", kind.name(), key)?),
+            answer => Ok(problem_of_write(source, answer).step("change", kind.name(), key)?),
         }
     }
 
     /// Writes our own policies, which complement those of the consumer.
-    async fn own_policies(
+    async fn write_own_policies(
         &self,
         isolation: &IsolationPolicy,
-        policies: &[Source],
-    ) -> Result<(), Error> {
-        let kind = Kind::NetworkPolicy;
-        let api = self.api(kind, self.namespace);
-        let object = |name: &str, policy: &NetworkPolicy| {
-            serde_json::from_value::<DynamicObject>(IsolationPolicy::object(
+        policies: &[ReplicaSource],
+    ) -> Result<(), ProviderError> {
+        let kind = ReplicaKind::NetworkPolicy;
+        let api = self.kind_api(kind, self.namespace);
+        let object = |name: &str, policy: &NormalizedPolicy| {
+            serde_json::from_value::<DynamicObject>(IsolationPolicy::policy_object(
                 self.namespace,
                 name,
                 policy,
             ))
             .step("encode", kind.name(), self.key(name))
         };
-        let policies: Vec<NetworkPolicy> = policies
+        let policies: Vec<NormalizedPolicy> = policies
             .iter()
             .filter(|one| !one.deleted)
-            .map(Source::policy)
+            .map(ReplicaSource::network_policy)
             .collect();
         let mut wanted = isolation.own_policies(&policies);
         let cluster = &self.provider.context.cluster_id;
         if self.provider.is_lent_on(self.namespace) {
-            wanted = with_lent_on(wanted, cluster);
+            wanted = with_brokered_copies(wanted, cluster);
         }
-        let prefix = lent_on_prefix(cluster);
+        let prefix = brokered_copy_prefix(cluster);
         let ours = ListParams::default().labels(&format!(
             "{}=true,!{}",
             labels::MANAGED,
@@ -685,7 +747,7 @@ impl Pass<'_> {
         {
             let name = live.name_any();
             let Some(policy) = wanted.remove(&name) else {
-                let this_one = only(live.uid().unwrap_or_default());
+                let this_one = only_with_uid(live.uid().unwrap_or_default());
                 delete_if_present(&api, &name, &this_one).await.step(
                     "delete",
                     kind.name(),
@@ -693,7 +755,7 @@ impl Pass<'_> {
                 )?;
                 continue;
             };
-            if NetworkPolicy::of(&live.data["spec"]).to_json() != policy.to_json() {
+            if NormalizedPolicy::from_spec(&live.data["spec"]).to_json() != policy.to_json() {
                 let (former, spec) = (&live.data["spec"], policy.to_json());
                 tracing::info!(namespace = self.namespace, policy = name, %former, %spec, "the isolation of a mapped namespace changes");
                 let mut object = object(&name, &policy)?;
@@ -713,29 +775,33 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn delete(&self, replica: &Replica) -> Result<(), Error> {
-        let api = self.api(replica.kind, self.namespace);
-        let answer = delete_if_present(&api, &replica.name, &only(replica.uid.clone())).await;
+    async fn delete_replica(&self, replica: &Replica) -> Result<(), ProviderError> {
+        let api = self.kind_api(replica.kind, self.namespace);
+        let answer =
+            delete_if_present(&api, &replica.name, &only_with_uid(replica.uid.clone())).await;
         answer.step("delete", replica.kind.name(), self.key(&replica.name))?;
         Ok(())
     }
 
     /// The replica with the source's present content; a problem if the content is invalid. `None`
     /// if the source is gone or was replaced.
-    async fn wanted(
+    async fn wanted_replica(
         &self,
-        kind: Kind,
-        source: &Source,
-    ) -> Result<Option<Result<DynamicObject, Problem>>, Error> {
+        kind: ReplicaKind,
+        source: &ReplicaSource,
+    ) -> Result<Option<Result<DynamicObject, ReplicaProblem>>, ProviderError> {
         let content = match kind {
-            Kind::Service
-            | Kind::EndpointSlice
-            | Kind::Ingress
-            | Kind::NetworkPolicy
-            | Kind::PodDisruptionBudget => source.content().map(Ok),
-            Kind::ConfigMap | Kind::Secret => match &source.chunk {
-                Some(chunk) => self.joined(kind, source, chunk).await?,
-                None => self.record(kind, &source.key, &source.uid).await?.map(Ok),
+            ReplicaKind::Service
+            | ReplicaKind::EndpointSlice
+            | ReplicaKind::Ingress
+            | ReplicaKind::NetworkPolicy
+            | ReplicaKind::PodDisruptionBudget => source.content().map(Ok),
+            ReplicaKind::ConfigMap | ReplicaKind::Secret => match &source.chunk {
+                Some(chunk) => self.join_chunks(kind, source, chunk).await?,
+                None => self
+                    .read_record(kind, &source.key, &source.uid)
+                    .await?
+                    .map(Ok),
             },
         };
         let content = match content {
@@ -743,7 +809,7 @@ impl Pass<'_> {
             Some(Err(problem)) => return Ok(Some(Err(problem))),
             None => return Ok(None),
         };
-        let wanted: Value = replica(
+        let wanted: Value = replica_object(
             kind,
             &content,
             &source.name,
@@ -758,36 +824,41 @@ impl Pass<'_> {
     }
 
     /// The content of an object that came in chunks.
-    async fn joined(
+    async fn join_chunks(
         &self,
-        kind: Kind,
-        source: &Source,
+        kind: ReplicaKind,
+        source: &ReplicaSource,
         whole: &Chunk,
-    ) -> Result<Option<Result<Value, Problem>>, Error> {
-        let mut joiner = Joiner::new(kind, whole);
+    ) -> Result<Option<Result<Value, ReplicaProblem>>, ProviderError> {
+        let mut joiner = ChunkJoiner::new(kind, whole);
         let first = [(source.key.clone(), source.uid.clone())];
         for (key, uid) in first.iter().chain(&source.other_chunks) {
-            let Some(chunk) = self.record(kind, key, uid).await? else {
+            let Some(chunk) = self.read_record(kind, key, uid).await? else {
                 return Ok(None);
             };
-            match joiner.add(&chunk) {
+            match joiner.add_chunk(&chunk) {
                 Ok(()) => {}
-                Err(Unjoined::Other) => return Ok(None),
-                Err(Unjoined::Wrong(problem)) => return Ok(Some(Err(problem))),
+                Err(ChunkJoinError::Other) => return Ok(None),
+                Err(ChunkJoinError::Wrong(problem)) => return Ok(Some(Err(problem))),
             }
         }
         Ok(match joiner.finish() {
             Ok(content) => Some(Ok(content)),
-            Err(Unjoined::Wrong(problem)) => Some(Err(problem)),
-            Err(Unjoined::Other) => None,
+            Err(ChunkJoinError::Wrong(problem)) => Some(Err(problem)),
+            Err(ChunkJoinError::Other) => None,
         })
     }
 
     /// The present content of the record of a `ConfigMap` or Secret, from the API server.
-    async fn record(&self, kind: Kind, key: &Key, uid: &str) -> Result<Option<Value>, Error> {
-        if kind == Kind::Secret {
+    async fn read_record(
+        &self,
+        kind: ReplicaKind,
+        key: &Key,
+        uid: &str,
+    ) -> Result<Option<Value>, ProviderError> {
+        if kind == ReplicaKind::Secret {
             let found = self
-                .api(kind, &key.namespace)
+                .kind_api(kind, &key.namespace)
                 .get_opt(&key.name)
                 .await
                 .step("read", kind.name(), key)?;
@@ -805,19 +876,20 @@ impl Pass<'_> {
             .await
             .step("read", kind.name(), key)?;
         let found = found.filter(|record| record.metadata.uid.as_deref() == Some(uid));
-        Ok(found.and_then(|record| record_text::read(&record.spec.object, MAX_OBJECT_LEN).ok()))
+        Ok(found
+            .and_then(|record| record_text::parse_object(&record.spec.object, MAX_OBJECT_LEN).ok()))
     }
 
     /// Reports why the source has no replica, or that it has one.
     async fn report_problem(
         &self,
-        source: &Source,
-        problem: Option<&Problem>,
-    ) -> Result<(), Error> {
+        source: &ReplicaSource,
+        problem: Option<&ReplicaProblem>,
+    ) -> Result<(), ProviderError> {
         if source.reported.as_ref() == problem {
             return Ok(());
         }
-        if source.kind != Some(Kind::Secret) {
+        if source.kind != Some(ReplicaKind::Secret) {
             let (reason, message) = problem
                 .map(|problem| (&problem.reason, &problem.message))
                 .unzip();
@@ -827,7 +899,7 @@ impl Pass<'_> {
         }
         // A Secret has no status.
         let annotations =
-            json!({ annotations::NOT_REFLECTED: problem.map(Problem::to_annotation) });
+            json!({ annotations::NOT_REFLECTED: problem.map(ReplicaProblem::to_annotation) });
         let patch =
             Patch::Merge(json!({ "metadata": { "uid": source.uid, "annotations": annotations } }));
         let api: Api<PartialObjectMeta<Secret>> =
@@ -842,17 +914,21 @@ impl Pass<'_> {
     /// Reports under which addresses the replica of this source is reached.
     async fn report_exposure(
         &self,
-        source: &Source,
+        source: &ReplicaSource,
         exposure: Option<&Exposure>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProviderError> {
         self.patch_status(source, json!({ "exposure": exposure }))
             .await
     }
 
-    async fn patch_status(&self, source: &Source, status: Value) -> Result<(), Error> {
+    async fn patch_status(
+        &self,
+        source: &ReplicaSource,
+        status: Value,
+    ) -> Result<(), ProviderError> {
         let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid }, "status": status }));
         let answer = self
-            .records(source)
+            .record_api(source)
             .patch_status(&source.key.name, &PatchParams::default(), &patch)
             .await;
         unless_changed(answer).step("change", "ReflectedObject", &source.key)?;
@@ -864,15 +940,15 @@ impl Pass<'_> {
         Key::new(self.namespace, name)
     }
 
-    fn records(&self, source: &Source) -> Api<ReflectedObject> {
+    fn record_api(&self, source: &ReplicaSource) -> Api<ReflectedObject> {
         Api::namespaced(self.provider.context.client.clone(), &source.key.namespace)
     }
 
-    fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
+    fn kind_api(&self, kind: ReplicaKind, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(
             self.provider.context.client.clone(),
             namespace,
-            &kind.resource(),
+            &kind.api_resource(),
         )
     }
 }
@@ -883,14 +959,17 @@ fn default_notice() -> Duration {
 }
 
 /// The outcome of a write: `None`, a problem to report, or an error to try again.
-fn written(source: &Source, answer: kube::Result<DynamicObject>) -> kube::Result<Option<Problem>> {
+fn problem_of_write(
+    source: &ReplicaSource,
+    answer: kube::Result<DynamicObject>,
+) -> kube::Result<Option<ReplicaProblem>> {
     match answer {
         Ok(object) => {
             tracing::debug!(source = %source.key, replica = object.name_any(), "wrote a replica");
             Ok(None)
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
-            Ok(Some(Problem::invalid(&status.message)))
+            Ok(Some(ReplicaProblem::invalid(&status.message)))
         }
         Err(error) => Err(error),
     }

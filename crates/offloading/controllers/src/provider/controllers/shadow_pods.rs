@@ -12,36 +12,37 @@ use kube::{
     core::{Object, Request},
 };
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers};
 use liqo_controller_runtime::events::object_ref;
-use liqo_controller_runtime::eviction::{self, Outcome};
+use liqo_controller_runtime::eviction::{self, EvictionOutcome};
 use liqo_controller_runtime::writes::{
-    Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone,
+    StepContext as _, delete_if_present, only_with_uid, remove_finalizer_at, unless_changed,
+    unless_gone,
 };
-use liqo_controller_runtime::{Key, Next};
-use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
+use liqo_controller_runtime::{Key, Requeue};
+use liqo_offloading_rules::json::{OFFER_RECLAIMED, items_at};
 use liqo_offloading_rules::namespace::mapped::{self, Destination};
 use liqo_offloading_rules::pod::admission::{
-    Account, Offer, Refusal, negative_quantity, too_many_resources,
+    AdmissionRefusal, PoolAccount, PoolOffer, negative_quantity, too_many_resources,
 };
-use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
+use liqo_offloading_rules::pod::carry::home_names::{self, use_resolver};
 use liqo_offloading_rules::pod::carry::images;
-use liqo_offloading_rules::pod::carry::placement::pool_nodes;
+use liqo_offloading_rules::pod::carry::placement::pool_nodes_hash;
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
 use liqo_offloading_rules::pod::host_name;
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
 use liqo_offloading_rules::pod::metering::Metering;
-use liqo_offloading_rules::pod::pace::Pace;
-use liqo_offloading_rules::pod::recreated::earlier_runs;
+use liqo_offloading_rules::pod::pace::TenantPace;
+use liqo_offloading_rules::pod::recreated::earlier_runs_annotation;
 use liqo_offloading_rules::pod::remote::{
-    Live, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan,
-    pod_key,
+    LivePod, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, ShadowPodSnapshot, ShadowPodStep,
+    decide_orphan, decide_shadow_pod, pod_key,
 };
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
-use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
@@ -49,9 +50,9 @@ use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::resize::{Unresized, WantedResize};
-use crate::provider::metered_pods::life;
-use crate::provider::state::{Error, Provider};
+use self::resize::{RefusedResize, WantedResize};
+use crate::provider::metered_pods::life_key;
+use crate::provider::state::{ProviderError, ProviderState};
 use crate::provider::triggers;
 
 /// Maximum number of shadow pods that are reconciled at the same time.
@@ -71,10 +72,10 @@ const NO_GENERATION: i64 = -1;
 /// An object in an answer of which only the metadata is read.
 type MetadataOnly = Object<IgnoredAny, IgnoredAny>;
 
-struct Controller {
-    provider: Arc<Provider>,
-    memory: Mutex<HashMap<Key, Memory>>,
-    pace: Mutex<Pace>,
+struct ShadowPodController {
+    provider: Arc<ProviderState>,
+    memory: Mutex<HashMap<Key, ShadowPodMemory>>,
+    pace: Mutex<TenantPace>,
 }
 
 /// The status of a shadow pod that the API server has.
@@ -92,7 +93,7 @@ enum StoredStatus {
 /// Facts about a shadow pod that are remembered between two passes, because caches lag. Lost at a
 /// restart, which costs some reads.
 #[derive(Default)]
-struct Memory {
+struct ShadowPodMemory {
     /// UID of the shadow pod.
     uid: String,
     status: StoredStatus,
@@ -114,7 +115,7 @@ struct Memory {
     /// The refused change: its pod differs from the shadow pod.
     refused_change: Option<RefusedChange>,
     /// The reason why the pod is not resized as the shadow pod asks.
-    unresized: Option<Unresized>,
+    unresized: Option<RefusedResize>,
     /// The usage of its pod is stored, or need not be.
     has_stored_usage: bool,
     /// Its finalizer was removed, and the watch does not show that yet.
@@ -126,7 +127,7 @@ struct Memory {
 /// A pod that the API server refused, with everything that went into it: the same pod is not tried
 /// again after every change elsewhere.
 struct RefusedPod {
-    refusal: Refusal,
+    refusal: AdmissionRefusal,
     generation: i64,
     pod_security: Vec<(String, String)>,
     policy: ConsumerPolicy,
@@ -164,7 +165,7 @@ struct AdmittedPod {
 
 /// The changes of a remote pod, so that it becomes what its record says.
 #[derive(Default)]
-struct Changes {
+struct RemotePodChanges {
     /// The amounts that the pod asks for, as the API server says.
     asked: Option<ResizeRequest>,
     resize: Option<WantedResize>,
@@ -180,8 +181,8 @@ struct Changes {
     refused: Option<String>,
 }
 
-fn invalid(message: String) -> Refusal {
-    Refusal {
+fn invalid_record(message: String) -> AdmissionRefusal {
+    AdmissionRefusal {
         reason: OffloadedReason::Invalid.as_str(),
         message,
     }
@@ -204,15 +205,15 @@ impl RefusedPod {
 }
 
 /// Runs until the context's `stop`.
-pub async fn run(provider: Arc<Provider>) {
+pub async fn run_controller(provider: Arc<ProviderState>) {
     let (queue, stop) = (
         provider.queues.shadow_pods.clone(),
         provider.context.stop.clone(),
     );
-    let controller = Arc::new(Controller {
+    let controller = Arc::new(ShadowPodController {
         provider,
         memory: Mutex::default(),
-        pace: Mutex::new(Pace::of_pods()),
+        pace: Mutex::new(TenantPace::for_pods()),
     });
     let reconcile = move |key: Key| {
         let controller = controller.clone();
@@ -221,52 +222,52 @@ pub async fn run(provider: Arc<Provider>) {
     queue.run("shadow-pods", WORKERS, stop, reconcile).await;
 }
 
-impl Controller {
+impl ShadowPodController {
     /// Reconciles one shadow pod, or the pods that it left behind.
-    async fn reconcile(&self, key: Key) -> Result<Next, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Requeue, ProviderError> {
         let provider = &self.provider;
-        let pods = provider.index.lock().of(&key);
+        let pods = provider.index.lock().pods_of_shadow(&key);
         let seen: Vec<_> = pods
             .into_iter()
             .filter(|pod| provider.is_mapped_for(&pod.key.namespace, &key.namespace))
             .collect();
         let Some(shadow) = provider.shadows.get(&key) else {
             self.memory.lock().remove(&key);
-            forget(provider, &key);
+            forget_shadow_pod(provider, &key);
             return self.remove_orphans(&key, seen).await;
         };
         if provider.tenant(&key.namespace).is_none() {
             tracing::debug!(shadow_pod = %key, "not in the namespace of a tenant, left alone");
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         }
         // What pods of a former shadow pod of this name used is stored in the meantime.
         provider.store_left(&key, &seen);
         let mut memory = self.memory.lock().remove(&key).unwrap_or_default();
         if memory.uid != shadow.uid {
-            memory = Memory {
+            memory = ShadowPodMemory {
                 uid: shadow.uid.clone(),
-                ..Memory::default()
+                ..ShadowPodMemory::default()
             };
         }
         if matches!(&memory.status, StoredStatus::Known(status) if *status == shadow.reported) {
             memory.status = StoredStatus::Watched;
         }
-        let mut pass = Pass {
+        let mut pass = ShadowPodReconciliation {
             provider,
             key: &key,
             memory,
             pace: &self.pace,
         };
         let outcome = if pass.memory.released {
-            Ok(Next::OnChange)
+            Ok(Requeue::OnChange)
         } else {
-            pass.run(shadow, seen).await
+            pass.run_steps(shadow, seen).await
         };
         let memory = pass.memory;
         if outcome.is_err() {
             // It is not known when the next try succeeds, so it must not hold up the pods behind
             // it.
-            provider.queues.add(triggers::shadow_pods(
+            provider.queues.add(triggers::shadow_pods_due(
                 provider.ledger.lock().stop_waiting(&key),
             ));
         }
@@ -275,13 +276,17 @@ impl Controller {
     }
 
     /// Removes pods whose shadow pod is gone, if the API server confirms that it is.
-    async fn remove_orphans(&self, key: &Key, pods: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
+    async fn remove_orphans(
+        &self,
+        key: &Key,
+        pods: Vec<Arc<RemotePod>>,
+    ) -> Result<Requeue, ProviderError> {
         if pods.is_empty() && !self.provider.has_left(key) {
             // Nothing is left to store.
             if self.provider.store_left(key, &pods) {
                 self.provider.recorder.forget(&key.namespace, &key.name);
             }
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         }
         let api: Api<ShadowPod> =
             Api::namespaced(self.provider.context.client.clone(), &key.namespace);
@@ -292,193 +297,214 @@ impl Controller {
             .is_some()
         {
             // The watch will show it.
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         }
-        let is_stored = if self.provider.shadow_index.lock().left(key).is_empty() {
+        let is_stored = if self.provider.shadow_index.lock().gone_pods(key).is_empty() {
             self.provider.store_orphans(key, &pods)
         } else {
             self.provider.store_left(key, &pods)
         };
         if !is_stored {
-            return Ok(Next::OnChange);
+            return Ok(Requeue::OnChange);
         }
-        let mut pass = Pass {
+        let mut pass = ShadowPodReconciliation {
             provider: &self.provider,
             key,
-            memory: Memory::default(),
+            memory: ShadowPodMemory::default(),
             pace: &self.pace,
         };
         for pod in pods {
             match decide_orphan(&pod) {
-                Step::Delete(pod, grace) => pass.delete(&pod, grace).await?,
-                Step::StripFinalizer(pod) => pass.strip_finalizer(&pod).await?,
+                ShadowPodStep::Delete(pod, grace) => pass.delete_pod(&pod, grace).await?,
+                ShadowPodStep::StripFinalizer(pod) => pass.strip_finalizer(&pod).await?,
                 _ => {}
             }
         }
-        Ok(Next::OnChange)
+        Ok(Requeue::OnChange)
     }
 }
 
 /// Removes a shadow pod that is gone from index and ledger.
-fn forget(provider: &Provider, key: &Key) {
-    provider.index.lock().forget(key);
-    provider
-        .queues
-        .add(triggers::shadow_pods(provider.ledger.lock().forget(key)));
+fn forget_shadow_pod(provider: &ProviderState, key: &Key) {
+    provider.index.lock().forget_shadow(key);
+    provider.queues.add(triggers::shadow_pods_due(
+        provider.ledger.lock().forget_shadow(key),
+    ));
 }
 
 /// The result of a step.
-enum Progress {
+enum ReconcileProgress {
     DecideAgain,
-    Finished(Next),
+    Finished(Requeue),
     /// The shadow pod is gone.
     Gone,
 }
 
 /// One pass over one shadow pod.
-struct Pass<'a> {
-    provider: &'a Arc<Provider>,
+struct ShadowPodReconciliation<'a> {
+    provider: &'a Arc<ProviderState>,
     key: &'a Key,
-    memory: Memory,
-    pace: &'a Mutex<Pace>,
+    memory: ShadowPodMemory,
+    pace: &'a Mutex<TenantPace>,
 }
 
-impl Pass<'_> {
-    async fn run(&mut self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
+impl ShadowPodReconciliation<'_> {
+    async fn run_steps(
+        &mut self,
+        shadow: Arc<ProviderShadowPod>,
+        seen: Vec<Arc<RemotePod>>,
+    ) -> Result<Requeue, ProviderError> {
         if matches!(self.memory.status, StoredStatus::Unknown) {
             // The watch will show that it is gone.
-            let Some(now) = self.shadow_now().await? else {
-                return Ok(Next::OnChange);
+            let Some(now) = self.read_shadow_pod().await? else {
+                return Ok(Requeue::OnChange);
             };
-            self.memory.status = StoredStatus::Known(ReportedStatus::of(now.status.as_ref()));
+            self.memory.status =
+                StoredStatus::Known(ReportedStatus::from_shadow_status(now.status.as_ref()));
         }
         let destination =
             self.provider
                 .destination_of_pods(&self.key.namespace, &shadow.namespace, &shadow.pool);
         let mut snapshot = self.snapshot(shadow.clone(), seen, destination);
         for _ in 0..MAX_STEPS {
-            match self.act(decide(&snapshot), &mut snapshot).await? {
-                Progress::DecideAgain => {}
-                Progress::Finished(next) => {
-                    self.settle(&snapshot);
+            match self
+                .perform_step(decide_shadow_pod(&snapshot), &mut snapshot)
+                .await?
+            {
+                ReconcileProgress::DecideAgain => {}
+                ReconcileProgress::Finished(next) => {
+                    self.release_unneeded(&snapshot);
                     return Ok(next);
                 }
-                Progress::Gone => return Ok(Next::OnChange),
+                ReconcileProgress::Gone => return Ok(Requeue::OnChange),
             }
-            let live = std::mem::replace(&mut snapshot.live, Live::NotAsked);
+            let live = std::mem::replace(&mut snapshot.live, LivePod::NotAsked);
             let refusal = snapshot.refusal.take();
-            snapshot = Snapshot {
+            snapshot = ShadowPodSnapshot {
                 live,
                 refusal,
                 ..self.snapshot(shadow.clone(), snapshot.seen, snapshot.destination)
             };
         }
         tracing::warn!(shadow_pod = %self.key, "the steps do not come to an end");
-        Ok(Next::After(TOO_MANY_STEPS_RETRY))
+        Ok(Requeue::After(TOO_MANY_STEPS_RETRY))
     }
 
     /// Does one step, and adds its outcome to the snapshot.
-    async fn act(&mut self, step: Step, snapshot: &mut Snapshot) -> Result<Progress, Error> {
+    async fn perform_step(
+        &mut self,
+        step: ShadowPodStep,
+        snapshot: &mut ShadowPodSnapshot,
+    ) -> Result<ReconcileProgress, ProviderError> {
         let shadow = snapshot.shadow.clone();
         Ok(match step {
-            Step::Wait => {
+            ShadowPodStep::Wait => {
                 self.memory.unreported_since = None;
-                Progress::Finished(Next::OnChange)
+                ReconcileProgress::Finished(Requeue::OnChange)
             }
-            Step::WaitFor(delay) => {
+            ShadowPodStep::WaitFor(delay) => {
                 self.memory.unreported_since = None;
-                Progress::Finished(Next::After(delay))
+                ReconcileProgress::Finished(Requeue::After(delay))
             }
-            Step::WaitToReport(delay) => {
+            ShadowPodStep::WaitToReport(delay) => {
                 self.memory
                     .unreported_since
                     .get_or_insert_with(Instant::now);
-                Progress::Finished(Next::After(delay))
+                ReconcileProgress::Finished(Requeue::After(delay))
             }
-            Step::ReadLive => {
+            ShadowPodStep::ReadLive => {
                 snapshot.live = self.read_live(&shadow, &snapshot.destination).await?;
-                Progress::DecideAgain
+                ReconcileProgress::DecideAgain
             }
-            Step::Create => {
-                if let Some(delay) = self.delay() {
-                    return Ok(Progress::Finished(Next::After(delay)));
+            ShadowPodStep::Create => {
+                if let Some(delay) = self.creation_delay() {
+                    return Ok(ReconcileProgress::Finished(Requeue::After(delay)));
                 }
                 let former = snapshot
                     .expected_uid
                     .as_ref()
                     .and(snapshot.reported.pod.as_ref());
-                match self.create(&shadow, &snapshot.destination, former).await? {
+                match self
+                    .create_pod(&shadow, &snapshot.destination, former)
+                    .await?
+                {
                     Ok(live) => snapshot.live = live,
                     Err(refusal) => snapshot.refusal = Some(refusal),
                 }
-                Progress::DecideAgain
+                ReconcileProgress::DecideAgain
             }
-            Step::Report(status) => {
-                if self.report(&snapshot.reported, status).await? {
-                    Progress::DecideAgain
+            ShadowPodStep::Report(status) => {
+                if self.write_status(&snapshot.reported, status).await? {
+                    ReconcileProgress::DecideAgain
                 } else {
-                    Progress::Gone
+                    ReconcileProgress::Gone
                 }
             }
-            Step::Update(pod) => {
-                self.update(&pod, shadow.generation).await?;
-                Progress::DecideAgain
+            ShadowPodStep::Update(pod) => {
+                self.update_pod(&pod, shadow.generation).await?;
+                ReconcileProgress::DecideAgain
             }
-            Step::Delete(pod, grace) => {
-                self.delete(&pod, grace).await?;
-                Progress::Finished(
+            ShadowPodStep::Delete(pod, grace) => {
+                self.delete_pod(&pod, grace).await?;
+                ReconcileProgress::Finished(
                     snapshot
                         .retry_after_end_of(&pod)
-                        .map_or(Next::OnChange, Next::After),
+                        .map_or(Requeue::OnChange, Requeue::After),
                 )
             }
-            Step::DeleteUnscheduled(pod) => {
+            ShadowPodStep::DeleteUnscheduled(pod) => {
                 self.delete_unscheduled(&pod).await?;
-                Progress::Finished(
+                ReconcileProgress::Finished(
                     snapshot
                         .retry_after_end_of(&pod)
-                        .map_or(Next::OnChange, Next::After),
+                        .map_or(Requeue::OnChange, Requeue::After),
                 )
             }
-            Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace).await?),
-            Step::StripFinalizer(pod) => {
+            ShadowPodStep::Evict(pod, grace) => {
+                ReconcileProgress::Finished(self.evict_pod(&pod, grace).await?)
+            }
+            ShadowPodStep::StripFinalizer(pod) => {
                 self.strip_finalizer(&pod).await?;
-                Progress::Finished(
+                ReconcileProgress::Finished(
                     snapshot
                         .retry_after_end_of(&pod)
-                        .map_or(Next::OnChange, Next::After),
+                        .map_or(Requeue::OnChange, Requeue::After),
                 )
             }
-            Step::StoreUsage(charges) => {
+            ShadowPodStep::StoreUsage(charges) => {
                 let entries =
                     charges.entries(&self.key.name, &shadow.pool, snapshot.now.as_second());
-                let life = life(&self.key.name, &shadow.uid);
+                let life = life_key(&self.key.name, &shadow.uid);
                 self.memory.has_stored_usage =
                     self.provider
                         .recorder
-                        .store(&self.key.namespace, &life, entries);
+                        .store_entries(&self.key.namespace, &life, entries);
                 // Otherwise the recorder adds the shadow pod to the queue again.
                 if self.memory.has_stored_usage {
-                    Progress::DecideAgain
+                    ReconcileProgress::DecideAgain
                 } else {
-                    Progress::Finished(Next::OnChange)
+                    ReconcileProgress::Finished(Requeue::OnChange)
                 }
             }
-            Step::Release => {
-                if self.release(&shadow).await? {
-                    Progress::Gone
+            ShadowPodStep::Release => {
+                if self.release_shadow_pod(&shadow).await? {
+                    ReconcileProgress::Gone
                 } else {
-                    Progress::Finished(Next::After(RELEASE_RETRY))
+                    ReconcileProgress::Finished(Requeue::After(RELEASE_RETRY))
                 }
             }
         })
     }
 
     /// Returns the delay before the pod may be created, because its consumer creates many.
-    fn delay(&mut self) -> Option<Duration> {
+    fn creation_delay(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let turn = *self.memory.turn.get_or_insert_with(|| {
-            Instant::from_std(self.pace.lock().take(&self.key.namespace, now.into_std()))
+            Instant::from_std(
+                self.pace
+                    .lock()
+                    .take_turn(&self.key.namespace, now.into_std()),
+            )
         });
         let delay = turn.saturating_duration_since(now);
         (!delay.is_zero()).then_some(delay)
@@ -486,13 +512,13 @@ impl Pass<'_> {
 
     /// The generation that the pod was created from or updated to. `None` if the policy has changed
     /// that refused an update.
-    fn applied_generation(&self, shadow: &Shadow) -> Option<i64> {
+    fn applied_generation(&self, shadow: &ProviderShadowPod) -> Option<i64> {
         let judged = self
             .memory
             .refused_change
             .as_ref()
             .map(|refused| &refused.policy);
-        if judged.is_some_and(|judged| *judged != self.policy()) {
+        if judged.is_some_and(|judged| *judged != self.consumer_policy()) {
             return None;
         }
         // A shadow pod of the first generation was never changed.
@@ -502,17 +528,17 @@ impl Pass<'_> {
     }
 
     /// The policy that selects the consumer.
-    fn policy(&self) -> Option<ConsumerPolicy> {
+    fn consumer_policy(&self) -> Option<ConsumerPolicy> {
         self.provider
             .policy_of(&self.provider.tenant(&self.key.namespace)?.consumer)
     }
 
     fn snapshot(
         &self,
-        shadow: Arc<Shadow>,
+        shadow: Arc<ProviderShadowPod>,
         seen: Vec<Arc<RemotePod>>,
         destination: Destination,
-    ) -> Snapshot {
+    ) -> ShadowPodSnapshot {
         let reported = match &self.memory.status {
             StoredStatus::Known(status) => status.clone(),
             StoredStatus::Watched | StoredStatus::Unknown => shadow.reported.clone(),
@@ -524,17 +550,17 @@ impl Pass<'_> {
             .get(&pod_key(&shadow, &destination))
             .is_some_and(|pod| pod.shadow_key() != *self.key);
         let index = &self.provider.index;
-        Snapshot {
+        ShadowPodSnapshot {
             observed_deletion: expected_uid
                 .as_ref()
                 .is_some_and(|uid| index.lock().observed_deletion(self.key, uid)),
             ended_and_gone: expected_uid
                 .as_ref()
-                .and_then(|uid| index.lock().ended(self.key, uid)),
+                .and_then(|uid| index.lock().ended_pod(self.key, uid)),
             expected_uid,
             seen,
             name_taken,
-            live: Live::NotAsked,
+            live: LivePod::NotAsked,
             refusal: None,
             destination,
             applied_generation: self.applied_generation(&shadow),
@@ -543,10 +569,10 @@ impl Pass<'_> {
                 .unreported_since
                 .map(|since| since.elapsed())
                 .unwrap_or_default(),
-            taken_back: self.provider.taken_back_of(self.key, &shadow.pool),
+            taken_back: self.provider.resources_taken_back(self.key, &shadow.pool),
             pool_nodes: self
                 .offer(&shadow.pool)
-                .map(|offer| pool_nodes(&offer.nodes)),
+                .map(|offer| pool_nodes_hash(&offer.nodes)),
             evicted_uid: self.memory.evicted.clone(),
             refused_containers: self.memory.refused_containers.clone(),
             refused_change: self
@@ -578,23 +604,23 @@ impl Pass<'_> {
     }
 
     /// Keeps room and a place in the queues only for a pod that needs them.
-    fn settle(&self, snapshot: &Snapshot) {
-        let exists = !snapshot.seen.is_empty() || matches!(snapshot.live, Live::Ours(_));
+    fn release_unneeded(&self, snapshot: &ShadowPodSnapshot) {
+        let exists = !snapshot.seen.is_empty() || matches!(snapshot.live, LivePod::Ours(_));
         let mut ledger = self.provider.ledger.lock();
         let mut freed = if exists {
             Vec::new()
         } else {
-            ledger.release(self.key)
+            ledger.release_reservation(self.key)
         };
         if !snapshot
             .refusal
             .as_ref()
-            .is_some_and(Refusal::is_about_offer)
+            .is_some_and(AdmissionRefusal::is_about_offer)
         {
             freed.extend(ledger.stop_waiting(self.key));
         }
         drop(ledger);
-        self.provider.queues.add(triggers::shadow_pods(freed));
+        self.provider.queues.add(triggers::shadow_pods_due(freed));
         if snapshot.reported.reason.as_deref() == Some(NAME_TAKEN) {
             let pod = pod_key(&snapshot.shadow, &snapshot.destination);
             self.provider
@@ -605,36 +631,40 @@ impl Pass<'_> {
     }
 
     /// Reads the pod with the wanted name from the API server.
-    async fn read_live(&self, shadow: &Shadow, destination: &Destination) -> Result<Live, Error> {
+    async fn read_live(
+        &self,
+        shadow: &ProviderShadowPod,
+        destination: &Destination,
+    ) -> Result<LivePod, ProviderError> {
         let key = pod_key(shadow, destination);
         if key.namespace.is_empty() {
-            return Ok(Live::Absent);
+            return Ok(LivePod::Absent);
         }
-        let api: Api<WatchedPod> = self.pods(&key.namespace);
+        let api: Api<WatchedPod> = self.pod_api(&key.namespace);
         let found = api.get_opt(&key.name).await.step("read", "Pod", key)?;
-        Ok(found.map_or(Live::Absent, |pod| self.owner_of(pod)))
+        Ok(found.map_or(LivePod::Absent, |pod| self.live_pod(pod)))
     }
 
-    fn owner_of(&self, pod: WatchedPod) -> Live {
-        match RemotePod::reduce(pod) {
-            Some(pod) if pod.shadow_key() == *self.key => Live::Ours(Arc::new(pod)),
-            _ => Live::OtherOwner,
+    fn live_pod(&self, pod: WatchedPod) -> LivePod {
+        match RemotePod::from_pod(pod) {
+            Some(pod) if pod.shadow_key() == *self.key => LivePod::Ours(Arc::new(pod)),
+            _ => LivePod::OtherOwner,
         }
     }
 
     /// Creates the pod if it may run and the offer has room. `former` is the last status of the pod
     /// that it replaces.
-    async fn create(
+    async fn create_pod(
         &mut self,
-        shadow: &Shadow,
+        shadow: &ProviderShadowPod,
         destination: &Destination,
         former: Option<&PodStatusText>,
-    ) -> Result<Result<Live, Refusal>, Error> {
+    ) -> Result<Result<LivePod, AdmissionRefusal>, ProviderError> {
         let key = pod_key(shadow, destination);
-        let input = match self.input(shadow, &key).await? {
+        let input = match self.collect_input(shadow, &key).await? {
             Some(Ok(input)) => input,
             Some(Err(refusal)) => return Ok(Err(refusal)),
-            None => return Ok(Ok(Live::NotAsked)),
+            None => return Ok(Ok(LivePod::NotAsked)),
         };
         if let Some(refused) = self
             .memory
@@ -650,7 +680,7 @@ impl Pass<'_> {
             body,
             is_complete,
             asks_cluster,
-        } = match self.admit(shadow, &key, &input, former) {
+        } = match self.admit_pod(shadow, &key, &input, former) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -674,10 +704,13 @@ impl Pass<'_> {
                     NO_GENERATION
                 });
                 self.memory.refused_change = None;
-                let live = self.owner_of(created);
-                if let Live::Ours(pod) = &live {
+                let live = self.live_pod(created);
+                if let LivePod::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
-                    self.provider.ledger.lock().created(self.key, &pod.charge);
+                    self.provider
+                        .ledger
+                        .lock()
+                        .record_created(self.key, &pod.charge);
                     self.memory.created = Some(pod.uid.clone());
                     // Another one takes its own turn.
                     self.memory.turn = None;
@@ -689,12 +722,12 @@ impl Pass<'_> {
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 match self.read_live(shadow, destination).await? {
-                    Live::Absent | Live::NotAsked => Err(Error::NameFreed(key)),
+                    LivePod::Absent | LivePod::NotAsked => Err(ProviderError::NameFreed(key)),
                     live => Ok(Ok(live)),
                 }
             }
-            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
-                let refusal = Refusal::of(&status);
+            Err(kube::Error::Api(status)) if AdmissionRefusal::matches_status(&status) => {
+                let refusal = AdmissionRefusal::from_status(&status);
                 let PodInput {
                     generation,
                     pod_security,
@@ -721,27 +754,27 @@ impl Pass<'_> {
     /// on the local pod.
     async fn warn_about_names(&self, pod: &RemotePod) {
         let resolver = self.provider.resolver_for(&self.key.namespace);
-        if let Some((reason, message)) = home_names::warning(resolver.as_ref()) {
+        if let Some((reason, message)) = home_names::resolver_warning(resolver.as_ref()) {
             let reference = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
             self.provider
                 .context
                 .events
-                .warning(&reference, reason, message)
+                .record_warning(&reference, reason, message)
                 .await;
         }
     }
 
     /// Collects what the pod is created from. `None` if the shadow pod or the tenant is gone; a
     /// refusal if no policy selects the consumer.
-    async fn input(
+    async fn collect_input(
         &self,
-        shadow: &Shadow,
+        shadow: &ProviderShadowPod,
         key: &Key,
-    ) -> Result<Option<Result<PodInput, Refusal>>, Error> {
+    ) -> Result<Option<Result<PodInput, AdmissionRefusal>>, ProviderError> {
         let (pod, generation) = match &shadow.pod {
             Some(pod) => (pod.clone(), shadow.generation),
             // The cache does not keep pods that ran before, or are large.
-            None => match self.shadow_now().await? {
+            None => match self.read_shadow_pod().await? {
                 Some(now) => (
                     now.spec.pod.into(),
                     now.metadata.generation.unwrap_or_default(),
@@ -753,7 +786,7 @@ impl Pass<'_> {
             return Ok(None);
         };
         let Some(policy) = self.provider.policy_of(&tenant.consumer) else {
-            return Ok(Some(Err(usage::not_shared())));
+            return Ok(Some(Err(usage::not_shared_refusal())));
         };
         let pod_security = self
             .provider
@@ -773,18 +806,18 @@ impl Pass<'_> {
 
     /// The pod to create, if the rules allow it. Its room is reserved then. `former` is the last
     /// status of the pod that it replaces.
-    fn admit(
+    fn admit_pod(
         &self,
-        shadow: &Shadow,
+        shadow: &ProviderShadowPod,
         key: &Key,
         input: &PodInput,
         former: Option<&PodStatusText>,
-    ) -> Result<AdmittedPod, Refusal> {
+    ) -> Result<AdmittedPod, AdmissionRefusal> {
         // Parsed pods take a hundred times their length: there is one at a time, and none during a
         // request.
         let _one_at_a_time = self.provider.parsing.lock();
-        let carried = record_text::read(&input.pod, MAX_POD_LEN)
-            .map_err(|error| invalid(format!("its record is refused: {error}")))?;
+        let carried = record_text::parse_object(&input.pod, MAX_POD_LEN)
+            .map_err(|error| invalid_record(format!("its record is refused: {error}")))?;
         let identity = RemoteIdentity {
             namespace: &key.namespace,
             name: &key.name,
@@ -796,53 +829,58 @@ impl Pass<'_> {
         let offer = self.offer(&shadow.pool);
         // The offer may have changed since the destination was looked up.
         let is_lent_on = offer.as_ref().is_some_and(|offer| offer.borrowed);
-        if is_lent_on && !self.provider.sends_on(&key.namespace) {
-            return Err(Refusal {
+        if is_lent_on && !self.provider.takes_lent_on_pods(&key.namespace) {
+            return Err(AdmissionRefusal {
                 reason: NAMESPACE_NOT_READY,
-                message: mapped::not_lent_on(&key.namespace),
+                message: mapped::not_brokered_message(&key.namespace),
             });
         }
-        let mut pod = remote_pod(&carried, &identity, &input.policy.rules(offer.as_deref()))
-            .map_err(|refusal| Refusal {
-                reason: refusal.reason,
-                message: refusal.message,
-            })?;
+        let mut pod = remote_pod(
+            &carried,
+            &identity,
+            &input.policy.provider_rules(offer.as_deref()),
+        )
+        .map_err(|refusal| AdmissionRefusal {
+            reason: refusal.reason,
+            message: refusal.message,
+        })?;
         // The names of a pod that is lent on are a matter of the cluster that runs it.
         if let Some(resolver) = self
             .provider
             .resolver_for(&self.key.namespace)
             .filter(|_| !is_lent_on)
         {
-            ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
+            use_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
         let spec = PodSpec::deserialize(&pod["spec"]).map_err(|error| {
-            invalid(format!(
+            invalid_record(format!(
                 "the pod cannot be read: {:.200}",
                 error.to_string()
             ))
         })?;
         // The API server adds the overhead of the RuntimeClass.
-        let charge = Effective::of_pod(&spec).with_overhead(&input.overhead);
+        let charge = EffectiveAmounts::of_pod(&spec).with_overhead(&input.overhead);
         // The host name of a pod that is lent on is a matter of the cluster that runs it.
         let domain = self.provider.domain().filter(|_| !is_lent_on);
-        let host_name = domain
-            .and_then(|domain| host_name::too_long(&carried, (&key.name, &key.namespace), domain));
+        let host_name = domain.and_then(|domain| {
+            host_name::long_name_refusal(&carried, (&key.name, &key.namespace), domain)
+        });
         let refusal = host_name
             .or_else(|| negative_quantity(&spec))
             .or_else(|| too_many_resources(&charge));
         if let Some(refusal) = refusal.or_else(|| input.policy.missing_limit(&spec)) {
             return Err(refusal);
         }
-        if let Some(runs) = former.and_then(earlier_runs) {
+        if let Some(runs) = former.and_then(earlier_runs_annotation) {
             pod["metadata"]["annotations"][annotations::EARLIER_RUNS] = runs.into();
         }
         let request = AdmissionRequest {
-            account: Account {
+            account: PoolAccount {
                 tenant: self.key.namespace.clone(),
                 pool: shadow.pool.clone(),
             },
             shadow: self.key.clone(),
-            turn: shadow.turn(&self.key.name),
+            turn: shadow.admission_position(&self.key.name),
             charge,
             had_a_pod: shadow.reported.remote_uid.is_some(),
         };
@@ -854,8 +892,8 @@ impl Pass<'_> {
             ours,
         )?;
         // Ephemeral containers are added to a pod that exists, so it needs an update.
-        let is_complete = items(&carried, "/spec/ephemeralContainers").is_empty();
-        let asks_cluster = !is_lent_on && home_names::asks_cluster(&carried["spec"]);
+        let is_complete = items_at(&carried, "/spec/ephemeralContainers").is_empty();
+        let asks_cluster = !is_lent_on && home_names::uses_cluster_dns(&carried["spec"]);
         Ok(AdmittedPod {
             body: pod.to_string().into_bytes(),
             is_complete,
@@ -864,18 +902,18 @@ impl Pass<'_> {
     }
 
     /// Writes the status. Returns whether the shadow pod still exists.
-    async fn report(
+    async fn write_status(
         &mut self,
         before: &ReportedStatus,
         status: ReportedStatus,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ProviderError> {
         let Some(mut patch) = before.patch_to(&status) else {
             return Ok(true);
         };
         patch["metadata"] = json!({ "uid": self.memory.uid });
         self.memory.status = StoredStatus::Unknown;
         let answer = self
-            .shadows()
+            .shadow_pod_api()
             .patch_status(
                 &self.key.name,
                 &PatchParams::default(),
@@ -905,7 +943,7 @@ impl Pass<'_> {
             self.provider
                 .context
                 .events
-                .warning(&reference, &reason, message)
+                .record_warning(&reference, &reason, message)
                 .await;
         }
         if status.remote_uid.is_none() {
@@ -918,10 +956,10 @@ impl Pass<'_> {
 
     /// Updates amounts, labels, annotations, images, deadline and ephemeral containers of the pod
     /// to those of the shadow pod.
-    async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
+    async fn update_pod(&mut self, pod: &RemotePod, generation: i64) -> Result<(), ProviderError> {
         // After an error the queue tries all of it again.
         self.memory.applied = Some(NO_GENERATION);
-        let Some(shadow) = self.shadow_now().await? else {
+        let Some(shadow) = self.read_shadow_pod().await? else {
             return Ok(());
         };
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace)))
@@ -931,8 +969,8 @@ impl Pass<'_> {
             .step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await)
             .step("read", "Pod", &pod.key)?;
-        let policy = self.policy();
-        let Changes {
+        let policy = self.consumer_policy();
+        let RemotePodChanges {
             asked,
             resize,
             if_resized,
@@ -941,17 +979,17 @@ impl Pass<'_> {
             room,
             mut refused,
         } = live
-            .map(|live| self.changes(pod, &shadow.spec.pod, &live))
+            .map(|live| self.pod_changes(pod, &shadow.spec.pod, &live))
             .unwrap_or_default();
         // Before the patch that records what travelled.
-        let is_resized = self.resize(pod, asked, resize).await?;
+        let is_resized = self.resize_pod(pod, asked, resize).await?;
         if let Some(mut patch) = if is_resized {
             if_resized
         } else {
             if_not_resized
         } {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
-            let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+            let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
             match api
                 .patch(
                     &pod.key.name,
@@ -963,11 +1001,11 @@ impl Pass<'_> {
                 Err(kube::Error::Api(status))
                     if status.is_not_found()
                         || status.is_conflict()
-                        || Refusal::is_meant_by(&status) =>
+                        || AdmissionRefusal::matches_status(&status) =>
                 {
                     tracing::debug!(pod = %pod.key, error = %status, "a remote pod cannot be changed as its local pod was");
-                    if Refusal::is_meant_by(&status) {
-                        refused = Some(Refusal::of(&status).message);
+                    if AdmissionRefusal::matches_status(&status) {
+                        refused = Some(AdmissionRefusal::from_status(&status).message);
                     }
                 }
                 answer => {
@@ -985,41 +1023,41 @@ impl Pass<'_> {
 
     /// Computes the changes of a remote pod. No changes if its record cannot be read: the pod runs
     /// on as it is.
-    fn changes(&self, pod: &RemotePod, record: &str, live: &Value) -> Changes {
+    fn pod_changes(&self, pod: &RemotePod, record: &str, live: &Value) -> RemotePodChanges {
         let _one_at_a_time = self.provider.parsing.lock();
         let asked = WatchedPod::deserialize(live)
             .ok()
-            .and_then(|live| resize::as_asked(pod, live));
-        let carried = match record_text::read(record, MAX_POD_LEN) {
+            .and_then(|live| resize::asked_resize(pod, live));
+        let carried = match record_text::parse_object(record, MAX_POD_LEN) {
             Ok(carried) => carried,
             Err(error) => {
                 tracing::info!(shadow_pod = %self.key, %error, "a changed record is refused");
-                return Changes {
+                return RemotePodChanges {
                     asked,
-                    ..Changes::default()
+                    ..RemotePodChanges::default()
                 };
             }
         };
         let policy = self.provider.policy_of(&pod.consumer);
-        let rules = policy.as_ref().map(|policy| policy.rules(None));
+        let rules = policy.as_ref().map(|policy| policy.provider_rules(None));
         // A consumer that no policy selects any more gets no other image.
         let nothing = || ProviderRules {
             images: Some(Vec::new()),
             ..ProviderRules::default()
         };
         let of_patch = rules.clone().unwrap_or_else(nothing);
-        Changes {
+        RemotePodChanges {
             asked,
-            resize: WantedResize::of(pod, &carried, live, policy.as_ref()),
+            resize: WantedResize::from_record(pod, &carried, live, policy.as_ref()),
             if_resized: remote_patch(&carried, live, &of_patch, true),
             if_not_resized: remote_patch(&carried, live, &of_patch, false),
-            missing: ephemeral::missing(&carried, live, rules.as_ref()),
-            room: ephemeral::room(live),
-            refused: images::refused_change(&carried, live, &of_patch).map(|refusal| {
+            missing: ephemeral::missing_containers(&carried, live, rules.as_ref()),
+            room: ephemeral::remaining_containers(live),
+            refused: images::refused_image_change(&carried, live, &of_patch).map(|refusal| {
                 if policy.is_some() {
                     refusal.message
                 } else {
-                    usage::not_shared().message
+                    usage::not_shared_refusal().message
                 }
             }),
         }
@@ -1032,16 +1070,16 @@ impl Pass<'_> {
         pod: &RemotePod,
         missing: Vec<MissingContainer>,
         mut room: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProviderError> {
         self.memory
             .refused_containers
             .retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
-        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
         for (added, container) in missing {
             if self.memory.refused_containers.contains_key(&added) {
                 continue;
             }
-            let container = match ephemeral::within(room, container) {
+            let container = match ephemeral::unless_full(room, container) {
                 Ok(container) => container,
                 Err(message) => {
                     tracing::info!(pod = %pod.key, container = added, reason = message, "an ephemeral container was refused");
@@ -1060,11 +1098,11 @@ impl Pass<'_> {
                 )
                 .await;
             match answer {
-                Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
+                Err(kube::Error::Api(status)) if AdmissionRefusal::matches_status(&status) => {
                     tracing::info!(pod = %pod.key, container = added, error = %status, "an ephemeral container was refused");
                     self.memory
                         .refused_containers
-                        .insert(added, Refusal::of(&status).message);
+                        .insert(added, AdmissionRefusal::from_status(&status).message);
                 }
                 // A conflict is an error, so that the queue tries again.
                 answer => {
@@ -1081,7 +1119,11 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn delete(&mut self, pod: &RemotePod, grace: Option<i64>) -> Result<(), Error> {
+    async fn delete_pod(
+        &mut self,
+        pod: &RemotePod,
+        grace: Option<i64>,
+    ) -> Result<(), ProviderError> {
         let deletion = Some((pod.uid.clone(), grace));
         if self.memory.deletion == deletion {
             return Ok(());
@@ -1090,9 +1132,9 @@ impl Pass<'_> {
             grace.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX >> 1));
         let params = DeleteParams {
             grace_period_seconds,
-            ..only(pod.uid.clone())
+            ..only_with_uid(pod.uid.clone())
         };
-        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
         delete_if_present(&api, &pod.key.name, &params)
             .await
             .step("delete", "Pod", &pod.key)?;
@@ -1103,8 +1145,8 @@ impl Pass<'_> {
 
     /// Deletes a pod that the scheduler has given no node: another one is created for the nodes of
     /// its pool.
-    async fn delete_unscheduled(&self, pod: &RemotePod) -> Result<(), Error> {
-        let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
+    async fn delete_unscheduled(&self, pod: &RemotePod) -> Result<(), ProviderError> {
+        let api: Api<WatchedPod> = self.pod_api(&pod.key.namespace);
         let Some(live) = api
             .get_opt(&pod.key.name)
             .await
@@ -1113,7 +1155,7 @@ impl Pass<'_> {
             return Ok(());
         };
         let version = live.metadata.resource_version.clone();
-        if RemotePod::reduce(live).is_none_or(|live| live.is_scheduled() || live.uid != pod.uid) {
+        if RemotePod::from_pod(live).is_none_or(|live| live.is_scheduled() || live.uid != pod.uid) {
             return Ok(());
         }
         // A pod that the scheduler binds meanwhile has another version.
@@ -1121,7 +1163,7 @@ impl Pass<'_> {
             uid: Some(pod.uid.clone()),
             resource_version: version,
         };
-        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
         let params = DeleteParams::default().preconditions(unchanged);
         let deleted = delete_if_present(&api, &pod.key.name, &params)
             .await
@@ -1131,14 +1173,14 @@ impl Pass<'_> {
     }
 
     /// The offer of a pool of this consumer.
-    fn offer(&self, pool: &str) -> Option<Arc<Offer>> {
+    fn offer(&self, pool: &str) -> Option<Arc<PoolOffer>> {
         self.provider
             .offers
             .get(&Key::new(self.key.namespace.clone(), pool))
     }
 
     /// Evicts a pod, which respects the disruption budgets of this cluster.
-    async fn evict(&mut self, pod: &RemotePod, grace: i64) -> Result<Next, Error> {
+    async fn evict_pod(&mut self, pod: &RemotePod, grace: i64) -> Result<Requeue, ProviderError> {
         let answer = eviction::evict(
             &self.provider.context.client,
             &pod.key,
@@ -1147,23 +1189,23 @@ impl Pass<'_> {
         )
         .await;
         match answer.step("evict", "Pod", &pod.key)? {
-            Outcome::NotAllowed(reason) => {
+            EvictionOutcome::NotAllowed(reason) => {
                 tracing::info!(pod = %pod.key, reason, "a pod whose room is taken back cannot be evicted yet");
-                return Ok(Next::After(EVICTION_RETRY));
+                return Ok(Requeue::After(EVICTION_RETRY));
             }
-            Outcome::Accepted => {
+            EvictionOutcome::Accepted => {
                 self.memory.evicted = Some(pod.uid.clone());
                 tracing::info!(pod = %pod.key, pool = pod.pool, "evicted a pod whose room is taken back");
             }
             // The watch will show it.
-            Outcome::Gone => {}
+            EvictionOutcome::Gone => {}
         }
-        Ok(Next::OnChange)
+        Ok(Requeue::OnChange)
     }
 
-    async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), Error> {
+    async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), ProviderError> {
         let patch = json!({ "metadata": { "uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [finalizers::FINAL_STATUS] } });
-        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
         let answer = api
             .patch(
                 &pod.key.name,
@@ -1177,8 +1219,11 @@ impl Pass<'_> {
 
     /// Removes our finalizer from the shadow pod, and deletes it: its pod is gone. Returns `false`
     /// if its finalizers changed meanwhile.
-    async fn release(&mut self, shadow: &Shadow) -> Result<bool, Error> {
-        let api = self.shadows();
+    async fn release_shadow_pod(
+        &mut self,
+        shadow: &ProviderShadowPod,
+    ) -> Result<bool, ProviderError> {
+        let api = self.shadow_pod_api();
         if let Some(position) = shadow.finalizer {
             let removed = remove_finalizer_at(
                 &api,
@@ -1194,17 +1239,17 @@ impl Pass<'_> {
             }
         }
         if !shadow.deleted {
-            delete_if_present(&api, &self.key.name, &only(shadow.uid.clone()))
+            delete_if_present(&api, &self.key.name, &only_with_uid(shadow.uid.clone()))
                 .await
                 .step("delete", "ShadowPod", self.key)?;
         }
-        forget(self.provider, self.key);
+        forget_shadow_pod(self.provider, self.key);
         self.memory.released = true;
         Ok(true)
     }
 
     /// The whole shadow pod, read from the API server.
-    async fn shadow_now(&self) -> Result<Option<ShadowPod>, Error> {
+    async fn read_shadow_pod(&self) -> Result<Option<ShadowPod>, ProviderError> {
         let api: Api<ShadowPod> =
             Api::namespaced(self.provider.context.client.clone(), &self.key.namespace);
         Ok(api
@@ -1213,7 +1258,7 @@ impl Pass<'_> {
             .step("read", "ShadowPod", self.key)?)
     }
 
-    fn shadows(&self) -> Api<MetadataOnly> {
+    fn shadow_pod_api(&self) -> Api<MetadataOnly> {
         Api::namespaced_with(
             self.provider.context.client.clone(),
             &self.key.namespace,
@@ -1221,7 +1266,7 @@ impl Pass<'_> {
         )
     }
 
-    fn pods<K>(&self, namespace: &str) -> Api<K>
+    fn pod_api<K>(&self, namespace: &str) -> Api<K>
     where
         K: kube::Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
     {

@@ -51,22 +51,22 @@ fn pod(uid: &str, address: &str) -> RemotePod {
             "labels": { labels::CONSUMER_ID: consumer(), labels::SHADOW_POD: "s", labels::POOL: "default" } },
         "spec": { "containers": [] }, "status": { "podIP": address },
     });
-    RemotePod::reduce(serde_json::from_value(object).unwrap()).unwrap()
+    RemotePod::from_pod(serde_json::from_value(object).unwrap()).unwrap()
 }
 
-fn shadow(change: impl FnOnce(&mut Value)) -> Shadow {
+fn shadow(change: impl FnOnce(&mut Value)) -> ProviderShadowPod {
     let mut object = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "name": "s", "namespace": tenant(), "uid": "u", "generation": 1 },
         "spec": { "namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}, "spec": {"containers": []}}"# },
     });
     change(&mut object);
-    Shadow::reduce(serde_json::from_value::<ShadowPod>(object).unwrap())
+    ProviderShadowPod::from_shadow_pod(serde_json::from_value::<ShadowPod>(object).unwrap())
 }
 
-fn record(kind: &str, api_version: &str, spec: &Value) -> Source {
+fn record(kind: &str, api_version: &str, spec: &Value) -> ReplicaSource {
     let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": "web" }, "spec": spec });
-    Source::of_object(
+    ReplicaSource::from_object(
         serde_json::from_value(json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
             "metadata": { "name": "r", "namespace": tenant(), "uid": "u" }, "spec": { "namespace": "demo", "object": object.to_string() },
@@ -75,17 +75,17 @@ fn record(kind: &str, api_version: &str, spec: &Value) -> Source {
     )
 }
 
-fn group(home: &str, group: Group) -> Target {
-    Target::Replicas(ReplicaGroup::new(&tenant(), home, group))
+fn group(home: &str, group: SourceGroup) -> ProviderTarget {
+    ProviderTarget::Replicas(ReplicaGroup::new(&tenant(), home, group))
 }
 
-fn every_group(home: &str) -> [Target; 5] {
+fn every_group(home: &str) -> [ProviderTarget; 5] {
     [
-        Group::Named,
-        Group::Services,
-        Group::Ingresses,
-        Group::Policies,
-        Group::Budgets,
+        SourceGroup::Named,
+        SourceGroup::Services,
+        SourceGroup::Ingresses,
+        SourceGroup::Policies,
+        SourceGroup::Budgets,
     ]
     .map(|one| group(home, one))
 }
@@ -98,16 +98,16 @@ fn pods_of_tenant(home: Option<&str>, all: bool) -> TenantPods {
     }
 }
 
-fn all_pods() -> Target {
-    Target::TenantPods(pods_of_tenant(None, true))
+fn all_pods() -> ProviderTarget {
+    ProviderTarget::TenantPods(pods_of_tenant(None, true))
 }
 
-fn all_pods_in(home: &str) -> Target {
-    Target::TenantPods(pods_of_tenant(Some(home), true))
+fn all_pods_in(home: &str) -> ProviderTarget {
+    ProviderTarget::TenantPods(pods_of_tenant(Some(home), true))
 }
 
-fn waiting_pods() -> Target {
-    Target::TenantPods(pods_of_tenant(None, false))
+fn waiting_pods() -> ProviderTarget {
+    ProviderTarget::TenantPods(pods_of_tenant(None, false))
 }
 
 fn shadow_key() -> Key {
@@ -119,14 +119,14 @@ fn offer() -> Key {
 }
 
 /// The targets, each once.
-fn targets(triggers: &[Trigger]) -> BTreeSet<Target> {
+fn targets(triggers: &[ProviderTrigger]) -> BTreeSet<ProviderTarget> {
     triggers
         .iter()
         .map(|trigger| trigger.target.clone())
         .collect()
 }
 
-fn set(targets: impl IntoIterator<Item = Target>) -> BTreeSet<Target> {
+fn set(targets: impl IntoIterator<Item = ProviderTarget>) -> BTreeSet<ProviderTarget> {
     targets.into_iter().collect()
 }
 
@@ -134,9 +134,9 @@ fn set(targets: impl IntoIterator<Item = Target>) -> BTreeSet<Target> {
 fn a_tenant_namespace_that_comes_or_goes_concerns_its_namespaces_pods_and_secrets() {
     let tenant_namespace = namespace(NamespaceKind::Tenant { cluster_name: None });
     let expected = set([
-        Target::Namespaces(tenant()),
+        ProviderTarget::Namespaces(tenant()),
         all_pods(),
-        Target::TenantSecrets(tenant()),
+        ProviderTarget::TenantSecrets(tenant()),
     ]);
     assert_eq!(
         targets(&namespace_changed(None, Some(&tenant_namespace))),
@@ -154,7 +154,7 @@ fn a_mapped_namespace_concerns_its_pods_and_replicas_before_and_after_the_change
         let content = homes
             .iter()
             .flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
-        set([Target::Namespaces(tenant()), waiting_pods()]
+        set([ProviderTarget::Namespaces(tenant()), waiting_pods()]
             .into_iter()
             .chain(content))
     };
@@ -177,7 +177,9 @@ fn a_map_concerns_only_the_namespaces_of_which_it_says_something_else() {
         let content = homes
             .iter()
             .flat_map(|home| [all_pods_in(home)].into_iter().chain(every_group(home)));
-        set([Target::Namespaces(tenant())].into_iter().chain(content))
+        set([ProviderTarget::Namespaces(tenant())]
+            .into_iter()
+            .chain(content))
     };
     let changed = |old: Option<&NamespaceMap>, new: Option<&NamespaceMap>| {
         targets(&map_changed(&tenant(), old, new))
@@ -211,22 +213,22 @@ fn a_map_concerns_only_the_namespaces_of_which_it_says_something_else() {
 
 #[test]
 fn an_offer_concerns_its_account_and_the_pods_that_wait() {
-    let own = Offer::default();
-    let concerned = set([waiting_pods(), Target::Account(offer())]);
+    let own = PoolOffer::default();
+    let concerned = set([waiting_pods(), ProviderTarget::Account(offer())]);
     assert_eq!(
         targets(&offer_changed(&offer(), None, Some(&own))),
         concerned
     );
-    let borrowed = Offer {
+    let borrowed = PoolOffer {
         borrowed: true,
         nodes: vec![json!({})],
-        ..Offer::default()
+        ..PoolOffer::default()
     };
     assert_eq!(
         targets(&offer_changed(&offer(), Some(&borrowed), Some(&borrowed))),
         concerned
     );
-    let tenant = Target::Namespaces(offer().namespace);
+    let tenant = ProviderTarget::Namespaces(offer().namespace);
     for (old, new) in [
         (None, Some(&borrowed)),
         (Some(&borrowed), None),
@@ -244,23 +246,26 @@ fn an_offer_concerns_its_account_and_the_pods_that_wait() {
 fn a_namespace_that_is_lent_on_or_no_longer_concerns_its_pods_and_policies_whatever_the_offers_are()
 {
     let concerned = set([
-        Target::Namespaces(tenant()),
+        ProviderTarget::Namespaces(tenant()),
         waiting_pods(),
-        group("demo", Group::Policies),
+        group("demo", SourceGroup::Policies),
     ]);
     assert_eq!(targets(&lent_on_changed(&mapped("demo"))), concerned);
-    let borrowed = Offer {
+    let borrowed = PoolOffer {
         borrowed: true,
         nodes: vec![json!({})],
-        ..Offer::default()
+        ..PoolOffer::default()
     };
-    assert!(!targets(&offer_changed(&offer(), Some(&borrowed), None)).contains(&Target::Isolation));
+    assert!(
+        !targets(&offer_changed(&offer(), Some(&borrowed), None))
+            .contains(&ProviderTarget::Isolation)
+    );
 }
 
 #[test]
 fn a_shadow_pod_is_reconciled_unless_only_its_status_changed() {
     let new = shadow(|_| {});
-    let itself = set([Target::ShadowPod(shadow_key())]);
+    let itself = set([ProviderTarget::ShadowPod(shadow_key())]);
     let changed = |old, new| targets(&shadow_pod_changed(&shadow_key(), old, new));
     assert_eq!(changed(None, Some(&new)), itself);
     assert_eq!(changed(Some(&new), None), itself);
@@ -276,7 +281,10 @@ fn a_shadow_pod_is_reconciled_unless_only_its_status_changed() {
 
 #[test]
 fn a_remote_pod_concerns_its_shadow_pod_and_its_account() {
-    let own = set([Target::ShadowPod(shadow_key()), Target::Account(offer())]);
+    let own = set([
+        ProviderTarget::ShadowPod(shadow_key()),
+        ProviderTarget::Account(offer()),
+    ]);
     let home = |_: &str| Some("demo".to_owned());
     assert_eq!(
         targets(&remote_pod_changed(None, Some(&pod("a", "")), home)),
@@ -292,24 +300,26 @@ fn a_remote_pod_concerns_its_shadow_pod_and_its_account() {
     );
     let delays = remote_pod_changed(None, Some(&pod("a", "")), home);
     assert!(
-        delays.iter().all(
-            |trigger| trigger.delay.is_zero() == matches!(trigger.target, Target::ShadowPod(_))
-        )
+        delays.iter().all(|trigger| trigger.delay.is_zero()
+            == matches!(trigger.target, ProviderTarget::ShadowPod(_)))
     );
 }
 
 #[test]
 fn a_remote_pod_that_is_gone_concerns_its_namespace_and_the_endpoints_with_its_address() {
-    let own = [Target::ShadowPod(shadow_key()), Target::Account(offer())];
+    let own = [
+        ProviderTarget::ShadowPod(shadow_key()),
+        ProviderTarget::Account(offer()),
+    ];
     let home = |namespace: &str| (namespace == "demo-rome").then(|| "demo".to_owned());
     let gone = remote_pod_changed(Some(&pod("a", "10.0.0.1")), None, home);
-    let services = group("demo", Group::Services);
+    let services = group("demo", SourceGroup::Services);
     assert_eq!(
         targets(&gone),
         set(own
             .clone()
             .into_iter()
-            .chain([Target::Namespaces(tenant()), services.clone()]))
+            .chain([ProviderTarget::Namespaces(tenant()), services.clone()]))
     );
     assert!(
         gone.iter()
@@ -327,23 +337,25 @@ fn a_remote_pod_that_is_gone_concerns_its_namespace_and_the_endpoints_with_its_a
     let without_address = remote_pod_changed(Some(&pod("a", "")), None, home);
     assert_eq!(
         targets(&without_address),
-        set(own.into_iter().chain([Target::Namespaces(tenant())]))
+        set(own
+            .into_iter()
+            .chain([ProviderTarget::Namespaces(tenant())]))
     );
 }
 
 #[test]
 fn freed_room_is_offered_after_a_moment_and_a_freed_name_at_once() {
-    let target = Target::ShadowPod(shadow_key());
+    let target = ProviderTarget::ShadowPod(shadow_key());
     assert_eq!(
         room_freed([shadow_key()]),
-        [Trigger {
+        [ProviderTrigger {
             target: target.clone(),
             delay: ROOM_DELAY
         }]
     );
     assert_eq!(
-        shadow_pods([shadow_key()]),
-        [Trigger {
+        shadow_pods_due([shadow_key()]),
+        [ProviderTrigger {
             target,
             delay: Duration::ZERO
         }]
@@ -353,13 +365,21 @@ fn freed_room_is_offered_after_a_moment_and_a_freed_name_at_once() {
 #[test]
 fn a_record_concerns_the_group_of_its_kind() {
     let cases = [
-        ("ConfigMap", "v1", Group::Named),
-        ("Service", "v1", Group::Services),
-        ("EndpointSlice", "discovery.k8s.io/v1", Group::Services),
-        ("Ingress", "networking.k8s.io/v1", Group::Ingresses),
-        ("NetworkPolicy", "networking.k8s.io/v1", Group::Policies),
-        ("PodDisruptionBudget", "policy/v1", Group::Budgets),
-        ("Role", "rbac.authorization.k8s.io/v1", Group::Named),
+        ("ConfigMap", "v1", SourceGroup::Named),
+        ("Service", "v1", SourceGroup::Services),
+        (
+            "EndpointSlice",
+            "discovery.k8s.io/v1",
+            SourceGroup::Services,
+        ),
+        ("Ingress", "networking.k8s.io/v1", SourceGroup::Ingresses),
+        (
+            "NetworkPolicy",
+            "networking.k8s.io/v1",
+            SourceGroup::Policies,
+        ),
+        ("PodDisruptionBudget", "policy/v1", SourceGroup::Budgets),
+        ("Role", "rbac.authorization.k8s.io/v1", SourceGroup::Named),
     ];
     for (kind, api_version, expected) in cases {
         let record = record(kind, api_version, &json!({}));
@@ -383,13 +403,16 @@ fn budgets_are_judged_again_when_a_node_is_cordoned_or_room_is_taken_back() {
     let sources = sources.map(|(kind, api_version)| record(kind, api_version, &json!({})));
     assert_eq!(
         targets(&cordoned_changed(&sources)),
-        set([group("demo", Group::Budgets)])
+        set([group("demo", SourceGroup::Budgets)])
     );
     assert_eq!(targets(&cordoned_changed(&sources[1..2])), set([]));
     let homes = BTreeSet::from(["demo".to_owned(), "shop".to_owned()]);
     assert_eq!(
         targets(&room_taken_back(&tenant(), &homes)),
-        set([group("demo", Group::Budgets), group("shop", Group::Budgets)])
+        set([
+            group("demo", SourceGroup::Budgets),
+            group("shop", SourceGroup::Budgets)
+        ])
     );
 }
 
@@ -407,20 +430,23 @@ fn a_service_that_asks_for_a_load_balancer_concerns_the_services_of_all_namespac
         }))
     };
     let all = set([
-        group("demo", Group::Services),
-        group("shop", Group::Services),
+        group("demo", SourceGroup::Services),
+        group("shop", SourceGroup::Services),
     ]);
     assert_eq!(changed(Some(&plain), Some(&balanced)), all);
     assert_eq!(changed(Some(&balanced), None), all);
     assert_eq!(
         changed(Some(&balanced), Some(&balanced)),
-        set([group("demo", Group::Services)])
+        set([group("demo", SourceGroup::Services)])
     );
 }
 
 #[test]
 fn a_complete_list_of_secrets_concerns_what_pods_reference() {
-    let expected = set([group("demo", Group::Named), group("shop", Group::Named)]);
+    let expected = set([
+        group("demo", SourceGroup::Named),
+        group("shop", SourceGroup::Named),
+    ]);
     assert_eq!(
         targets(&secrets_listed(&tenant(), Some(&map(&["demo", "shop"])))),
         expected
@@ -430,26 +456,26 @@ fn a_complete_list_of_secrets_concerns_what_pods_reference() {
 
 #[test]
 fn services_that_come_or_go_concern_the_ingresses_of_their_namespace_if_there_are_some() {
-    let services = ReplicaGroup::new(&tenant(), "demo", Group::Services);
+    let services = ReplicaGroup::new(&tenant(), "demo", SourceGroup::Services);
     let ingress = record("Ingress", "networking.k8s.io/v1", &json!({}));
     let service = record("Service", "v1", &json!({}));
     assert_eq!(
         targets(&services_changed(&services, [&service, &ingress])),
-        set([group("demo", Group::Ingresses)])
+        set([group("demo", SourceGroup::Ingresses)])
     );
     assert_eq!(services_changed(&services, [&service]), []);
-    let elsewhere = ReplicaGroup::new(&tenant(), "shop", Group::Services);
+    let elsewhere = ReplicaGroup::new(&tenant(), "shop", SourceGroup::Services);
     assert_eq!(services_changed(&elsewhere, [&ingress]), []);
 }
 
 #[test]
 fn a_changed_policy_concerns_everything_of_the_tenants_that_it_changes_something_for() {
-    assert_eq!(targets(&policy_changed()), set([Target::Usage]));
+    assert_eq!(targets(&policy_changed()), set([ProviderTarget::Usage]));
     let other = Key::new("another", "default");
     let expected = set([
-        Target::Namespaces(tenant()),
+        ProviderTarget::Namespaces(tenant()),
         waiting_pods(),
-        Target::Account(offer()),
+        ProviderTarget::Account(offer()),
     ]
     .into_iter()
     .chain(every_group("demo")));
@@ -475,7 +501,7 @@ fn the_pods_of_a_tenant_are_all_or_those_that_wait_for_something() {
         Key::new("another", "c"),
     );
     let all = [(&first, &waiting), (&second, &running), (&other, &waiting)];
-    let target = |key: &Key| Target::ShadowPod(key.clone());
+    let target = |key: &Key| ProviderTarget::ShadowPod(key.clone());
     let concerned = |home, each| targets(&tenant_pods_changed(&pods_of_tenant(home, each), all));
     assert_eq!(
         concerned(None, true),
@@ -501,9 +527,12 @@ fn the_pods_of_a_tenant_are_all_or_those_that_wait_for_something() {
 
 #[test]
 fn nodes_and_our_configuration_concern_the_isolation_of_every_mapped_namespace() {
-    assert_eq!(targets(&node_changed()), set([Target::Isolation]));
-    assert_eq!(targets(&config_changed()), set([Target::Isolation]));
-    assert_eq!(targets(&resolver_changed()), set([Target::Isolation]));
+    assert_eq!(targets(&node_changed()), set([ProviderTarget::Isolation]));
+    assert_eq!(targets(&config_changed()), set([ProviderTarget::Isolation]));
+    assert_eq!(
+        targets(&resolver_changed()),
+        set([ProviderTarget::Isolation])
+    );
     let all = [
         namespace(NamespaceKind::Tenant { cluster_name: None }),
         mapped("demo"),
@@ -512,8 +541,8 @@ fn nodes_and_our_configuration_concern_the_isolation_of_every_mapped_namespace()
     assert_eq!(
         targets(&isolation_changed(&all)),
         set([
-            group("demo", Group::Policies),
-            group("shop", Group::Policies)
+            group("demo", SourceGroup::Policies),
+            group("shop", SourceGroup::Policies)
         ])
     );
 }
@@ -521,7 +550,7 @@ fn nodes_and_our_configuration_concern_the_isolation_of_every_mapped_namespace()
 #[test]
 fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_prefixes_concern_all()
 {
-    let network = |prefix: &str| Network {
+    let network = |prefix: &str| NetworkToPeer {
         maps: PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
             cluster_id: consumer(),
             cluster_name: "rome".into(),
@@ -545,7 +574,7 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
             direct: [].into(),
         })
         .unwrap(),
-        ..Network::default()
+        ..NetworkToPeer::default()
     };
     let all = BTreeMap::from([
         ("demo-rome".to_owned(), Arc::new(mapped("demo"))),
@@ -562,15 +591,16 @@ fn the_network_to_a_consumer_concerns_its_replicas_with_addresses_and_public_pre
         ),
     ]);
     let own = set([
-        group("demo", Group::Services),
-        group("demo", Group::Policies),
+        group("demo", SourceGroup::Services),
+        group("demo", SourceGroup::Policies),
     ]);
     let (private, public) = (network("10.71.0.0/16"), network("203.0.0.0/16"));
     assert_eq!(
         targets(&network_changed(&consumer(), None, Some(&private), &all)),
         own
     );
-    let with_isolation: BTreeSet<Target> = own.into_iter().chain([Target::Isolation]).collect();
+    let with_isolation: BTreeSet<ProviderTarget> =
+        own.into_iter().chain([ProviderTarget::Isolation]).collect();
     assert_eq!(
         targets(&network_changed(
             &consumer(),

@@ -33,7 +33,7 @@ const LISTS: [&str; 2] = ["containers", "initContainers"];
 
 /// The provider's rules for requests and limits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Amounts {
+pub struct AmountRules {
     /// Requests of containers that have none.
     pub default_requests: Vec<(String, String)>,
     /// Smaller requests are raised to these, so that no pod is free.
@@ -44,7 +44,7 @@ pub struct Amounts {
     pub limit_percentage: u32,
 }
 
-impl Default for Amounts {
+impl Default for AmountRules {
     fn default() -> Self {
         let list = |amounts: [(&str, &str); 2]| {
             amounts
@@ -60,17 +60,17 @@ impl Default for Amounts {
     }
 }
 
-impl Amounts {
+impl AmountRules {
     /// A limit is never below its request.
-    fn percentage(&self) -> u32 {
+    fn effective_limit_percentage(&self) -> u32 {
         self.limit_percentage.max(100)
     }
 }
 
 /// Completes requests and limits, of a new pod and of one that is resized.
-pub(crate) fn complete(spec: &mut Map<String, Value>, amounts: &Amounts) {
+pub(crate) fn complete_amounts(spec: &mut Map<String, Value>, amounts: &AmountRules) {
     request_explicitly(spec, amounts);
-    limit(spec, amounts);
+    limit_containers(spec, amounts);
 }
 
 /// Sets the requests of every container explicitly, whatever the defaults of the namespace are.
@@ -80,26 +80,26 @@ pub(crate) fn complete(spec: &mut Map<String, Value>, amounts: &Amounts) {
 ///
 /// To a kubelet a limit of zero is no limit, so it is removed here: no request could be valid with
 /// it.
-fn request_explicitly(spec: &mut Map<String, Value>, amounts: &Amounts) {
+fn request_explicitly(spec: &mut Map<String, Value>, amounts: &AmountRules) {
     let mut whole_pod = BTreeSet::new();
     if spec.contains_key("resources") {
-        edit(spec, "resources", |resources| {
+        edit_object(spec, "resources", |resources| {
             for (resource, _) in &amounts.default_requests {
                 drop_zero_limit(resources, resource);
-                if let Some(amount) = amount(resources, "requests", resource)
-                    .or_else(|| amount(resources, "limits", resource))
+                if let Some(amount) = amount_value(resources, "requests", resource)
+                    .or_else(|| amount_value(resources, "limits", resource))
                 {
                     whole_pod.insert(resource.clone());
-                    edit(resources, "requests", |requests| {
+                    edit_object(resources, "requests", |requests| {
                         _ = requests.insert(resource.clone(), amount);
                     });
-                    raise(resources, resource, amounts);
+                    raise_request(resources, resource, amounts);
                 }
             }
         });
     }
-    for container in containers(spec) {
-        edit(container, "resources", |resources| {
+    for container in containers_mut(spec) {
+        edit_object(container, "resources", |resources| {
             for (resource, default) in &amounts.default_requests {
                 drop_zero_limit(resources, resource);
                 let otherwise = if whole_pod.contains(resource) {
@@ -108,12 +108,12 @@ fn request_explicitly(spec: &mut Map<String, Value>, amounts: &Amounts) {
                     default
                 };
                 let wanted =
-                    amount(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
-                edit(resources, "requests", |requests| {
+                    amount_value(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
+                edit_object(resources, "requests", |requests| {
                     _ = requests.entry(resource).or_insert(wanted);
                 });
                 if !whole_pod.contains(resource) {
-                    raise(resources, resource, amounts);
+                    raise_request(resources, resource, amounts);
                 }
             }
         });
@@ -122,7 +122,7 @@ fn request_explicitly(spec: &mut Map<String, Value>, amounts: &Amounts) {
 
 /// Raises a request that is smaller than the minimum to the minimum, or to the limit if that is
 /// smaller.
-fn raise(resources: &mut Map<String, Value>, resource: &str, amounts: &Amounts) {
+fn raise_request(resources: &mut Map<String, Value>, resource: &str, amounts: &AmountRules) {
     let minimum = amounts
         .minimum_requests
         .iter()
@@ -130,13 +130,13 @@ fn raise(resources: &mut Map<String, Value>, resource: &str, amounts: &Amounts) 
     let Some(minimum) = minimum.and_then(|(_, amount)| amount.parse::<Quantity>().ok()) else {
         return;
     };
-    let limit = quantity(resources, "limits", resource);
+    let limit = parse_amount(resources, "limits", resource);
     let least = limit.map_or(minimum, |limit| limit.min(minimum));
     // The API server refuses what is no quantity, and the rules of admission what is negative.
-    if quantity(resources, "requests", resource)
+    if parse_amount(resources, "requests", resource)
         .is_some_and(|asked| !asked.is_negative() && asked < least)
     {
-        edit(resources, "requests", |requests| {
+        edit_object(resources, "requests", |requests| {
             _ = requests.insert(resource.to_owned(), least.to_string().into());
         });
     }
@@ -145,18 +145,20 @@ fn raise(resources: &mut Map<String, Value>, resource: &str, amounts: &Amounts) 
 /// Gives a limit to each container that has none, and raises requests that are smaller than the
 /// same percentage says for a limit of the pod's own. Where the pod as a whole has a request, this
 /// happens for the pod.
-fn limit(spec: &mut Map<String, Value>, amounts: &Amounts) {
+fn limit_containers(spec: &mut Map<String, Value>, amounts: &AmountRules) {
     if amounts.limit_percentage == 0 {
         return;
     }
     for &resource in &amounts.limited {
-        let largest = containers(spec)
-            .filter_map(|one| quantity(one.get("resources")?.as_object()?, "limits", resource))
+        let largest = containers_mut(spec)
+            .filter_map(|one| parse_amount(one.get("resources")?.as_object()?, "limits", resource))
             .max();
         let whole = spec.get_mut("resources").and_then(Value::as_object_mut);
-        if let Some(whole) = whole.filter(|whole| quantity(whole, "requests", resource).is_some()) {
+        if let Some(whole) =
+            whole.filter(|whole| parse_amount(whole, "requests", resource).is_some())
+        {
             // The limit of a container may not exceed the pod's.
-            balance(
+            balance_limit(
                 whole,
                 resource,
                 largest.unwrap_or_default(),
@@ -170,10 +172,10 @@ fn limit(spec: &mut Map<String, Value>, amounts: &Amounts) {
         } else {
             Quantity::ZERO
         };
-        let free = scaled(free, amounts.percentage(), 100);
-        for container in containers(spec) {
-            edit(container, "resources", |resources| {
-                balance(resources, resource, free, free, amounts);
+        let free = scaled_amount(free, amounts.effective_limit_percentage(), 100);
+        for container in containers_mut(spec) {
+            edit_object(container, "resources", |resources| {
+                balance_limit(resources, resource, free, free, amounts);
             });
         }
     }
@@ -182,45 +184,46 @@ fn limit(spec: &mut Map<String, Value>, amounts: &Amounts) {
 /// Sets the limit to the percentage of the request, or to `least` if that is more, unless there is
 /// one. Then raises the request if the limit is more than the percentage of it; a limit up to
 /// `free` needs no request.
-fn balance(
+fn balance_limit(
     resources: &mut Map<String, Value>,
     resource: &str,
     least: Quantity,
     free: Quantity,
-    amounts: &Amounts,
+    amounts: &AmountRules,
 ) {
     let Some(asked) =
-        quantity(resources, "requests", resource).filter(|asked| !asked.is_negative())
+        parse_amount(resources, "requests", resource).filter(|asked| !asked.is_negative())
     else {
         return;
     };
-    let own = amount(resources, "limits", resource);
-    let default = scaled(asked, amounts.percentage(), 100).max(least);
+    let own = amount_value(resources, "limits", resource);
+    let default = scaled_amount(asked, amounts.effective_limit_percentage(), 100).max(least);
     if own.is_none() && default > Quantity::ZERO {
-        edit(resources, "limits", |limits| {
+        edit_object(resources, "limits", |limits| {
             _ = limits.insert(resource.to_owned(), default.to_string().into());
         });
     }
     // Otherwise a small request and a large limit would be as good as no limit.
-    let Some(limit) = quantity(resources, "limits", resource).filter(|limit| *limit > free) else {
+    let Some(limit) = parse_amount(resources, "limits", resource).filter(|limit| *limit > free)
+    else {
         return;
     };
-    let needed = scaled(limit, 100, amounts.percentage());
+    let needed = scaled_amount(limit, 100, amounts.effective_limit_percentage());
     if asked < needed {
-        edit(resources, "requests", |requests| {
+        edit_object(resources, "requests", |requests| {
             _ = requests.insert(resource.to_owned(), needed.to_string().into());
         });
     }
 }
 
 /// An amount times a fraction, in whole units.
-fn scaled(amount: Quantity, numerator: u32, denominator: u32) -> Quantity {
+fn scaled_amount(amount: Quantity, numerator: u32, denominator: u32) -> Quantity {
     let nanos = amount.nanos().saturating_mul(numerator.into()) / i128::from(denominator);
     let unit = Quantity::from_units(1).nanos();
     Quantity::from_nanos(nanos / unit * unit, amount.format())
 }
 
-fn containers(spec: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
+fn containers_mut(spec: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
     let lists = spec
         .iter_mut()
         .filter(|(field, _)| LISTS.contains(&field.as_str()));
@@ -233,7 +236,7 @@ fn containers(spec: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<St
 /// Removes a limit of zero, and the request of zero that the home API server derives from it:
 /// together they mean nothing.
 fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
-    let is_zero = |kind: &str| quantity(resources, kind, resource) == Some(Quantity::ZERO);
+    let is_zero = |kind: &str| parse_amount(resources, kind, resource) == Some(Quantity::ZERO);
     if !is_zero("limits") {
         return;
     }
@@ -250,7 +253,7 @@ fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
 }
 
 /// The amount of one resource in the requests or limits.
-fn amount(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Value> {
+fn amount_value(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Value> {
     resources
         .get(kind)?
         .get(resource)
@@ -258,12 +261,12 @@ fn amount(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<
         .cloned()
 }
 
-fn quantity(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Quantity> {
+fn parse_amount(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Quantity> {
     Quantity::deserialize(resources.get(kind)?.get(resource)?).ok()
 }
 
 /// Changes the object at a key; creates it if there is none.
-pub(super) fn edit(
+pub(super) fn edit_object(
     map: &mut Map<String, Value>,
     key: &str,
     change: impl FnOnce(&mut Map<String, Value>),
@@ -287,13 +290,13 @@ mod tests {
     use super::*;
 
     /// The resources of the pod and of its one container.
-    fn completed(whole: Value, container: Value, amounts: &Amounts) -> (Value, Value) {
+    fn completed(whole: Value, container: Value, amounts: &AmountRules) -> (Value, Value) {
         let mut spec = json!({ "containers": [{ "name": "c", "resources": container }] });
         if !whole.is_null() {
             spec["resources"] = whole;
         }
         let spec = spec.as_object_mut().unwrap();
-        complete(spec, amounts);
+        complete_amounts(spec, amounts);
         (
             spec.get("resources").cloned().unwrap_or_default(),
             spec["containers"][0]["resources"].clone(),
@@ -301,7 +304,7 @@ mod tests {
     }
 
     fn of_container(container: Value) -> Value {
-        completed(json!(null), container, &Amounts::default()).1
+        completed(json!(null), container, &AmountRules::default()).1
     }
 
     #[test]
@@ -349,9 +352,9 @@ mod tests {
             of_container(huge)["requests"],
             json!({ "cpu": "1", "memory": "128Gi" })
         );
-        let mut amounts = Amounts {
+        let mut amounts = AmountRules {
             limited: vec![EPHEMERAL_STORAGE],
-            ..Amounts::default()
+            ..AmountRules::default()
         };
         amounts.default_requests = vec![(EPHEMERAL_STORAGE.into(), "0".into())];
         let of = |limit: &str| {
@@ -363,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_limit_for_the_whole_pod_leaves_room_for_those_of_its_containers() {
-        let amounts = Amounts::default();
+        let amounts = AmountRules::default();
         let (whole, container) = completed(
             json!({ "requests": { "memory": "64Mi", "cpu": "0" } }),
             json!({}),
@@ -392,9 +395,9 @@ mod tests {
 
     #[test]
     fn ephemeral_storage_has_a_limit_also_where_it_is_not_charged() {
-        let mut amounts = Amounts {
+        let mut amounts = AmountRules {
             limited: vec![EPHEMERAL_STORAGE],
-            ..Amounts::default()
+            ..AmountRules::default()
         };
         amounts.default_requests = vec![(EPHEMERAL_STORAGE.into(), "0".into())];
         let of = |container: Value| completed(json!(null), container, &amounts).1;
@@ -412,9 +415,9 @@ mod tests {
             completed(
                 json!(null),
                 json!({ "requests": { "memory": "1Gi" } }),
-                &Amounts {
+                &AmountRules {
                     limit_percentage,
-                    ..Amounts::default()
+                    ..AmountRules::default()
                 },
             )
             .1

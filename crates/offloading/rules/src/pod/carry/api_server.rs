@@ -16,10 +16,10 @@ use jiff::{SignedDuration, Timestamp};
 use liqo_api::{OffloadedReason, annotations};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, name, text};
+use crate::json::{items_at, name, text_at};
 use crate::pod::carry::metadata::PASSED_ON;
-use crate::pod::carry::{CONTAINER_LISTS, Refusal};
-use crate::pod::injected::{PREFIX, injected};
+use crate::pod::carry::{CONTAINER_LISTS, PodRefusal};
+use crate::pod::injected::{PREFIX, injected_volumes};
 use crate::pod::references::ROOT_CA;
 use crate::replica::name::MARK;
 
@@ -62,60 +62,60 @@ pub enum ApiServerChoice {
 /// Reads the choice from a pod's annotation. Without one, a pod with a `ServiceAccount` of its own
 /// and a token of it uses the home API server. The account `default` has no rights in most
 /// clusters, and every pod has its token.
-pub fn choose(pod: &Value) -> Result<ApiServerChoice, Refusal> {
+pub fn chosen_api_server(pod: &Value) -> Result<ApiServerChoice, PodRefusal> {
     let said = pod
         .pointer("/metadata/annotations")
         .and_then(|all| all.get(annotations::API_SERVER))
         .and_then(Value::as_str);
-    let has_token = !injected(pod).is_empty();
+    let has_token = !injected_volumes(pod).is_empty();
     match said {
         Some("none") => Ok(ApiServerChoice::None),
         Some("remote") => Ok(ApiServerChoice::Remote),
         Some("home") if has_token => Ok(ApiServerChoice::Home { required: true }),
-        Some("home") => Err(Refusal::new(
+        Some("home") => Err(PodRefusal::new(
             OffloadedReason::Malformed.as_str(),
             format!(
                 "the pod's annotation {} says home, but it mounts no token of its ServiceAccount",
                 annotations::API_SERVER
             ),
         )),
-        Some(other) => Err(Refusal::new(
+        Some(other) => Err(PodRefusal::new(
             OffloadedReason::Malformed.as_str(),
             format!(
                 "the pod's annotation {} says {other:.60}; it may say home, remote or none",
                 annotations::API_SERVER
             ),
         )),
-        None if has_token && account(pod) != "default" => {
+        None if has_token && service_account(pod) != "default" => {
             Ok(ApiServerChoice::Home { required: false })
         }
         None => Ok(ApiServerChoice::None),
     }
 }
 
-pub fn account(pod: &Value) -> &str {
-    text(pod, "/spec/serviceAccountName")
+pub fn service_account(pod: &Value) -> &str {
+    text_at(pod, "/spec/serviceAccountName")
         .filter(|name| !name.is_empty())
         .unwrap_or("default")
 }
 
 /// Name of the Secret for this local pod, in the remote namespace.
-pub fn secret(uid: &str) -> String {
+pub fn api_server_secret_name(uid: &str) -> String {
     format!("{SECRET}{uid}")
 }
 
 /// UID of the local pod that a Secret of this name is for.
-pub(crate) fn pod_of(secret: &str) -> Option<&str> {
+pub(crate) fn pod_uid_of_secret(secret: &str) -> Option<&str> {
     secret.strip_prefix(SECRET)
 }
 
 const SECRET: &str = "liqo-api-server-";
 
 /// Whether a carried pod finds its home API server through this Secret.
-pub fn uses(carried: &Value, secret: &str) -> bool {
-    items(carried, "/spec/volumes")
+pub fn uses_secret(carried: &Value, secret: &str) -> bool {
+    items_at(carried, "/spec/volumes")
         .iter()
-        .any(|volume| text(volume, "/secret/secretName") == Some(secret))
+        .any(|volume| text_at(volume, "/secret/secretName") == Some(secret))
 }
 
 /// The way to send a pod that uses its home API server.
@@ -137,7 +137,7 @@ pub enum Start {
 /// Decides how to send a pod that was bound to its node `bound_for` ago; `addresses` are those of
 /// the API server at the provider. `allowed` says whether providers get tokens of the pod's
 /// namespace.
-pub fn how_to_start(
+pub fn decide_api_server_access(
     required: bool,
     allowed: bool,
     addresses: Vec<IpAddr>,
@@ -161,28 +161,28 @@ pub fn how_to_start(
 
 /// Time of the pod's binding to its node.
 pub fn bound_at(pod: &Value) -> Option<Timestamp> {
-    let scheduled = items(pod, "/status/conditions")
+    let scheduled = items_at(pod, "/status/conditions")
         .iter()
-        .find(|one| text(one, "/type") == Some("PodScheduled"))?;
-    text(scheduled, "/lastTransitionTime")?.parse().ok()
+        .find(|one| text_at(one, "/type") == Some("PodScheduled"))?;
+    text_at(scheduled, "/lastTransitionTime")?.parse().ok()
 }
 
 /// Makes the carried form of a local pod of a cluster with this domain find its home API server at
 /// these addresses of the provider.
-pub fn give(
+pub fn point_to_api_server(
     carried: &mut Value,
     home: &Value,
     secret: &str,
     addresses: &[IpAddr],
     domain: Option<&str>,
 ) {
-    let injected = injected(home);
+    let injected = injected_volumes(home);
     let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
     let full = format!("{}.{}", HOSTS[0], domain.unwrap_or(USUAL_DOMAIN));
     let hosts = [HOSTS[0], HOSTS[1], full.as_str()];
-    put_first(
+    prepend_items(
         spec,
         "hostAliases",
         addresses
@@ -191,7 +191,7 @@ pub fn give(
             .collect(),
     );
     let source = json!({ "secretName": secret, "defaultMode": 0o644 });
-    put_first(
+    prepend_items(
         spec,
         "volumes",
         injected
@@ -199,8 +199,8 @@ pub fn give(
             .map(|name| json!({ "name": name, "secret": source }))
             .collect(),
     );
-    for (list, container) in containers(spec) {
-        let is_given = mount(container, list, home, &injected);
+    for (list, container) in containers_with_lists(spec) {
+        let is_given = mount_injected(container, list, home, &injected);
         if is_given {
             set_variables(container, HOSTS[0], PORT);
         } else {
@@ -213,21 +213,24 @@ pub fn give(
 /// address of its own cluster's API server, unless the container has variables of the same names;
 /// clients take an empty address for none, and say so at once. The pod finds the namespace and the
 /// CA of home where it has them there.
-pub fn withhold(carried: &mut Value, home: &Value) {
-    if choose(home) == Ok(ApiServerChoice::Remote) {
+pub fn withhold_api_server(carried: &mut Value, home: &Value) {
+    if chosen_api_server(home) == Ok(ApiServerChoice::Remote) {
         return;
     }
-    let injected = injected(home);
+    let injected = injected_volumes(home);
     let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
-    put_first(
+    prepend_items(
         spec,
         "volumes",
-        injected.iter().map(|name| without_token(name)).collect(),
+        injected
+            .iter()
+            .map(|name| volume_without_token(name))
+            .collect(),
     );
-    for (list, container) in containers(spec) {
-        mount(container, list, home, &injected);
+    for (list, container) in containers_with_lists(spec) {
+        mount_injected(container, list, home, &injected);
         clear_variables(container);
     }
 }
@@ -235,12 +238,12 @@ pub fn withhold(carried: &mut Value, home: &Value) {
 /// Whether a pod of this cluster finds the CA of its cluster in an injected volume, also at a
 /// provider.
 pub fn finds_ca(home: &Value) -> bool {
-    !injected(home).is_empty() && choose(home) != Ok(ApiServerChoice::Remote)
+    !injected_volumes(home).is_empty() && chosen_api_server(home) != Ok(ApiServerChoice::Remote)
 }
 
 /// The volume that a pod without a token has in place of an injected one. A provider may reflect no
 /// `ConfigMap`s, so the CA is optional.
-fn without_token(name: &str) -> Value {
+fn volume_without_token(name: &str) -> Value {
     let namespace = json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
     json!({ "name": name, "projected": { "defaultMode": 0o644, "sources": [
         { "configMap": { "name": ROOT_CA, "items": [{ "key": "ca.crt", "path": "ca.crt" }], "optional": true } },
@@ -250,12 +253,12 @@ fn without_token(name: &str) -> Value {
 
 /// Whether this is such a volume. A broker has other names for the `ConfigMap` and the field.
 pub(super) fn is_without_token(volume: &Value) -> bool {
-    let mut wanted = without_token(name(volume));
+    let mut wanted = volume_without_token(name(volume));
     let is_passed_on =
         |said: &str| said.starts_with(&format!("metadata.annotations['{PASSED_ON}/"));
     let is_replica = |said: &str| said.starts_with(&format!("{ROOT_CA}-{MARK}"));
     let mut allow = |path: &str, is_brokers: &dyn Fn(&str) -> bool| {
-        let said = text(volume, path).filter(|said| is_brokers(said));
+        let said = text_at(volume, path).filter(|said| is_brokers(said));
         if let (Some(wanted), Some(said)) = (wanted.pointer_mut(path), said) {
             *wanted = said.into();
         }
@@ -269,7 +272,7 @@ pub(super) fn is_without_token(volume: &Value) -> bool {
 }
 
 /// The containers of a carried pod, each with the list that it is in.
-fn containers(
+fn containers_with_lists(
     spec: &mut Map<String, Value>,
 ) -> impl Iterator<Item = (&'static str, &mut Map<String, Value>)> {
     let lists = spec.iter_mut().filter_map(|(field, list)| {
@@ -283,16 +286,16 @@ fn containers(
 }
 
 /// Mounts the injected volumes where the container has them at home. Returns whether it has any.
-fn mount(
+fn mount_injected(
     container: &mut Map<String, Value>,
     list: &str,
     home: &Value,
     injected: &BTreeSet<String>,
 ) -> bool {
-    let before = items(home, &format!("/spec/{list}"))
+    let before = items_at(home, &format!("/spec/{list}"))
         .iter()
         .find(|before| before.get("name") == container.get("name"));
-    let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
+    let mounts = before.map_or(&[][..], |before| items_at(before, "/volumeMounts"));
     let mounts: Vec<Value> = mounts
         .iter()
         .filter(|mount| injected.contains(name(mount)))
@@ -300,7 +303,7 @@ fn mount(
         .collect();
     let is_mounted = !mounts.is_empty();
     if is_mounted {
-        put_first(container, "volumeMounts", mounts);
+        prepend_items(container, "volumeMounts", mounts);
     }
     is_mounted
 }
@@ -342,10 +345,10 @@ fn set_variables(container: &mut Map<String, Value>, host: &str, port: &str) {
         .filter(own)
         .map(|(name, value)| json!({ "name": name, "value": value }))
         .collect();
-    put_first(container, "env", variables);
+    prepend_items(container, "env", variables);
 }
 
-fn put_first(object: &mut Map<String, Value>, field: &str, mut first: Vec<Value>) {
+fn prepend_items(object: &mut Map<String, Value>, field: &str, mut first: Vec<Value>) {
     if let Some(Value::Array(others)) = object.get_mut(field).map(Value::take) {
         first.extend(others);
     }
@@ -356,7 +359,7 @@ fn put_first(object: &mut Map<String, Value>, field: &str, mut first: Vec<Value>
 
 /// The token to request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct RequestedToken {
     /// The audience; `None` means the API server itself.
     pub audience: Option<String>,
     /// Lifetime in seconds.
@@ -364,21 +367,21 @@ pub struct Token {
 }
 
 /// The token that the volume of this pod requests.
-pub fn token(home: &Value) -> Token {
-    let volumes = items(home, "/spec/volumes")
+pub fn requested_token(home: &Value) -> RequestedToken {
+    let volumes = items_at(home, "/spec/volumes")
         .iter()
-        .filter(|volume| injected(home).contains(name(volume)));
+        .filter(|volume| injected_volumes(home).contains(name(volume)));
     let source = volumes
-        .flat_map(|volume| items(volume, "/projected/sources"))
+        .flat_map(|volume| items_at(volume, "/projected/sources"))
         .find_map(|one| one.get("serviceAccountToken"));
     let seconds = source
         .and_then(|source| source.get("expirationSeconds"))
         .and_then(Value::as_i64)
         .unwrap_or(MAX_TOKEN_SECONDS);
     let audience = source
-        .and_then(|source| text(source, "/audience"))
+        .and_then(|source| text_at(source, "/audience"))
         .filter(|audience| !audience.is_empty());
-    Token {
+    RequestedToken {
         audience: audience.map(str::to_owned),
         seconds: seconds.clamp(MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS),
     }
@@ -386,7 +389,7 @@ pub fn token(home: &Value) -> Token {
 
 /// Computes when to renew a token with this lifetime: early enough for a kubelet to bring the new
 /// one to the pod before the old one ends.
-pub fn renewed_at(now: Timestamp, seconds: i64) -> Timestamp {
+pub fn token_renewal_time(now: Timestamp, seconds: i64) -> Timestamp {
     now.checked_add(SignedDuration::from_secs(seconds * 4 / 5))
         .unwrap_or(now)
 }
@@ -394,7 +397,7 @@ pub fn renewed_at(now: Timestamp, seconds: i64) -> Timestamp {
 /// Time until a token must be requested; zero means now. `renew_at` is in the record of the current
 /// token, where the provider may change it; `asked` is the time since this process last requested
 /// one.
-pub fn until_next(
+pub fn time_until_renewal(
     renew_at: Option<Timestamp>,
     asked: Option<Duration>,
     now: Timestamp,
@@ -411,8 +414,8 @@ pub fn until_next(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing, remote_pod};
-    use crate::replica::{kind::Kind, name::replica_name};
+    use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing_pod, remote_pod};
+    use crate::replica::{kind::ReplicaKind, name::replica_name};
 
     fn pod(account: &str, annotation: Option<&str>) -> Value {
         let mount = json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true });
@@ -441,22 +444,28 @@ mod tests {
     #[test]
     fn a_pod_with_an_account_of_its_own_wants_its_home_and_one_that_says_something_gets_that() {
         let home = |required| Ok(ApiServerChoice::Home { required });
-        assert_eq!(choose(&pod("reader", None)), home(false));
-        assert_eq!(choose(&pod("default", None)), Ok(ApiServerChoice::None));
-        assert_eq!(choose(&bare("reader", None)), Ok(ApiServerChoice::None));
-        assert_eq!(choose(&pod("default", Some("home"))), home(true));
+        assert_eq!(chosen_api_server(&pod("reader", None)), home(false));
         assert_eq!(
-            choose(&pod("reader", Some("none"))),
+            chosen_api_server(&pod("default", None)),
             Ok(ApiServerChoice::None)
         );
         assert_eq!(
-            choose(&pod("reader", Some("remote"))),
+            chosen_api_server(&bare("reader", None)),
+            Ok(ApiServerChoice::None)
+        );
+        assert_eq!(chosen_api_server(&pod("default", Some("home"))), home(true));
+        assert_eq!(
+            chosen_api_server(&pod("reader", Some("none"))),
+            Ok(ApiServerChoice::None)
+        );
+        assert_eq!(
+            chosen_api_server(&pod("reader", Some("remote"))),
             Ok(ApiServerChoice::Remote)
         );
         for wrong in [pod("reader", Some("milan")), bare("reader", Some("home"))] {
-            assert_eq!(choose(&wrong).unwrap_err().reason, "Malformed");
+            assert_eq!(chosen_api_server(&wrong).unwrap_err().reason, "Malformed");
             assert_eq!(
-                outgoing(&wrong, &[].into()).unwrap_err().reason,
+                outgoing_pod(&wrong, &[].into()).unwrap_err().reason,
                 "Malformed"
             );
         }
@@ -465,8 +474,8 @@ mod tests {
     #[test]
     fn what_a_client_goes_by_stands_where_it_stands_at_home_and_the_provider_takes_it_as_it_is() {
         let home = pod("reader", None);
-        let mut carried = outgoing(&home, &[].into()).unwrap();
-        give(
+        let mut carried = outgoing_pod(&home, &[].into()).unwrap();
+        point_to_api_server(
             &mut carried,
             &home,
             "liqo-api-server-u",
@@ -485,7 +494,7 @@ mod tests {
         let spec = &remote["spec"];
         assert_eq!(
             spec["volumes"],
-            json!([{ "name": "kube-api-access-x", "secret": { "secretName": replica_name(Kind::Secret, "liqo-api-server-u"), "defaultMode": 420 } },
+            json!([{ "name": "kube-api-access-x", "secret": { "secretName": replica_name(ReplicaKind::Secret, "liqo-api-server-u"), "defaultMode": 420 } },
                 { "name": "v", "emptyDir": {} }])
         );
         let container = &spec["containers"][0];
@@ -505,9 +514,9 @@ mod tests {
             "hostnames": ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.corp.local"] })
         );
         assert_eq!(spec["hostAliases"][1]["ip"], "192.0.2.1");
-        let hosts = items(&spec["initContainers"][0], "/env")
+        let hosts = items_at(&spec["initContainers"][0], "/env")
             .iter()
-            .map(|variable| text(variable, "/value"));
+            .map(|variable| text_at(variable, "/value"));
         assert_eq!(
             hosts.collect::<Vec<_>>(),
             [Some(""); 3],
@@ -515,7 +524,10 @@ mod tests {
         );
         assert!(spec["initContainers"][0].get("volumeMounts").is_none());
         assert_eq!(spec["automountServiceAccountToken"], false);
-        assert!(uses(&carried, "liqo-api-server-u") && !uses(&carried, "liqo-api-server-v"));
+        assert!(
+            uses_secret(&carried, "liqo-api-server-u")
+                && !uses_secret(&carried, "liqo-api-server-v")
+        );
     }
 
     #[test]
@@ -524,14 +536,14 @@ mod tests {
         let mount = home["spec"]["containers"][0]["volumeMounts"][1].clone();
         home["spec"]["ephemeralContainers"] = json!([{ "name": "with", "image": "i", "volumeMounts": [mount] }, { "name": "without", "image": "i" }]);
         let hosts = |carried: &Value| {
-            let containers = items(carried, "/spec/ephemeralContainers").iter();
+            let containers = items_at(carried, "/spec/ephemeralContainers").iter();
             containers
-                .map(|one| text(one, "/env/0/value").map(str::to_owned))
+                .map(|one| text_at(one, "/env/0/value").map(str::to_owned))
                 .collect::<Vec<_>>()
         };
         let (none, ours) = (Some(String::new()), Some(HOSTS[0].to_owned()));
-        let mut given = outgoing(&home, &[].into()).unwrap();
-        give(
+        let mut given = outgoing_pod(&home, &[].into()).unwrap();
+        point_to_api_server(
             &mut given,
             &home,
             "liqo-api-server-u",
@@ -543,8 +555,8 @@ mod tests {
             given["spec"]["ephemeralContainers"][0]["volumeMounts"],
             json!([mount])
         );
-        let mut withheld = outgoing(&home, &[].into()).unwrap();
-        withhold(&mut withheld, &home);
+        let mut withheld = outgoing_pod(&home, &[].into()).unwrap();
+        withhold_api_server(&mut withheld, &home);
         assert_eq!(hosts(&withheld), [none.clone(), none]);
         assert_eq!(
             withheld["spec"]["ephemeralContainers"][0]["volumeMounts"],
@@ -556,13 +568,14 @@ mod tests {
     fn a_pod_that_uses_no_api_server_is_not_told_the_address_of_the_providers() {
         let home = pod("default", None);
         let sent = |home: &Value| {
-            let mut carried = outgoing(home, &[].into()).unwrap();
-            withhold(&mut carried, home);
+            let mut carried = outgoing_pod(home, &[].into()).unwrap();
+            withhold_api_server(&mut carried, home);
             carried["spec"].clone()
         };
         let variables = |container: &Value| -> Vec<(String, String)> {
-            let said = |variable: &Value| text(variable, "/value").unwrap_or_default().to_owned();
-            items(container, "/env")
+            let said =
+                |variable: &Value| text_at(variable, "/value").unwrap_or_default().to_owned();
+            items_at(container, "/env")
                 .iter()
                 .map(|variable| (name(variable).to_owned(), said(variable)))
                 .collect()
@@ -625,8 +638,8 @@ mod tests {
             ..ProviderRules::default()
         };
         let remote = |home: &Value| {
-            let mut carried = outgoing(home, &[].into()).unwrap();
-            withhold(&mut carried, home);
+            let mut carried = outgoing_pod(home, &[].into()).unwrap();
+            withhold_api_server(&mut carried, home);
             remote_pod(&carried, &identity, &strict).unwrap()
         };
         for (account, said) in [
@@ -641,7 +654,7 @@ mod tests {
             assert_eq!(
                 volume["projected"]["sources"],
                 json!([
-                    { "configMap": { "name": replica_name(Kind::ConfigMap, "kube-root-ca.crt"), "optional": true,
+                    { "configMap": { "name": replica_name(ReplicaKind::ConfigMap, "kube-root-ca.crt"), "optional": true,
                         "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
                     { "downwardAPI": { "items": [{ "path": "namespace",
                         "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.labels['liqo.io/home-namespace']" } }] } },
@@ -670,8 +683,8 @@ mod tests {
 
     #[test]
     fn a_volume_of_that_name_with_anything_else_needs_the_providers_permission() {
-        assert!(is_without_token(&without_token("kube-api-access-x")));
-        assert!(!is_without_token(&without_token("other")));
+        assert!(is_without_token(&volume_without_token("kube-api-access-x")));
+        assert!(!is_without_token(&volume_without_token("other")));
         for (path, other) in [
             ("/projected/sources/0/configMap/name", "settings"),
             (
@@ -679,11 +692,11 @@ mod tests {
                 "spec.serviceAccountName",
             ),
         ] {
-            let mut more = without_token("kube-api-access-x");
+            let mut more = volume_without_token("kube-api-access-x");
             *more.pointer_mut(path).unwrap() = other.into();
             assert!(!is_without_token(&more), "{path}");
         }
-        let mut more = without_token("kube-api-access-x");
+        let mut more = volume_without_token("kube-api-access-x");
         more["projected"]["sources"][1] = json!({ "secret": { "name": "s" } });
         assert!(!is_without_token(&more));
         more["projected"]["sources"][0]["configMap"]["items"] =
@@ -705,7 +718,7 @@ mod tests {
             home_namespace: "demo",
         };
         let sent = |said: Option<&str>, allowed: bool| {
-            let carried = outgoing(&pod("reader", said), &[].into()).unwrap();
+            let carried = outgoing_pod(&pod("reader", said), &[].into()).unwrap();
             remote_pod(
                 &carried,
                 &identity,
@@ -735,8 +748,9 @@ mod tests {
     fn without_a_way_there_a_pod_that_requires_it_stays_and_another_waits_a_little_and_starts() {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let start =
-            |required, addresses, bound_for| how_to_start(required, true, addresses, bound_for);
+        let start = |required, addresses, bound_for| {
+            decide_api_server_access(required, true, addresses, bound_for)
+        };
         assert_eq!(
             start(true, vec![address], seconds(0)),
             Start::With(vec![address])
@@ -757,7 +771,7 @@ mod tests {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         for required in [true, false] {
             assert_eq!(
-                how_to_start(required, false, vec![address], None),
+                decide_api_server_access(required, false, vec![address], None),
                 Start::NotAllowed { required }
             );
         }
@@ -767,8 +781,8 @@ mod tests {
     fn no_token_lives_longer_than_an_hour() {
         let mut home = pod("reader", None);
         assert_eq!(
-            token(&home),
-            Token {
+            requested_token(&home),
+            RequestedToken {
                 audience: None,
                 seconds: 3600
             }
@@ -777,8 +791,8 @@ mod tests {
             let source = json!({ "expirationSeconds": wanted, "audience": "vault" });
             home["spec"]["volumes"][1]["projected"]["sources"][0]["serviceAccountToken"] = source;
             assert_eq!(
-                token(&home),
-                Token {
+                requested_token(&home),
+                RequestedToken {
                     audience: Some("vault".into()),
                     seconds: given
                 }
@@ -789,23 +803,29 @@ mod tests {
     #[test]
     fn a_token_is_renewed_after_four_fifths_of_its_life_and_no_provider_makes_us_ask_without_end() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let due = renewed_at(now, 600);
+        let due = token_renewal_time(now, 600);
         assert_eq!(due.to_string(), "2026-01-01T00:08:00Z");
         let seconds = Duration::from_secs;
-        assert_eq!(until_next(Some(due), None, now), seconds(480));
-        assert_eq!(until_next(Some(due), None, due), Duration::ZERO);
-        assert_eq!(until_next(None, None, now), Duration::ZERO);
-        assert_eq!(until_next(Some(now), Some(seconds(10)), due), seconds(50));
-        assert_eq!(until_next(None, Some(seconds(61)), now), Duration::ZERO);
+        assert_eq!(time_until_renewal(Some(due), None, now), seconds(480));
+        assert_eq!(time_until_renewal(Some(due), None, due), Duration::ZERO);
+        assert_eq!(time_until_renewal(None, None, now), Duration::ZERO);
         assert_eq!(
-            until_next("2027-01-01T00:00:00Z".parse().ok(), None, now),
+            time_until_renewal(Some(now), Some(seconds(10)), due),
+            seconds(50)
+        );
+        assert_eq!(
+            time_until_renewal(None, Some(seconds(61)), now),
+            Duration::ZERO
+        );
+        assert_eq!(
+            time_until_renewal("2027-01-01T00:00:00Z".parse().ok(), None, now),
             seconds(3600)
         );
     }
 
     #[test]
     fn a_secret_is_one_pods() {
-        assert_eq!(pod_of(&secret("u")), Some("u"));
-        assert_eq!(pod_of("web"), None);
+        assert_eq!(pod_uid_of_secret(&api_server_secret_name("u")), Some("u"));
+        assert_eq!(pod_uid_of_secret("web"), None);
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use liqo_api::OffloadedReason;
 use serde_json::{Value, json};
 
-use crate::json::{items, name, text};
-use crate::pod::carry::Refusal;
+use crate::json::{items_at, name, text_at};
+use crate::pod::carry::PodRefusal;
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
 
 /// Known sources of variables. Another source may name an object, and a remote pod names its
@@ -23,16 +23,19 @@ const SOURCES: [&str; 5] = [
 const WHOLE_SOURCES: [&str; 3] = ["configMapRef", "prefix", "secretRef"];
 
 /// The containers without mounts of injected volumes; a refusal for the first that cannot travel.
-pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
+pub fn reduce_containers(
+    containers: &Value,
+    injected: &BTreeSet<String>,
+) -> Result<Option<Value>, PodRefusal> {
     let Some(containers) = containers.as_array() else {
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             OffloadedReason::Malformed.as_str(),
             "the pod's list of containers is not a list",
         ));
     };
     let mut kept = Vec::new();
     for container in containers {
-        check(container)?;
+        check_container(container)?;
         let mut container = container.clone();
         if let Some(mounts) = container
             .get_mut("volumeMounts")
@@ -49,12 +52,12 @@ pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<
 /// next remote pod.
 pub fn unfinished_ephemeral(pod: &Value) -> Value {
     let has_ended = |container: &Value| {
-        let statuses = items(pod, &format!("/status/{EPHEMERAL_STATUSES}"));
+        let statuses = items_at(pod, &format!("/status/{EPHEMERAL_STATUSES}"));
         statuses.iter().any(|status| {
             name(status) == name(container) && status.pointer("/state/terminated").is_some()
         })
     };
-    items(pod, EPHEMERAL_CONTAINERS)
+    items_at(pod, EPHEMERAL_CONTAINERS)
         .iter()
         .filter(|container| !has_ended(container))
         .cloned()
@@ -67,26 +70,26 @@ pub fn leave_out_refused_ephemeral(pod: &mut Value) {
         .pointer_mut(EPHEMERAL_CONTAINERS)
         .and_then(Value::as_array_mut)
     {
-        containers.retain(|container| check(container).is_ok());
+        containers.retain(|container| check_container(container).is_ok());
     }
 }
 
-fn check(container: &Value) -> Result<(), Refusal> {
+fn check_container(container: &Value) -> Result<(), PodRefusal> {
     let title = name(container);
     let holds_port = |port: &Value| {
         port.get("hostPort")
             .is_some_and(|port| !port.is_null() && port != &json!(0))
     };
-    if items(container, "/ports").iter().any(holds_port) {
-        return Err(Refusal::new(
+    if items_at(container, "/ports").iter().any(holds_port) {
+        return Err(PodRefusal::new(
             OffloadedReason::HostPort.as_str(),
             format!(
                 "container {title} asks for a port of the node by hostPort, which a node of another cluster does not give; use a Service, or keep the pod in its own cluster"
             ),
         ));
     }
-    if !items(container, "/resources/claims").is_empty() {
-        return Err(Refusal::new(
+    if !items_at(container, "/resources/claims").is_empty() {
+        return Err(PodRefusal::new(
             OffloadedReason::ResourceClaims.as_str(),
             format!(
                 "container {title} uses a resource claim, and claims do not travel; ask for an extended resource that the offer names, or keep the pod in its own cluster"
@@ -94,7 +97,7 @@ fn check(container: &Value) -> Result<(), Refusal> {
         ));
     }
     if let Some(source) = unknown_source(container) {
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             OffloadedReason::UnknownField.as_str(),
             format!(
                 "container {title} takes variables from {source:.100}, which is not known to be safe in another cluster; remove it, or keep the pod in its own cluster"
@@ -102,7 +105,7 @@ fn check(container: &Value) -> Result<(), Refusal> {
         ));
     }
     if let Some((field, host)) = named_host(container) {
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             OffloadedReason::ProbeHost.as_str(),
             format!(
                 "container {title} names the host {host:.253} in {field}, which a node of another cluster would call; leave host out, so that the pod itself is called, or keep the pod in its own cluster"
@@ -114,12 +117,12 @@ fn check(container: &Value) -> Result<(), Refusal> {
 
 /// A source of variables that is none of the known ones.
 fn unknown_source(container: &Value) -> Option<&str> {
-    let single = items(container, "/env")
+    let single = items_at(container, "/env")
         .iter()
         .filter_map(|variable| variable.get("valueFrom"));
     let lists = single.map(|source| (source, &SOURCES[..]));
     let lists = lists.chain(
-        items(container, "/envFrom")
+        items_at(container, "/envFrom")
             .iter()
             .map(|source| (source, &WHOLE_SOURCES[..])),
     );
@@ -147,7 +150,7 @@ fn named_host(container: &Value) -> Option<(String, &str)> {
     ];
     users.iter().find_map(|user| {
         let of = |action: &str| {
-            let host = text(container, &format!("/{user}/{action}/host"))
+            let host = text_at(container, &format!("/{user}/{action}/host"))
                 .filter(|host| !host.is_empty())?;
             Some((format!("{}.{action}.host", user.replace('/', ".")), host))
         };

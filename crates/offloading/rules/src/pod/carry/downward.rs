@@ -24,19 +24,21 @@ use std::fmt::Write as _;
 use liqo_api::{annotations, labels, short_hash};
 use serde_json::{Map, Value};
 
-use crate::json::{domain, items, text};
-use crate::pod::carry::api_server::account;
-use crate::pod::carry::metadata::{PASSED_ON, is_ours, keeps_annotation, keeps_label, texts};
+use crate::json::{items_at, key_domain, text_at};
+use crate::pod::carry::api_server::service_account;
+use crate::pod::carry::metadata::{
+    PASSED_ON, is_liqo_key, keeps_annotation, keeps_label, kept_texts,
+};
 use crate::pod::carry::{CONTAINER_LISTS, ProviderRules};
 
 /// The consumer's side: writes as plain values what only this cluster knows.
 pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Value) {
-    each_variable(spec, |variable| {
-        let value = match text(variable, "/valueFrom/fieldRef/fieldPath") {
+    for_each_variable(spec, |variable| {
+        let value = match text_at(variable, "/valueFrom/fieldRef/fieldPath") {
             Some("spec.nodeName") => {
-                text(local_pod, "/spec/nodeName").filter(|node| !node.is_empty())
+                text_at(local_pod, "/spec/nodeName").filter(|node| !node.is_empty())
             }
-            Some("spec.serviceAccountName") => Some(account(local_pod)),
+            Some("spec.serviceAccountName") => Some(service_account(local_pod)),
             _ => None,
         };
         // Both are names, so they contain no `$(` that a kubelet would expand.
@@ -50,16 +52,19 @@ pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Valu
 /// The consumer's side, for what a pod reads from labels and annotations of Liqo, which do not
 /// travel: where this cluster created the pod for a consumer, these hold the values of its own
 /// home. Returns them as annotations that travel, and makes the pod read these.
-pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<String, Value> {
+pub(super) fn pass_on_values(
+    spec: &mut Map<String, Value>,
+    local_pod: &Value,
+) -> Map<String, Value> {
     let mut values = Map::new();
     let entry = |field: &str, key: &str| local_pod.pointer(&format!("/metadata/{field}"))?.get(key);
-    each_path(spec, |path| {
+    for_each_path(spec, |path| {
         let found = ["labels", "annotations"].into_iter().find_map(|field| {
             let key = path
                 .as_str()?
                 .strip_prefix(&format!("metadata.{field}['"))?
                 .strip_suffix("']")?;
-            is_ours(key).then(|| {
+            is_liqo_key(key).then(|| {
                 (
                     format!("{PASSED_ON}/{}", short_hash(&format!("{field}/{key}"))),
                     entry(field, key),
@@ -77,25 +82,25 @@ pub(super) fn pass_on(spec: &mut Map<String, Value>, local_pod: &Value) -> Map<S
 /// The provider's side: refers to the labels and annotations of the remote pod that hold the values
 /// of the local pod.
 pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &ProviderRules) {
-    each_path(spec, |path| refer_to_local_value(path, rules));
+    for_each_path(spec, |path| refer_to_local_value(path, rules));
 }
 
 /// Calls `change` with each path of a field that variables and files read.
-fn each_path(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
-    each_variable(spec, |variable| {
+fn for_each_path(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
+    for_each_variable(spec, |variable| {
         variable
             .pointer_mut("/valueFrom/fieldRef/fieldPath")
             .into_iter()
             .for_each(&mut change);
     });
-    for volume in elements(spec.get_mut("volumes")) {
-        for item in elements(volume.pointer_mut("/downwardAPI/items")) {
+    for volume in elements_mut(spec.get_mut("volumes")) {
+        for item in elements_mut(volume.pointer_mut("/downwardAPI/items")) {
             item.pointer_mut("/fieldRef/fieldPath")
                 .into_iter()
                 .for_each(&mut change);
         }
-        for source in elements(volume.pointer_mut("/projected/sources")) {
-            for item in elements(source.pointer_mut("/downwardAPI/items")) {
+        for source in elements_mut(volume.pointer_mut("/projected/sources")) {
+            for item in elements_mut(source.pointer_mut("/downwardAPI/items")) {
                 item.pointer_mut("/fieldRef/fieldPath")
                     .into_iter()
                     .for_each(&mut change);
@@ -118,9 +123,9 @@ fn refer_to_local_value(path: &mut Value, rules: &ProviderRules) {
                     .strip_suffix("']")
             };
             let label =
-                key("metadata.labels").filter(|key| !is_ours(key) && !keeps_label(key, rules));
+                key("metadata.labels").filter(|key| !is_liqo_key(key) && !keeps_label(key, rules));
             let annotation = key("metadata.annotations")
-                .filter(|key| !is_ours(key) && !keeps_annotation(key, rules));
+                .filter(|key| !is_liqo_key(key) && !keeps_annotation(key, rules));
             match label
                 .map(|key| local_value(LABEL, key))
                 .or(annotation.map(|key| local_value(ANNOTATION, key)))
@@ -153,14 +158,18 @@ const LOCAL_VALUES: &str = ".home.liqo.io";
 
 /// Whether an annotation of a remote pod holds a value of its local pod that a container reads.
 pub(super) fn is_local_value(key: &str) -> bool {
-    domain(key).ends_with(LOCAL_VALUES)
+    key_domain(key).ends_with(LOCAL_VALUES)
 }
 
 /// The annotations with values of the local pod that the containers and volumes of this remote pod
 /// read.
 pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<String, Value> {
     let read = annotations_read(spec);
-    let of_home = |field: &str| texts(carried, &format!("/metadata/{field}"), |key| !is_ours(key));
+    let of_home = |field: &str| {
+        kept_texts(carried, &format!("/metadata/{field}"), |key| {
+            !is_liqo_key(key)
+        })
+    };
     let (home_labels, home_annotations) = (of_home("labels"), of_home("annotations"));
     let mut values = Map::new();
     for (kind, entries, file) in [
@@ -168,7 +177,7 @@ pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<St
         (ANNOTATION, &home_annotations, annotations::HOME_ANNOTATIONS),
     ] {
         if read.contains(file) {
-            values.insert(file.to_owned(), as_file(entries).into());
+            values.insert(file.to_owned(), file_content(entries).into());
         }
         let single = entries
             .iter()
@@ -207,31 +216,34 @@ fn paths_read(spec: &Map<String, Value>) -> impl Iterator<Item = &str> {
     let variables = CONTAINER_LISTS
         .iter()
         .flat_map(move |field| list(field))
-        .flat_map(|container| items(container, "/env"));
+        .flat_map(|container| items_at(container, "/env"));
     let variables =
-        variables.filter_map(|variable| text(variable, "/valueFrom/fieldRef/fieldPath"));
+        variables.filter_map(|variable| text_at(variable, "/valueFrom/fieldRef/fieldPath"));
     let sources = list("volumes").flat_map(|volume| {
         [volume]
             .into_iter()
-            .chain(items(volume, "/projected/sources"))
+            .chain(items_at(volume, "/projected/sources"))
     });
-    let files = sources.flat_map(|source| items(source, "/downwardAPI/items"));
-    let files = files.filter_map(|item| text(item, "/fieldRef/fieldPath"));
+    let files = sources.flat_map(|source| items_at(source, "/downwardAPI/items"));
+    let files = files.filter_map(|item| text_at(item, "/fieldRef/fieldPath"));
     variables.chain(files)
 }
 
 /// Labels or annotations as a kubelet writes them into a file: one line for each, in the order of
 /// their keys.
-fn as_file(entries: &Map<String, Value>) -> String {
+fn file_content(entries: &Map<String, Value>) -> String {
     let ordered: BTreeMap<&String, &Value> = entries.iter().collect();
-    let lines = ordered
-        .into_iter()
-        .map(|(key, value)| format!("{key}={}", quoted(value.as_str().unwrap_or_default())));
+    let lines = ordered.into_iter().map(|(key, value)| {
+        format!(
+            "{key}={}",
+            quote_like_go(value.as_str().unwrap_or_default())
+        )
+    });
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A text in quotes, with the escapes of Go's `strconv.Quote`, which a kubelet uses.
-fn quoted(text: &str) -> String {
+fn quote_like_go(text: &str) -> String {
     let mut quoted = String::from('"');
     for character in text.chars() {
         let written = match character {
@@ -269,15 +281,15 @@ fn is_printable(character: char) -> bool {
             == Some(character)
 }
 
-fn each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
+fn for_each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
     for list in CONTAINER_LISTS {
-        for container in elements(spec.get_mut(list)) {
-            elements(container.get_mut("env")).for_each(&mut change);
+        for container in elements_mut(spec.get_mut(list)) {
+            elements_mut(container.get_mut("env")).for_each(&mut change);
         }
     }
 }
 
-fn elements(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
+fn elements_mut(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
     list.and_then(Value::as_array_mut).into_iter().flatten()
 }
 
@@ -285,7 +297,9 @@ fn elements(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
 mod tests {
     use serde_json::json;
 
-    use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing, remote_patch, remote_pod};
+    use crate::pod::carry::{
+        ProviderRules, RemoteIdentity, outgoing_pod, remote_patch, remote_pod,
+    };
 
     use super::*;
 
@@ -329,7 +343,12 @@ mod tests {
     }
 
     fn remote(local: &Value) -> Value {
-        remote_pod(&outgoing(local, &[].into()).unwrap(), &IDENTITY, &rules()).unwrap()
+        remote_pod(
+            &outgoing_pod(local, &[].into()).unwrap(),
+            &IDENTITY,
+            &rules(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -392,7 +411,7 @@ mod tests {
         let of = |items: &Value| -> Vec<String> {
             let items = items.as_array().unwrap().iter();
             items
-                .map(|item| text(item, "/fieldRef/fieldPath").unwrap().to_owned())
+                .map(|item| text_at(item, "/fieldRef/fieldPath").unwrap().to_owned())
                 .collect()
         };
         let wanted = [
@@ -416,7 +435,7 @@ mod tests {
         );
 
         local["metadata"]["labels"] = json!({ "app": "web", "tier": "2" });
-        let carried = outgoing(&local, &[].into()).unwrap();
+        let carried = outgoing_pod(&local, &[].into()).unwrap();
         let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
         assert_eq!(
             patch["metadata"]["annotations"]["liqo.io/home-labels"],
@@ -441,9 +460,9 @@ mod tests {
             json!({ "app": "web", "example.com/tier": "1", "example.com/unread": "2" });
         local["metadata"]["annotations"] = json!({ "note": "a\"b", "example.com/unread": "c" });
         let mut live = remote(&local);
-        let paths: Vec<_> = items(&live["spec"]["containers"][0], "/env")
+        let paths: Vec<_> = items_at(&live["spec"]["containers"][0], "/env")
             .iter()
-            .map(|one| text(one, "/valueFrom/fieldRef/fieldPath"))
+            .map(|one| text_at(one, "/valueFrom/fieldRef/fieldPath"))
             .collect();
         // Annotations of Liqo are read as they are at home, too, and not as the provider's.
         let passed_on = local_value(
@@ -472,7 +491,7 @@ mod tests {
 
         local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "2" });
         local["metadata"]["annotations"] = json!({});
-        let carried = outgoing(&local, &[].into()).unwrap();
+        let carried = outgoing_pod(&local, &[].into()).unwrap();
         let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
         json_patch::merge(&mut live, &patch);
         assert_eq!(
@@ -506,7 +525,7 @@ mod tests {
             home_namespace: "demo-rome-abc123",
             ..IDENTITY
         };
-        let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
+        let carried = outgoing_pod(&at_broker(&local), &[].into()).unwrap();
         assert!(
             !carried.to_string().contains("home-namespace"),
             "what is the broker's own does not travel: {carried}"
@@ -525,12 +544,12 @@ mod tests {
                 .to_owned()
         };
         let values = |pod: &Value| -> Vec<String> {
-            let env = items(&pod["spec"]["containers"][0], "/env")
+            let env = items_at(&pod["spec"]["containers"][0], "/env")
                 .iter()
-                .filter_map(|one| text(one, "/valueFrom/fieldRef/fieldPath"));
-            let files = items(pod, "/spec/volumes/0/downwardAPI/items")
+                .filter_map(|one| text_at(one, "/valueFrom/fieldRef/fieldPath"));
+            let files = items_at(pod, "/spec/volumes/0/downwardAPI/items")
                 .iter()
-                .filter_map(|one| text(one, "/fieldRef/fieldPath"));
+                .filter_map(|one| text_at(one, "/fieldRef/fieldPath"));
             env.chain(files).map(|path| value(pod, path)).collect()
         };
         let labels = |tier: &str| format!("app=\"web\"\nexample.com/tier=\"{tier}\"");
@@ -540,7 +559,7 @@ mod tests {
         );
 
         local["metadata"]["labels"]["example.com/tier"] = json!("2");
-        let carried = outgoing(&at_broker(&local), &[].into()).unwrap();
+        let carried = outgoing_pod(&at_broker(&local), &[].into()).unwrap();
         let patch = remote_patch(&carried, &there, &rules(), true).unwrap();
         json_patch::merge(&mut there, &patch);
         assert_eq!(
@@ -557,7 +576,7 @@ mod tests {
         let env = [field("X", "metadata.labels['example.com/tier']")];
         local["spec"]["ephemeralContainers"] =
             json!([{ "name": "debug", "image": "i", "env": env }]);
-        let carried = outgoing(&local, &[].into()).unwrap();
+        let carried = outgoing_pod(&local, &[].into()).unwrap();
         let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
         assert_eq!(
             patch["metadata"]["annotations"]["example.com.label.home.liqo.io/tier"],
@@ -600,7 +619,7 @@ mod tests {
             // In place of what is no UTF-8, which no JSON contains.
             ("\u{fffd}", "\u{fffd}"),
         ] {
-            assert_eq!(quoted(text), format!("\"{file}\""));
+            assert_eq!(quote_like_go(text), format!("\"{file}\""));
         }
     }
 

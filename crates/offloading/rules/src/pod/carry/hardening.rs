@@ -4,19 +4,19 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items_at, text_at};
 use crate::pod::carry::CONTAINER_LISTS;
-use crate::pod::carry::amounts::edit;
+use crate::pod::carry::amounts::edit_object;
 
 /// The capability for raw sockets.
 const NET_RAW: &str = "NET_RAW";
 
 /// Completes the security context of a pod, and those of its containers.
-pub(super) fn harden(spec: &mut Map<String, Value>) {
-    if spec.get("os").and_then(|os| text(os, "/name")) == Some("windows") {
+pub(super) fn harden_pod(spec: &mut Map<String, Value>) {
+    if spec.get("os").and_then(|os| text_at(os, "/name")) == Some("windows") {
         return;
     }
-    edit(spec, "securityContext", |context| {
+    edit_object(spec, "securityContext", |context| {
         if context.get("seccompProfile").is_none_or(Value::is_null) {
             context.insert(
                 "seccompProfile".to_owned(),
@@ -36,7 +36,7 @@ pub(super) fn harden_containers(spec: &mut Map<String, Value>) {
             .into_iter()
             .flatten();
         for container in containers.filter_map(Value::as_object_mut) {
-            edit(container, "securityContext", drop_raw_sockets);
+            edit_object(container, "securityContext", drop_raw_sockets);
         }
     }
 }
@@ -47,7 +47,7 @@ fn drop_raw_sockets(context: &mut Map<String, Value>) {
     let names = |list: &str| {
         let named = context
             .get("capabilities")
-            .map(|all| items(all, list))
+            .map(|all| items_at(all, list))
             .unwrap_or_default()
             .iter();
         named
@@ -57,7 +57,7 @@ fn drop_raw_sockets(context: &mut Map<String, Value>) {
     if context.get("privileged") == Some(&Value::Bool(true)) || names("/add") || names("/drop") {
         return;
     }
-    edit(context, "capabilities", |capabilities| {
+    edit_object(context, "capabilities", |capabilities| {
         if let Some(dropped) = capabilities.get_mut("drop").and_then(Value::as_array_mut) {
             dropped.push(NET_RAW.into());
         } else {
@@ -77,7 +77,7 @@ mod tests {
     /// The capabilities of a container with this security context.
     fn capabilities(context: Value) -> Value {
         let mut spec = json!({ "containers": [{ "name": "c", "securityContext": context }] });
-        harden(spec.as_object_mut().unwrap());
+        harden_pod(spec.as_object_mut().unwrap());
         spec["containers"][0]["securityContext"]
             .get("capabilities")
             .cloned()
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_container_that_says_nothing_has_no_raw_sockets_and_the_runtimes_seccomp_profile() {
         let mut spec = json!({ "containers": [{}], "initContainers": [{}], "securityContext": { "runAsUser": 1 } });
-        harden(spec.as_object_mut().unwrap());
+        harden_pod(spec.as_object_mut().unwrap());
         for list in ["containers", "initContainers"] {
             assert_eq!(
                 spec[list][0],
@@ -118,11 +118,11 @@ mod tests {
         assert_eq!(capabilities(json!({ "privileged": true })), json!(null));
         let local = json!({ "type": "Localhost", "localhostProfile": "p" });
         let mut spec = json!({ "containers": [], "securityContext": { "seccompProfile": local } });
-        harden(spec.as_object_mut().unwrap());
+        harden_pod(spec.as_object_mut().unwrap());
         assert_eq!(spec["securityContext"]["seccompProfile"], local);
         let windows = json!({ "os": { "name": "windows" }, "containers": [{}] });
         let mut spec = windows.clone();
-        harden(spec.as_object_mut().unwrap());
+        harden_pod(spec.as_object_mut().unwrap());
         assert_eq!(spec, windows);
     }
 }

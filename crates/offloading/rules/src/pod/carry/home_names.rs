@@ -11,7 +11,7 @@ use liqo_api::{NamespaceMap, annotations};
 use serde_json::{Map, Value, json};
 
 use crate::dns_names;
-use crate::json::{items, name, text};
+use crate::json::{items_at, name, text_at};
 
 /// Maximum number of name servers of a pod, as the API server allows.
 const MAX_SERVERS: usize = 3;
@@ -26,7 +26,7 @@ const MAX_DOMAIN_LEN: usize = 253 - 63 - ".svc.".len();
 
 /// Liqo's resolver in this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolver {
+pub struct ClusterResolver {
     /// The addresses of its Service.
     pub addresses: Vec<IpAddr>,
     /// The domain of the pods' home cluster, such as `cluster.local`.
@@ -47,14 +47,16 @@ pub fn announced_domain(map: &NamespaceMap) -> Option<&str> {
 }
 
 /// Reason and message of an event of a new pod that does not resolve names as at home.
-pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static str)> {
+pub fn resolver_warning(
+    resolver: Option<&ClusterResolver>,
+) -> Option<(&'static str, &'static str)> {
     match resolver {
         None => Some((
             "NoResolver",
             "the cluster that runs the pod has no Service liqo-dns, or its manager does not know the cluster's domain: the pod resolves \
              names as they are there, not as at home, until it is created again",
         )),
-        Some(Resolver {
+        Some(ClusterResolver {
             is_ready: false, ..
         }) => Some((
             "ResolverNotReady",
@@ -65,28 +67,28 @@ pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static st
 }
 
 /// Whether a pod asks the name servers of its cluster. No remote pod is in the network of its node.
-pub fn asks_cluster(spec: &Value) -> bool {
+pub fn uses_cluster_dns(spec: &Value) -> bool {
     matches!(
-        text(spec, "/dnsPolicy"),
+        text_at(spec, "/dnsPolicy"),
         None | Some("ClusterFirst" | "ClusterFirstWithHostNet")
     )
 }
 
 /// Lets a pod of this home namespace ask the resolver, unless the pod chose other name servers than
 /// the cluster's.
-pub fn ask_resolver(spec: &mut Value, home_namespace: &str, resolver: &Resolver) {
-    if !asks_cluster(spec) {
+pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterResolver) {
+    if !uses_cluster_dns(spec) {
         return;
     }
     let domain = &resolver.domain;
     let texts = |field: &str| -> Vec<String> {
-        items(spec, &format!("/dnsConfig/{field}"))
+        items_at(spec, &format!("/dnsConfig/{field}"))
             .iter()
             .filter_map(Value::as_str)
             .map(str::to_owned)
             .collect()
     };
-    let servers = distinct(
+    let servers = without_repetitions(
         resolver
             .addresses
             .iter()
@@ -99,14 +101,14 @@ pub fn ask_resolver(spec: &mut Value, home_namespace: &str, resolver: &Resolver)
         domain.clone(),
     ];
     let mut length = 0;
-    let searches = distinct(cluster.into_iter().chain(texts("searches")))
+    let searches = without_repetitions(cluster.into_iter().chain(texts("searches")))
         .into_iter()
         .take(MAX_SEARCHES)
         .take_while(|search| {
             length += search.len() + 1;
             length <= MAX_SEARCHES_LEN
         });
-    let own = items(spec, "/dnsConfig/options");
+    let own = items_at(spec, "/dnsConfig/options");
     let ndots = json!({ "name": "ndots", "value": "5" });
     let options = Some(&ndots)
         .filter(|_| own.iter().all(|option| name(option) != "ndots"))
@@ -128,7 +130,7 @@ pub fn ask_resolver(spec: &mut Value, home_namespace: &str, resolver: &Resolver)
 }
 
 /// The texts without repetitions, in the same order.
-fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+fn without_repetitions(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut found = Vec::new();
     for text in texts {
         if !found.contains(&text) {
@@ -143,11 +145,11 @@ mod tests {
     use super::*;
     use crate::fixtures::map;
 
-    fn resolver() -> Resolver {
+    fn resolver() -> ClusterResolver {
         let addresses = ["10.96.5.5", "fd00::5"]
             .map(|one| one.parse().unwrap())
             .into();
-        Resolver {
+        ClusterResolver {
             addresses,
             domain: "cluster.local".into(),
             is_ready: true,
@@ -156,7 +158,7 @@ mod tests {
 
     fn asking(spec: Value) -> Value {
         let mut spec = spec;
-        ask_resolver(&mut spec, "demo", &resolver());
+        use_resolver(&mut spec, "demo", &resolver());
         spec
     }
 
@@ -208,7 +210,7 @@ mod tests {
     fn search_domains_stay_within_what_the_api_server_allows() {
         let count = |searches: Vec<String>| {
             let found = asking(json!({ "dnsConfig": { "searches": searches } }));
-            items(&found, "/dnsConfig/searches").len()
+            items_at(&found, "/dnsConfig/searches").len()
         };
         assert_eq!(
             count((0..32).map(|number| format!("d{number}")).collect()),
@@ -256,11 +258,12 @@ mod tests {
 
     #[test]
     fn a_pod_that_does_not_resolve_names_as_at_home_says_so() {
-        let reason =
-            |resolver: Option<Resolver>| warning(resolver.as_ref()).map(|(reason, _)| reason);
+        let reason = |resolver: Option<ClusterResolver>| {
+            resolver_warning(resolver.as_ref()).map(|(reason, _)| reason)
+        };
         assert_eq!(reason(Some(resolver())), None);
         assert_eq!(
-            reason(Some(Resolver {
+            reason(Some(ClusterResolver {
                 is_ready: false,
                 ..resolver()
             })),
@@ -268,11 +271,13 @@ mod tests {
         );
         assert_eq!(reason(None), Some("NoResolver"));
         assert!(
-            warning(None)
+            resolver_warning(None)
                 .unwrap()
                 .1
                 .contains("or its manager does not know the cluster's domain")
         );
-        assert!(asks_cluster(&json!({})) && !asks_cluster(&json!({ "dnsPolicy": "Default" })));
+        assert!(
+            uses_cluster_dns(&json!({})) && !uses_cluster_dns(&json!({ "dnsPolicy": "Default" }))
+        );
     }
 }

@@ -5,12 +5,15 @@ use std::borrow::Cow;
 use liqo_api::OffloadedReason;
 use serde_json::{Map, Value};
 
-use crate::json::{items, name, text};
-use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, Refusal, last_travelled};
+use crate::json::{items_at, name, text_at};
+use crate::pod::carry::{CONTAINER_LISTS, PodRefusal, ProviderRules, last_travelled_record};
 
 /// Refuses a pod with an image that the provider's policy does not allow, in a container or in a
 /// volume.
-pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Result<(), Refusal> {
+pub(super) fn check_images(
+    spec: &Map<String, Value>,
+    rules: &ProviderRules,
+) -> Result<(), PodRefusal> {
     let list = |field: &str| {
         spec.get(field)
             .and_then(Value::as_array)
@@ -18,29 +21,29 @@ pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Resul
     };
     let containers = CONTAINER_LISTS.iter().flat_map(|field| list(field));
     let containers = containers
-        .filter_map(|one| Some((format!("container {}", name(one)), text(one, "/image")?)));
+        .filter_map(|one| Some((format!("container {}", name(one)), text_at(one, "/image")?)));
     let volumes = list("volumes").iter().filter_map(|one| {
         Some((
             format!("volume {}", name(one)),
-            text(one, "/image/reference")?,
+            text_at(one, "/image/reference")?,
         ))
     });
     for (user, image) in containers.chain(volumes) {
         if !is_allowed(image, rules) {
-            return Err(refusal(&user, image, rules));
+            return Err(image_refusal(&user, image, rules));
         }
     }
     Ok(())
 }
 
-fn refusal(user: &str, image: &str, rules: &ProviderRules) -> Refusal {
+fn image_refusal(user: &str, image: &str, rules: &ProviderRules) -> PodRefusal {
     let names = rules.images.as_deref().unwrap_or_default();
     let instead = if names.is_empty() {
         "none".to_owned()
     } else {
         names.join(", ")
     };
-    Refusal::new(
+    PodRefusal::new(
         OffloadedReason::ImageNotAllowed.as_str(),
         format!(
             "{user} uses the image {image:.253}, and the provider's PeeringPolicy {} allows only images of {instead}; use another, or keep the pod in its own cluster",
@@ -51,14 +54,14 @@ fn refusal(user: &str, image: &str, rules: &ProviderRules) -> Refusal {
 
 /// The containers of a list that exist in the remote pod, and whose image is another one than the
 /// one that travelled.
-pub(super) fn changed<'a>(
+pub(super) fn containers_with_new_image<'a>(
     carried: &'a Value,
     live: &'a Value,
     list: &str,
 ) -> impl Iterator<Item = &'a Value> {
-    let before = last_travelled(live);
-    let existing = items(live, &format!("/spec/{list}"));
-    items(carried, &format!("/spec/{list}"))
+    let before = last_travelled_record(live);
+    let existing = items_at(live, &format!("/spec/{list}"));
+    items_at(carried, &format!("/spec/{list}"))
         .iter()
         .filter(|container| existing.iter().any(|known| name(known) == name(container)))
         .filter(move |container| {
@@ -70,9 +73,13 @@ pub(super) fn changed<'a>(
 }
 
 /// The reason why containers of a remote pod keep an image that its local pod no longer has.
-pub fn refused_change(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Refusal> {
+pub fn refused_image_change(
+    carried: &Value,
+    live: &Value,
+    rules: &ProviderRules,
+) -> Option<PodRefusal> {
     let is_live = |list: &str, container: &Value| {
-        let mut existing = items(live, &format!("/spec/{list}")).iter();
+        let mut existing = items_at(live, &format!("/spec/{list}")).iter();
         existing.any(|known| {
             name(known) == name(container) && known.get("image") == container.get("image")
         })
@@ -81,11 +88,12 @@ pub fn refused_change(carried: &Value, live: &Value, rules: &ProviderRules) -> O
         .into_iter()
         .find_map(|list| {
             // One that runs already was allowed when it began.
-            let mut changed =
-                changed(carried, live, list).filter(|container| !is_live(list, container));
+            let mut changed = containers_with_new_image(carried, live, list)
+                .filter(|container| !is_live(list, container));
             changed.find_map(|container| {
-                let image = text(container, "/image").filter(|image| !is_allowed(image, rules))?;
-                Some(refusal(
+                let image =
+                    text_at(container, "/image").filter(|image| !is_allowed(image, rules))?;
+                Some(image_refusal(
                     &format!("container {}", name(container)),
                     image,
                     rules,
@@ -211,7 +219,8 @@ mod tests {
     fn images_of_all_containers_and_volumes_count() {
         for field in ["containers", "initContainers", "ephemeralContainers"] {
             let spec = json!({ field: [{ "name": "good", "image": "localhost/a" }, { "name": "bad", "image": "b" }] });
-            let refusal = allowed(spec.as_object().unwrap(), &rules(&["localhost"])).unwrap_err();
+            let refusal =
+                check_images(spec.as_object().unwrap(), &rules(&["localhost"])).unwrap_err();
             assert_eq!(refusal.reason, "ImageNotAllowed");
             assert!(
                 refusal.message.starts_with(
@@ -222,12 +231,12 @@ mod tests {
         }
         let volume = json!({ "volumes": [{ "name": "v", "image": { "reference": "b" } }, { "name": "w", "emptyDir": {} }] });
         assert!(
-            allowed(volume.as_object().unwrap(), &rules(&["localhost"]))
+            check_images(volume.as_object().unwrap(), &rules(&["localhost"]))
                 .unwrap_err()
                 .message
                 .starts_with("volume v ")
         );
-        assert!(allowed(volume.as_object().unwrap(), &rules(&["docker.io"])).is_ok());
+        assert!(check_images(volume.as_object().unwrap(), &rules(&["docker.io"])).is_ok());
     }
 
     #[test]
@@ -235,8 +244,9 @@ mod tests {
         let containers = |image: &str| json!([{ "name": "c", "image": image }, { "name": "d", "image": "localhost/d" }]);
         let pod = |image: &str| json!({ "spec": { "containers": containers(image) } });
         let mut live = pod("localhost/a:1");
-        let refused =
-            |image: &str, live: &Value| refused_change(&pod(image), live, &rules(&["localhost"]));
+        let refused = |image: &str, live: &Value| {
+            refused_image_change(&pod(image), live, &rules(&["localhost"]))
+        };
         assert!(
             refused("b", &live)
                 .unwrap()

@@ -7,8 +7,8 @@
 use liqo_api::labels;
 use serde_json::{Map, Value};
 
-use crate::json::domain;
-use crate::patterns::is_named;
+use crate::json::key_domain;
+use crate::patterns::matches_any_pattern;
 use crate::pod::carry::ProviderRules;
 
 /// Domain of annotations with values of a pod's first home, which a broker passes on.
@@ -36,29 +36,29 @@ pub(crate) fn is_label_of_remote_pod(key: &str) -> bool {
 }
 
 pub(super) fn keeps_label(key: &str, rules: &ProviderRules) -> bool {
-    !is_ours(key)
+    !is_liqo_key(key)
         && (!key.contains('/')
-            || LABEL_DOMAINS.contains(&domain(key))
-            || is_named(&rules.pod_labels, key))
+            || LABEL_DOMAINS.contains(&key_domain(key))
+            || matches_any_pattern(&rules.pod_labels, key))
 }
 
 pub(super) fn keeps_annotation(key: &str, rules: &ProviderRules) -> bool {
-    !is_ours(key)
+    !is_liqo_key(key)
         && !key.starts_with(STATIC_POD)
-        && (is_always_kept(key) || is_named(&rules.pod_annotations, key))
+        && (is_always_kept(key) || matches_any_pattern(&rules.pod_annotations, key))
 }
 
 /// Whether every provider keeps this annotation.
 pub(super) fn is_always_kept(key: &str) -> bool {
-    domain(key) == APP_ARMOR
+    key_domain(key) == APP_ARMOR
 }
 
-pub(super) fn is_ours(key: &str) -> bool {
-    domain(key).ends_with(labels::DOMAIN)
+pub(super) fn is_liqo_key(key: &str) -> bool {
+    key_domain(key).ends_with(labels::DOMAIN)
 }
 
 /// The entries of a map of texts whose keys pass the filter.
-pub(super) fn texts(
+pub(super) fn kept_texts(
     value: &Value,
     pointer: &str,
     kept: impl Fn(&str) -> bool,
@@ -75,13 +75,13 @@ pub(super) fn texts(
 }
 
 /// The labels and annotations of the carried pod that the remote pod has.
-pub(super) fn travelling(
+pub(super) fn travelling_metadata(
     carried: &Value,
     rules: &ProviderRules,
 ) -> (Map<String, Value>, Map<String, Value>) {
     (
-        texts(carried, "/metadata/labels", |key| keeps_label(key, rules)),
-        texts(carried, "/metadata/annotations", |key| {
+        kept_texts(carried, "/metadata/labels", |key| keeps_label(key, rules)),
+        kept_texts(carried, "/metadata/annotations", |key| {
             keeps_annotation(key, rules)
         }),
     )

@@ -6,22 +6,22 @@ use std::collections::BTreeSet;
 use liqo_api::OffloadedReason;
 use serde_json::Value;
 
-use crate::pod::carry::{Refusal, outgoing};
-use crate::pod::controller::Controller;
+use crate::pod::carry::{PodRefusal, outgoing_pod};
+use crate::pod::controller::OwningController;
 
 /// The reason why a pod can run at no provider; `None` if some provider may accept it.
 ///
 /// Privileged containers are no obstacle: an administrator may let a mapped namespace run them.
-pub fn obstacle(pod: &Value) -> Option<Refusal> {
-    let of_controller =
-        Controller::of(pod).and_then(|controller| obstacle_of_controller(&controller.kind));
+pub fn pod_obstacle(pod: &Value) -> Option<PodRefusal> {
+    let of_controller = OwningController::of_pod(pod)
+        .and_then(|controller| obstacle_of_controller(&controller.kind));
     // Labels that a provider advertises never make the difference.
-    of_controller.or_else(|| outgoing(pod, &BTreeSet::new()).err())
+    of_controller.or_else(|| outgoing_pod(pod, &BTreeSet::new()).err())
 }
 
 /// The same for pods whose controller has this kind: pods of a `DaemonSet`, and static ones, belong
 /// to their node.
-pub(crate) fn obstacle_of_controller(kind: &str) -> Option<Refusal> {
+pub(crate) fn obstacle_of_controller(kind: &str) -> Option<PodRefusal> {
     let reason = match kind {
         "DaemonSet" => OffloadedReason::DaemonSet,
         "Node" => OffloadedReason::Node,
@@ -30,7 +30,7 @@ pub(crate) fn obstacle_of_controller(kind: &str) -> Option<Refusal> {
     let message = format!(
         "pods of a {kind} belong to their node, and a virtual node has no machine of its own; keep them off nodes with the label liqo.io/type=virtual-node"
     );
-    Some(Refusal::new(reason.as_str(), message))
+    Some(PodRefusal::new(reason.as_str(), message))
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn reason(pod: &Value) -> Option<OffloadedReason> {
-        OffloadedReason::parse(obstacle(pod)?.reason)
+        OffloadedReason::parse(pod_obstacle(pod)?.reason)
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
             json!({ "containers": [], "nodeSelector": { "zone": "a" }, "tolerations": [{ "operator": "Exists" }] }),
         ] {
             assert_eq!(
-                obstacle(&json!({ "metadata": {}, "spec": spec })),
+                pod_obstacle(&json!({ "metadata": {}, "spec": spec })),
                 None,
                 "{spec}"
             );
@@ -115,9 +115,9 @@ mod tests {
             Some(OffloadedReason::DaemonSet)
         );
         assert_eq!(reason(&of("Node", true)), Some(OffloadedReason::Node));
-        assert_eq!(obstacle(&of("ReplicaSet", true)), None);
+        assert_eq!(pod_obstacle(&of("ReplicaSet", true)), None);
         assert_eq!(
-            obstacle(&of("DaemonSet", false)),
+            pod_obstacle(&of("DaemonSet", false)),
             None,
             "only the controller counts"
         );

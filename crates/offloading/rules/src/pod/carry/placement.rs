@@ -8,10 +8,10 @@ use liqo_api::{is_own, pods, short_hash};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, set_at, text};
+use crate::json::{items_at, set_at, text_at};
 
 /// The selected labels that the provider advertised.
-pub fn node_selector(selector: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
+pub fn travelling_node_selector(selector: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
     let entries = selector
         .as_object()
         .into_iter()
@@ -24,14 +24,14 @@ pub fn node_selector(selector: &Value, advertised: &BTreeSet<String>) -> Option<
 }
 
 /// Keeps a pod on the nodes of its pool: combines each of its own terms with each of these.
-pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
+pub(crate) fn confine_to_nodes(spec: &mut Map<String, Value>, nodes: &[Value]) {
     if nodes.is_empty() {
         return;
     }
     let required = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let own = spec
         .get("affinity")
-        .map(|affinity| items(affinity, required).to_vec())
+        .map(|affinity| items_at(affinity, required).to_vec())
         .unwrap_or_default();
     let own = if own.is_empty() { vec![json!({})] } else { own };
     let both = |one: &Value, other: &Value| {
@@ -39,7 +39,7 @@ pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
         for field in ["matchExpressions", "matchFields"] {
             let all: Vec<Value> = [one, other]
                 .iter()
-                .flat_map(|term| items(term, &format!("/{field}")))
+                .flat_map(|term| items_at(term, &format!("/{field}")))
                 .cloned()
                 .collect();
             if !all.is_empty() {
@@ -61,7 +61,7 @@ pub(crate) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
 }
 
 /// A hash of the terms that select the nodes of a pool.
-pub fn pool_nodes(nodes: &[Value]) -> String {
+pub fn pool_nodes_hash(nodes: &[Value]) -> String {
     short_hash(&Value::from(nodes).to_string())
 }
 
@@ -77,28 +77,31 @@ pub(crate) fn tolerate_virtual_nodes(spec: &mut Map<String, Value>) {
 
 /// The part of the node affinity that is about advertised labels. Affinity between pods is about
 /// the home cluster's pods and namespaces, and is dropped.
-pub fn affinity(affinity: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
+pub fn travelling_affinity(affinity: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
     let mut kept = Map::new();
-    let terms = items(
+    let terms = items_at(
         affinity,
         "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
     );
     // Terms are alternatives: a term without requirements matches every node, and then so does the
     // selector.
-    let reduced: Option<Vec<Value>> = terms.iter().map(|one| term(one, advertised)).collect();
+    let reduced: Option<Vec<Value>> = terms
+        .iter()
+        .map(|one| advertised_term(one, advertised))
+        .collect();
     if let Some(terms) = reduced.filter(|terms| !terms.is_empty()) {
         kept.insert(
             "requiredDuringSchedulingIgnoredDuringExecution".into(),
             json!({"nodeSelectorTerms": terms}),
         );
     }
-    let preferred = items(
+    let preferred = items_at(
         affinity,
         "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution",
     )
     .iter();
     let preferred: Vec<Value> = preferred
-        .filter_map(|one| Some(json!({"weight": one.get("weight")?, "preference": term(one.get("preference")?, advertised)?})))
+        .filter_map(|one| Some(json!({"weight": one.get("weight")?, "preference": advertised_term(one.get("preference")?, advertised)?})))
         .collect();
     if !preferred.is_empty() {
         kept.insert(
@@ -110,10 +113,11 @@ pub fn affinity(affinity: &Value, advertised: &BTreeSet<String>) -> Option<Value
 }
 
 /// A node selector term with only the expressions on advertised labels; `None` if there is none.
-fn term(term: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
-    let known =
-        |expression: &&Value| text(expression, "/key").is_some_and(|key| advertised.contains(key));
-    let kept: Vec<Value> = items(term, "/matchExpressions")
+fn advertised_term(term: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
+    let known = |expression: &&Value| {
+        text_at(expression, "/key").is_some_and(|key| advertised.contains(key))
+    };
+    let kept: Vec<Value> = items_at(term, "/matchExpressions")
         .iter()
         .filter(known)
         .cloned()
@@ -122,7 +126,10 @@ fn term(term: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
 }
 
 /// The tolerations that travel.
-pub fn tolerations(tolerations: &Value, passes: &dyn Fn(&Value) -> bool) -> Option<Value> {
+pub fn travelling_tolerations(
+    tolerations: &Value,
+    passes: &dyn Fn(&Value) -> bool,
+) -> Option<Value> {
     let kept: Vec<Value> = tolerations
         .as_array()
         .into_iter()
@@ -134,15 +141,15 @@ pub fn tolerations(tolerations: &Value, passes: &dyn Fn(&Value) -> bool) -> Opti
 }
 
 /// Whether the user wrote the toleration; Liqo adds those for virtual nodes.
-pub(crate) fn not_ours(toleration: &Value) -> bool {
-    !text(toleration, "/key").is_some_and(is_own)
+pub(crate) fn is_written_by_user(toleration: &Value) -> bool {
+    !text_at(toleration, "/key").is_some_and(is_own)
 }
 
 /// Whether a toleration tolerates no more than one that the policy names.
 ///
 /// A field that this version does not know may widen it, so a toleration with such a field is never
 /// covered.
-pub(crate) fn is_covered(toleration: &Value, allowed: &[Toleration]) -> bool {
+pub(crate) fn is_allowed_toleration(toleration: &Value, allowed: &[Toleration]) -> bool {
     let known = |fields: &Map<String, Value>| {
         fields.keys().all(|field| {
             ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str())
@@ -155,13 +162,15 @@ pub(crate) fn is_covered(toleration: &Value, allowed: &[Toleration]) -> bool {
     else {
         return false;
     };
-    allowed.iter().any(|allowed| covers(allowed, &asked))
+    allowed
+        .iter()
+        .any(|allowed| covers_toleration(allowed, &asked))
 }
 
 /// Whether `allowed` tolerates everything that `asked` tolerates, for as long. Kubernetes' rules:
 /// no key with the operator Exists is every key, no effect is every effect, and no time is for
 /// ever.
-fn covers(allowed: &Toleration, asked: &Toleration) -> bool {
+fn covers_toleration(allowed: &Toleration, asked: &Toleration) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let operator = |one: &Toleration| {
         one.operator

@@ -7,15 +7,15 @@
 //! the condition that a kubelet would write.
 
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{entry_at, items, name, set_at, value_at};
+use crate::json::{entry_at, items_at, name, set_at, value_at};
 use crate::pod::admission::negative_quantity;
-use crate::pod::carry::{ProviderRules, amounts, last_travelled};
-use crate::pod::local_status::{RESIZE_PENDING, cut};
+use crate::pod::carry::{ProviderRules, amounts, last_travelled_record};
+use crate::pod::local_status::{RESIZE_PENDING, truncate_text};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::ConsumerPolicy;
 
@@ -53,7 +53,7 @@ impl PendingResize {
     }
 
     /// The reason of an event about it; a kubelet's own word.
-    pub fn event(&self) -> String {
+    pub fn event_reason(&self) -> String {
         format!("Resize{}", self.reason)
     }
 }
@@ -73,9 +73,9 @@ pub struct Resize {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResizeCharge {
     /// The amounts in its spec.
-    pub asked: Effective,
+    pub asked: EffectiveAmounts,
     /// The larger ones of these and of those that its kubelet has not released.
-    pub held: Effective,
+    pub held: EffectiveAmounts,
 }
 
 impl ResizeCharge {
@@ -96,12 +96,12 @@ impl Resize {
     /// those of the size that travelled last, not with the live ones, which the provider's own
     /// admission may have changed. The amounts of a pod without a record, which an earlier version
     /// created, are only recorded.
-    pub fn of(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
-        let before = completed(&recorded(live)?, carried, rules);
-        let now = completed(&sizes(carried), carried, rules);
+    pub fn needed_for(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
+        let before = completed_amounts(&recorded_amounts(live)?, carried, rules);
+        let now = completed_amounts(&resizable_amounts(carried), carried, rules);
         let wanted = |key: &str, resources: &Value| {
-            let changed = difference(now.get(key)?, before.get(key));
-            (!has(resources, &changed)).then_some(changed)
+            let changed = changed_amounts(now.get(key)?, before.get(key));
+            (!has_amounts(resources, &changed)).then_some(changed)
         };
 
         let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
@@ -115,7 +115,7 @@ impl Resize {
             {
                 if let Some(size) = wanted(name(container), &container["resources"]) {
                     changes.push(json!({ "name": name(container), "resources": size }));
-                    resize(entry_at(container, &["resources"]), &size);
+                    set_amounts(entry_at(container, &["resources"]), &size);
                 }
             }
             if !changes.is_empty() {
@@ -123,7 +123,7 @@ impl Resize {
             }
         }
         if let Some(size) = wanted(WHOLE_POD, value_at(&spec, "/resources")) {
-            resize(entry_at(&mut spec, &["resources"]), &size);
+            set_amounts(entry_at(&mut spec, &["resources"]), &size);
             patch.insert("resources".into(), size);
         }
         let mut status = live.get("status").cloned().unwrap_or_default();
@@ -149,34 +149,38 @@ impl Resize {
             return Err(PendingResize::infeasible(refusal.message));
         }
         let (asked, status) = (
-            Effective::of_pod(&spec),
+            EffectiveAmounts::of_pod(&spec),
             PodStatus::deserialize(&self.status).unwrap_or_default(),
         );
         Ok(ResizeCharge {
             asked,
-            held: Effective::of_bound_pod(None, spec, &status),
+            held: EffectiveAmounts::of_bound_pod(None, spec, &status),
         })
     }
 }
 
 /// The amounts of a carried pod that can change in place, by container.
-pub(crate) fn sizes(carried: &Value) -> Value {
+pub(crate) fn resizable_amounts(carried: &Value) -> Value {
     let containers = LISTS
         .into_iter()
-        .flat_map(|list| items(carried, &format!("/spec/{list}")));
-    let sizes =
-        containers.map(|container| (name(container).to_owned(), size(&container["resources"])));
+        .flat_map(|list| items_at(carried, &format!("/spec/{list}")));
+    let sizes = containers.map(|container| {
+        (
+            name(container).to_owned(),
+            resizable_part(&container["resources"]),
+        )
+    });
     let whole = carried
         .pointer("/spec/resources")
-        .map(|whole| (WHOLE_POD.to_owned(), size(whole)));
+        .map(|whole| (WHOLE_POD.to_owned(), resizable_part(whole)));
     sizes.chain(whole).collect::<Map<_, _>>().into()
 }
 
 /// The sizes that a new pod with these containers and sizes would get.
-fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
+fn completed_amounts(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
     let mut spec = Map::new();
     for list in LISTS {
-        let containers = items(carried, &format!("/spec/{list}")).iter().map(name);
+        let containers = items_at(carried, &format!("/spec/{list}")).iter().map(name);
         let containers =
             containers.map(|name| json!({ "name": name, "resources": asked.get(name) }));
         spec.insert(list.to_owned(), containers.collect());
@@ -186,13 +190,13 @@ fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
             .get(WHOLE_POD)
             .map(|whole| ("resources".to_owned(), whole.clone())),
     );
-    amounts::complete(&mut spec, &rules.amounts);
-    sizes(&json!({ "spec": spec }))
+    amounts::complete_amounts(&mut spec, &rules.amounts);
+    resizable_amounts(&json!({ "spec": spec }))
 }
 
 /// The amounts that travelled last; `None` for a pod of an earlier version.
-pub(crate) fn recorded(live: &Value) -> Option<Value> {
-    let mut record = last_travelled(live);
+pub(crate) fn recorded_amounts(live: &Value) -> Option<Value> {
+    let mut record = last_travelled_record(live);
     record
         .get_mut("resources")
         .map(Value::take)
@@ -200,25 +204,25 @@ pub(crate) fn recorded(live: &Value) -> Option<Value> {
 }
 
 /// The reported status with the condition of a resize that was refused.
-pub(crate) fn with_pending(
+pub(crate) fn with_pending_resize(
     status: Option<PodStatusText>,
     pending: Option<&PendingResize>,
 ) -> Option<PodStatusText> {
     let Some(pending) = pending else {
         return status;
     };
-    let mut status = status.map(|status| status.value()).unwrap_or_default();
-    let others = items(&status, "/conditions")
+    let mut status = status.map(|status| status.to_value()).unwrap_or_default();
+    let others = items_at(&status, "/conditions")
         .iter()
         .filter(|condition| condition["type"] != RESIZE_PENDING);
-    let shown = json!({ "type": RESIZE_PENDING, "status": "True", "reason": pending.reason, "message": cut(&pending.message) });
+    let shown = json!({ "type": RESIZE_PENDING, "status": "True", "reason": pending.reason, "message": truncate_text(&pending.message) });
     let conditions: Value = others.cloned().chain([shown]).collect();
     set_at(&mut status, &["conditions"], conditions);
-    Some(PodStatusText::of(&status))
+    Some(PodStatusText::from_status(&status))
 }
 
 /// The requests and limits that can change in place.
-fn size(resources: &Value) -> Value {
+fn resizable_part(resources: &Value) -> Value {
     let amounts = |kind: &str| {
         let amounts = RESIZABLE
             .into_iter()
@@ -234,9 +238,9 @@ fn size(resources: &Value) -> Value {
 }
 
 /// The amounts that are new or were different before.
-fn difference(size: &Value, before: Option<&Value>) -> Value {
+fn changed_amounts(size: &Value, before: Option<&Value>) -> Value {
     let mut changed = json!({});
-    for (kind, name, amount) in amounts_of(size) {
+    for (kind, name, amount) in amount_entries(size) {
         if before.and_then(|before| before.get(kind)?.get(name)) != Some(amount) {
             set_at(&mut changed, &[kind, name], amount.clone());
         }
@@ -245,9 +249,9 @@ fn difference(size: &Value, before: Option<&Value>) -> Value {
 }
 
 /// Whether all these amounts are there.
-fn has(resources: &Value, size: &Value) -> bool {
+fn has_amounts(resources: &Value, size: &Value) -> bool {
     let parsed = |amount: &Value| Quantity::deserialize(amount).ok();
-    amounts_of(size).all(|(kind, name, amount)| {
+    amount_entries(size).all(|(kind, name, amount)| {
         let found = resources.get(kind).and_then(|amounts| amounts.get(name));
         found.is_some_and(|found| {
             found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount))
@@ -256,13 +260,13 @@ fn has(resources: &Value, size: &Value) -> bool {
 }
 
 /// Sets these amounts; others stay, as with the patch.
-fn resize(resources: &mut Value, size: &Value) {
-    for (kind, name, amount) in amounts_of(size) {
+fn set_amounts(resources: &mut Value, size: &Value) {
+    for (kind, name, amount) in amount_entries(size) {
         set_at(resources, &[kind, name], amount.clone());
     }
 }
 
-fn amounts_of(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
+fn amount_entries(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
     let kinds = size.as_object().into_iter().flatten();
     kinds.flat_map(|(kind, amounts)| {
         amounts
@@ -293,9 +297,9 @@ mod tests {
     fn live(resources: Value) -> Value {
         let mut pod = carried(resources);
         let record =
-            json!({ "labels": [], "annotations": [], "images": {}, "resources": sizes(&pod) })
+            json!({ "labels": [], "annotations": [], "images": {}, "resources": resizable_amounts(&pod) })
                 .to_string();
-        amounts::complete(
+        amounts::complete_amounts(
             pod["spec"].as_object_mut().unwrap(),
             &ProviderRules::default().amounts,
         );
@@ -308,7 +312,7 @@ mod tests {
     }
 
     fn resize_of(carried: &Value, live: &Value) -> Option<Resize> {
-        Resize::of(carried, live, &ProviderRules::default())
+        Resize::needed_for(carried, live, &ProviderRules::default())
     }
 
     #[test]
@@ -324,7 +328,7 @@ mod tests {
         assert_eq!(
             charge
                 .asked
-                .charged(Charge::Requests)
+                .charged_amounts(Charge::Requests)
                 .get("cpu")
                 .to_string(),
             "2010m"
@@ -339,7 +343,7 @@ mod tests {
             pod["spec"]["initContainers"] =
                 json!([{ "name": "s", "restartPolicy": "Always", "resources": cpu(amount) }]);
             pod["spec"]["resources"] = json!({ "limits": { "cpu": amount } });
-            let record = json!({ "resources": sizes(&pod) }).to_string();
+            let record = json!({ "resources": resizable_amounts(&pod) }).to_string();
             pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
             pod
         };
@@ -382,8 +386,7 @@ mod tests {
         let with = |one: &str, other: &str| {
             let mut pod = live(cpu(one));
             pod["spec"]["containers"][1]["resources"] = cpu(other);
-            pod["metadata"]["annotations"] =
-                json!({ annotations::TRAVELLED: json!({ "resources": sizes(&pod) }).to_string() });
+            pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: json!({ "resources": resizable_amounts(&pod) }).to_string() });
             let has = json!({ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                 "allocatedResources": { "cpu": "2" } });
             // What the kubelet said about the amounts before.
@@ -396,7 +399,12 @@ mod tests {
             .unwrap()
             .charge(&policy(json!({})))
             .unwrap();
-        let cpu = |charge: &Effective| charge.charged(Charge::Requests).get("cpu").to_string();
+        let cpu = |charge: &EffectiveAmounts| {
+            charge
+                .charged_amounts(Charge::Requests)
+                .get("cpu")
+                .to_string()
+        };
         assert_eq!(
             (cpu(&charge.asked), cpu(&charge.held)),
             ("4".to_owned(), "5".to_owned())
@@ -483,18 +491,18 @@ mod tests {
         let said = json!({ "conditions": [{ "type": "Ready", "status": "True" },
             { "type": RESIZE_PENDING, "status": "True", "reason": "Deferred" }] });
         let pending = PendingResize::infeasible("too much");
-        let shown = with_pending(Some(PodStatusText::of(&said)), Some(&pending))
+        let shown = with_pending_resize(Some(PodStatusText::from_status(&said)), Some(&pending))
             .unwrap()
-            .value();
+            .to_value();
         let refused = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible", "message": "too much" });
         assert_eq!(
             shown["conditions"],
             json!([{ "type": "Ready", "status": "True" }, refused])
         );
-        assert_eq!(pending.event(), "ResizeInfeasible");
+        assert_eq!(pending.event_reason(), "ResizeInfeasible");
         assert_eq!(
-            with_pending(Some(PodStatusText::of(&said)), None),
-            Some(PodStatusText::of(&said))
+            with_pending_resize(Some(PodStatusText::from_status(&said)), None),
+            Some(PodStatusText::from_status(&said))
         );
     }
 }

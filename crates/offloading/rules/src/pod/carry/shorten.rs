@@ -7,7 +7,7 @@ use liqo_api::record_text::{self, RecordTextError};
 use serde_json::{Map, Value};
 
 use crate::pod::carry::downward::reads_annotation;
-use crate::pod::carry::metadata::{is_always_kept, texts};
+use crate::pod::carry::metadata::{is_always_kept, kept_texts};
 
 /// Annotations that may be left out of a pod that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +19,13 @@ pub(super) enum Omittable {
 
 /// Leaves out annotations, the longest first, until the pod takes at most this many bytes. Those
 /// that every provider keeps stay. Returns the names of those that were left out.
-pub(super) fn shorten(
+pub(super) fn shorten_pod(
     carried: &mut Value,
     max_len: usize,
     omittable: Omittable,
 ) -> BTreeSet<String> {
-    let Err(RecordTextError::TooLong(len, max_len)) = record_text::write(carried, max_len) else {
+    let Err(RecordTextError::TooLong(len, max_len)) = record_text::print_object(carried, max_len)
+    else {
         return BTreeSet::new();
     };
     let mut surplus = len - max_len;
@@ -32,11 +33,11 @@ pub(super) fn shorten(
         !is_always_kept(key)
             && (omittable == Omittable::All || !reads_annotation(&carried["spec"], key))
     };
-    let annotations = texts(carried, "/metadata/annotations", may_go);
+    let annotations = kept_texts(carried, "/metadata/annotations", may_go);
     // Without the comma after it.
     let len_of = |key: &str, value: &Value| {
         let entry = Map::from_iter([(key.to_owned(), value.clone())]).into();
-        record_text::write(&entry, usize::MAX).map_or(0, |text| text.len() - "{}".len())
+        record_text::print_object(&entry, usize::MAX).map_or(0, |text| text.len() - "{}".len())
     };
     let mut by_len: Vec<(usize, &String)> = annotations
         .iter()

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::replica::{kind::Kind, name::replica_name};
+use crate::replica::{kind::ReplicaKind, name::replica_name};
 
 fn keys<const N: usize>(keys: [&str; N]) -> BTreeSet<String> {
     keys.into_iter().map(str::to_owned).collect()
@@ -30,7 +30,7 @@ fn local_pod(pointer: &str, value: Value) -> Value {
 }
 
 fn carried(pointer: &str, value: Value) -> Value {
-    outgoing(&local_pod(pointer, value), &keys(["zone"])).unwrap()
+    outgoing_pod(&local_pod(pointer, value), &keys(["zone"])).unwrap()
 }
 
 const IDENTITY: RemoteIdentity = RemoteIdentity {
@@ -56,7 +56,7 @@ fn remote(pointer: &str, value: Value) -> Value {
 /// The refusal of both sides for a pod that must not travel; they must agree.
 fn refused(pointer: &str, value: Value) -> &'static str {
     let pod = local_pod(pointer, value);
-    let here = outgoing(&pod, &keys([])).unwrap_err();
+    let here = outgoing_pod(&pod, &keys([])).unwrap_err();
     let there = remote_pod(&pod, &IDENTITY, &rules()).unwrap_err();
     assert_eq!(here, there);
     here.reason
@@ -131,7 +131,7 @@ fn labels_and_annotations_that_the_policy_does_not_name_are_dropped_by_the_provi
                 .as_object()
                 .unwrap()
                 .keys()
-                .filter(|key| !is_ours(key));
+                .filter(|key| !is_liqo_key(key));
             keys.cloned().collect::<BTreeSet<String>>()
         };
         (keys("labels"), keys("annotations"))
@@ -594,7 +594,7 @@ fn a_probe_or_hook_that_names_a_host_is_refused() {
                 "ProbeHost",
                 "{user} {action}"
             );
-            assert!(outgoing(&local_pod("/spec/containers", container("")), &keys([])).is_ok());
+            assert!(outgoing_pod(&local_pod("/spec/containers", container("")), &keys([])).is_ok());
         }
     }
     for hook in ["postStart", "preStop"] {
@@ -608,7 +608,7 @@ fn a_probe_or_hook_that_names_a_host_is_refused() {
     let header = json!([{"name": "c", "image": "i",
         "livenessProbe": {"httpGet": {"port": 80, "httpHeaders": [{"name": "Host", "value": "shop.example"}]}}}]);
     assert!(
-        outgoing(&local_pod("/spec/containers", header), &keys([])).is_ok(),
+        outgoing_pod(&local_pod("/spec/containers", header), &keys([])).is_ok(),
         "a header is sent to the pod"
     );
 }
@@ -695,7 +695,7 @@ fn a_volume_type_that_is_not_on_the_list_is_refused_by_name() {
             "VolumeType"
         );
     }
-    let refusal = outgoing(
+    let refusal = outgoing_pod(
         &local_pod("/spec/volumes", json!([{"name": "v", "nfs": {}}])),
         &keys([]),
     )
@@ -741,7 +741,7 @@ fn resource_claims_are_refused() {
 #[test]
 fn an_unknown_field_of_the_pod_spec_is_refused_by_name() {
     assert_eq!(refused("/spec/hostMagic", json!({})), "UnknownField");
-    let refusal = outgoing(&local_pod("/spec/hostMagic", json!({})), &keys([])).unwrap_err();
+    let refusal = outgoing_pod(&local_pod("/spec/hostMagic", json!({})), &keys([])).unwrap_err();
     assert!(refusal.message.contains("spec.hostMagic"), "{refusal}");
 }
 
@@ -883,8 +883,8 @@ fn allowed_volumes_travel() {
             {"name": "f", "image": {"reference": "r"}}])
     };
     let (config_map, secret) = (
-        replica_name(Kind::ConfigMap, "c"),
-        replica_name(Kind::Secret, "s"),
+        replica_name(ReplicaKind::ConfigMap, "c"),
+        replica_name(ReplicaKind::Secret, "s"),
     );
     assert_eq!(
         carried("/spec/volumes", volumes("c", "s"))["spec"]["volumes"],
@@ -902,7 +902,7 @@ fn allowed_volumes_travel() {
 fn a_remote_pod_names_nothing_that_its_consumer_wrote() {
     // Among them names that Liqo itself gave to a replica, and those of objects that every cluster
     // has.
-    let derived = replica_name(Kind::Secret, "registry");
+    let derived = replica_name(ReplicaKind::Secret, "registry");
     for named in [
         "registry",
         "kube-root-ca.crt",
@@ -920,10 +920,10 @@ fn a_remote_pod_names_nothing_that_its_consumer_wrote() {
             {"name": "p", "projected": {"sources": [{"secret": {"name": named}}, {"configMap": {"name": named}}]}}]);
         let remote = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
         let (secret, config_map) = (
-            replica_name(Kind::Secret, named),
-            replica_name(Kind::ConfigMap, named),
+            replica_name(ReplicaKind::Secret, named),
+            replica_name(ReplicaKind::ConfigMap, named),
         );
-        let found = references::refs(&remote);
+        let found = references::referenced_objects(&remote);
         assert_eq!(
             (found.secrets, found.config_maps),
             ([secret.clone()].into(), [config_map].into()),
@@ -947,7 +947,10 @@ fn what_a_provider_itself_gives_a_pod_is_not_renamed() {
     // Its API server adds the image pull secrets of the namespace's account to a pod that has none.
     let remote = remote("", json!(null));
     assert_eq!(remote.pointer("/spec/imagePullSecrets"), None);
-    assert_eq!(references::refs(&remote), references::References::default());
+    assert_eq!(
+        references::referenced_objects(&remote),
+        references::PodReferences::default()
+    );
 }
 
 #[test]
@@ -955,7 +958,7 @@ fn variables_come_from_known_sources_only() {
     let from = |field: &str, value: Value| json!([{"name": "c", "image": "i", field: value}]);
     let known = json!([{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]);
     assert!(
-        outgoing(
+        outgoing_pod(
             &local_pod("/spec/containers", from("env", known)),
             &keys([])
         )
@@ -978,7 +981,7 @@ fn variables_come_from_known_sources_only() {
 #[test]
 fn a_pod_of_a_strange_shape_is_refused() {
     assert_eq!(
-        outgoing(&json!({"metadata": {}}), &keys([]))
+        outgoing_pod(&json!({"metadata": {}}), &keys([]))
             .unwrap_err()
             .reason,
         "Malformed"
@@ -1077,7 +1080,7 @@ fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
     let confined = |affinity: Option<Value>| {
         let mut spec = serde_json::Map::new();
         spec.extend(affinity.map(|affinity| ("affinity".to_owned(), affinity)));
-        crate::pod::carry::placement::confine(&mut spec, &[east.clone(), node.clone()]);
+        crate::pod::carry::placement::confine_to_nodes(&mut spec, &[east.clone(), node.clone()]);
         spec["affinity"].clone()
     };
     let required = |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
@@ -1090,7 +1093,7 @@ fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
     ]));
     assert_eq!(confined(Some(own)), expected);
     let mut spec = serde_json::Map::new();
-    crate::pod::carry::placement::confine(&mut spec, &[]);
+    crate::pod::carry::placement::confine_to_nodes(&mut spec, &[]);
     assert!(spec.is_empty());
 }
 
@@ -1106,7 +1109,7 @@ fn annotated(annotations: Value) -> Value {
 fn annotations_that_the_pod_does_not_read_stay_here_when_it_is_too_long_with_them_the_longest_first()
  {
     let annotations =
-        |pod: &Value| outgoing(pod, &keys([])).unwrap()["metadata"]["annotations"].clone();
+        |pod: &Value| outgoing_pod(pod, &keys([])).unwrap()["metadata"]["annotations"].clone();
     let state = "x".repeat(120 * 1024);
     assert_eq!(
         annotations(&annotated(json!({"state": state, "note": "x"}))),
@@ -1149,24 +1152,27 @@ fn annotations_that_the_pod_does_not_read_stay_here_when_it_is_too_long_with_the
 #[test]
 fn annotations_that_the_pod_reads_count_whether_one_by_one_or_all_together() {
     let state = "x".repeat(120 * 1024);
-    let refusal = outgoing(&annotated(json!({"go": state})), &keys([])).unwrap_err();
+    let refusal = outgoing_pod(&annotated(json!({"go": state})), &keys([])).unwrap_err();
     assert_eq!(refusal.reason, "TooLarge");
     let mut all = annotated(json!({"state": state}));
     let items = json!([{"path": "all", "fieldRef": {"fieldPath": "metadata.annotations"}}]);
     all["spec"]["volumes"][1] = json!({"name": "info", "downwardAPI": {"items": items}});
-    assert_eq!(outgoing(&all, &keys([])).unwrap_err().reason, "TooLarge");
+    assert_eq!(
+        outgoing_pod(&all, &keys([])).unwrap_err().reason,
+        "TooLarge"
+    );
 }
 
 #[test]
 fn what_can_travel_of_a_refused_change_does() {
     let part = |pod: &Value| {
-        outgoing(pod, &keys([])).unwrap_err();
+        outgoing_pod(pod, &keys([])).unwrap_err();
         outgoing_part(pod, &keys([])).unwrap()
     };
     let bogus = annotated(json!({"liqo.io/api-server": "bogus", "go": "READY"}));
     let valid = annotated(json!({"liqo.io/api-server": "none", "go": "READY"}));
     let whole = OutgoingPart {
-        pod: outgoing(&valid, &keys([])).unwrap(),
+        pod: outgoing_pod(&valid, &keys([])).unwrap(),
         unchanged: keys([]),
     };
     assert_eq!(part(&bogus), whole);
@@ -1203,7 +1209,7 @@ fn a_pod_that_is_too_large_stays_at_home_with_a_reason() {
     let pod = |bytes: usize| {
         let container = json!({"name": "c", "image": "i", "args": ["x".repeat(bytes)]});
         let pod = json!({"metadata": {"namespace": "demo", "name": "web"}, "spec": {"containers": [container]}});
-        outgoing(&pod, &BTreeSet::new()).map(drop)
+        outgoing_pod(&pod, &BTreeSet::new()).map(drop)
     };
     assert_eq!(pod(64 * 1024), Ok(()));
     let refusal = pod(80 * 1024).unwrap_err();
@@ -1288,9 +1294,9 @@ fn hostile_pods() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn a_hostile_pod_is_refused_or_gets_only_what_the_provider_gives(text in prop_oneof![hostile_pods(), mutated_text(hostile_pods())]) {
-        let Ok(carried) = record_text::read(&text, MAX_POD_LEN) else { return Ok(()) };
+        let Ok(carried) = record_text::parse_object(&text, MAX_POD_LEN) else { return Ok(()) };
         // What the consumer's side does with a pod of its own cluster must be as safe.
-        let _ = outgoing(&carried, &keys(["zone"]));
+        let _ = outgoing_pod(&carried, &keys(["zone"]));
         let Ok(pod) = remote_pod(&carried, &IDENTITY, &rules()) else { return Ok(()) };
         let spec = &pod["spec"];
         for field in ["hostNetwork", "hostPID", "hostIPC", "nodeName", "priority", "serviceAccountName", "ephemeralContainers"] {
@@ -1298,12 +1304,12 @@ proptest! {
         }
         prop_assert_eq!(&pod["metadata"]["namespace"], IDENTITY.namespace);
         prop_assert_eq!(&pod["metadata"]["labels"]["liqo.io/consumer-id"], IDENTITY.consumer);
-        prop_assert!(items(spec, "/volumes").iter().all(|volume| volume.get("hostPath").is_none()), "{}", spec);
-        prop_assert!(items(spec, "/tolerations").iter().all(|one| one.get("key").is_some()), "{}", spec);
+        prop_assert!(items_at(spec, "/volumes").iter().all(|volume| volume.get("hostPath").is_none()), "{}", spec);
+        prop_assert!(items_at(spec, "/tolerations").iter().all(|one| one.get("key").is_some()), "{}", spec);
         prop_assert!(pod.to_string().len() <= 4 * text.len() + 8192, "{} bytes of {}", pod.to_string().len(), text.len());
-        let (wanted, named) = (references::refs(&carried), references::refs(&pod));
-        let replicas: BTreeSet<String> = wanted.all().map(|(kind, name)| replica_name(kind, name)).collect();
-        prop_assert!(named.all().all(|(_, name)| replicas.contains(name)), "{} names more than replicas", spec);
+        let (wanted, named) = (references::referenced_objects(&carried), references::referenced_objects(&pod));
+        let replicas: BTreeSet<String> = wanted.kinds_and_names().map(|(kind, name)| replica_name(kind, name)).collect();
+        prop_assert!(named.kinds_and_names().all(|(_, name)| replicas.contains(name)), "{} names more than replicas", spec);
         // A pod that exists may get any later text.
         let _ = remote_patch(&carried, &pod, &rules(), false);
     }
@@ -1324,9 +1330,9 @@ fn borrowed() -> ProviderRules {
 fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
     const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let tolerates = |pod: &Value| {
-        items(pod, "/spec/tolerations")
+        items_at(pod, "/spec/tolerations")
             .iter()
-            .any(|one| text(one, "/key") == Some("virtual-node.liqo.io/not-allowed"))
+            .any(|one| text_at(one, "/key") == Some("virtual-node.liqo.io/not-allowed"))
     };
     let hostile = carried(
         "/spec/tolerations",
@@ -1361,7 +1367,7 @@ fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
         json!([{"key": "gpu", "operator": "Exists"}]),
     );
     assert_eq!(
-        items(
+        items_at(
             &remote_pod(&gpu, &IDENTITY, &kept).unwrap(),
             "/spec/tolerations"
         )
@@ -1374,7 +1380,7 @@ fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
 fn nothing_that_liqo_wrote_on_a_pod_of_a_consumer_travels_on() {
     let mut at_broker = remote_pod(&carried("", Value::Null), &IDENTITY, &borrowed()).unwrap();
     at_broker["spec"]["nodeName"] = json!("turin");
-    let onwards = outgoing(&at_broker, &keys([])).unwrap();
+    let onwards = outgoing_pod(&at_broker, &keys([])).unwrap();
     for (field, key) in [("labels", "liqo.io/"), ("annotations", "liqo.io/")] {
         let all = onwards["metadata"][field].as_object().unwrap();
         assert!(all.keys().all(|one| !one.contains(key)), "{all:?}");
@@ -1456,10 +1462,10 @@ fn a_pod_that_is_lent_on_uses_no_api_server() {
     assert_eq!(refusal(&of_the_provider), "NoApiServer");
     let mut of_home = carried("", Value::Null);
     let local = local_pod("", Value::Null);
-    api_server::give(
+    api_server::point_to_api_server(
         &mut of_home,
         &local,
-        &api_server::secret("home-uid"),
+        &api_server::api_server_secret_name("home-uid"),
         &["10.0.0.1".parse().unwrap()],
         None,
     );

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use liqo_api::OffloadedReason;
 use serde_json::Value;
 
-use crate::json::{items, name};
-use crate::pod::carry::Refusal;
+use crate::json::{items_at, name};
+use crate::pod::carry::PodRefusal;
 use crate::pod::carry::api_server::is_without_token;
 
 /// Volume types that need nothing of the home cluster. `image` pulls one more image.
@@ -22,9 +22,12 @@ pub(crate) const ALLOWED_VOLUMES: &[&str] = &[
 const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
 
 /// The volumes without the injected one; a refusal for the first that cannot travel.
-pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
+pub fn reduce_volumes(
+    volumes: &Value,
+    injected: &BTreeSet<String>,
+) -> Result<Option<Value>, PodRefusal> {
     let Some(volumes) = volumes.as_array() else {
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             OffloadedReason::Malformed.as_str(),
             "the pod's spec.volumes is not a list",
         ));
@@ -34,7 +37,7 @@ pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Val
         .iter()
         .filter(|volume| !injected.contains(name(volume)))
     {
-        check(volume)?;
+        check_volume(volume)?;
         kept.push(volume.clone());
     }
     Ok((!kept.is_empty()).then_some(kept.into()))
@@ -42,18 +45,18 @@ pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Val
 
 /// A refusal for the first volume of a type that travels, but that the provider's policy does not
 /// allow. The volume with the namespace and the CA of home is not the choice of the pod.
-pub fn allowed(
+pub fn check_volume_types(
     volumes: Option<&Value>,
     types: &BTreeSet<String>,
     policy: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), PodRefusal> {
     for volume in volumes
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
         .filter(|volume| !is_without_token(volume))
     {
-        if let Some(kind) = kinds(volume).find(|kind| !types.contains(*kind)) {
+        if let Some(kind) = volume_types(volume).find(|kind| !types.contains(*kind)) {
             let instead = if types.is_empty() {
                 "it allows none".to_owned()
             } else {
@@ -66,7 +69,7 @@ pub fn allowed(
                         .join(", ")
                 )
             };
-            return Err(Refusal::new(
+            return Err(PodRefusal::new(
                 OffloadedReason::VolumeType.as_str(),
                 format!(
                     "volume {} is of type {kind}, which the provider's PeeringPolicy {policy} does not allow: {instead}; use another, or keep the pod in its own cluster",
@@ -78,16 +81,16 @@ pub fn allowed(
     Ok(())
 }
 
-fn kinds(volume: &Value) -> impl Iterator<Item = &str> {
+fn volume_types(volume: &Value) -> impl Iterator<Item = &str> {
     let entries = volume.as_object().into_iter().flatten();
     entries
         .filter(|(key, value)| key.as_str() != "name" && !value.is_null())
         .map(|(kind, _)| kind.as_str())
 }
 
-fn check(volume: &Value) -> Result<(), Refusal> {
+fn check_volume(volume: &Value) -> Result<(), PodRefusal> {
     let title = name(volume);
-    for kind in kinds(volume) {
+    for kind in volume_types(volume) {
         let reason = match kind {
             kind if ALLOWED_VOLUMES.contains(&kind) => continue,
             "hostPath" => OffloadedReason::HostPath.as_str(),
@@ -96,7 +99,7 @@ fn check(volume: &Value) -> Result<(), Refusal> {
             }
             _ => OffloadedReason::VolumeType.as_str(),
         };
-        return Err(Refusal::new(
+        return Err(PodRefusal::new(
             reason,
             format!(
                 "volume {title} is of type {kind}, which does not travel to another cluster; use one of {}, or keep the pod in its own cluster",
@@ -104,7 +107,7 @@ fn check(volume: &Value) -> Result<(), Refusal> {
             ),
         ));
     }
-    for source in items(volume, "/projected/sources") {
+    for source in items_at(volume, "/projected/sources") {
         for (kind, _) in source
             .as_object()
             .into_iter()
@@ -116,7 +119,7 @@ fn check(volume: &Value) -> Result<(), Refusal> {
                 "serviceAccountToken" => OffloadedReason::TokenProjection.as_str(),
                 _ => OffloadedReason::VolumeType.as_str(),
             };
-            return Err(Refusal::new(
+            return Err(PodRefusal::new(
                 reason,
                 format!(
                     "volume {title} projects {kind}, which is valid only in the pod's own cluster; remove it, or keep the pod in its own cluster"

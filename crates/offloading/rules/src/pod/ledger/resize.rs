@@ -8,19 +8,19 @@
 //! A resize that has no room holds up nobody, and is tried again whenever room may have become
 //! free.
 
-use liqo_api::requests::Effective;
+use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{Charge, Key};
 use liqo_quantity::{Quantity, ResourceList};
 
-use crate::pod::admission::{Account, Offer};
+use crate::pod::admission::{PoolAccount, PoolOffer};
 use crate::pod::carry::resize::{PendingResize, ResizeCharge};
-use crate::pod::ledger::{Charged, Ledger, usable};
+use crate::pod::ledger::{Ledger, WatchedCharge, usable_offer};
 use crate::pod::remote_pod::RemotePod;
 
 /// A pod that is to have other amounts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResizeRequest {
-    account: Account,
+    account: PoolAccount,
     shadow: Key,
     namespace: String,
     uid: String,
@@ -41,24 +41,24 @@ impl ResizeRequest {
     }
 
     /// A pod that is to have the amounts that it asks for.
-    pub fn as_asked(pod: &RemotePod) -> Self {
+    pub fn for_asked_amounts(pod: &RemotePod) -> Self {
         Self::new(
             pod,
             ResizeCharge {
-                asked: pod.asked().clone(),
+                asked: pod.asked_amounts().clone(),
                 held: pod.charge.clone(),
             },
         )
     }
 
-    pub(super) fn is_for(&self, account: &Account) -> bool {
+    pub(super) fn is_for_account(&self, account: &PoolAccount) -> bool {
         self.account == *account
     }
 
     /// Whether this change is the end of the pod.
     fn is_ended_by(&self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> bool {
         match (old, new) {
-            (_, Some(new)) if new.uid == self.uid => !new.counts(),
+            (_, Some(new)) if new.uid == self.uid => !new.is_charged(),
             (Some(old), _) => old.uid == self.uid,
             _ => false,
         }
@@ -83,21 +83,21 @@ impl ResizeInFlight {
 
     /// The watch shows that the pod asks for these amounts. Returns whether it has shown the
     /// resize.
-    fn shown(&mut self, asked: &Effective) -> bool {
+    fn record_shown(&mut self, asked: &EffectiveAmounts) -> bool {
         self.earlier
-            .take_if(|earlier| covers(asked, &earlier.asked));
-        self.earlier.is_none() && covers(asked, &self.request.charge.asked)
+            .take_if(|earlier| covers_amounts(asked, &earlier.asked));
+        self.earlier.is_none() && covers_amounts(asked, &self.request.charge.asked)
     }
 }
 
 /// Whether a pod that asks for these amounts has room for the others.
-fn covers(asked: &Effective, others: &Effective) -> bool {
+fn covers_amounts(asked: &EffectiveAmounts, others: &EffectiveAmounts) -> bool {
     [Charge::Requests, Charge::Limits]
         .into_iter()
         .all(|charge| {
             others
-                .charged(charge)
-                .fits_in(asked.charged(charge))
+                .charged_amounts(charge)
+                .fits_in(asked.charged_amounts(charge))
                 .is_ok()
         })
 }
@@ -105,14 +105,14 @@ fn covers(asked: &Effective, others: &Effective) -> bool {
 impl Ledger {
     /// Decides whether a pod may have other amounts now, and if so charges them until the watch
     /// shows the pod with them. Otherwise the resize waits for room.
-    pub fn resize(
+    pub fn admit_resize(
         &mut self,
         request: ResizeRequest,
-        offer: Option<&Offer>,
+        offer: Option<&PoolOffer>,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), PendingResize> {
-        let verdict = self.has_room_instead(&request, offer, charge, ours);
+        let verdict = self.check_replacement_room(&request, offer, charge, ours);
         let shadow = request.shadow.clone();
         if verdict.is_err() {
             self.deferred.insert(shadow, request);
@@ -138,21 +138,24 @@ impl Ledger {
     pub fn may_resize(
         &mut self,
         shadow: &Key,
-        offer: Option<&Offer>,
+        offer: Option<&PoolOffer>,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> bool {
         let request = self.deferred.get(shadow).cloned();
-        request.is_some_and(|request| self.has_room_instead(&request, offer, charge, ours).is_ok())
+        request.is_some_and(|request| {
+            self.check_replacement_room(&request, offer, charge, ours)
+                .is_ok()
+        })
     }
 
     /// Records what the API server says that a pod asks for. A resize in flight is charged that,
     /// and none waits for room any more. Returns the shadow pods that may fit now.
-    pub fn pod_asks(&mut self, live: ResizeRequest) -> Vec<Key> {
+    pub fn record_asked_amounts(&mut self, live: ResizeRequest) -> Vec<Key> {
         let (shadow, account) = (live.shadow.clone(), live.account.clone());
         self.deferred.remove(&shadow);
         let asked = self
-            .watched(&live)
+            .watched_pod(&live)
             .map(|pod| pod.asked.as_deref().unwrap_or(&pod.charge).clone());
         let Some(in_flight) = self.resizing.get_mut(&shadow) else {
             return Vec::new();
@@ -163,11 +166,11 @@ impl Ledger {
         }
         in_flight.request = live;
         // The watch reported that already, and will not report it again.
-        if asked.is_some_and(|asked| in_flight.shown(&asked)) {
+        if asked.is_some_and(|asked| in_flight.record_shown(&asked)) {
             self.resizing.remove(&shadow);
         }
         self.sums.remove(&account);
-        self.refused(&account)
+        self.pods_without_room(&account)
     }
 
     /// Ends the resize of a pod that is gone or is created again. Returns the shadow pods that may
@@ -178,7 +181,7 @@ impl Ledger {
             return Vec::new();
         };
         self.sums.remove(&request.account);
-        self.refused(&request.account)
+        self.pods_without_room(&request.account)
     }
 
     /// The shadow pods of a tenant whose resize waits for room.
@@ -192,7 +195,7 @@ impl Ledger {
 
     /// The watch shows a change of a pod: the resize ends if that shows the new amounts, or if the
     /// pod ended.
-    pub(super) fn resize_changed(
+    pub(super) fn observe_pod_change(
         &mut self,
         old: Option<&RemotePod>,
         new: Option<&RemotePod>,
@@ -213,7 +216,7 @@ impl Ledger {
         let had_earlier = in_flight.earlier.is_some();
         let is_over = in_flight.request.is_ended_by(old, new)
             || new.is_some_and(|new| {
-                new.uid == in_flight.request.uid && in_flight.shown(new.asked())
+                new.uid == in_flight.request.uid && in_flight.record_shown(new.asked_amounts())
             });
         if !is_over && in_flight.earlier.is_some() == had_earlier {
             return Vec::new();
@@ -223,13 +226,13 @@ impl Ledger {
             self.resizing.remove(&shadow);
         }
         self.sums.remove(&account);
-        self.refused(&account)
+        self.pods_without_room(&account)
     }
 
     /// The amounts that resizes add to the charges for the pods of an account.
     pub(super) fn added_by_resizes(
         &self,
-        account: &Account,
+        account: &PoolAccount,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> ResourceList {
@@ -238,12 +241,12 @@ impl Ledger {
             .values()
             .filter(|one| one.request.account == *account && ours(&one.request.namespace));
         resizing.fold(ResourceList::new(), |sum, one| {
-            sum + &self.added(&one.request, &one.charge(), charge)
+            sum + &self.added_charge(&one.request, &one.charge(), charge)
         })
     }
 
     /// The additional charge for the pod of this request if it is charged these amounts.
-    fn added(
+    fn added_charge(
         &self,
         request: &ResizeRequest,
         amounts: &ResizeCharge,
@@ -252,17 +255,17 @@ impl Ledger {
         // The watch may not show a new pod yet.
         let created = || self.reserved.get(&request.shadow).map(|(_, held)| held);
         let held = self
-            .watched(request)
+            .watched_pod(request)
             .map(|pod| &pod.charge)
             .or_else(created);
-        let wanted = amounts.held.charged(charge);
+        let wanted = amounts.held.charged_amounts(charge);
         held.map_or_else(
             || wanted.clone(),
-            |held| wanted.saturating_sub(held.charged(charge)),
+            |held| wanted.saturating_sub(held.charged_amounts(charge)),
         )
     }
 
-    fn watched(&self, request: &ResizeRequest) -> Option<&Charged> {
+    fn watched_pod(&self, request: &ResizeRequest) -> Option<&WatchedCharge> {
         self.pods
             .get(&request.account)?
             .get(&request.namespace)?
@@ -270,38 +273,38 @@ impl Ledger {
     }
 
     /// Whether there is room, if a resize of the same pod that is in flight is not charged.
-    fn has_room_instead(
+    fn check_replacement_room(
         &mut self,
         request: &ResizeRequest,
-        offer: Option<&Offer>,
+        offer: Option<&PoolOffer>,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), PendingResize> {
         let Some(in_flight) = self.resizing.remove(&request.shadow) else {
-            return self.has_room(request, offer, charge, ours);
+            return self.check_resize_room(request, offer, charge, ours);
         };
         self.sums.remove(&request.account);
-        let verdict = self.has_room(request, offer, charge, ours);
+        let verdict = self.check_resize_room(request, offer, charge, ours);
         self.resizing.insert(request.shadow.clone(), in_flight);
         self.sums.remove(&request.account);
         verdict
     }
 
-    fn has_room(
+    fn check_resize_room(
         &mut self,
         request: &ResizeRequest,
-        offer: Option<&Offer>,
+        offer: Option<&PoolOffer>,
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), PendingResize> {
-        let added = self.added(request, &request.charge, charge);
+        let added = self.added_charge(request, &request.charge, charge);
         if added.is_zero() {
             return Ok(());
         }
         let pool = &request.account.pool;
-        let offer =
-            usable(offer, pool).map_err(|refusal| PendingResize::infeasible(refusal.message))?;
-        let mut growing = request.charge.asked.charged(charge).clone();
+        let offer = usable_offer(offer, pool)
+            .map_err(|refusal| PendingResize::infeasible(refusal.message))?;
+        let mut growing = request.charge.asked.charged_amounts(charge).clone();
         growing.retain(|name, _| added.get(name) > Quantity::ZERO);
         growing.fits_in(&offer.hard).map_err(|short| {
             let short: Vec<String> = short.iter().map(ToString::to_string).collect();
@@ -312,7 +315,7 @@ impl Ledger {
         })?;
         let free = offer
             .hard
-            .saturating_sub(&self.charged(&request.account, charge, ours));
+            .saturating_sub(&self.total_charged(&request.account, charge, ours));
         added.fits_in(&free).map_err(|short| {
             let short: Vec<String> = short.iter().map(ToString::to_string).collect();
             PendingResize::deferred(format!(
@@ -334,7 +337,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, pod};
 
-    fn offer(cpu: &str) -> Offer {
+    fn offer(cpu: &str) -> PoolOffer {
         let hard = [
             ("cpu".to_owned(), cpu.parse().unwrap()),
             ("pods".to_owned(), Quantity::from_units(10)),
@@ -375,7 +378,7 @@ mod tests {
         ledger
     }
 
-    fn resize(ledger: &mut Ledger, to: &str, offer: &Offer) -> Result<(), PendingResize> {
+    fn resize(ledger: &mut Ledger, to: &str, offer: &PoolOffer) -> Result<(), PendingResize> {
         let pod = settled("1");
         let to = settled(to).charge;
         let request = ResizeRequest::new(
@@ -385,12 +388,12 @@ mod tests {
                 held: to,
             },
         );
-        ledger.resize(request, Some(offer), Charge::Requests, |_| true)
+        ledger.admit_resize(request, Some(offer), Charge::Requests, |_| true)
     }
 
     fn charged(ledger: &mut Ledger) -> String {
         ledger
-            .charged(&settled("1").account(), Charge::Requests, |_| true)
+            .total_charged(&settled("1").account(), Charge::Requests, |_| true)
             .get("cpu")
             .to_string()
     }
@@ -480,7 +483,7 @@ mod tests {
     fn a_pod_becomes_smaller_whatever_is_offered_and_larger_only_in_an_offer_that_stays() {
         let pod = settled("2");
         let mut ledger = ledger(&[&pod]);
-        let withdrawn = Offer {
+        let withdrawn = PoolOffer {
             withdrawal: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             ..offer("9")
         };
@@ -505,13 +508,13 @@ mod tests {
         );
         ledger.pod_changed(None, Some(&pod));
         resize(&mut ledger, "3", &offer).unwrap();
-        ledger.forget(&pod.shadow_key());
+        ledger.forget_shadow(&pod.shadow_key());
         assert_eq!(
             (charged(&mut ledger), ledger.resizing.len()),
             ("1".into(), 0)
         );
         resize(&mut ledger, "9", &offer).unwrap_err();
-        ledger.forget(&pod.shadow_key());
+        ledger.forget_shadow(&pod.shadow_key());
         assert!(ledger.deferred.is_empty());
     }
 
@@ -521,7 +524,11 @@ mod tests {
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "3", &offer).unwrap();
         // The next pass reads the pod, and wants nothing more.
-        ledger.pod_asks(ResizeRequest::as_asked(&running("1", "3", json!([]))));
+        ledger.record_asked_amounts(ResizeRequest::for_asked_amounts(&running(
+            "1",
+            "3",
+            json!([]),
+        )));
         assert_eq!(charged(&mut ledger), "3");
         // Another size that the offer refuses, and then a smaller one.
         assert_eq!(
@@ -530,7 +537,7 @@ mod tests {
         );
         assert_eq!(charged(&mut ledger), "3");
         resize(&mut ledger, "1", &offer).unwrap();
-        ledger.pod_asks(ResizeRequest::as_asked(&settled("1")));
+        ledger.record_asked_amounts(ResizeRequest::for_asked_amounts(&settled("1")));
         assert_eq!(
             charged(&mut ledger),
             "3",
@@ -548,7 +555,7 @@ mod tests {
         let (pod, offer) = (settled("1"), offer("4"));
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "3", &offer).unwrap();
-        ledger.pod_asks(ResizeRequest::as_asked(&pod));
+        ledger.record_asked_amounts(ResizeRequest::for_asked_amounts(&pod));
         assert_eq!(
             (charged(&mut ledger), ledger.resizing.len()),
             ("1".into(), 0)
@@ -560,14 +567,18 @@ mod tests {
         let (pod, offer) = (settled("1"), offer("4"));
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "2", &offer).unwrap();
-        ledger.pod_asks(ResizeRequest::as_asked(&running("1", "3", json!([]))));
+        ledger.record_asked_amounts(ResizeRequest::for_asked_amounts(&running(
+            "1",
+            "3",
+            json!([]),
+        )));
         assert_eq!(charged(&mut ledger), "3");
         // The watch may be faster than the answer, and admission may take something away.
         let resized = running("1", "2", json!([]));
         resize(&mut ledger, "4", &offer).unwrap();
         ledger.pod_changed(Some(&pod), Some(&running("1", "3", json!([]))));
         ledger.pod_changed(Some(&running("1", "3", json!([]))), Some(&resized));
-        ledger.pod_asks(ResizeRequest::as_asked(&resized));
+        ledger.record_asked_amounts(ResizeRequest::for_asked_amounts(&resized));
         assert_eq!(
             (charged(&mut ledger), ledger.resizing.len()),
             ("2".into(), 0)
@@ -583,7 +594,7 @@ mod tests {
             held: settled("3").charge,
         };
         let refused = ledger
-            .resize(
+            .admit_resize(
                 ResizeRequest::new(&pod, charge),
                 Some(&offer),
                 Charge::Requests,
@@ -597,7 +608,7 @@ mod tests {
     fn no_resize_waits_for_room_for_a_pod_that_ended_or_is_gone() {
         let (pod, offer) = (settled("1"), offer("4"));
         let ended = RemotePod {
-            end: Some(crate::pod::remote_pod::End::Failed),
+            end: Some(crate::pod::remote_pod::PodEnd::Failed),
             ..pod.clone()
         };
         for (old, new) in [(&pod, Some(&ended)), (&pod, None), (&ended, None)] {
@@ -613,10 +624,11 @@ mod tests {
         let (pod, offer) = (settled("1"), offer("3"));
         let mut ledger = ledger(&[&pod]);
         resize(&mut ledger, "2", &offer).unwrap();
-        let free =
-            offer
-                .hard
-                .saturating_sub(&ledger.charged(&pod.account(), Charge::Requests, |_| true));
+        let free = offer.hard.saturating_sub(&ledger.total_charged(
+            &pod.account(),
+            Charge::Requests,
+            |_| true,
+        ));
         assert_eq!(free.get("cpu").to_string(), "1");
         assert_eq!(
             resize(&mut ledger, "3", &offer),

@@ -4,9 +4,9 @@ use liqo_api::{Claimed, Key, ShadowPod};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pod::carry::{outgoing, outgoing_part};
+use crate::pod::carry::{outgoing_part, outgoing_pod};
 use crate::pod::eviction;
-use crate::pod::local_state::{changed, with_unchanged};
+use crate::pod::local_state::{with_changed_fields, with_recorded_annotations};
 
 const TIMEOUT: Duration = Duration::from_mins(5);
 
@@ -22,7 +22,7 @@ fn home(changes: Value) -> LocalPod {
         "spec": {"restartPolicy": "Always", "containers": [{"name": "c", "image": "i"}]},
         "status": {"phase": "Pending"}});
     json_patch::merge(&mut pod, &changes);
-    LocalPod::of(
+    LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("liqo-provider-x", "default"),
     )
@@ -44,7 +44,7 @@ fn terminating(grace: i64) -> Value {
     json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}})
 }
 
-fn shadow(changes: Value) -> Shadow {
+fn shadow(changes: Value) -> ConsumerShadowPod {
     let mut shadow = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": {"name": "u", "finalizers": ["liqo.io/shadow-pod"]},
@@ -53,21 +53,24 @@ fn shadow(changes: Value) -> Shadow {
         "status": {"phase": "Created", "pod": {"phase": "Running"}}});
     json_patch::merge(&mut shadow, &changes);
     shadow["spec"]["pod"] = shadow["spec"]["pod"].to_string().into();
-    Shadow::of(Claimed::new(
+    ConsumerShadowPod::from_claimed(Claimed::new(
         serde_json::from_value::<ShadowPod>(shadow).unwrap(),
     ))
     .unwrap()
 }
 
-fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a> {
-    Facts {
+fn facts<'a>(
+    home: Option<&'a LocalPod>,
+    shadow: Option<&'a ConsumerShadowPod>,
+) -> LocalPodFacts<'a> {
+    LocalPodFacts {
         home,
         shadow,
-        peer: PeerState::Answers,
-        ran: Ran::Elsewhere,
-        namespace: NamespaceState::Ready,
+        peer: PeerReachability::Answers,
+        ran: LastRunPlace::Elsewhere,
+        namespace: RemoteNamespaceState::Ready,
         tenancy: Some("t"),
-        sent: Sent::No,
+        sent: SendProgress::No,
         removed: false,
         eviction_delay: None,
         is_lent_on: false,
@@ -78,12 +81,12 @@ fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a
     }
 }
 
-fn actions(home: Option<&LocalPod>, shadow: Option<&Shadow>) -> Vec<Action> {
-    decide(&facts(home, shadow)).actions
+fn actions(home: Option<&LocalPod>, shadow: Option<&ConsumerShadowPod>) -> Vec<LocalPodAction> {
+    decide_local_pod(&facts(home, shadow)).actions
 }
 
-fn not_offloaded() -> NamespaceState {
-    NamespaceState::Refused {
+fn not_offloaded() -> RemoteNamespaceState {
+    RemoteNamespaceState::Refused {
         reason: "NamespaceNotOffloaded",
         message: "offload it".into(),
     }
@@ -93,7 +96,7 @@ fn not_offloaded() -> NamespaceState {
 fn a_pod_that_was_never_sent_is_sent() {
     assert_eq!(
         actions(Some(&home(json!({}))), None),
-        [Action::CreateShadow { mark: false }]
+        [LocalPodAction::CreateShadow { mark: false }]
     );
 }
 
@@ -103,7 +106,7 @@ fn a_pod_that_may_run_only_once_is_marked_before_it_is_sent() {
         let pod = home(json!({"spec": {"restartPolicy": policy}}));
         assert_eq!(
             actions(Some(&pod), None),
-            [Action::CreateShadow { mark: true }]
+            [LocalPodAction::CreateShadow { mark: true }]
         );
     }
 }
@@ -118,21 +121,21 @@ fn a_pod_that_gets_a_token_is_marked_once_before_it_is_sent() {
     };
     assert_eq!(
         actions(Some(&with(json!({}))), None),
-        [Action::CreateShadow { mark: true }]
+        [LocalPodAction::CreateShadow { mark: true }]
     );
     let tried = with(json!({}));
-    let tried = Facts {
-        sent: Sent::Tried,
+    let tried = LocalPodFacts {
+        sent: SendProgress::Tried,
         ..facts(Some(&tried), None)
     };
     assert_eq!(
-        decide(&tried).actions,
-        [Action::CreateShadow { mark: false }]
+        decide_local_pod(&tried).actions,
+        [LocalPodAction::CreateShadow { mark: false }]
     );
     for tenancy in ["t", "another"] {
         assert_eq!(
             actions(Some(&with(being_sent_to(tenancy))), None),
-            [Action::CreateShadow { mark: false }]
+            [LocalPodAction::CreateShadow { mark: false }]
         );
     }
 }
@@ -140,13 +143,13 @@ fn a_pod_that_gets_a_token_is_marked_once_before_it_is_sent() {
 #[test]
 fn a_call_that_failed_is_repeated_without_marking_again() {
     let pod = once(offloaded("Unknown"));
-    let facts = Facts {
-        sent: Sent::Tried,
+    let facts = LocalPodFacts {
+        sent: SendProgress::Tried,
         ..facts(Some(&pod), None)
     };
     assert_eq!(
-        decide(&facts).actions,
-        [Action::CreateShadow { mark: false }]
+        decide_local_pod(&facts).actions,
+        [LocalPodAction::CreateShadow { mark: false }]
     );
 }
 
@@ -160,7 +163,7 @@ fn being_sent_to(tenancy: &str) -> Value {
 fn a_pod_that_a_former_process_was_sending_is_sent_again_because_it_did_not_arrive() {
     assert_eq!(
         actions(Some(&once(being_sent_to("t"))), None),
-        [Action::CreateShadow { mark: false }]
+        [LocalPodAction::CreateShadow { mark: false }]
     );
 }
 
@@ -169,21 +172,21 @@ fn a_pod_that_was_being_sent_in_a_tenancy_that_ended_is_lost_unless_it_may_resta
     for changes in [being_sent_to("another"), offloaded("Unknown")] {
         assert!(matches!(
             actions(Some(&once(changes)), None)[..],
-            [Action::Lost(_)]
+            [LocalPodAction::Lost(_)]
         ));
     }
     let pod = once(being_sent_to("t"));
     assert!(matches!(
-        decide(&Facts {
+        decide_local_pod(&LocalPodFacts {
             tenancy: None,
             ..facts(Some(&pod), None)
         })
         .actions[..],
-        [Action::Lost(_)]
+        [LocalPodAction::Lost(_)]
     ));
     assert_eq!(
         actions(Some(&home(offloaded("Unknown"))), None),
-        [Action::CreateShadow { mark: false }]
+        [LocalPodAction::CreateShadow { mark: false }]
     );
 }
 
@@ -191,17 +194,17 @@ fn a_pod_that_was_being_sent_in_a_tenancy_that_ended_is_lost_unless_it_may_resta
 fn a_pod_that_ran_and_may_run_only_once_is_never_sent_again() {
     assert!(matches!(
         actions(Some(&once(offloaded("True"))), None)[..],
-        [Action::Lost(_)]
+        [LocalPodAction::Lost(_)]
     ));
-    for sent in [Sent::Tried, Sent::Created(VISIBLE_WITHIN)] {
+    for sent in [SendProgress::Tried, SendProgress::Created(VISIBLE_WITHIN)] {
         let pod = once(offloaded("True"));
         assert!(matches!(
-            decide(&Facts {
+            decide_local_pod(&LocalPodFacts {
                 sent,
                 ..facts(Some(&pod), None)
             })
             .actions[..],
-            [Action::Lost(_)]
+            [LocalPodAction::Lost(_)]
         ));
     }
 }
@@ -210,7 +213,7 @@ fn a_pod_that_ran_and_may_run_only_once_is_never_sent_again() {
 fn a_pod_that_restarts_is_sent_again_when_the_provider_lost_it() {
     assert_eq!(
         actions(Some(&home(offloaded("True"))), None),
-        [Action::CreateShadow { mark: false }]
+        [LocalPodAction::CreateShadow { mark: false }]
     );
 }
 
@@ -218,7 +221,7 @@ fn a_pod_that_restarts_is_sent_again_when_the_provider_lost_it() {
 fn a_refused_pod_did_not_run_and_may_be_sent() {
     assert_eq!(
         actions(Some(&once(offloaded("False"))), None),
-        [Action::CreateShadow { mark: true }]
+        [LocalPodAction::CreateShadow { mark: true }]
     );
 }
 
@@ -229,10 +232,13 @@ fn a_finished_pod_never_runs_again() {
             home(json!({"status": {"phase": phase}})),
             once(json!({"status": {"phase": phase}})),
         ] {
-            assert_eq!(decide(&facts(Some(&pod), None)), Decision::nothing());
             assert_eq!(
-                decide(&facts(Some(&pod), Some(&shadow(json!({}))))),
-                Decision::nothing()
+                decide_local_pod(&facts(Some(&pod), None)),
+                LocalPodDecision::nothing()
+            );
+            assert_eq!(
+                decide_local_pod(&facts(Some(&pod), Some(&shadow(json!({}))))),
+                LocalPodDecision::nothing()
             );
         }
     }
@@ -242,42 +248,45 @@ fn a_finished_pod_never_runs_again() {
 fn a_shadow_pod_that_the_watch_has_not_shown_yet_is_waited_for() {
     let (pod, going) = (once(offloaded("Unknown")), once(terminating(30)));
     for pod in [&pod, &going] {
-        let decision = decide(&Facts {
-            sent: Sent::Created(Duration::from_secs(1)),
+        let decision = decide_local_pod(&LocalPodFacts {
+            sent: SendProgress::Created(Duration::from_secs(1)),
             ..facts(Some(pod), None)
         });
-        assert_eq!(decision, Decision::later(Duration::from_secs(9)));
+        assert_eq!(
+            decision,
+            LocalPodDecision::retry_after(Duration::from_secs(9))
+        );
     }
-    let late = decide(&Facts {
-        sent: Sent::Created(VISIBLE_WITHIN),
+    let late = decide_local_pod(&LocalPodFacts {
+        sent: SendProgress::Created(VISIBLE_WITHIN),
         ..facts(Some(&pod), None)
     });
-    assert!(matches!(late.actions[..], [Action::Lost(_)]));
+    assert!(matches!(late.actions[..], [LocalPodAction::Lost(_)]));
 }
 
 #[test]
 fn the_remote_status_comes_home() {
     assert_eq!(
         actions(Some(&home(json!({}))), Some(&shadow(json!({})))),
-        [Action::PatchLocalStatus]
+        [LocalPodAction::PatchLocalStatus]
     );
     for phase in ["Succeeded", "Failed"] {
         let ended = shadow(json!({"status": {"phase": phase, "pod": {"phase": phase}}}));
         assert_eq!(
             actions(Some(&home(json!({}))), Some(&ended)),
-            [Action::PatchLocalStatus]
+            [LocalPodAction::PatchLocalStatus]
         );
     }
 }
 
 /// A shadow pod after the consumer wrote all that travels of this pod.
-fn following(home: &LocalPod) -> Shadow {
+fn following(home: &LocalPod) -> ConsumerShadowPod {
     let recorded = json!({"metadata": {"name": "web", "annotations": {"go": "WAIT"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let carried = outgoing(&home.json(), &[].into()).unwrap_or_else(|_| {
-        let part = outgoing_part(&home.json(), &[].into()).unwrap();
-        with_unchanged(part, &recorded)
+    let carried = outgoing_pod(&home.to_json(), &[].into()).unwrap_or_else(|_| {
+        let part = outgoing_part(&home.to_json(), &[].into()).unwrap();
+        with_recorded_annotations(part, &recorded)
     });
-    shadow(json!({"spec": {"pod": changed(recorded, &carried)}}))
+    shadow(json!({"spec": {"pod": with_changed_fields(recorded, &carried)}}))
 }
 
 #[test]
@@ -286,8 +295,8 @@ fn what_can_travel_of_a_refused_change_is_carried_once_and_the_refusal_is_told()
     let containers = json!([{"name": "c", "image": "i", "env": reads}]);
     let long = "x".repeat(120 * 1024);
     let both = [
-        Action::PatchLocalStatus,
-        Action::UpdateShadow { whole: false },
+        LocalPodAction::PatchLocalStatus,
+        LocalPodAction::UpdateShadow { whole: false },
     ];
     for (annotations, told) in [
         (json!({"state": long, "go": "READY"}), None),
@@ -309,7 +318,7 @@ fn what_can_travel_of_a_refused_change_is_carried_once_and_the_refusal_is_told()
         let after = following(&pod);
         assert_eq!(
             actions(Some(&pod), Some(&after)),
-            [Action::PatchLocalStatus],
+            [LocalPodAction::PatchLocalStatus],
             "it is written once: {told:?}"
         );
         let refused = pod.refused_change();
@@ -340,14 +349,14 @@ fn changed_labels_annotations_and_images_are_carried_again() {
         assert_eq!(
             actions(Some(&pod), Some(&shadow(json!({})))),
             [
-                Action::PatchLocalStatus,
-                Action::UpdateShadow { whole: false }
+                LocalPodAction::PatchLocalStatus,
+                LocalPodAction::UpdateShadow { whole: false }
             ]
         );
         let ended = shadow(json!({"status": {"phase": "Failed"}}));
         assert_eq!(
             actions(Some(&pod), Some(&ended)),
-            [Action::PatchLocalStatus]
+            [LocalPodAction::PatchLocalStatus]
         );
     }
 }
@@ -359,7 +368,7 @@ fn what_means_something_at_home_only_is_not_carried_again() {
     );
     assert_eq!(
         actions(Some(&pod), Some(&shadow(json!({})))),
-        [Action::PatchLocalStatus]
+        [LocalPodAction::PatchLocalStatus]
     );
 }
 
@@ -375,13 +384,13 @@ fn what_the_provider_waits_for_is_shown_and_does_not_count_as_a_refusal() {
         json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}),
     );
     let pod = home(offloaded("False"));
-    let late = decide(&Facts {
+    let late = decide_local_pod(&LocalPodFacts {
         now: at(9_999),
         ..facts(Some(&pod), Some(&taken))
     });
     assert_eq!(
         late.actions,
-        [Action::Refuse {
+        [LocalPodAction::Refuse {
             reason: "NameTaken".into(),
             message: "m".into()
         }]
@@ -394,7 +403,7 @@ fn a_pod_whose_room_was_taken_back_ends_at_home_whatever_the_status_of_the_remot
         let status = json!({"phase": phase, "reason": "OfferReclaimed", "message": "pool default became smaller"});
         shadow(json!({"status": status}))
     };
-    let evicted = Action::Evicted("pool default became smaller".into());
+    let evicted = LocalPodAction::Evicted("pool default became smaller".into());
     for pod in [home(json!({})), once(offloaded("True"))] {
         assert_eq!(
             actions(Some(&pod), Some(&reclaimed("Failed"))),
@@ -404,7 +413,7 @@ fn a_pod_whose_room_was_taken_back_ends_at_home_whatever_the_status_of_the_remot
     let pod = home(json!({}));
     assert_eq!(
         actions(Some(&pod), Some(&reclaimed("Created"))),
-        [Action::PatchLocalStatus],
+        [LocalPodAction::PatchLocalStatus],
         "it still runs"
     );
     let ended = home(json!({"status": {"phase": "Failed"}}));
@@ -416,14 +425,14 @@ fn a_pod_that_the_provider_lost_is_lost() {
     let lost = shadow(json!({"status": {"phase": "Lost", "message": "gone"}}));
     assert_eq!(
         actions(Some(&once(json!({}))), Some(&lost)),
-        [Action::Lost("gone".into())]
+        [LocalPodAction::Lost("gone".into())]
     );
 }
 
 /// The actions that end the remote pod.
-fn ends(home: &LocalPod, shadow: &Shadow) -> Vec<Action> {
+fn ends(home: &LocalPod, shadow: &ConsumerShadowPod) -> Vec<LocalPodAction> {
     let mut actions = actions(Some(home), Some(shadow));
-    actions.retain(|action| *action != Action::PatchLocalStatus);
+    actions.retain(|action| *action != LocalPodAction::PatchLocalStatus);
     actions
 }
 
@@ -440,7 +449,10 @@ fn a_deleted_pod_is_one_write_for_its_provider() {
     let pod = home(terminating(30));
     assert_eq!(
         actions(Some(&pod), Some(&shadow(json!({})))),
-        [Action::PatchLocalStatus, Action::DeleteShadow]
+        [
+            LocalPodAction::PatchLocalStatus,
+            LocalPodAction::DeleteShadow
+        ]
     );
     let terminating = shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     assert_eq!(
@@ -455,13 +467,16 @@ fn the_grace_period_travels_only_where_the_provider_would_give_another_one() {
     for (own, wanted) in [(10, 10), (30, 30)] {
         assert_eq!(
             ends(&home(terminating(wanted)), &shadow(with_grace(own))),
-            [Action::DeleteShadow]
+            [LocalPodAction::DeleteShadow]
         );
     }
     for (own, wanted) in [(30, 10), (10, 25), (3600, 30), (30, 0)] {
         let expected = match own {
-            3600 => vec![Action::DeleteShadow],
-            _ => vec![Action::AskDeletion(wanted), Action::DeleteShadow],
+            3600 => vec![LocalPodAction::DeleteShadow],
+            _ => vec![
+                LocalPodAction::AskDeletion(wanted),
+                LocalPodAction::DeleteShadow,
+            ],
         };
         assert_eq!(
             ends(&home(terminating(wanted)), &shadow(with_grace(own))),
@@ -473,7 +488,10 @@ fn the_grace_period_travels_only_where_the_provider_would_give_another_one() {
 #[test]
 fn a_restart_between_the_two_writes_of_a_deletion_repeats_none() {
     let pod = home(terminating(10));
-    assert_eq!(ends(&pod, &shadow(asked(10))), [Action::DeleteShadow]);
+    assert_eq!(
+        ends(&pod, &shadow(asked(10))),
+        [LocalPodAction::DeleteShadow]
+    );
     let mut both = asked(10);
     both["metadata"] = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     assert_eq!(ends(&pod, &shadow(both)), []);
@@ -487,12 +505,12 @@ fn the_grace_period_may_be_shortened_while_the_pod_ends_and_never_lengthened() {
     };
     assert_eq!(
         ends(&home(terminating(5)), &deleted(with_grace(30))),
-        [Action::AskDeletion(5)]
+        [LocalPodAction::AskDeletion(5)]
     );
     assert_eq!(ends(&home(terminating(30)), &deleted(with_grace(5))), []);
     assert_eq!(
         ends(&home(terminating(5)), &deleted(asked(10))),
-        [Action::AskDeletion(5)]
+        [LocalPodAction::AskDeletion(5)]
     );
     assert_eq!(ends(&home(terminating(20)), &deleted(asked(10))), []);
 }
@@ -502,12 +520,21 @@ fn the_grace_period_may_be_shortened_while_the_pod_ends_and_never_lengthened() {
 #[test]
 fn a_deletion_is_only_asked_for_where_the_provider_would_cut_it_short() {
     let (long, never) = (home(terminating(3600)), once(terminating(30)));
-    assert_eq!(ends(&long, &shadow(json!({}))), [Action::AskDeletion(3600)]);
-    assert_eq!(ends(&never, &shadow(json!({}))), [Action::AskDeletion(30)]);
+    assert_eq!(
+        ends(&long, &shadow(json!({}))),
+        [LocalPodAction::AskDeletion(3600)]
+    );
+    assert_eq!(
+        ends(&never, &shadow(json!({}))),
+        [LocalPodAction::AskDeletion(30)]
+    );
     for pod in [&home(terminating(31)), &never] {
         for (wanted, again) in [
             (10, vec![]),
-            (3600, vec![Action::AskDeletion(pod.deletion.unwrap())]),
+            (
+                3600,
+                vec![LocalPodAction::AskDeletion(pod.deletion.unwrap())],
+            ),
         ] {
             assert_eq!(ends(pod, &shadow(asked(wanted))), again);
         }
@@ -516,7 +543,7 @@ fn a_deletion_is_only_asked_for_where_the_provider_would_cut_it_short() {
         once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
     assert_eq!(
         ends(&ended, &shadow(json!({"status": {"phase": "Succeeded"}}))),
-        [Action::DeleteShadow],
+        [LocalPodAction::DeleteShadow],
         "its end is home"
     );
 }
@@ -526,7 +553,7 @@ fn a_shadow_pod_that_would_not_stay_is_not_deleted_before_its_remote_pod_is_gone
     let unheld = shadow(json!({"metadata": {"finalizers": null}}));
     assert_eq!(
         ends(&home(terminating(30)), &unheld),
-        [Action::AskDeletion(30)]
+        [LocalPodAction::AskDeletion(30)]
     );
 }
 
@@ -537,14 +564,14 @@ fn the_last_status_arrives_also_while_the_pod_is_being_deleted() {
     );
     assert_eq!(
         actions(Some(&once(terminating(30))), Some(&ending)),
-        [Action::PatchLocalStatus]
+        [LocalPodAction::PatchLocalStatus]
     );
     let deleted = shadow(
         json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}}),
     );
     assert_eq!(
         actions(Some(&home(terminating(30))), Some(&deleted)),
-        [Action::PatchLocalStatus]
+        [LocalPodAction::PatchLocalStatus]
     );
 }
 
@@ -552,11 +579,14 @@ fn the_last_status_arrives_also_while_the_pod_is_being_deleted() {
 fn the_home_pod_goes_when_its_remote_pod_is_gone() {
     assert_eq!(
         actions(Some(&home(terminating(30))), None),
-        [Action::RemoveLocalPod]
+        [LocalPodAction::RemoveLocalPod]
     );
     let finished =
         once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
-    assert_eq!(actions(Some(&finished), None), [Action::RemoveLocalPod]);
+    assert_eq!(
+        actions(Some(&finished), None),
+        [LocalPodAction::RemoveLocalPod]
+    );
 }
 
 #[test]
@@ -574,15 +604,18 @@ fn the_end_of_a_pod_that_somebody_holds_is_asked_for_and_shown_also_if_the_pod_r
     let there = shadow(json!({"status": {"pod": null}}));
     assert_eq!(
         actions(Some(&home(held.clone())), Some(&there)),
-        [Action::AskDeletion(30)],
+        [LocalPodAction::AskDeletion(30)],
         "the provider would tell no end"
     );
     assert_eq!(
         actions(Some(&home(held.clone())), None),
-        [Action::ShowDeletion]
+        [LocalPodAction::ShowDeletion]
     );
     held["status"] = json!({"phase": "Failed"});
-    assert_eq!(actions(Some(&home(held)), None), [Action::RemoveLocalPod]);
+    assert_eq!(
+        actions(Some(&home(held)), None),
+        [LocalPodAction::RemoveLocalPod]
+    );
 }
 
 #[test]
@@ -597,7 +630,7 @@ fn the_end_of_a_container_that_comes_after_that_of_its_pod_is_shown() {
     let waiting = evicted(json!({"waiting": {"reason": "ContainerCreating"}}));
     assert_eq!(
         actions(Some(&waiting), Some(&failed)),
-        [Action::PatchLocalStatus]
+        [LocalPodAction::PatchLocalStatus]
     );
     assert_eq!(
         actions(
@@ -622,10 +655,10 @@ fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_it
         let mut held = terminating(grace);
         held["metadata"]["finalizers"] = json!(["liqo.io/final-status"]);
         let pod = once(held.clone());
-        assert_eq!(actions(Some(&pod), None), [Action::ShowDeletion]);
+        assert_eq!(actions(Some(&pod), None), [LocalPodAction::ShowDeletion]);
         assert_eq!(
-            decide(&Facts {
-                peer: PeerState::Silent,
+            decide_local_pod(&LocalPodFacts {
+                peer: PeerReachability::Silent,
                 ..facts(Some(&pod), None)
             })
             .actions,
@@ -633,12 +666,12 @@ fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_it
             "silence proves nothing"
         );
         let there = shadow(json!({}));
-        assert!(!actions(Some(&pod), Some(&there)).contains(&Action::ShowDeletion));
+        assert!(!actions(Some(&pod), Some(&there)).contains(&LocalPodAction::ShowDeletion));
         held["status"] = json!({"phase": "Failed"});
-        let expected: &[Action] = if grace == 0 {
+        let expected: &[LocalPodAction] = if grace == 0 {
             &[]
         } else {
-            &[Action::RemoveLocalPod]
+            &[LocalPodAction::RemoveLocalPod]
         };
         assert_eq!(actions(Some(&once(held)), None), expected);
     }
@@ -646,20 +679,20 @@ fn a_run_once_pod_that_somebody_holds_fails_before_it_goes_and_no_sooner_than_it
 
 #[test]
 fn a_pod_that_a_silent_peer_ran_here_ends_when_this_cluster_ended_it() {
-    let ended = Ran::EndedHere("tethering ends".into());
-    let silent = |ran: &Ran, pod: &LocalPod, peer| {
-        decide(&Facts {
+    let ended = LastRunPlace::EndedHere("tethering ends".into());
+    let silent = |ran: &LastRunPlace, pod: &LocalPod, peer| {
+        decide_local_pod(&LocalPodFacts {
             peer,
             ran: ran.clone(),
             ..facts(Some(pod), None)
         })
     };
-    for peer in [PeerState::Silent, PeerState::Down] {
+    for peer in [PeerReachability::Silent, PeerReachability::Down] {
         for running in [home(json!({})), home(terminating(30)), once(json!({}))] {
             let decision = silent(&ended, &running, peer);
             assert_eq!(
                 decision.actions,
-                [Action::EndedHere("tethering ends".into())],
+                [LocalPodAction::EndedHere("tethering ends".into())],
                 "{peer:?}"
             );
         }
@@ -673,23 +706,23 @@ fn a_pod_that_a_silent_peer_ran_here_ends_when_this_cluster_ended_it() {
         json_patch::merge(&mut held, &failed);
         assert_eq!(
             silent(&ended, &home(held), peer).actions,
-            [Action::RemoveLocalPod]
+            [LocalPodAction::RemoveLocalPod]
         );
-        let runs = silent(&Ran::Here, &home(json!({})), peer);
+        let runs = silent(&LastRunPlace::Here, &home(json!({})), peer);
         assert_eq!(runs.again, Some(ENDED_HERE_POLL), "the peer tells no end");
         assert!(
             !runs
                 .actions
                 .iter()
-                .any(|action| matches!(action, Action::EndedHere(_)))
+                .any(|action| matches!(action, LocalPodAction::EndedHere(_)))
         );
     }
-    let decision = silent(&ended, &home(json!({})), PeerState::Answers);
+    let decision = silent(&ended, &home(json!({})), PeerReachability::Answers);
     assert!(
         !decision
             .actions
             .iter()
-            .any(|action| matches!(action, Action::EndedHere(_))),
+            .any(|action| matches!(action, LocalPodAction::EndedHere(_))),
         "the peer says it itself"
     );
 }
@@ -700,14 +733,17 @@ fn nobody_at_a_broker_forces_the_end_of_a_pod_of_a_consumer() {
     held["metadata"]["finalizers"] = json!(["liqo.io/final-status"]);
     let (pod, there) = (once(held), shadow(json!({"status": {"pod": null}})));
     assert_eq!(
-        decide(&Facts {
+        decide_local_pod(&LocalPodFacts {
             is_lent_on: true,
             ..facts(Some(&pod), Some(&there))
         })
         .actions,
-        [Action::AskDeletion(1)]
+        [LocalPodAction::AskDeletion(1)]
     );
-    assert_eq!(actions(Some(&pod), Some(&there)), [Action::AskDeletion(0)]);
+    assert_eq!(
+        actions(Some(&pod), Some(&there)),
+        [LocalPodAction::AskDeletion(0)]
+    );
 }
 
 /// The API server writes a grace of zero before it deletes the object, and may be interrupted in
@@ -723,9 +759,9 @@ fn a_home_pod_whose_removal_was_interrupted_is_removed_again_and_not_after_that(
         home(terminating(30)),
         home(held),
     ] {
-        assert_eq!(actions(Some(&pod), None), [Action::RemoveLocalPod]);
+        assert_eq!(actions(Some(&pod), None), [LocalPodAction::RemoveLocalPod]);
         assert_eq!(
-            decide(&Facts {
+            decide_local_pod(&LocalPodFacts {
                 removed: true,
                 ..facts(Some(&pod), None)
             })
@@ -739,7 +775,7 @@ fn a_home_pod_whose_removal_was_interrupted_is_removed_again_and_not_after_that(
 fn a_shadow_pod_without_home_pod_is_removed_once() {
     assert_eq!(
         actions(None, Some(&shadow(json!({})))),
-        [Action::DeleteShadow]
+        [LocalPodAction::DeleteShadow]
     );
     assert_eq!(
         actions(
@@ -764,11 +800,11 @@ fn nothing_is_concluded_from_silence() {
     ];
     for pod in pods.iter().map(Some).chain([None]) {
         for shadow in [None, Some(&shadow(json!({})))] {
-            let decision = decide(&Facts {
-                peer: PeerState::Silent,
+            let decision = decide_local_pod(&LocalPodFacts {
+                peer: PeerReachability::Silent,
                 ..facts(pod, shadow)
             });
-            assert_eq!(decision, Decision::nothing());
+            assert_eq!(decision, LocalPodDecision::nothing());
         }
     }
 }
@@ -776,17 +812,20 @@ fn nothing_is_concluded_from_silence() {
 #[test]
 fn a_peer_that_is_down_makes_pods_not_ready_and_removes_none() {
     let down = |home: Option<&LocalPod>| {
-        decide(&Facts {
-            peer: PeerState::Down,
+        decide_local_pod(&LocalPodFacts {
+            peer: PeerReachability::Down,
             ..facts(home, None)
         })
         .actions
     };
     assert_eq!(
         down(Some(&home(json!({"status": {"phase": "Running"}})))),
-        [Action::NotReady]
+        [LocalPodAction::NotReady]
     );
-    assert_eq!(down(Some(&home(terminating(30)))), [Action::NotReady]);
+    assert_eq!(
+        down(Some(&home(terminating(30)))),
+        [LocalPodAction::NotReady]
+    );
     assert_eq!(
         down(Some(&once(json!({"status": {"phase": "Succeeded"}})))),
         []
@@ -797,17 +836,17 @@ fn a_peer_that_is_down_makes_pods_not_ready_and_removes_none() {
 #[test]
 fn a_pod_of_a_namespace_that_is_not_offloaded_is_refused() {
     let pod = home(json!({}));
-    let decision = decide(&Facts {
+    let decision = decide_local_pod(&LocalPodFacts {
         namespace: not_offloaded(),
         ..facts(Some(&pod), None)
     });
-    let refusal = Action::Refuse {
+    let refusal = LocalPodAction::Refuse {
         reason: "NamespaceNotOffloaded".into(),
         message: "offload it".into(),
     };
     assert_eq!(
         decision,
-        Decision {
+        LocalPodDecision {
             actions: vec![refusal],
             again: Some(TIMEOUT)
         }
@@ -817,26 +856,26 @@ fn a_pod_of_a_namespace_that_is_not_offloaded_is_refused() {
 #[test]
 fn a_pod_that_runs_goes_on_when_its_namespace_is_no_longer_offloaded() {
     let pod = home(json!({}));
-    let facts = Facts {
+    let facts = LocalPodFacts {
         namespace: not_offloaded(),
         ..facts(Some(&pod), None)
     };
     let running = shadow(json!({}));
     assert_eq!(
-        decide(&Facts {
+        decide_local_pod(&LocalPodFacts {
             shadow: Some(&running),
             ..facts
         })
         .actions,
-        [Action::PatchLocalStatus]
+        [LocalPodAction::PatchLocalStatus]
     );
 }
 
-fn is_replaced(decision: &Decision) -> bool {
+fn is_replaced(decision: &LocalPodDecision) -> bool {
     decision
         .actions
         .iter()
-        .any(|action| matches!(action, Action::Replace { .. }))
+        .any(|action| matches!(action, LocalPodAction::Replace { .. }))
 }
 
 #[test]
@@ -846,7 +885,7 @@ fn a_pod_whose_remote_pod_went_with_its_namespace_comes_home() {
         shadow(json!({"status": {"phase": "Pending", "reason": "NamespaceNotReady"}})),
     );
     let decision = |namespace, now| {
-        decide(&Facts {
+        decide_local_pod(&LocalPodFacts {
             namespace,
             now,
             ..facts(Some(&pod), Some(&waiting))
@@ -854,7 +893,7 @@ fn a_pod_whose_remote_pod_went_with_its_namespace_comes_home() {
     };
     assert!(is_replaced(&decision(not_offloaded(), at(300))));
     assert!(
-        !is_replaced(&decision(NamespaceState::Ready, at(300))),
+        !is_replaced(&decision(RemoteNamespaceState::Ready, at(300))),
         "the provider still makes the namespace"
     );
 }
@@ -865,14 +904,14 @@ fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
     changes["spec"] = json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]});
     let pod = home(changes);
     let decision = |now| {
-        decide(&Facts {
+        decide_local_pod(&LocalPodFacts {
             now,
-            namespace: NamespaceState::Waiting,
+            namespace: RemoteNamespaceState::Waiting,
             ..facts(Some(&pod), None)
         })
     };
     assert!(
-        matches!(&decision(at(0)).actions[..], [Action::Refuse { reason, .. }] if reason == "HostPath")
+        matches!(&decision(at(0)).actions[..], [LocalPodAction::Refuse { reason, .. }] if reason == "HostPath")
     );
     assert_eq!(decision(at(0)).again, Some(TIMEOUT));
     assert!(is_replaced(&decision(at(300))));
@@ -882,11 +921,11 @@ fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
 fn a_namespace_that_is_not_there_yet_is_waited_for() {
     let pod = home(json!({}));
     assert_eq!(
-        decide(&Facts {
-            namespace: NamespaceState::Waiting,
+        decide_local_pod(&LocalPodFacts {
+            namespace: RemoteNamespaceState::Waiting,
             ..facts(Some(&pod), None)
         }),
-        Decision::nothing()
+        LocalPodDecision::nothing()
     );
 }
 
@@ -895,7 +934,7 @@ fn a_pod_refused_for_long_is_replaced_if_it_is_created_again() {
     let refused =
         shadow(json!({"status": {"phase": "Refused", "reason": "OfferExceeded", "message": "m"}}));
     let decision = |pod: &LocalPod, now| {
-        decide(&Facts {
+        decide_local_pod(&LocalPodFacts {
             now,
             ..facts(Some(pod), Some(&refused))
         })
@@ -911,7 +950,7 @@ fn a_pod_refused_for_long_is_replaced_if_it_is_created_again() {
     alone["metadata"] = json!({"ownerReferences": null});
     let alone = home(alone);
     assert!(!is_replaced(&decision(&alone, at(9_999))));
-    assert!(is_replaced(&decide(&Facts {
+    assert!(is_replaced(&decide_local_pod(&LocalPodFacts {
         now: at(9_999),
         is_lent_on: true,
         ..facts(Some(&alone), Some(&refused))
@@ -922,17 +961,23 @@ fn a_pod_refused_for_long_is_replaced_if_it_is_created_again() {
 fn the_eviction_delay_of_the_namespace_reaches_pods_also_while_the_peer_is_silent() {
     let wanted = EvictionDelay::Seconds(30);
     let (web, there) = (home(json!({})), shadow(json!({})));
-    let set = |home: &LocalPod, peer: PeerState, wanted: Option<EvictionDelay>| {
-        let facts = Facts {
+    let set = |home: &LocalPod, peer: PeerReachability, wanted: Option<EvictionDelay>| {
+        let facts = LocalPodFacts {
             peer,
             eviction_delay: wanted,
             ..facts(Some(home), Some(&there))
         };
-        decide(&facts)
+        decide_local_pod(&facts)
             .actions
-            .contains(&Action::SetEvictionDelay(EvictionDelay::Seconds(30)))
+            .contains(&LocalPodAction::SetEvictionDelay(EvictionDelay::Seconds(
+                30,
+            )))
     };
-    for peer in [PeerState::Answers, PeerState::Silent, PeerState::Down] {
+    for peer in [
+        PeerReachability::Answers,
+        PeerReachability::Silent,
+        PeerReachability::Down,
+    ] {
         assert!(set(&web, peer, Some(wanted)) && !set(&web, peer, None));
         assert!(!set(&home(terminating(30)), peer, Some(wanted)));
         assert!(!set(
@@ -941,10 +986,10 @@ fn the_eviction_delay_of_the_namespace_reaches_pods_also_while_the_peer_is_silen
             Some(wanted)
         ));
     }
-    let tolerations = eviction::tolerations(&web.json(), wanted);
+    let tolerations = eviction::tolerations_with_delay(&web.to_json(), wanted);
     assert!(!set(
         &home(json!({"spec": {"tolerations": tolerations}})),
-        PeerState::Answers,
+        PeerReachability::Answers,
         Some(wanted)
     ));
 }
@@ -953,7 +998,7 @@ fn the_eviction_delay_of_the_namespace_reaches_pods_also_while_the_peer_is_silen
 fn the_refusal_timeout_counts_from_the_refusal_not_from_the_birth() {
     let refused = shadow(json!({"status": {"phase": "Refused"}}));
     let pod = home(offloaded("True"));
-    let decision = decide(&Facts {
+    let decision = decide_local_pod(&LocalPodFacts {
         now: at(9_999),
         ..facts(Some(&pod), Some(&refused))
     });
@@ -967,11 +1012,13 @@ fn a_pod_of_a_daemon_set_stays_pending() {
         let mut changes = offloaded("False");
         changes["metadata"] = json!({"ownerReferences": [owner]});
         let pod = home(changes);
-        let decision = decide(&Facts {
+        let decision = decide_local_pod(&LocalPodFacts {
             now: at(9_999),
             ..facts(Some(&pod), None)
         });
-        assert!(matches!(&decision.actions[..], [Action::Refuse { reason, .. }] if reason == kind));
+        assert!(
+            matches!(&decision.actions[..], [LocalPodAction::Refuse { reason, .. }] if reason == kind)
+        );
     }
 }
 
@@ -986,15 +1033,15 @@ fn a_pod_that_the_provider_did_not_make_yet_is_carried_again_as_a_whole() {
         );
         let actions = actions(Some(&pod), Some(&waits));
         assert!(
-            actions.contains(&Action::UpdateShadow { whole: true }),
+            actions.contains(&LocalPodAction::UpdateShadow { whole: true }),
             "{actions:?}"
         );
     }
 }
 
 /// A decision about a pod of a namespace whose pods may run here, too.
-fn anywhere(pod: &LocalPod, shadow: &Shadow, now: i64) -> Decision {
-    decide(&Facts {
+fn anywhere(pod: &LocalPod, shadow: &ConsumerShadowPod, now: i64) -> LocalPodDecision {
+    decide_local_pod(&LocalPodFacts {
         may_run_here: Some(true),
         now: at(now),
         ..facts(Some(pod), Some(shadow))
@@ -1019,7 +1066,7 @@ fn a_pod_that_may_run_here_does_not_wait_for_a_refusal_that_lasts() {
     )));
     for elsewhere in [Some(false), None] {
         let refused = refused("NotAllowed");
-        let decision = decide(&Facts {
+        let decision = decide_local_pod(&LocalPodFacts {
             may_run_here: elsewhere,
             ..facts(Some(&pod), Some(&refused))
         });
@@ -1044,18 +1091,23 @@ fn a_pod_that_may_run_here_does_not_wait_for_ever_for_a_name_that_is_taken() {
 
 fn obstacle(
     cause: Option<(OffloadedReason, &str)>,
-    missing: Option<&Missing>,
+    missing: Option<&MissingObjects>,
     has_all: bool,
-) -> Option<Obstacle> {
+) -> Option<PodObstacle> {
     let cause = cause.map(|(reason, message)| (reason, message.to_owned()));
-    Obstacle::of_waiting(&Waiting { cause }, missing, has_all)
+    PodObstacle::from_waiting_pod(&WaitingStatus { cause }, missing, has_all)
 }
 
 /// A decision about a pod that this has kept from starting for so long.
-fn stuck(pod: &LocalPod, obstacle: Obstacle, seconds: u64, may_run_here: Option<bool>) -> Decision {
+fn stuck(
+    pod: &LocalPod,
+    obstacle: PodObstacle,
+    seconds: u64,
+    may_run_here: Option<bool>,
+) -> LocalPodDecision {
     let there = shadow(json!({"status": {"pod": null}}));
     let stuck = (obstacle, Duration::from_secs(seconds));
-    decide(&Facts {
+    decide_local_pod(&LocalPodFacts {
         may_run_here,
         stuck: Some(&stuck),
         ..facts(Some(pod), Some(&there))
@@ -1079,11 +1131,11 @@ fn a_pod_that_no_node_there_can_take_comes_home_in_time_if_it_may_and_is_created
     );
     let due = stuck(&pod, unscheduled(), 300, Some(true));
     assert!(
-        matches!(&due.actions[..], [Action::Replace { reason, message, cause: Cause::Passes, .. }]
+        matches!(&due.actions[..], [LocalPodAction::Replace { reason, message, cause: RefusalCause::Passes, .. }]
         if reason == "Unschedulable" && message == "0/2 nodes")
     );
-    let told = |decision: &Decision| match &decision.actions[..] {
-        [Action::Tell { message, .. }] => message.clone(),
+    let told = |decision: &LocalPodDecision| match &decision.actions[..] {
+        [LocalPodAction::Tell { message, .. }] => message.clone(),
         other => panic!("{other:?}"),
     };
     let alone = home(json!({"metadata": {"ownerReferences": null}}));
@@ -1116,12 +1168,12 @@ fn a_pod_that_no_node_there_can_take_comes_home_in_time_if_it_may_and_is_created
 #[test]
 fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
     let pod = home(json!({}));
-    let missing = |lasting: &[&str]| Missing {
+    let missing = |lasting: &[&str]| MissingObjects {
         message: "m".into(),
         lasting: lasting.iter().map(|&one| one.to_owned()).collect(),
     };
     let (never, later) = (missing(&["ConfigMap/bundle"]), missing(&[]));
-    let decision = |missing: &Missing| {
+    let decision = |missing: &MissingObjects| {
         stuck(
             &pod,
             obstacle(None, Some(missing), false).unwrap(),
@@ -1129,10 +1181,10 @@ fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
             Some(true),
         )
     };
-    let expected = Action::Replace {
+    let expected = LocalPodAction::Replace {
         reason: "NotReflected".into(),
         message: "m".into(),
-        cause: Cause::Lasts,
+        cause: RefusalCause::Lasts,
         objects: vec!["ConfigMap/bundle".into()],
     };
     assert_eq!(decision(&never).actions, std::slice::from_ref(&expected));
@@ -1141,14 +1193,14 @@ fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
         (false, Some(TIMEOUT))
     );
     // Known before the pod is sent.
-    let kept = kept_from(&pod, &never, true);
+    let kept = missing_object_actions(&pod, &never, true);
     assert!(
-        matches!(&kept[..], [Action::Refuse { reason, .. }, replacement] if reason == "NotReflected" && *replacement == expected)
+        matches!(&kept[..], [LocalPodAction::Refuse { reason, .. }, replacement] if reason == "NotReflected" && *replacement == expected)
     );
     assert_eq!(
         (
-            kept_from(&pod, &later, true),
-            kept_from(&pod, &never, false)
+            missing_object_actions(&pod, &later, true),
+            missing_object_actions(&pod, &never, false)
         ),
         (Vec::new(), Vec::new())
     );
@@ -1157,9 +1209,9 @@ fn a_pod_comes_home_at_once_if_an_object_that_it_needs_never_gets_there() {
 #[test]
 fn a_pod_that_cannot_be_sent_comes_home_at_once_or_in_time_as_its_obstacle_lasts_or_passes() {
     let (fresh, shown) = (home(json!({})), home(offloaded("False")));
-    let kept = |pod: &LocalPod, obstacle: Obstacle, second: i64, may_run_here: Option<bool>| {
-        kept_back(
-            &Facts {
+    let kept = |pod: &LocalPod, obstacle: PodObstacle, second: i64, may_run_here: Option<bool>| {
+        decide_unsendable(
+            &LocalPodFacts {
                 now: at(second),
                 may_run_here,
                 ..facts(Some(pod), None)
@@ -1169,7 +1221,7 @@ fn a_pod_that_cannot_be_sent_comes_home_at_once_or_in_time_as_its_obstacle_lasts
         )
     };
     let [lasts, passes] =
-        ["NotAccepted", "NotReflected"].map(|reason| Obstacle::of(reason, "m".into()));
+        ["NotAccepted", "NotReflected"].map(|reason| PodObstacle::for_reason(reason, "m".into()));
     assert!(is_replaced(&kept(&fresh, lasts.clone(), 0, Some(true))));
     let waits = kept(&fresh, lasts.clone(), 0, Some(false));
     assert_eq!(
@@ -1177,7 +1229,7 @@ fn a_pod_that_cannot_be_sent_comes_home_at_once_or_in_time_as_its_obstacle_lasts
         (false, Some(TIMEOUT)),
         "it may not run here"
     );
-    for obstacle in [passes, lasts.that_passes()] {
+    for obstacle in [passes, lasts.into_passing()] {
         let waits = kept(&shown, obstacle.clone(), 1, Some(true));
         assert_eq!(
             (is_replaced(&waits), waits.again),

@@ -6,12 +6,12 @@ use liqo_api::annotations;
 use liqo_network_model::{PeerMaps, PrefixMap, There};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
-use crate::pod::local_status::Link;
+use crate::json::{items_at, text_at};
+use crate::pod::local_status::RemotePodView;
 
 /// The addresses of a remote pod, as this cluster sees them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
+pub struct TranslatedAddresses {
     /// The addresses at which this cluster reaches it, in the provider's order; at most one of each
     /// family.
     pub here: Vec<IpAddr>,
@@ -26,16 +26,16 @@ pub struct Addresses {
 /// ours, as it sees that. The address counts while a pod of this provider has it here, as
 /// `runs_here` says: otherwise a provider could name any pod of ours, which would get connections
 /// that are meant for the remote pod, and would be open to peers as the remote pod is.
-pub fn pod_addresses(
+pub fn translate_addresses(
     remote: &Value,
     maps: &PeerMaps,
     runs_here: impl Fn(IpAddr) -> bool,
-) -> Addresses {
-    let (imported, mut found) = (&maps.imported, Addresses::default());
+) -> TranslatedAddresses {
+    let (imported, mut found) = (&maps.imported, TranslatedAddresses::default());
     if imported.is_empty() {
         return found;
     }
-    let theirs = theirs(remote);
+    let theirs = reported_addresses(remote);
     let mut is_ours = false;
     for &address in &theirs {
         // The API server accepts at most one of a family.
@@ -46,31 +46,37 @@ pub fn pod_addresses(
         {
             continue;
         }
-        if let Some(ours) = maps.exported.here(There(address)) {
+        if let Some(ours) = maps.exported.to_here(There(address)) {
             is_ours = true;
             found
                 .here
                 .extend(Some(ours.0).filter(|&ours| runs_here(ours)));
             continue;
         }
-        match imported.here(There(address)) {
+        match imported.to_here(There(address)) {
             Some(here) => found.here.push(here.0),
             // A family without a translation is no fault, unless the pod has no other address.
             None if theirs.len() > 1
                 && !imported
                     .pairs()
                     .any(|(_, there)| there.0.addr().is_ipv4() == address.is_ipv4()) => {}
-            None => found.refused = found.refused.or_else(|| Some(refusal(address, imported))),
+            None => {
+                found.refused = found
+                    .refused
+                    .or_else(|| Some(address_refusal(address, imported)))
+            }
         }
     }
     // A pod that just ended here has no address until its provider knows that.
     if found.here.is_empty() && found.refused.is_none() && !is_ours {
-        found.refused = theirs.first().map(|&address| refusal(address, imported));
+        found.refused = theirs
+            .first()
+            .map(|&address| address_refusal(address, imported));
     }
     found
 }
 
-fn refusal(address: IpAddr, imported: &PrefixMap) -> String {
+fn address_refusal(address: IpAddr, imported: &PrefixMap) -> String {
     let prefixes: Vec<String> = imported
         .pairs()
         .map(|(_, there)| there.0.to_string())
@@ -81,14 +87,14 @@ fn refusal(address: IpAddr, imported: &PrefixMap) -> String {
     )
 }
 
-fn theirs(remote: &Value) -> Vec<IpAddr> {
-    let listed: Vec<IpAddr> = items(remote, "/podIPs")
+fn reported_addresses(remote: &Value) -> Vec<IpAddr> {
+    let listed: Vec<IpAddr> = items_at(remote, "/podIPs")
         .iter()
-        .filter_map(|one| text(one, "/ip")?.parse().ok())
+        .filter_map(|one| text_at(one, "/ip")?.parse().ok())
         .take(2)
         .collect();
     if listed.is_empty() {
-        text(remote, "/podIP")
+        text_at(remote, "/podIP")
             .and_then(|address| address.parse().ok())
             .into_iter()
             .collect()
@@ -98,17 +104,17 @@ fn theirs(remote: &Value) -> Vec<IpAddr> {
 }
 
 /// The addresses of node and pod in the status, if they change.
-pub fn show(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
+pub fn show_addresses(status: &mut Map<String, Value>, home: &Value, link: &RemotePodView<'_>) {
     let host_ips: Vec<IpAddr> = link.host_ip.into_iter().collect();
     for (field, list, addresses) in [
         ("hostIP", "hostIPs", host_ips.as_slice()),
         ("podIP", "podIPs", link.pod_ips),
     ] {
         let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let now = text(home, &format!("/status/{field}")).filter(|address| !address.is_empty());
-        let listed: Vec<&str> = items(home, &format!("/status/{list}"))
+        let now = text_at(home, &format!("/status/{field}")).filter(|address| !address.is_empty());
+        let listed: Vec<&str> = items_at(home, &format!("/status/{list}"))
             .iter()
-            .filter_map(|one| text(one, "/ip"))
+            .filter_map(|one| text_at(one, "/ip"))
             .collect();
         // A single address is in the other field already.
         if now != wanted.first().map(String::as_str)
@@ -123,25 +129,25 @@ pub fn show(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
 }
 
 /// The pod's address at the provider.
-pub(crate) fn annotation(home: &Value, remote: &Value) -> Map<String, Value> {
-    let wanted = text(remote, "/podIP")
+pub(crate) fn address_annotation(home: &Value, remote: &Value) -> Map<String, Value> {
+    let wanted = text_at(remote, "/podIP")
         .and_then(|address| address.parse::<IpAddr>().ok())
         .map(|address| address.to_string());
-    if shown(home) == wanted.as_deref() {
+    if annotated_address(home) == wanted.as_deref() {
         return Map::new();
     }
     Map::from_iter([(annotations::REMOTE_POD_IP.to_owned(), wanted.into())])
 }
 
-fn shown(home: &Value) -> Option<&str> {
+fn annotated_address(home: &Value) -> Option<&str> {
     home.pointer("/metadata/annotations")?
         .get(annotations::REMOTE_POD_IP)?
         .as_str()
 }
 
 /// The address in that annotation.
-pub fn address_there(home: &Value) -> Option<IpAddr> {
-    shown(home)?.parse().ok()
+pub fn remote_pod_address(home: &Value) -> Option<IpAddr> {
+    annotated_address(home)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -180,7 +186,7 @@ mod tests {
 
     /// `guests` are the addresses of the provider's pods here.
     fn seen(remote: &Value, maps: &PeerMaps, guests: &[&str]) -> (Vec<String>, bool) {
-        let found = pod_addresses(remote, maps, |address| {
+        let found = translate_addresses(remote, maps, |address| {
             guests.contains(&address.to_string().as_str())
         });
         (
@@ -235,7 +241,7 @@ mod tests {
             imported: both(),
             ..PeerMaps::default()
         };
-        let message = pod_addresses(&ips(&["10.9.0.1"]), &maps, |_| true)
+        let message = translate_addresses(&ips(&["10.9.0.1"]), &maps, |_| true)
             .refused
             .unwrap();
         assert!(

@@ -6,30 +6,31 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::{items, name, set_at, text};
+use crate::json::{items_at, name, set_at, text_at};
 use crate::pod::local_status::{
-    EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, stamp, times,
+    EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, seconds_timestamp, times,
 };
 
 /// The list to write at this time, if it differs.
-pub fn merged(
+pub fn merged_statuses(
     home: &Value,
     remote: &Value,
     field: &str,
     list: &str,
     time: Timestamp,
 ) -> Option<Vec<Value>> {
-    let ours = items(home, &format!("/status/{field}"));
-    let theirs = items(remote, &format!("/{field}"));
+    let ours = items_at(home, &format!("/status/{field}"));
+    let theirs = items_at(remote, &format!("/{field}"));
     let is_final = is_final(home);
-    let mut wanted: Vec<Value> = items(home, list)
+    let mut wanted: Vec<Value> = items_at(home, list)
         .iter()
         .filter_map(|container| {
             let now = ours.iter().find(|status| name(status) == name(container));
             let said = theirs.iter().find(|status| name(status) == name(container));
-            let said = said.map(|said| with_own_mounts(reduce::container_status(said), container));
+            let said =
+                said.map(|said| with_own_mounts(reduce::reduce_container_status(said), container));
             let said = said.map(|said| with_own_amounts(said, container, now));
-            let said = said.map(|said| times::not_in_the_future(said, now, time));
+            let said = said.map(|said| times::without_future_times(said, now, time));
             let said_ended = said.as_ref().is_some_and(has_ended);
             match now {
                 // What is recorded of a pod that has ended stays.
@@ -48,8 +49,9 @@ pub fn merged(
         // `kubectl` shows the state of the first one that says something.
         wanted.sort_by(|one, other| name(one).cmp(name(other)));
     }
-    let equal =
-        |wanted: &Value, now: &Value| substance(&without_dropped(wanted, now)) == substance(now);
+    let equal = |wanted: &Value, now: &Value| {
+        without_empty_fields(&without_dropped(wanted, now)) == without_empty_fields(now)
+    };
     let same = wanted.len() == ours.len()
         && wanted
             .iter()
@@ -59,13 +61,13 @@ pub fn merged(
 }
 
 /// The list in which every container that ran has ended, with this reason and message.
-pub fn ended(
+pub fn ended_statuses(
     home: &Value,
     field: &str,
     (reason, message): (&str, &str),
     now: Timestamp,
 ) -> Option<Vec<Value>> {
-    let ours = items(home, &format!("/status/{field}"));
+    let ours = items_at(home, &format!("/status/{field}"));
     if ours.iter().all(has_ended) {
         return None;
     }
@@ -74,7 +76,7 @@ pub fn ended(
         if !has_ended(&status) {
             let since = status.pointer("/state/running/startedAt").cloned();
             let end =
-                json!({"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": stamp(now)});
+                json!({"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": seconds_timestamp(now)});
             set_at(&mut status, &["state"], json!({ "terminated": end }));
         }
         set_at(&mut status, &["ready"], false);
@@ -88,7 +90,7 @@ pub fn ended(
 pub fn lack_ends(status: &Value) -> bool {
     LISTS
         .iter()
-        .flat_map(|list| items(status, list))
+        .flat_map(|list| items_at(status, list))
         .any(|one| !has_ended(one))
 }
 
@@ -103,7 +105,7 @@ pub fn with_ends(shown: &Value, later: &Value) -> Option<Value> {
             .into_iter()
             .flatten()
         {
-            let end = items(later, list)
+            let end = items_at(later, list)
                 .iter()
                 .find(|end| name(end) == name(one) && has_ended(end));
             if let Some(end) = end.filter(|_| !has_ended(one)) {
@@ -130,7 +132,7 @@ fn with_own_mounts(mut status: Value, container: &Value) -> Value {
     let is_own = |mount: &Value| {
         let same =
             |ours: &Value| ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"];
-        items(container, "/volumeMounts").iter().any(same)
+        items_at(container, "/volumeMounts").iter().any(same)
     };
     let Some(fields) = status.as_object_mut() else {
         return status;
@@ -213,10 +215,10 @@ fn has_ended_for_good(home: &Value, list: &str, container: &Value, status: &Valu
     if list == EPHEMERAL_CONTAINERS {
         return true;
     }
-    if text(container, "/restartPolicy") == Some("Always") {
+    if text_at(container, "/restartPolicy") == Some("Always") {
         return false;
     }
-    match text(home, "/spec/restartPolicy") {
+    match text_at(home, "/spec/restartPolicy") {
         Some("Never") => true,
         Some("OnFailure") => exit_code == 0,
         _ => false,
@@ -224,13 +226,13 @@ fn has_ended_for_good(home: &Value, list: &str, container: &Value, status: &Valu
 }
 
 /// A status without what the API server adds: nulls, empty texts and empty objects.
-fn substance(value: &Value) -> Value {
+fn without_empty_fields(value: &Value) -> Value {
     let Value::Object(map) = value else {
         return value.clone();
     };
     let entries = map
         .iter()
-        .map(|(key, value)| (key.clone(), substance(value)));
+        .map(|(key, value)| (key.clone(), without_empty_fields(value)));
     let says = |value: &Value| !(value.is_null() || value == "" || value == &json!({}));
     Value::Object(entries.filter(|(_, value)| says(value)).collect())
 }

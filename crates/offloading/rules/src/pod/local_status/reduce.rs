@@ -6,9 +6,9 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items, text};
+use crate::json::{items_at, text_at};
 use crate::pod::local_status::{
-    DISRUPTION_TARGET, EPHEMERAL_STATUSES, RESIZE_CONDITIONS, is_final, stamp,
+    DISRUPTION_TARGET, EPHEMERAL_STATUSES, RESIZE_CONDITIONS, is_final, seconds_timestamp,
 };
 
 /// Maximum length of one text: the kubelet's own limit for a termination message.
@@ -39,15 +39,15 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     for field in ["phase", "reason", "message", "startTime", "podIP"] {
         if let Some(value) = remote_pod
             .pointer("/status")
-            .and_then(|status| text_of(status, field))
+            .and_then(|status| field_text(status, field))
         {
             reduced.insert(field.into(), value);
         }
     }
     // `podIP` has the first one.
-    let addresses: Vec<Value> = items(remote_pod, "/status/podIPs")
+    let addresses: Vec<Value> = items_at(remote_pod, "/status/podIPs")
         .iter()
-        .filter_map(|one| text_of(one, "ip"))
+        .filter_map(|one| field_text(one, "ip"))
         .take(2)
         .collect();
     if addresses.len() > 1 {
@@ -58,15 +58,15 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     }
     let has_ended = is_final(remote_pod);
     let is_shown = |condition: &&Value| {
-        let kind = text(condition, "/type").unwrap_or_default();
+        let kind = text_at(condition, "/type").unwrap_or_default();
         CONDITIONS.contains(&kind)
             || RESIZE_CONDITIONS.contains(&kind)
             || (has_ended && kind == DISRUPTION_TARGET)
     };
-    let conditions: Vec<Value> = items(remote_pod, "/status/conditions")
+    let conditions: Vec<Value> = items_at(remote_pod, "/status/conditions")
         .iter()
         .filter(is_shown)
-        .map(condition)
+        .map(reduce_condition)
         .collect();
     if !conditions.is_empty() {
         reduced.insert("conditions".into(), conditions.into());
@@ -76,9 +76,9 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
         "containerStatuses",
         EPHEMERAL_STATUSES,
     ] {
-        let statuses: Vec<Value> = items(remote_pod, &format!("/status/{field}"))
+        let statuses: Vec<Value> = items_at(remote_pod, &format!("/status/{field}"))
             .iter()
-            .map(container_status)
+            .map(reduce_container_status)
             .collect();
         if !statuses.is_empty() {
             reduced.insert(field.into(), statuses.into());
@@ -87,23 +87,23 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     reduced.into()
 }
 
-fn condition(condition: &Value) -> Value {
+fn reduce_condition(condition: &Value) -> Value {
     let fields = ["type", "status", "reason", "message", "lastTransitionTime"];
     fields
         .into_iter()
-        .filter_map(|field| Some((field.to_owned(), text_of(condition, field)?)))
+        .filter_map(|field| Some((field.to_owned(), field_text(condition, field)?)))
         .collect::<Map<_, _>>()
         .into()
 }
 
 /// A container's status with the fields that Kubernetes requires, without those that only matter on
 /// its node.
-pub(crate) fn container_status(status: &Value) -> Value {
+pub(crate) fn reduce_container_status(status: &Value) -> Value {
     let mut reduced = Map::new();
     for field in ["name", "image", "imageID"] {
         reduced.insert(
             field.into(),
-            text_of(status, field).unwrap_or_else(|| "".into()),
+            field_text(status, field).unwrap_or_else(|| "".into()),
         );
     }
     reduced.insert(
@@ -112,7 +112,7 @@ pub(crate) fn container_status(status: &Value) -> Value {
     );
     reduced.insert(
         "restartCount".into(),
-        number(&status["restartCount"])
+        bounded_number(&status["restartCount"])
             .filter(|count| *count >= 0)
             .unwrap_or_default()
             .into(),
@@ -121,18 +121,18 @@ pub(crate) fn container_status(status: &Value) -> Value {
         reduced.insert("started".into(), started.into());
     }
     for field in ["state", "lastState"] {
-        if let Some(state) = state(&status[field]) {
+        if let Some(state) = reduce_state(&status[field]) {
             reduced.insert(field.into(), state);
         }
     }
     let fields = [
-        ("containerID", text_of(status, "containerID")),
+        ("containerID", field_text(status, "containerID")),
         (
             "allocatedResources",
-            quantities(&status["allocatedResources"]),
+            valid_quantities(&status["allocatedResources"]),
         ),
-        ("resources", requirements(&status["resources"])),
-        ("volumeMounts", volume_mounts(status)),
+        ("resources", reduce_requirements(&status["resources"])),
+        ("volumeMounts", reduce_volume_mounts(status)),
     ];
     reduced.extend(
         fields
@@ -144,18 +144,18 @@ pub(crate) fn container_status(status: &Value) -> Value {
 
 /// The requests and limits that a container has. A kubelet that can resize reports them, even if
 /// they are empty.
-fn requirements(resources: &Value) -> Option<Value> {
+fn reduce_requirements(resources: &Value) -> Option<Value> {
     resources.is_object().then(|| {
         let kinds = ["requests", "limits"].into_iter();
         kinds
-            .filter_map(|kind| Some((kind.to_owned(), quantities(&resources[kind])?)))
+            .filter_map(|kind| Some((kind.to_owned(), valid_quantities(&resources[kind])?)))
             .collect::<Map<_, _>>()
             .into()
     })
 }
 
 /// Amounts of resources. An invalid one is left out, as an invalid time is.
-fn quantities(amounts: &Value) -> Option<Value> {
+fn valid_quantities(amounts: &Value) -> Option<Value> {
     let valid = |(name, amount): &(&String, &Value)| {
         name.len() <= MAX_NAME_LEN && Quantity::deserialize(*amount).is_ok()
     };
@@ -166,14 +166,14 @@ fn quantities(amounts: &Value) -> Option<Value> {
     (!amounts.is_empty()).then(|| amounts.into())
 }
 
-fn volume_mounts(status: &Value) -> Option<Value> {
-    let mounts = items(status, "/volumeMounts")
+fn reduce_volume_mounts(status: &Value) -> Option<Value> {
+    let mounts = items_at(status, "/volumeMounts")
         .iter()
         .take(MAX_ITEMS)
         .map(|mount| {
             let mut reduced: Map<String, Value> = ["name", "mountPath", "recursiveReadOnly"]
                 .into_iter()
-                .filter_map(|field| Some((field.to_owned(), text_of(mount, field)?)))
+                .filter_map(|field| Some((field.to_owned(), field_text(mount, field)?)))
                 .collect();
             if mount["readOnly"] == true {
                 reduced.insert("readOnly".into(), true.into());
@@ -185,7 +185,7 @@ fn volume_mounts(status: &Value) -> Option<Value> {
 }
 
 /// The state of a container: one of waiting, running and terminated.
-fn state(state: &Value) -> Option<Value> {
+fn reduce_state(state: &Value) -> Option<Value> {
     let (kind, inner) = ["terminated", "running", "waiting"]
         .into_iter()
         .find_map(|kind| Some((kind, state.get(kind)?.as_object()?)))?;
@@ -197,10 +197,10 @@ fn state(state: &Value) -> Option<Value> {
         "containerID",
     ]
     .into_iter()
-    .filter_map(|field| Some((field.to_owned(), text_of(&state[kind], field)?)))
+    .filter_map(|field| Some((field.to_owned(), field_text(&state[kind], field)?)))
     .collect();
     for field in ["exitCode", "signal"] {
-        if let Some(number) = inner.get(field).and_then(number) {
+        if let Some(number) = inner.get(field).and_then(bounded_number) {
             reduced.insert(field.into(), number.into());
         }
     }
@@ -211,7 +211,7 @@ fn state(state: &Value) -> Option<Value> {
 }
 
 /// The text of a field. An invalid time is left out: an API server would refuse the whole write.
-fn text_of(value: &Value, field: &str) -> Option<Value> {
+fn field_text(value: &Value, field: &str) -> Option<Value> {
     let text = value
         .get(field)
         .and_then(Value::as_str)
@@ -219,22 +219,22 @@ fn text_of(value: &Value, field: &str) -> Option<Value> {
     if TIMES.contains(&field) && !is_time(text) {
         return None;
     }
-    Some(cut(text).into())
+    Some(truncate_text(text).into())
 }
 
 /// Whether this is a time as Kubernetes writes it: to the second, in UTC.
 fn is_time(text: &str) -> bool {
     text.parse::<Timestamp>()
-        .is_ok_and(|time| stamp(time) == text)
+        .is_ok_and(|time| seconds_timestamp(time) == text)
 }
 
 /// A number within the range of Kubernetes' type.
-fn number(value: &Value) -> Option<i32> {
+fn bounded_number(value: &Value) -> Option<i32> {
     value.as_i64().and_then(|number| i32::try_from(number).ok())
 }
 
 /// A text cut to the maximum length.
-pub fn cut(text: &str) -> String {
+pub fn truncate_text(text: &str) -> String {
     text.char_indices()
         .take_while(|(at, c)| at + c.len_utf8() <= MAX_LEN)
         .map(|(_, c)| c)

@@ -5,8 +5,8 @@ use super::*;
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-01-01T01:00:00Z";
 
-fn link() -> Link<'static> {
-    Link {
+fn link() -> RemotePodView<'static> {
+    RemotePodView {
         pod_ips: &[],
         host_ip: "10.0.0.5".parse().ok(),
         peer_answers: true,
@@ -55,8 +55,8 @@ fn remote() -> Value {
 /// The API server's result of a patch, with its rules for lists that are merged by a key.
 fn apply(pod: &mut Value, patch: &Value) {
     let mut patch = patch.clone();
-    let mut conditions = items(pod, "/status/conditions").to_vec();
-    for condition in items(&patch, "/status/conditions") {
+    let mut conditions = items_at(pod, "/status/conditions").to_vec();
+    for condition in items_at(&patch, "/status/conditions") {
         conditions.retain(|before| before["type"] != condition["type"]);
         if condition["$patch"] != "delete" {
             conditions.push(condition.clone());
@@ -72,7 +72,7 @@ fn apply(pod: &mut Value, patch: &Value) {
 }
 
 /// The local pod after a merge; also checks that a second merge writes nothing.
-fn merged_with(mut home: Value, remote: &Value, link: &Link) -> Value {
+fn merged_with(mut home: Value, remote: &Value, link: &RemotePodView) -> Value {
     if let Some(patch) = local_status_patch(&home, remote, link) {
         apply(&mut home, &patch);
         assert_eq!(
@@ -89,7 +89,7 @@ fn merged(remote: &Value) -> Value {
 }
 
 fn says(pod: &Value, kind: &str) -> Value {
-    condition(pod, "/status/conditions", kind)
+    find_condition(pod, "/status/conditions", kind)
         .map_or(Value::Null, |condition| condition["status"].clone())
 }
 
@@ -130,9 +130,11 @@ fn the_start_time_is_written_once_and_never_from_the_future() {
 #[test]
 fn times_of_containers_are_never_from_the_future_and_are_written_once() {
     let later = |seconds: i64| {
-        stamp(NOW.parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds))
+        seconds_timestamp(
+            NOW.parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds),
+        )
     };
-    let at = |seconds: i64| Link {
+    let at = |seconds: i64| RemotePodView {
         now: NOW.parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds),
         ..link()
     };
@@ -199,7 +201,7 @@ fn statuses_are_in_the_order_of_a_kubelet() {
     remote["initContainerStatuses"] = json!([ended("second", 0), ended("first", 0)]);
     let status = merged_with(home, &remote, &link())["status"].clone();
     let names = |list: &str| {
-        items(&status, list)
+        items_at(&status, list)
             .iter()
             .map(|one| one["name"].clone())
             .collect::<Vec<_>>()
@@ -259,7 +261,7 @@ fn what_ended_a_pod_comes_home_with_its_end_and_no_sooner() {
         "TerminationByKubelet",
     ] {
         let pod = merged(&caused(reason, "Failed", "True"));
-        let shown = condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
+        let shown = find_condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
         assert_eq!(
             (&shown["status"], &shown["reason"]),
             (&json!("True"), &json!(reason))
@@ -480,9 +482,9 @@ fn pod_scheduled_and_every_other_condition_stay_the_homes() {
             .push(condition_of(kind, "False"));
     }
     let patch = local_status_patch(&home, &remote, &link()).unwrap();
-    let sent: Vec<&str> = items(&patch, "/status/conditions")
+    let sent: Vec<&str> = items_at(&patch, "/status/conditions")
         .iter()
-        .filter_map(|condition| text(condition, "/type"))
+        .filter_map(|condition| text_at(condition, "/type"))
         .collect();
     // The refusal of a cluster behind the provider is one of scheduling there, and none by the
     // provider.
@@ -504,7 +506,7 @@ fn a_remote_scheduling_failure_becomes_a_condition_of_ours() {
     waiting["phase"] = json!("Pending");
     waiting["conditions"] = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}]);
     let pod = merged(&waiting);
-    let shown = condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
+    let shown = find_condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
     assert_eq!(
         (&shown["status"], &shown["reason"], &shown["message"]),
         (
@@ -537,7 +539,7 @@ fn a_refusal_behind_a_broker_becomes_a_condition_of_ours() {
         reduce_status(&pod)
     };
     let pod = merged(&at_broker("False"));
-    let shown = condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
+    let shown = find_condition(&pod, "/status/conditions", "liqo.io/RemoteScheduled").unwrap();
     assert_eq!(
         (&shown["status"], &shown["reason"], &shown["message"]),
         (
@@ -604,7 +606,7 @@ fn with_a_network_the_translated_address_is_the_pods() {
     let pod = merged_with(
         merged(&remote()),
         &remote(),
-        &Link {
+        &RemotePodView {
             pod_ips: &[v4],
             ..link()
         },
@@ -620,7 +622,7 @@ fn with_a_network_the_translated_address_is_the_pods() {
     let pod = merged_with(
         pod,
         &remote(),
-        &Link {
+        &RemotePodView {
             pod_ips: &[v4, v6],
             ..link()
         },
@@ -714,13 +716,13 @@ fn a_sidecar_may_run_again_whatever_the_pods_policy() {
 #[test]
 fn the_transition_time_moves_only_with_the_status_and_by_our_clock() {
     let ready = |pod: &Value| {
-        condition(pod, "/status/conditions", "Ready")
+        find_condition(pod, "/status/conditions", "Ready")
             .unwrap()
             .clone()
     };
     let pod = merged(&remote());
     assert_eq!(ready(&pod)["lastTransitionTime"], NOW);
-    let later = Link {
+    let later = RemotePodView {
         now: "2026-01-01T02:00:00Z".parse().unwrap(),
         ..link()
     };
@@ -735,7 +737,7 @@ fn the_transition_time_moves_only_with_the_status_and_by_our_clock() {
     let pod = merged_with(
         pod,
         &remote,
-        &Link {
+        &RemotePodView {
             now: "2026-01-01T03:00:00Z".parse().unwrap(),
             ..link()
         },
@@ -759,14 +761,14 @@ fn what_the_api_server_adds_is_no_change() {
 fn a_dead_peer_takes_its_pods_out_of_service_and_its_return_restores_them() {
     let mut pod = merged(&remote());
     let patch = not_ready_patch(&pod, link().now).unwrap();
-    assert_eq!(items(&patch, "/status/conditions").len(), 1);
+    assert_eq!(items_at(&patch, "/status/conditions").len(), 1);
     apply(&mut pod, &patch);
     assert_eq!(
         (says(&pod, "Ready"), says(&pod, "ContainersReady")),
         (json!("False"), json!("True"))
     );
     assert_eq!(not_ready_patch(&pod, link().now), None);
-    let silent = Link {
+    let silent = RemotePodView {
         peer_answers: false,
         ..link()
     };
@@ -844,7 +846,7 @@ fn a_pod_whose_room_was_taken_back_ends_as_an_evicted_one() {
         (json!("False"), json!("True"))
     );
     assert!(
-        items(&pod, "/status/conditions")
+        items_at(&pod, "/status/conditions")
             .iter()
             .any(|one| one["reason"] == "OfferReclaimed")
     );
@@ -874,7 +876,7 @@ fn a_lost_pod_fails_and_its_containers_have_ended() {
         (json!("False"), None)
     );
     // A Job that ignores disruptions does not count it.
-    let shown = condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
+    let shown = find_condition(&pod, "/status/conditions", "DisruptionTarget").unwrap();
     assert_eq!(
         (&shown["status"], &shown["reason"]),
         (&json!("True"), &json!("RemotePodLost"))
@@ -953,7 +955,7 @@ fn numbers_and_times_that_no_api_server_takes_are_left_out() {
 #[test]
 fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
     let said = |pod: &Value| {
-        let shown = condition(pod, "/status/conditions", pods::OFFLOADED)
+        let shown = find_condition(pod, "/status/conditions", pods::OFFLOADED)
             .cloned()
             .unwrap_or_default();
         (
@@ -962,7 +964,7 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
             shown["message"].clone(),
         )
     };
-    let missing = Link {
+    let missing = RemotePodView {
         amiss: Some((pods::NOT_REFLECTED, "ConfigMap m: NameTaken")),
         ..link()
     };
@@ -976,7 +978,7 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
         )
     );
     // This is no refusal: the pod may run.
-    assert_eq!(text(&pod, "/status/phase"), Some("Running"));
+    assert_eq!(text_at(&pod, "/status/phase"), Some("Running"));
     let pod = merged_with(pod, &remote(), &link());
     assert_eq!(
         (&said(&pod).0, &said(&pod).1),
@@ -985,7 +987,7 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
     let pod = merged_with(
         pod,
         &remote(),
-        &Link {
+        &RemotePodView {
             amiss: Some((pods::ADDRESS_REFUSED, "10.9.0.1")),
             ..link()
         },
@@ -1001,7 +1003,7 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
     let pod = merged_with(
         home(),
         &remote(),
-        &Link {
+        &RemotePodView {
             amiss: Some((pods::CHANGE_REFUSED, "it is too long")),
             ..link()
         },
@@ -1034,13 +1036,13 @@ fn the_conditions_of_a_resize_are_the_remote_ones_and_end_with_them() {
         resized["conditions"].as_array_mut().unwrap().push(theirs);
         let reported = reduce_status(&json!({ "status": resized }));
         let pod = merged_with(home(), &reported, &link());
-        let shown = condition(&pod, "/status/conditions", kind).unwrap();
+        let shown = find_condition(&pod, "/status/conditions", kind).unwrap();
         assert_eq!(
             (&shown["reason"], &shown["message"]),
             (&json!(reason), &json!("cpu: 1 short"))
         );
         assert_eq!(
-            condition(
+            find_condition(
                 &merged_with(pod, &remote(), &link()),
                 "/status/conditions",
                 kind

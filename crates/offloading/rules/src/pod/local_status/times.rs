@@ -5,8 +5,8 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::json::text;
-use crate::pod::local_status::stamp;
+use crate::json::text_at;
+use crate::pod::local_status::seconds_timestamp;
 
 const STATES: [&str; 4] = [
     "/state/running",
@@ -18,14 +18,18 @@ const TIMES: [&str; 2] = ["startedAt", "finishedAt"];
 
 /// A container's status without times in the future. `shown` is what the local pod shows of that
 /// container.
-pub(super) fn not_in_the_future(mut status: Value, shown: Option<&Value>, now: Timestamp) -> Value {
+pub(super) fn without_future_times(
+    mut status: Value,
+    shown: Option<&Value>,
+    now: Timestamp,
+) -> Value {
     for state in STATES {
         // Without an ID nobody knows whether the time is of the container that is shown.
-        let Some(id) = id(&status, state).map(str::to_owned) else {
+        let Some(id) = container_id(&status, state).map(str::to_owned) else {
             continue;
         };
         for time in TIMES {
-            let Some(theirs) = at(&status, state, time) else {
+            let Some(theirs) = time_at(&status, state, time) else {
                 continue;
             };
             let before = shown
@@ -36,7 +40,7 @@ pub(super) fn not_in_the_future(mut status: Value, shown: Option<&Value>, now: T
                 status.pointer_mut(&format!("{state}/{time}")),
                 believed != theirs,
             ) {
-                *value = stamp(believed);
+                *value = seconds_timestamp(believed);
             }
         }
     }
@@ -44,24 +48,24 @@ pub(super) fn not_in_the_future(mut status: Value, shown: Option<&Value>, now: T
 }
 
 /// The ID of the container that a state is about.
-fn id<'a>(status: &'a Value, state: &str) -> Option<&'a str> {
+fn container_id<'a>(status: &'a Value, state: &str) -> Option<&'a str> {
     let inner = status.pointer(state)?;
-    let own = text(inner, "/containerID");
+    let own = text_at(inner, "/containerID");
     if state.starts_with("/state") {
-        own.or_else(|| text(status, "/containerID"))
+        own.or_else(|| text_at(status, "/containerID"))
     } else {
         own
     }
 }
 
-fn at(status: &Value, state: &str, time: &str) -> Option<Timestamp> {
-    text(status, &format!("{state}/{time}"))?.parse().ok()
+fn time_at(status: &Value, state: &str, time: &str) -> Option<Timestamp> {
+    text_at(status, &format!("{state}/{time}"))?.parse().ok()
 }
 
 /// A time of the container with this ID, in whichever state it is shown.
 fn shown_time(shown: &Value, container: &str, time: &str) -> Option<Timestamp> {
     STATES
         .into_iter()
-        .filter(|state| id(shown, state) == Some(container))
-        .find_map(|state| at(shown, state, time))
+        .filter(|state| container_id(shown, state) == Some(container))
+        .find_map(|state| time_at(shown, state, time))
 }

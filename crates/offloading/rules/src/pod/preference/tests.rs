@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
 use crate::node::priced::tests::{any_nodes, cores, node};
-use crate::pod::carry::outgoing;
+use crate::pod::carry::outgoing_pod;
 
 fn placement(strategy: PlacementStrategy, order: &[&str]) -> PodPlacement {
     let order = order.iter().map(|&name| name.to_owned()).collect();
@@ -27,10 +27,10 @@ fn preferring(
     let nodes: Vec<&PricedNode> = nodes.iter().collect();
     let amounts = cores(1);
     let mut patch = Vec::new();
-    prefer(
+    add_preference(
         pod,
         &mut patch,
-        &Facts {
+        &PreferenceFacts {
             placement,
             strategy,
             nodes: &nodes,
@@ -45,7 +45,7 @@ fn preferring(
 }
 
 fn preferred(pod: &Value) -> &[Value] {
-    items(
+    items_at(
         pod,
         "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution",
     )
@@ -60,11 +60,13 @@ fn plain() -> Value {
 fn weight_of(pod: &Value, node: Option<&PricedNode>) -> i64 {
     let labels = node.map_or_else(BTreeMap::new, |node| node.labels.clone());
     let holds = |one: &Value| {
-        let found = labels.get(text(one, "/key").unwrap()).map(String::as_str);
-        let is_named = items(one, "/values")
+        let found = labels
+            .get(text_at(one, "/key").unwrap())
+            .map(String::as_str);
+        let is_named = items_at(one, "/values")
             .iter()
             .any(|value| value.as_str() == found && found.is_some());
-        match text(one, "/operator").unwrap() {
+        match text_at(one, "/operator").unwrap() {
             "DoesNotExist" => found.is_none(),
             "In" => is_named,
             "NotIn" => !is_named,
@@ -72,7 +74,7 @@ fn weight_of(pod: &Value, node: Option<&PricedNode>) -> i64 {
         }
     };
     let matching = preferred(pod).iter().filter(|term| {
-        items(term, "/preference/matchExpressions")
+        items_at(term, "/preference/matchExpressions")
             .iter()
             .all(holds)
     });
@@ -205,14 +207,14 @@ fn other_changes_to_the_affinity_stay() {
     let mut patch = vec![json!({"op": "add", "path": "/spec/affinity", "value": required})];
     let (nodes, amounts) = (sold(), cores(1));
     let nodes: Vec<&PricedNode> = nodes.iter().collect();
-    let facts = Facts {
+    let facts = PreferenceFacts {
         placement: &placement(Cheapest, &[]),
         strategy: Remote,
         nodes: &nodes,
         amounts: &amounts,
         own_name: "rome",
     };
-    prefer(&plain(), &mut patch, &facts);
+    add_preference(&plain(), &mut patch, &facts);
     assert_eq!(patch.len(), 1);
     let affinity = &patch[0]["value"]["nodeAffinity"];
     assert_eq!(
@@ -220,7 +222,7 @@ fn other_changes_to_the_affinity_stay() {
         required["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     );
     assert_eq!(
-        items(
+        items_at(
             &patch[0],
             "/value/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution"
         )
@@ -255,20 +257,20 @@ fn the_preference_is_bounded() {
         .collect();
     let pod = preferring(&plain(), &placement(Cheapest, &[]), Remote, &same);
     assert_eq!(
-        items(&preferred(&pod)[0], "/preference/matchExpressions/1/values").len(),
+        items_at(&preferred(&pod)[0], "/preference/matchExpressions/1/values").len(),
         MAX_NODES
     );
 }
 
 #[test]
 fn weights_fall_from_100_to_1_by_an_equal_ratio() {
-    assert_eq!(weights(0), [0_i32; 0]);
-    assert_eq!(weights(1), [100]);
-    assert_eq!(weights(2), [100, 1]);
-    assert_eq!(weights(3), [100, 10, 1]);
-    assert_eq!(weights(5), [100, 32, 10, 4, 1]);
+    assert_eq!(class_weights(0), [0_i32; 0]);
+    assert_eq!(class_weights(1), [100]);
+    assert_eq!(class_weights(2), [100, 1]);
+    assert_eq!(class_weights(3), [100, 10, 1]);
+    assert_eq!(class_weights(5), [100, 32, 10, 4, 1]);
     for classes in 2..=MAX_NODES {
-        let weights = weights(classes);
+        let weights = class_weights(classes);
         assert_eq!(
             (weights.len(), weights[0], weights[classes - 1]),
             (classes, 100, 1)
@@ -304,7 +306,7 @@ proptest! {
     ) {
         let pod = preferring(&plain(), &placement(strategy, &[]), offloading, &nodes);
         let all: Vec<&PricedNode> = nodes.iter().collect();
-        let costs = costs(&cores(1), &all);
+        let costs = costs_by_node(&cores(1), &all);
         for (one, cost) in &costs {
             for (other, others_cost) in &costs {
                 let weights = (weight_of(&pod, Some(one)), weight_of(&pod, Some(other)));
@@ -330,7 +332,7 @@ proptest! {
         }
         let once = preferring(&pod, &placement, offloading, &before);
         prop_assert_eq!(&preferring(&once, &placement, offloading, &before), &once);
-        let kept: Vec<&Value> = preferred(&once).iter().filter(|term| !is_ours(term)).collect();
+        let kept: Vec<&Value> = preferred(&once).iter().filter(|term| !has_marker(term)).collect();
         prop_assert_eq!(kept, theirs.iter().collect::<Vec<_>>());
         let again = preferring(&once, &placement, offloading, &after);
         let directly = preferring(&pod, &placement, offloading, &after);
@@ -346,6 +348,6 @@ proptest! {
     ) {
         let pod = preferring(&plain(), &placement, offloading, &nodes);
         let advertised = ["zone".to_owned()].into();
-        prop_assert_eq!(outgoing(&pod, &advertised).unwrap(), outgoing(&plain(), &advertised).unwrap());
+        prop_assert_eq!(outgoing_pod(&pod, &advertised).unwrap(), outgoing_pod(&plain(), &advertised).unwrap());
     }
 }

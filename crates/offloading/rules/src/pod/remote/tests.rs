@@ -13,7 +13,7 @@ mod reclaim;
 
 const NAMESPACE: &str = "demo-rome-aaaaaa";
 
-fn shadow(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> {
+fn shadow(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<ProviderShadowPod> {
     let mut object = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "name": "home-uid", "namespace": "t", "uid": "shadow-uid", "generation": 1, "finalizers": [finalizers::SHADOW_POD] },
@@ -22,11 +22,13 @@ fn shadow(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> 
     });
     change(&mut object);
     object["spec"]["pod"] = object["spec"]["pod"].to_string().into();
-    Arc::new(Shadow::reduce(serde_json::from_value(object).unwrap()))
+    Arc::new(ProviderShadowPod::from_shadow_pod(
+        serde_json::from_value(object).unwrap(),
+    ))
 }
 
-fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
-    Snapshot {
+fn snapshot(shadow: Arc<ProviderShadowPod>) -> ShadowPodSnapshot {
+    ShadowPodSnapshot {
         reported: shadow.reported.clone(),
         expected_uid: shadow.reported.remote_uid.clone(),
         shadow,
@@ -34,7 +36,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         observed_deletion: false,
         ended_and_gone: None,
         name_taken: false,
-        live: Live::NotAsked,
+        live: LivePod::NotAsked,
         refusal: None,
         destination: Destination {
             namespace: NAMESPACE.into(),
@@ -54,7 +56,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
     }
 }
 
-fn created(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> {
+fn created(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<ProviderShadowPod> {
     shadow(restart_policy, |object| {
         object["status"] =
             json!({ "phase": "Created", "remoteUID": "u1", "pod": { "phase": "Running" } });
@@ -79,16 +81,19 @@ fn going(phase: &str, has_finalizer: bool, grace: i64) -> Arc<RemotePod> {
     }))
 }
 
-fn recorded(step: Step) -> ReportedStatus {
+fn recorded(step: ShadowPodStep) -> ReportedStatus {
     match step {
-        Step::Report(reported) => reported,
+        ShadowPodStep::Report(reported) => reported,
         other => panic!("nothing was recorded: {other:?}"),
     }
 }
 
 #[test]
 fn a_new_shadow_pod_gets_its_pod_at_once() {
-    assert_eq!(decide(&snapshot(shadow("Always", |_| {}))), Step::Create);
+    assert_eq!(
+        decide_shadow_pod(&snapshot(shadow("Always", |_| {}))),
+        ShadowPodStep::Create
+    );
 }
 
 #[test]
@@ -102,11 +107,15 @@ fn a_pod_that_somebody_deletes_there_is_not_ready_at_home_while_its_containers_e
             }
         }))
     };
-    let reported = |pod: Arc<RemotePod>, shadow: Arc<Shadow>| {
+    let reported = |pod: Arc<RemotePod>, shadow: Arc<ProviderShadowPod>| {
         let mut snapshot = snapshot(shadow);
         snapshot.seen = vec![pod];
         snapshot.unreported_for = DETAIL_DELAY;
-        recorded(decide(&snapshot)).pod.unwrap().value()["conditions"][0].clone()
+        recorded(decide_shadow_pod(&snapshot))
+            .pod
+            .unwrap()
+            .to_value()["conditions"][0]
+            .clone()
     };
     assert_eq!(
         reported(ready(false), shadow("Always", |_| {}))["status"],
@@ -127,19 +136,30 @@ fn a_pod_that_somebody_deletes_there_is_not_ready_at_home_while_its_containers_e
 fn a_pod_that_runs_once_is_recorded_at_once_and_one_that_restarts_with_the_next_news() {
     let mut once = snapshot(shadow("Never", |_| {}));
     once.seen = vec![live("u1", "Pending")];
-    assert_eq!(recorded(decide(&once)).remote_uid.as_deref(), Some("u1"));
+    assert_eq!(
+        recorded(decide_shadow_pod(&once)).remote_uid.as_deref(),
+        Some("u1")
+    );
 
     let mut restarting = snapshot(shadow("Always", |_| {}));
     restarting.seen = vec![live("u1", "Pending")];
-    assert_eq!(decide(&restarting), Step::WaitToReport(DETAIL_DELAY));
+    assert_eq!(
+        decide_shadow_pod(&restarting),
+        ShadowPodStep::WaitToReport(DETAIL_DELAY)
+    );
     restarting.unreported_for = DETAIL_DELAY;
     assert_eq!(
-        recorded(decide(&restarting)).remote_uid.as_deref(),
+        recorded(decide_shadow_pod(&restarting))
+            .remote_uid
+            .as_deref(),
         Some("u1")
     );
     restarting.unreported_for = Duration::ZERO;
     restarting.seen = vec![live("u1", "Running")];
-    assert_eq!(recorded(decide(&restarting)).phase, ShadowPodPhase::Created);
+    assert_eq!(
+        recorded(decide_shadow_pod(&restarting)).phase,
+        ShadowPodPhase::Created
+    );
 }
 
 #[test]
@@ -147,14 +167,18 @@ fn a_pod_that_was_created_before_a_crash_is_found_by_its_label() {
     let mut after_crash = snapshot(shadow("OnFailure", |_| {}));
     after_crash.seen = vec![live("u1", "Running")];
     assert_eq!(
-        recorded(decide(&after_crash)).remote_uid.as_deref(),
+        recorded(decide_shadow_pod(&after_crash))
+            .remote_uid
+            .as_deref(),
         Some("u1")
     );
     // The same if the watch does not show it yet, but the API server did when creation failed.
     after_crash.seen = Vec::new();
-    after_crash.live = Live::Ours(live("u1", "Running"));
+    after_crash.live = LivePod::Ours(live("u1", "Running"));
     assert_eq!(
-        recorded(decide(&after_crash)).remote_uid.as_deref(),
+        recorded(decide_shadow_pod(&after_crash))
+            .remote_uid
+            .as_deref(),
         Some("u1")
     );
 }
@@ -163,7 +187,7 @@ fn a_pod_that_was_created_before_a_crash_is_found_by_its_label() {
 fn nothing_is_written_when_nothing_changed() {
     let mut settled = snapshot(created("Always", |_| {}));
     settled.seen = vec![live("u1", "Running")];
-    assert_eq!(decide(&settled), Step::Wait);
+    assert_eq!(decide_shadow_pod(&settled), ShadowPodStep::Wait);
 }
 
 #[test]
@@ -173,9 +197,12 @@ fn details_wait_for_news_but_not_for_ever() {
         object["status"] = json!({ "phase": "Running", "podIP": "10.0.0.1" });
     });
     detail.seen = vec![Arc::new(with_ip)];
-    assert_eq!(decide(&detail), Step::WaitToReport(DETAIL_DELAY));
+    assert_eq!(
+        decide_shadow_pod(&detail),
+        ShadowPodStep::WaitToReport(DETAIL_DELAY)
+    );
     detail.unreported_for = DETAIL_DELAY;
-    assert!(recorded(decide(&detail)).pod.is_some());
+    assert!(recorded(decide_shadow_pod(&detail)).pod.is_some());
 }
 
 #[test]
@@ -190,7 +217,7 @@ fn readiness_restarts_and_a_container_that_cannot_start_are_told_at_once() {
         news.seen = vec![Arc::new(pod("web", "u1", |object| {
             object["status"] = status.clone();
         }))];
-        recorded(decide(&news));
+        recorded(decide_shadow_pod(&news));
     }
     let mut starting = snapshot(created("Always", |object| {
         object["status"]["pod"]["phase"] = "Pending".into();
@@ -199,7 +226,10 @@ fn readiness_restarts_and_a_container_that_cannot_start_are_told_at_once() {
         object["status"] = json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [
             { "name": "c", "restartCount": 0, "state": { "waiting": { "reason": "ContainerCreating" } } }] });
     }))];
-    assert_eq!(decide(&starting), Step::WaitToReport(DETAIL_DELAY));
+    assert_eq!(
+        decide_shadow_pod(&starting),
+        ShadowPodStep::WaitToReport(DETAIL_DELAY)
+    );
 }
 
 #[test]
@@ -210,12 +240,19 @@ fn the_final_status_is_recorded_before_the_finalizer_goes() {
     }));
     let mut ending = snapshot(created("Never", |_| {}));
     ending.seen = vec![ended.clone()];
-    let reported = recorded(decide(&ending));
+    let reported = recorded(decide_shadow_pod(&ending));
     assert_eq!(reported.phase, ShadowPodPhase::Succeeded);
     ending.reported = reported;
-    assert_eq!(decide(&ending), Step::StripFinalizer(ended));
+    assert_eq!(
+        decide_shadow_pod(&ending),
+        ShadowPodStep::StripFinalizer(ended)
+    );
     ending.seen = vec![live("u1", "Succeeded")];
-    assert_eq!(decide(&ending), Step::Wait, "its logs stay readable");
+    assert_eq!(
+        decide_shadow_pod(&ending),
+        ShadowPodStep::Wait,
+        "its logs stay readable"
+    );
 }
 
 #[test]
@@ -225,9 +262,13 @@ fn a_finished_pod_never_runs_again() {
             let mut gone = snapshot(created(policy, |object| {
                 object["status"]["phase"] = phase.into();
             }));
-            for answer in [Live::NotAsked, Live::Absent, Live::OtherOwner] {
+            for answer in [LivePod::NotAsked, LivePod::Absent, LivePod::OtherOwner] {
                 gone.live = answer;
-                assert_eq!(decide(&gone), Step::Wait, "{phase} {policy}");
+                assert_eq!(
+                    decide_shadow_pod(&gone),
+                    ShadowPodStep::Wait,
+                    "{phase} {policy}"
+                );
             }
         }
     }
@@ -237,19 +278,27 @@ fn a_finished_pod_never_runs_again() {
 fn whether_a_pod_is_gone_is_asked_of_the_api_server() {
     for policy in ["Always", "Never"] {
         let missing = snapshot(created(policy, |_| {}));
-        assert_eq!(decide(&missing), Step::ReadLive, "{policy}");
+        assert_eq!(
+            decide_shadow_pod(&missing),
+            ShadowPodStep::ReadLive,
+            "{policy}"
+        );
     }
     let mut late = snapshot(created("Never", |_| {}));
-    late.live = Live::Ours(live("u1", "Running"));
-    assert_eq!(decide(&late), Step::Wait, "the watch was late");
+    late.live = LivePod::Ours(live("u1", "Running"));
+    assert_eq!(
+        decide_shadow_pod(&late),
+        ShadowPodStep::Wait,
+        "the watch was late"
+    );
 }
 
 #[test]
 fn a_vanished_pod_is_made_again_only_if_it_restarts_always() {
-    for answer in [Live::Absent, Live::OtherOwner] {
+    for answer in [LivePod::Absent, LivePod::OtherOwner] {
         let mut once = snapshot(created("OnFailure", |_| {}));
         once.live = answer;
-        let reported = recorded(decide(&once));
+        let reported = recorded(decide_shadow_pod(&once));
         assert_eq!(
             (reported.phase, reported.reason.as_deref()),
             (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST))
@@ -257,58 +306,68 @@ fn a_vanished_pod_is_made_again_only_if_it_restarts_always() {
         assert_eq!(reported.remote_uid.as_deref(), Some("u1"));
     }
     let mut always = snapshot(created("Always", |_| {}));
-    always.live = Live::Absent;
-    assert_eq!(decide(&always), Step::Create);
+    always.live = LivePod::Absent;
+    assert_eq!(decide_shadow_pod(&always), ShadowPodStep::Create);
 }
 
 #[test]
 fn a_pod_of_the_same_name_is_never_taken_for_ours() {
     let mut taken = snapshot(shadow("Always", |_| {}));
     taken.name_taken = true;
-    let reported = recorded(decide(&taken));
+    let reported = recorded(decide_shadow_pod(&taken));
     assert_eq!(
         (reported.phase, reported.reason.as_deref()),
         (ShadowPodPhase::Pending, Some(NAME_TAKEN))
     );
     taken.reported = reported;
-    assert_eq!(decide(&taken), Step::ReadLive, "it may be gone by now");
-    taken.live = Live::OtherOwner;
-    assert_eq!(decide(&taken), Step::WaitFor(NAME_TAKEN_RETRY));
+    assert_eq!(
+        decide_shadow_pod(&taken),
+        ShadowPodStep::ReadLive,
+        "it may be gone by now"
+    );
+    taken.live = LivePod::OtherOwner;
+    assert_eq!(
+        decide_shadow_pod(&taken),
+        ShadowPodStep::WaitFor(NAME_TAKEN_RETRY)
+    );
     taken.name_taken = false;
-    taken.live = Live::Absent;
-    assert_eq!(decide(&taken), Step::Create);
+    taken.live = LivePod::Absent;
+    assert_eq!(decide_shadow_pod(&taken), ShadowPodStep::Create);
 }
 
 #[test]
 fn a_refused_pod_is_told_once_why() {
     let mut refused = snapshot(shadow("Always", |_| {}));
-    refused.refusal = Some(Refusal {
+    refused.refusal = Some(AdmissionRefusal {
         reason: "OfferExceeded",
         message: "cpu: 1 short".into(),
     });
-    let reported = recorded(decide(&refused));
+    let reported = recorded(decide_shadow_pod(&refused));
     assert_eq!(
         (reported.phase, reported.reason.as_deref()),
         (ShadowPodPhase::Refused, Some("OfferExceeded"))
     );
     refused.reported = reported;
-    assert_eq!(decide(&refused), Step::Wait);
-    refused.refusal = Some(Refusal {
+    assert_eq!(decide_shadow_pod(&refused), ShadowPodStep::Wait);
+    refused.refusal = Some(AdmissionRefusal {
         reason: "OfferExceeded",
         message: "cpu: 2 short".into(),
     });
-    assert_eq!(decide(&refused), Step::WaitToReport(WORDS_DELAY));
+    assert_eq!(
+        decide_shadow_pod(&refused),
+        ShadowPodStep::WaitToReport(WORDS_DELAY)
+    );
     refused.unreported_for = WORDS_DELAY;
     assert!(
-        recorded(decide(&refused))
+        recorded(decide_shadow_pod(&refused))
             .message
             .unwrap()
             .contains("2 short")
     );
     refused.refusal = None;
     assert_eq!(
-        decide(&refused),
-        Step::Create,
+        decide_shadow_pod(&refused),
+        ShadowPodStep::Create,
         "it is tried again when something changes"
     );
 }
@@ -321,13 +380,13 @@ fn without_a_namespace_a_pod_waits_and_says_so() {
     ] {
         let mut early = snapshot(shadow("Always", |_| {}));
         early.destination.state = state;
-        let reported = recorded(decide(&early));
+        let reported = recorded(decide_shadow_pod(&early));
         assert_eq!(
             (reported.phase, reported.reason.as_deref()),
             (ShadowPodPhase::Pending, Some(NAMESPACE_NOT_READY))
         );
         early.reported = reported;
-        assert_eq!(decide(&early), Step::Wait);
+        assert_eq!(decide_shadow_pod(&early), ShadowPodStep::Wait);
     }
 }
 
@@ -338,9 +397,9 @@ fn a_changed_pod_is_brought_up_to_date_once() {
     }));
     let running = live("u1", "Running");
     changed.seen = vec![running.clone()];
-    assert_eq!(decide(&changed), Step::Update(running));
+    assert_eq!(decide_shadow_pod(&changed), ShadowPodStep::Update(running));
     changed.applied_generation = Some(2);
-    assert_eq!(decide(&changed), Step::Wait);
+    assert_eq!(decide_shadow_pod(&changed), ShadowPodStep::Wait);
 }
 
 #[test]
@@ -354,12 +413,15 @@ fn a_shadow_pod_of_a_strange_shape_is_refused_and_can_be_deleted() {
         })
     };
     assert_eq!(
-        recorded(decide(&snapshot(strange(false))))
+        recorded(decide_shadow_pod(&snapshot(strange(false))))
             .reason
             .as_deref(),
         Some("Invalid")
     );
-    assert_eq!(decide(&snapshot(strange(true))), Step::Release);
+    assert_eq!(
+        decide_shadow_pod(&snapshot(strange(true))),
+        ShadowPodStep::Release
+    );
 }
 
 #[test]
@@ -374,7 +436,7 @@ fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
             ),
             (None, None, "")
         );
-        recorded(decide(&snapshot(shadow)))
+        recorded(decide_shadow_pod(&snapshot(shadow)))
             .message
             .unwrap_or_default()
     };
@@ -404,7 +466,9 @@ fn a_name_that_is_none_never_becomes_part_of_a_request() {
         });
         assert_eq!(strange.pod_name, "");
         assert_eq!(
-            recorded(decide(&snapshot(strange))).reason.as_deref(),
+            recorded(decide_shadow_pod(&snapshot(strange)))
+                .reason
+                .as_deref(),
             Some("Invalid"),
             "{name}"
         );
@@ -460,13 +524,16 @@ fn a_refused_ephemeral_container_is_reported_at_once() {
     refused
         .refused_containers
         .insert("debug".into(), "violates PodSecurity".into());
-    let status = recorded(decide(&refused)).pod.unwrap().value();
+    let status = recorded(decide_shadow_pod(&refused))
+        .pod
+        .unwrap()
+        .to_value();
     assert_eq!(
         status["ephemeralContainerStatuses"][0]["state"]["terminated"]["reason"],
         "NotAllowed"
     );
-    refused.reported.pod = Some(PodStatusText::of(&status));
-    assert_eq!(decide(&refused), Step::Wait);
+    refused.reported.pod = Some(PodStatusText::from_status(&status));
+    assert_eq!(decide_shadow_pod(&refused), ShadowPodStep::Wait);
 }
 
 #[test]
@@ -474,19 +541,22 @@ fn a_refused_change_is_told_until_the_next_record_is_judged() {
     let mut refused = snapshot(created("Always", |_| {}));
     refused.seen = vec![live("u1", "Running")];
     refused.refused_change = Some("the image is not allowed".into());
-    let told = recorded(decide(&refused));
+    let told = recorded(decide_shadow_pod(&refused));
     assert_eq!(
         told.reason.as_deref().zip(told.message.as_deref()),
         Some(("ChangeRefused", "the image is not allowed"))
     );
     refused.reported = told;
-    assert_eq!(decide(&refused), Step::Wait);
+    assert_eq!(decide_shadow_pod(&refused), ShadowPodStep::Wait);
     // The manager was started again, or the pod or the policy changed: nobody has judged it yet.
     refused.refused_change = None;
     refused.applied_generation = None;
-    assert_eq!(decide(&refused), Step::Update(live("u1", "Running")));
+    assert_eq!(
+        decide_shadow_pod(&refused),
+        ShadowPodStep::Update(live("u1", "Running"))
+    );
     refused.applied_generation = Some(1);
-    assert_eq!(recorded(decide(&refused)).reason, None);
+    assert_eq!(recorded(decide_shadow_pod(&refused)).reason, None);
 }
 
 #[test]
@@ -495,34 +565,47 @@ fn a_resize_that_was_refused_is_reported_and_tried_again_when_it_is_due() {
     refused.seen = vec![live("u1", "Running")];
     refused.resize_retry = Some(REFUSED_RETRY);
     assert_eq!(
-        decide(&refused),
-        Step::WaitFor(REFUSED_RETRY),
+        decide_shadow_pod(&refused),
+        ShadowPodStep::WaitFor(REFUSED_RETRY),
         "there is nothing to report"
     );
     refused.pending_resize = Some(PendingResize::deferred("pool default is too small"));
-    assert_eq!(decide(&refused), Step::WaitToReport(DETAIL_DELAY));
+    assert_eq!(
+        decide_shadow_pod(&refused),
+        ShadowPodStep::WaitToReport(DETAIL_DELAY)
+    );
     refused.resize_retry = None;
     refused.unreported_for = DETAIL_DELAY;
-    let status = recorded(decide(&refused)).pod.unwrap();
-    assert_eq!(status.value()["conditions"][0]["reason"], "Deferred");
+    let status = recorded(decide_shadow_pod(&refused)).pod.unwrap();
+    assert_eq!(status.to_value()["conditions"][0]["reason"], "Deferred");
     refused.reported.pod = Some(status);
-    assert_eq!(decide(&refused), Step::Wait, "only room makes it possible");
+    assert_eq!(
+        decide_shadow_pod(&refused),
+        ShadowPodStep::Wait,
+        "only room makes it possible"
+    );
     refused.resize_retry = Some(REFUSED_RETRY);
-    assert_eq!(decide(&refused), Step::WaitFor(REFUSED_RETRY));
+    assert_eq!(
+        decide_shadow_pod(&refused),
+        ShadowPodStep::WaitFor(REFUSED_RETRY)
+    );
     refused.resize_retry = Some(Duration::ZERO);
-    assert_eq!(decide(&refused), Step::Update(live("u1", "Running")));
+    assert_eq!(
+        decide_shadow_pod(&refused),
+        ShadowPodStep::Update(live("u1", "Running"))
+    );
     // A pod that has ended or is going is not resized.
     refused.seen = vec![going("Running", false, 30)];
     assert!(
-        matches!(decide(&refused), Step::WaitFor(_)),
+        matches!(decide_shadow_pod(&refused), ShadowPodStep::WaitFor(_)),
         "until it is given up"
     );
     refused.seen = vec![live("u1", "Failed")];
     assert_eq!(
-        recorded(decide(&refused))
+        recorded(decide_shadow_pod(&refused))
             .pod
             .unwrap()
-            .value()
+            .to_value()
             .get("conditions"),
         None
     );

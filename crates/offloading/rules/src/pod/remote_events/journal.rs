@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::pulls::Pulls;
-use super::{PullStep, Rate, RemoteEvent};
+use super::pulls::PendingPulls;
+use super::{PullStep, RemoteEvent, TokenBucket};
 
 /// Events held for each pod. Writing is idempotent, so forgetting one that is written costs a
 /// request at most.
@@ -25,32 +25,32 @@ const TOTAL_RETRY: Duration = Duration::from_secs(1);
 /// The last events about the remote pods at one provider, by the UIDs of their local pods. Bounded
 /// by the number of pods that this cluster sent there.
 #[derive(Debug)]
-pub struct Journal {
+pub struct RemoteEventJournal {
     pods: HashMap<String, PodEvents>,
-    rate: Rate,
+    rate: TokenBucket,
 }
 
 #[derive(Debug)]
 struct PodEvents {
     /// In the order in which they arrived.
-    entries: Vec<Entry>,
-    pulls: Pulls,
-    rate: Rate,
+    entries: Vec<JournalEntry>,
+    pulls: PendingPulls,
+    rate: TokenBucket,
 }
 
 impl Default for PodEvents {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
-            pulls: Pulls::default(),
-            rate: Rate::new(POD_BURST, POD_INTERVAL),
+            pulls: PendingPulls::default(),
+            rate: TokenBucket::new(POD_BURST, POD_INTERVAL),
         }
     }
 }
 
 impl PodEvents {
     /// Holds an event that is to be written. Returns whether it is not written yet.
-    fn hold(&mut self, event: RemoteEvent, remote_uid: Option<&str>) -> bool {
+    fn hold_event(&mut self, event: RemoteEvent, remote_uid: Option<&str>) -> bool {
         // Whether it was a pull does not matter any more.
         let event = RemoteEvent {
             pull: None,
@@ -67,13 +67,14 @@ impl PodEvents {
                 .as_ref()
                 .is_none_or(|written| written.event != known.event);
         }
-        self.entries.push(Entry {
+        self.entries.push(JournalEntry {
             event,
             written: None,
         });
         if self.entries.len() > MAX_HELD {
-            let is_other = |entry: &Entry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
-            let is_written = |entry: &Entry| entry.written.is_some();
+            let is_other =
+                |entry: &JournalEntry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
+            let is_written = |entry: &JournalEntry| entry.written.is_some();
             // An earlier pod of the same name has events, too.
             let (other, written) = (
                 self.entries.iter().position(is_other),
@@ -85,32 +86,32 @@ impl PodEvents {
     }
 
     /// Returns whether one of them is not written yet.
-    fn hold_all(&mut self, events: Vec<RemoteEvent>, remote_uid: Option<&str>) -> bool {
+    fn hold_events(&mut self, events: Vec<RemoteEvent>, remote_uid: Option<&str>) -> bool {
         let mut is_due = false;
         for event in events {
-            is_due |= self.hold(event, remote_uid);
+            is_due |= self.hold_event(event, remote_uid);
         }
         is_due
     }
 }
 
 #[derive(Debug)]
-struct Entry {
+struct JournalEntry {
     event: RemoteEvent,
-    written: Option<Written>,
+    written: Option<WrittenEvent>,
 }
 
 #[derive(Debug)]
-struct Written {
+struct WrittenEvent {
     event: RemoteEvent,
     at: Instant,
     /// Minimum time until the next write.
     pause: Duration,
 }
 
-impl Entry {
+impl JournalEntry {
     /// Time until it may be written; `None` if it is written.
-    fn wait(&self, now: Instant) -> Option<Duration> {
+    fn time_until_due(&self, now: Instant) -> Option<Duration> {
         match &self.written {
             None => Some(Duration::ZERO),
             Some(written) if written.event == self.event => None,
@@ -121,96 +122,96 @@ impl Entry {
 
 /// The next step for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Due {
+pub enum DueEvent {
     Nothing,
     /// Look again after this time.
     After(Duration),
     Write(Box<RemoteEvent>),
 }
 
-impl Default for Journal {
+impl Default for RemoteEventJournal {
     fn default() -> Self {
         Self {
             pods: HashMap::new(),
-            rate: Rate::new(TOTAL_BURST, TOTAL_INTERVAL),
+            rate: TokenBucket::new(TOTAL_BURST, TOTAL_INTERVAL),
         }
     }
 }
 
-impl Journal {
+impl RemoteEventJournal {
     /// Takes over what a watch showed. `remote_uid` is that of the remote pod, if it is known.
     /// Returns whether something is due.
-    pub fn arrived(
+    pub fn event_arrived(
         &mut self,
         uid: &str,
         remote_uid: Option<&str>,
         event: RemoteEvent,
         now: Instant,
     ) -> bool {
-        if event.pull == Some(PullStep::Ended) && !self.has(uid) {
+        if event.pull == Some(PullStep::Ended) && !self.has_events(uid) {
             return false;
         }
         let pod = self.pods.entry(uid.to_owned()).or_default();
         match event.pull {
             Some(PullStep::Started) => {
-                pod.pulls.started(event, now);
+                pod.pulls.pull_started(event, now);
                 true
             }
             Some(PullStep::Ended) => {
-                let shown = pod.pulls.ended(event);
-                pod.hold_all(shown, remote_uid)
+                let shown = pod.pulls.pull_ended(event);
+                pod.hold_events(shown, remote_uid)
             }
             None => {
-                pod.pulls.failed(&event);
-                pod.hold(event, remote_uid)
+                pod.pulls.pull_failed(&event);
+                pod.hold_event(event, remote_uid)
             }
         }
     }
 
     /// Whether there are events about this pod.
-    pub fn has(&self, uid: &str) -> bool {
+    pub fn has_events(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
     }
 
     /// The pod is gone.
-    pub fn forget(&mut self, uid: &str) {
+    pub fn forget_pod(&mut self, uid: &str) {
         self.pods.remove(uid);
     }
 
     /// The next step for this pod, whose remote pod has `remote_uid`. Events about other pods of
     /// the same name never count. Events that are due at the same time are written in the order in
     /// which they last happened.
-    pub fn due(&mut self, uid: &str, remote_uid: &str, now: Instant) -> Due {
+    pub fn next_due(&mut self, uid: &str, remote_uid: &str, now: Instant) -> DueEvent {
         let Some(pod) = self.pods.get_mut(uid) else {
-            return Due::Nothing;
+            return DueEvent::Nothing;
         };
-        let slow = pod.pulls.slow(remote_uid, now);
-        pod.hold_all(slow, Some(remote_uid));
-        let until_slow = pod.pulls.wait(remote_uid, now);
+        let slow = pod.pulls.take_slow_pulls(remote_uid, now);
+        pod.hold_events(slow, Some(remote_uid));
+        let until_slow = pod.pulls.time_until_slow(remote_uid, now);
         let own = pod
             .entries
             .iter()
             .filter(|entry| entry.event.pod_uid == remote_uid);
-        let waiting = own.filter_map(|entry| Some((entry.wait(now)?, &entry.event)));
+        let waiting = own.filter_map(|entry| Some((entry.time_until_due(now)?, &entry.event)));
         let soonest = waiting.min_by_key(|(wait, event)| (*wait, event.last, event.order));
         let Some((wait, event)) = soonest else {
-            return until_slow.map_or(Due::Nothing, Due::After);
+            return until_slow.map_or(DueEvent::Nothing, DueEvent::After);
         };
-        let wait = wait.max(pod.rate.wait(now));
+        let wait = wait.max(pod.rate.time_until_token(now));
         if !wait.is_zero() {
-            return Due::After(until_slow.map_or(wait, |other| wait.min(other)));
+            return DueEvent::After(until_slow.map_or(wait, |other| wait.min(other)));
         }
-        if !self.rate.wait(now).is_zero() {
-            return Due::After(TOTAL_RETRY);
+        if !self.rate.time_until_token(now).is_zero() {
+            return DueEvent::After(TOTAL_RETRY);
         }
         // A failed write counts, too.
-        pod.rate.take(now);
-        self.rate.take(now);
-        Due::Write(Box::new(event.clone()))
+        pod.rate.take_token(now);
+        self.rate.take_token(now);
+        DueEvent::Write(Box::new(event.clone()))
     }
 
     /// This event was written.
-    pub fn written(&mut self, uid: &str, event: RemoteEvent, now: Instant) {
+    pub fn event_written(&mut self, uid: &str, event: RemoteEvent, now: Instant) {
         let entries = self.pods.get_mut(uid).map(|pod| pod.entries.iter_mut());
         if let Some(entry) =
             entries.and_then(|mut all| all.find(|entry| entry.event.uid == event.uid))
@@ -219,7 +220,7 @@ impl Journal {
                 .written
                 .as_ref()
                 .map_or(FIRST_PAUSE, |before| (before.pause * 2).min(MAX_PAUSE));
-            entry.written = Some(Written {
+            entry.written = Some(WrittenEvent {
                 event,
                 at: now,
                 pause,

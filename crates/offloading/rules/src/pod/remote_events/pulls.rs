@@ -11,32 +11,32 @@ const MAX_HELD: usize = 8;
 
 /// The pulls for one pod that have not ended.
 #[derive(Debug, Default)]
-pub struct Pulls(Vec<Pull>);
+pub struct PendingPulls(Vec<PendingPull>);
 
 #[derive(Debug)]
-struct Pull {
+struct PendingPull {
     started: RemoteEvent,
     /// This process first saw it then. Clocks of clusters differ.
     seen: Instant,
     is_shown: bool,
 }
 
-impl Pull {
+impl PendingPull {
     /// Time until it is shown.
-    fn wait(&self, now: Instant) -> Duration {
+    fn time_until_shown(&self, now: Instant) -> Duration {
         (self.seen + SLOW).saturating_duration_since(now)
     }
 }
 
-impl Pulls {
+impl PendingPulls {
     /// A pull began.
-    pub fn started(&mut self, started: RemoteEvent, now: Instant) {
+    pub fn pull_started(&mut self, started: RemoteEvent, now: Instant) {
         if self.0.iter().any(|pull| pull.started == started) {
             return;
         }
         self.0
             .retain(|pull| !is_same_container(&pull.started, &started));
-        self.0.push(Pull {
+        self.0.push(PendingPull {
             started,
             seen: now,
             is_shown: false,
@@ -48,10 +48,10 @@ impl Pulls {
 
     /// A pull ended. Returns what its owner sees of it: nothing if it was short, or began before
     /// this process could see it.
-    pub fn ended(&mut self, end: RemoteEvent) -> Vec<RemoteEvent> {
-        let Some(Pull {
+    pub fn pull_ended(&mut self, end: RemoteEvent) -> Vec<RemoteEvent> {
+        let Some(PendingPull {
             started, is_shown, ..
-        }) = self.take(&end)
+        }) = self.take_pull(&end)
         else {
             return Vec::new();
         };
@@ -65,14 +65,16 @@ impl Pulls {
 
     /// The pull did not end well, or something later is known, if this event is about the same
     /// container.
-    pub fn failed(&mut self, warning: &RemoteEvent) {
-        self.take(warning);
+    pub fn pull_failed(&mut self, warning: &RemoteEvent) {
+        self.take_pull(warning);
     }
 
     /// The pulls for this remote pod that take long now, each once.
-    pub fn slow(&mut self, pod_uid: &str, now: Instant) -> Vec<RemoteEvent> {
+    pub fn take_slow_pulls(&mut self, pod_uid: &str, now: Instant) -> Vec<RemoteEvent> {
         let due = self.0.iter_mut().filter(|pull| {
-            !pull.is_shown && pull.started.pod_uid == pod_uid && pull.wait(now).is_zero()
+            !pull.is_shown
+                && pull.started.pod_uid == pod_uid
+                && pull.time_until_shown(now).is_zero()
         });
         due.map(|pull| {
             pull.is_shown = true;
@@ -82,18 +84,19 @@ impl Pulls {
     }
 
     /// Time until the next pull for this remote pod takes long; `None` if there is none.
-    pub fn wait(&self, pod_uid: &str, now: Instant) -> Option<Duration> {
+    pub fn time_until_slow(&self, pod_uid: &str, now: Instant) -> Option<Duration> {
         let held = self
             .0
             .iter()
             .filter(|pull| !pull.is_shown && pull.started.pod_uid == pod_uid);
-        held.map(|pull| pull.wait(now)).min()
+        held.map(|pull| pull.time_until_shown(now)).min()
     }
 
     /// Takes out the pull that this event ends.
-    fn take(&mut self, end: &RemoteEvent) -> Option<Pull> {
-        let is_ended =
-            |pull: &Pull| is_same_container(&pull.started, end) && end.last >= pull.started.last;
+    fn take_pull(&mut self, end: &RemoteEvent) -> Option<PendingPull> {
+        let is_ended = |pull: &PendingPull| {
+            is_same_container(&pull.started, end) && end.last >= pull.started.last
+        };
         let index = self.0.iter().position(is_ended)?;
         Some(self.0.remove(index))
     }

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 /// A token bucket: `burst` times at once, and then once in each `interval`.
 #[derive(Debug)]
-pub struct Rate {
+pub struct TokenBucket {
     interval: Duration,
     burst: u32,
     /// The time at which all tokens are there again; `None` while none was ever taken.
     full_at: Option<Instant>,
 }
 
-impl Rate {
+impl TokenBucket {
     pub fn new(burst: u32, interval: Duration) -> Self {
         Self {
             interval,
@@ -21,7 +21,7 @@ impl Rate {
     }
 
     /// Time until there is a token; zero if there is one.
-    pub fn wait(&self, now: Instant) -> Duration {
+    pub fn time_until_token(&self, now: Instant) -> Duration {
         let until_full = self
             .full_at
             .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
@@ -29,7 +29,7 @@ impl Rate {
     }
 
     /// Takes a token.
-    pub fn take(&mut self, now: Instant) {
+    pub fn take_token(&mut self, now: Instant) {
         self.full_at = Some(self.full_at.map_or(now, |at| at.max(now)) + self.interval);
     }
 }
@@ -41,24 +41,24 @@ mod tests {
     #[test]
     fn after_a_burst_there_is_one_token_in_each_interval() {
         let (start, minute) = (Instant::now(), Duration::from_mins(1));
-        let mut rate = Rate::new(3, minute);
+        let mut rate = TokenBucket::new(3, minute);
         for _ in 0..3 {
-            assert_eq!(rate.wait(start), Duration::ZERO);
-            rate.take(start);
+            assert_eq!(rate.time_until_token(start), Duration::ZERO);
+            rate.take_token(start);
         }
-        assert_eq!(rate.wait(start), minute);
-        assert_eq!(rate.wait(start + minute), Duration::ZERO);
-        rate.take(start + minute);
-        assert_eq!(rate.wait(start + minute), minute);
+        assert_eq!(rate.time_until_token(start), minute);
+        assert_eq!(rate.time_until_token(start + minute), Duration::ZERO);
+        rate.take_token(start + minute);
+        assert_eq!(rate.time_until_token(start + minute), minute);
         let later = start + 100 * minute;
         for _ in 0..3 {
             assert_eq!(
-                rate.wait(later),
+                rate.time_until_token(later),
                 Duration::ZERO,
                 "no more than a burst is saved"
             );
-            rate.take(later);
+            rate.take_token(later);
         }
-        assert_eq!(rate.wait(later), minute);
+        assert_eq!(rate.time_until_token(later), minute);
     }
 }

@@ -8,7 +8,7 @@ const WANTS_ALL: &str = "all";
 
 /// The events about the remote pods of a namespace that come back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Selection {
+pub enum EventSelection {
     /// Warnings, failed probes, and pulls of images that take long.
     #[default]
     Notable,
@@ -16,9 +16,9 @@ pub enum Selection {
     All,
 }
 
-impl Selection {
+impl EventSelection {
     /// The choice of the owner of a namespace.
-    pub fn of(offloading: Option<&NamespaceOffloading>) -> Self {
+    pub fn of_namespace(offloading: Option<&NamespaceOffloading>) -> Self {
         let wish = offloading
             .and_then(|offloading| offloading.annotations().get(annotations::REMOTE_EVENTS));
         if wish.is_some_and(|wish| wish == WANTS_ALL) {
@@ -57,20 +57,23 @@ mod tests {
             .unwrap()
         };
         assert_eq!(
-            Selection::of(Some(&with(json!({ "liqo.io/remote-events": "all" })))),
-            Selection::All
+            EventSelection::of_namespace(Some(&with(json!({ "liqo.io/remote-events": "all" })))),
+            EventSelection::All
         );
         assert_eq!(
-            Selection::of(Some(&with(json!({ "liqo.io/remote-events": "none" })))),
-            Selection::Notable
+            EventSelection::of_namespace(Some(&with(json!({ "liqo.io/remote-events": "none" })))),
+            EventSelection::Notable
         );
-        assert_eq!(Selection::of(Some(&with(json!({})))), Selection::Notable);
-        assert_eq!(Selection::of(None), Selection::Notable);
+        assert_eq!(
+            EventSelection::of_namespace(Some(&with(json!({})))),
+            EventSelection::Notable
+        );
+        assert_eq!(EventSelection::of_namespace(None), EventSelection::Notable);
     }
 
     #[test]
     fn no_api_server_withholds_what_may_come_back() {
-        for selection in [Selection::Notable, Selection::All] {
+        for selection in [EventSelection::Notable, EventSelection::All] {
             let fields = selection.field_selector();
             assert!(
                 ["Pulling", "Pulled", "Killing", "type"]

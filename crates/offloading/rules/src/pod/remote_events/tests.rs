@@ -24,12 +24,12 @@ fn event(changes: &Value) -> Event {
 }
 
 fn remote(changes: &Value) -> Option<RemoteEvent> {
-    RemoteEvent::of(event(changes), MAPPED, Selection::Notable, now())
+    RemoteEvent::from_event(event(changes), MAPPED, EventSelection::Notable, now())
 }
 
 fn local_pod() -> LocalPod {
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "home-uid" }, "spec": { "containers": [] } });
-    LocalPod::of(
+    LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("p", "default"),
     )
@@ -39,7 +39,7 @@ fn local_pod() -> LocalPod {
 fn at_home(changes: &Value) -> Value {
     remote(changes)
         .unwrap()
-        .at_home(&local_pod(), MAPPED, "milan", false)
+        .to_local_event(&local_pod(), MAPPED, "milan", false)
         .1
 }
 
@@ -79,14 +79,14 @@ fn an_event_has_the_same_name_after_a_restart_and_another_one_has_another_name()
 fn the_name_of_an_event_of_a_pod_with_a_long_name_is_valid() {
     let long = format!("{}-{}", "a".repeat(235), "b".repeat(17));
     let pod = json!({ "metadata": { "namespace": "demo", "name": long, "uid": "u" }, "spec": { "containers": [] } });
-    let pod = LocalPod::of(
+    let pod = LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("p", "default"),
     )
     .unwrap();
     let (key, _) = remote(&json!({}))
         .unwrap()
-        .at_home(&pod, MAPPED, "milan", false);
+        .to_local_event(&pod, MAPPED, "milan", false);
     assert!(dns_names::is_subdomain(&key.name), "{}", key.name);
 }
 
@@ -132,7 +132,10 @@ fn texts_and_numbers_of_a_hostile_provider_are_bounded() {
     );
     assert_eq!(
         (&hostile["firstTimestamp"], &hostile["lastTimestamp"]),
-        (&json!(stamp(now())), &json!(stamp(now())))
+        (
+            &json!(seconds_timestamp(now())),
+            &json!(seconds_timestamp(now()))
+        )
     );
     assert_eq!(hostile["involvedObject"].get("fieldPath"), None);
     assert_eq!(at_home(&json!({ "count": -5 }))["count"], 1);
@@ -143,7 +146,7 @@ fn who_reports_an_event_of_a_pod_that_is_lent_on_says_nothing_of_its_node() {
     let source = |changes: &Value| {
         remote(changes)
             .unwrap()
-            .at_home(&local_pod(), MAPPED, "genoa", true)
+            .to_local_event(&local_pod(), MAPPED, "genoa", true)
             .1["source"]["component"]
             .clone()
     };
@@ -229,28 +232,28 @@ fn a_namespace_is_watched_when_the_provider_says_that_it_is_ready() {
 
 /// A journal and a time.
 struct JournalAtTime {
-    journal: Journal,
+    journal: RemoteEventJournal,
     now: Instant,
 }
 
 impl JournalAtTime {
     fn new() -> Self {
         Self {
-            journal: Journal::default(),
+            journal: RemoteEventJournal::default(),
             now: Instant::now(),
         }
     }
 
     fn arrives(&mut self, changes: &Value) -> bool {
         self.journal
-            .arrived("home-uid", Some("r"), remote(changes).unwrap(), self.now)
+            .event_arrived("home-uid", Some("r"), remote(changes).unwrap(), self.now)
     }
 
     /// Writes all that is due, and returns how much that was and what follows.
-    fn write(&mut self, uid: &str) -> (usize, Due) {
+    fn write(&mut self, uid: &str) -> (usize, DueEvent) {
         for count in 0.. {
-            match self.journal.due(uid, "r", self.now) {
-                Due::Write(event) => self.journal.written(uid, *event, self.now),
+            match self.journal.next_due(uid, "r", self.now) {
+                DueEvent::Write(event) => self.journal.event_written(uid, *event, self.now),
                 due => return (count, due),
             }
         }
@@ -262,21 +265,21 @@ impl JournalAtTime {
 fn an_event_is_written_once_and_a_repeated_one_soon_and_then_more_and_more_rarely() {
     let mut journal = JournalAtTime::new();
     assert!(journal.arrives(&json!({})));
-    assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
+    assert_eq!(journal.write("home-uid"), (1, DueEvent::Nothing));
     assert!(
         !journal.arrives(&json!({})),
         "a watch that starts again shows the same events"
     );
-    assert_eq!(journal.write("home-uid"), (0, Due::Nothing));
+    assert_eq!(journal.write("home-uid"), (0, DueEvent::Nothing));
     let mut count = 3;
     for pause in [10, 20, 40, 60, 60].map(Duration::from_secs) {
         for _ in 0..5 {
             count += 1;
             assert!(journal.arrives(&json!({ "count": count })));
         }
-        assert_eq!(journal.write("home-uid"), (0, Due::After(pause)));
+        assert_eq!(journal.write("home-uid"), (0, DueEvent::After(pause)));
         journal.now += pause;
-        assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
+        assert_eq!(journal.write("home-uid"), (1, DueEvent::Nothing));
     }
 }
 
@@ -295,9 +298,11 @@ fn the_events_of_a_pod_are_written_in_the_order_in_which_they_happened() {
         &json!({ "metadata": { "uid": "early" }, "lastTimestamp": "2026-01-01T00:04:59Z" }),
     );
     let mut written = Vec::new();
-    while let Due::Write(event) = journal.journal.due("home-uid", "r", journal.now) {
+    while let DueEvent::Write(event) = journal.journal.next_due("home-uid", "r", journal.now) {
         written.push(event.uid.clone());
-        journal.journal.written("home-uid", *event, journal.now);
+        journal
+            .journal
+            .event_written("home-uid", *event, journal.now);
     }
     assert_eq!(written, ["early", names[1], names[2], names[0]]);
 }
@@ -350,14 +355,14 @@ fn a_failed_write_is_due_again() {
     let mut journal = JournalAtTime::new();
     journal.arrives(&json!({}));
     assert!(matches!(
-        journal.journal.due("home-uid", "r", journal.now),
-        Due::Write(_)
+        journal.journal.next_due("home-uid", "r", journal.now),
+        DueEvent::Write(_)
     ));
     assert!(
         journal.arrives(&json!({})),
         "the next connection shows it again"
     );
-    assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
+    assert_eq!(journal.write("home-uid"), (1, DueEvent::Nothing));
 }
 
 #[test]
@@ -365,16 +370,16 @@ fn events_wait_until_the_remote_pod_is_known_and_never_count_for_another_one() {
     let mut journal = JournalAtTime::new();
     journal.arrives(&json!({}));
     assert_eq!(
-        journal.journal.due("home-uid", "another", journal.now),
-        Due::Nothing
+        journal.journal.next_due("home-uid", "another", journal.now),
+        DueEvent::Nothing
     );
     assert_eq!(
-        journal.journal.due("another", "r", journal.now),
-        Due::Nothing
+        journal.journal.next_due("another", "r", journal.now),
+        DueEvent::Nothing
     );
-    assert_eq!(journal.write("home-uid"), (1, Due::Nothing));
-    journal.journal.forget("home-uid");
-    assert!(!journal.journal.has("home-uid"));
+    assert_eq!(journal.write("home-uid"), (1, DueEvent::Nothing));
+    journal.journal.forget_pod("home-uid");
+    assert!(!journal.journal.has_events("home-uid"));
 }
 
 #[test]
@@ -388,12 +393,12 @@ fn a_pod_with_many_warnings_has_a_burst_and_then_one_in_five_minutes() {
     assert_eq!(written, 25);
     assert_eq!(
         journal.write("home-uid"),
-        (0, Due::After(Duration::from_mins(5)))
+        (0, DueEvent::After(Duration::from_mins(5)))
     );
     journal.now += Duration::from_mins(5);
     assert_eq!(
         journal.write("home-uid"),
-        (1, Due::After(Duration::from_mins(5)))
+        (1, DueEvent::After(Duration::from_mins(5)))
     );
 }
 
@@ -406,13 +411,13 @@ fn only_the_last_few_events_of_a_pod_are_held_and_those_of_an_earlier_pod_go_fir
     }
     assert_eq!(
         journal.write("home-uid"),
-        (1, Due::Nothing),
+        (1, DueEvent::Nothing),
         "the event of this pod is still there"
     );
     for number in 0..100 {
         journal.arrives(&json!({ "metadata": { "uid": format!("f{number}") } }));
     }
-    assert_eq!(journal.write("home-uid"), (16, Due::Nothing));
+    assert_eq!(journal.write("home-uid"), (16, DueEvent::Nothing));
 }
 
 #[test]
@@ -422,7 +427,7 @@ fn all_pods_of_a_provider_share_one_rate() {
     for uid in &pods {
         journal
             .journal
-            .arrived(uid, Some("r"), remote(&json!({})).unwrap(), journal.now);
+            .event_arrived(uid, Some("r"), remote(&json!({})).unwrap(), journal.now);
     }
     let write_all =
         |journal: &mut JournalAtTime| pods.iter().map(|uid| journal.write(uid).0).sum::<usize>();
@@ -431,7 +436,7 @@ fn all_pods_of_a_provider_share_one_rate() {
     assert_eq!(write_all(&mut journal), 10);
     assert_eq!(
         journal.write(&pods[999]),
-        (0, Due::After(Duration::from_secs(1)))
+        (0, DueEvent::After(Duration::from_secs(1)))
     );
 }
 
@@ -451,13 +456,13 @@ fn pull(reason: &str, container: &str, second: u32) -> Value {
 
 impl JournalAtTime {
     /// Writes all that is due, and returns its reasons and what follows.
-    fn reasons(&mut self) -> (Vec<String>, Due) {
+    fn reasons(&mut self) -> (Vec<String>, DueEvent) {
         let mut reasons = Vec::new();
         loop {
-            match self.journal.due("home-uid", "r", self.now) {
-                Due::Write(event) => {
+            match self.journal.next_due("home-uid", "r", self.now) {
+                DueEvent::Write(event) => {
                     reasons.push(event.reason.clone());
-                    self.journal.written("home-uid", *event, self.now);
+                    self.journal.event_written("home-uid", *event, self.now);
                 }
                 due => return (reasons, due),
             }
@@ -479,18 +484,18 @@ fn a_pod_whose_image_is_there_or_comes_soon_has_no_event() {
         "it began before this process could see it"
     );
     assert!(
-        !journal.journal.has("home-uid"),
+        !journal.journal.has_events("home-uid"),
         "a healthy pod takes no memory"
     );
     journal.arrives(&pull("Pulling", "main", 5));
     assert_eq!(
         journal.reasons(),
-        (vec![], Due::After(Duration::from_secs(5)))
+        (vec![], DueEvent::After(Duration::from_secs(5)))
     );
     journal.pass(4);
     assert!(!journal.arrives(&pull("Pulled", "main", 9)));
     journal.pass(60);
-    assert_eq!(journal.reasons(), (vec![], Due::Nothing));
+    assert_eq!(journal.reasons(), (vec![], DueEvent::Nothing));
 }
 
 #[test]
@@ -504,17 +509,20 @@ fn a_pull_that_takes_long_is_shown_while_it_goes_on_and_when_it_ends() {
     );
     assert_eq!(
         journal.reasons(),
-        (vec![], Due::After(Duration::from_secs(2)))
+        (vec![], DueEvent::After(Duration::from_secs(2)))
     );
     journal.pass(2);
     assert_eq!(
         journal.reasons(),
-        (vec!["Pulling".to_owned()], Due::Nothing)
+        (vec!["Pulling".to_owned()], DueEvent::Nothing)
     );
     journal.pass(30);
-    assert_eq!(journal.reasons(), (vec![], Due::Nothing));
+    assert_eq!(journal.reasons(), (vec![], DueEvent::Nothing));
     assert!(journal.arrives(&pull("Pulled", "main", 10)));
-    assert_eq!(journal.reasons(), (vec!["Pulled".to_owned()], Due::Nothing));
+    assert_eq!(
+        journal.reasons(),
+        (vec!["Pulled".to_owned()], DueEvent::Nothing)
+    );
 }
 
 #[test]
@@ -527,11 +535,11 @@ fn a_restarted_process_writes_the_same_of_a_pull_that_ended_meanwhile() {
         journal.arrives(&pull("Pulled", "fast", 46));
     }
     let both = ["Pulling", "Pulled"].map(str::to_owned).to_vec();
-    assert_eq!(journal.reasons(), (both, Due::Nothing));
+    assert_eq!(journal.reasons(), (both, DueEvent::Nothing));
     journal.pass(60);
     assert_eq!(
         journal.reasons(),
-        (vec![], Due::Nothing),
+        (vec![], DueEvent::Nothing),
         "it is written once"
     );
 }
@@ -548,8 +556,8 @@ fn only_a_later_event_about_the_same_container_of_the_same_pod_ends_a_pull() {
     journal.pass(5);
     assert_eq!(journal.reasons().0, ["Pulling"]);
     assert_eq!(
-        journal.journal.due("home-uid", "earlier", journal.now),
-        Due::Nothing
+        journal.journal.next_due("home-uid", "earlier", journal.now),
+        DueEvent::Nothing
     );
 }
 
@@ -559,7 +567,10 @@ fn a_pull_that_fails_soon_shows_only_its_warning_and_the_next_one_counts_again()
     journal.arrives(&pull("Pulling", "main", 5));
     journal.arrives(&json!({ "lastTimestamp": "2026-01-01T00:09:06Z" }));
     journal.pass(6);
-    assert_eq!(journal.reasons(), (vec!["Failed".to_owned()], Due::Nothing));
+    assert_eq!(
+        journal.reasons(),
+        (vec!["Failed".to_owned()], DueEvent::Nothing)
+    );
     journal.arrives(&pull("Pulling", "main", 16));
     journal.pass(5);
     assert_eq!(journal.reasons().0, ["Pulling"]);
@@ -577,7 +588,9 @@ fn a_hostile_provider_that_begins_pulls_without_end_fills_no_memory() {
 
 #[test]
 fn a_namespace_that_asks_for_all_events_has_them_at_once_but_not_those_of_liqo_there() {
-    let all = |changes: &Value| RemoteEvent::of(event(changes), MAPPED, Selection::All, now());
+    let all = |changes: &Value| {
+        RemoteEvent::from_event(event(changes), MAPPED, EventSelection::All, now())
+    };
     let mut journal = JournalAtTime::new();
     for reason in [
         "Scheduled",
@@ -591,9 +604,12 @@ fn a_namespace_that_asks_for_all_events_has_them_at_once_but_not_those_of_liqo_t
         assert!(
             journal
                 .journal
-                .arrived("home-uid", Some("r"), event, journal.now)
+                .event_arrived("home-uid", Some("r"), event, journal.now)
         );
-        assert_eq!(journal.reasons(), (vec![reason.to_owned()], Due::Nothing));
+        assert_eq!(
+            journal.reasons(),
+            (vec![reason.to_owned()], DueEvent::Nothing)
+        );
     }
     let source = json!({ "component": liqo_api::CONTROLLER_MANAGER });
     assert_eq!(all(&json!({ "type": "Normal", "source": source })), None);

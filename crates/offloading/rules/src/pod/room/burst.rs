@@ -16,9 +16,9 @@ use jiff::Timestamp;
 use liqo_api::{ClusterId, FreeNodes, LargestPods, OffloadedReason, labels};
 use liqo_quantity::{Quantity, ResourceList};
 
-use super::Room;
+use super::ClusterRoom;
 use crate::node::priced::PricedNode;
-use crate::pod::refusals::{Cause, NewRefusal, Refusals};
+use crate::pod::refusals::{NewRefusal, RefusalCause, Refusals};
 
 /// Cores in thousandths, and MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -198,7 +198,7 @@ impl Provider {
 
     fn say(&mut self) {
         let free: FreeNodes = self.nodes.iter().map(|node| node.free.list()).collect();
-        let now = free.largest(
+        let now = free.select_largest(
             &Amounts {
                 cpu: 1 << 40,
                 memory: 1 << 30,
@@ -252,9 +252,13 @@ const LAST_SECOND: u64 = 4000;
 /// Whether the webhook avoids each provider, or the controller remembers it.
 fn avoided(pod: &Pod, providers: &[Provider], now: u64) -> Vec<bool> {
     let nodes: Vec<&PricedNode> = providers.iter().map(|provider| &provider.node).collect();
-    let room = Room::at(&pod.amounts.list(), &nodes, true);
-    let full: Vec<&str> = room.avoided().collect();
-    let is_remembered = |one: &Provider| pod.remembered.known(OWNER, &one.id, at(now)).is_some();
+    let room = ClusterRoom::for_amounts(&pod.amounts.list(), &nodes, true);
+    let full: Vec<&str> = room.avoided_clusters().collect();
+    let is_remembered = |one: &Provider| {
+        pod.remembered
+            .valid_entry(OWNER, &one.id, at(now))
+            .is_some()
+    };
     providers
         .iter()
         .map(|one| full.contains(&one.node.name.as_str()) || is_remembered(one))
@@ -266,7 +270,7 @@ fn refusal(provider: &Provider) -> NewRefusal<'_> {
         owner: OWNER,
         cluster: (&provider.id, &provider.node.name),
         reason: OffloadedReason::Unschedulable,
-        cause: Cause::Passes,
+        cause: RefusalCause::Passes,
         refusal_timeout: Duration::from_secs(PATIENCE),
     }
 }
@@ -352,13 +356,16 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
             // home knows it.
             if let Some((index, since)) = pod.at {
                 let provider = &mut providers[index];
-                pod.admitted |= provider.says.may_take(&pod.amounts.list()).is_ok();
+                pod.admitted |= provider.says.may_have_room(&pod.amounts.list()).is_ok();
                 if pod.admitted && schedule(pod.amounts, &mut provider.nodes) {
                     continue;
                 }
                 if rules == Rules::LargestAndReplacement && now >= since + PATIENCE {
                     provider.charged = provider.charged.minus(pod.amounts);
-                    pod.remembered = pod.remembered.with(refusal(provider), at(now)).unwrap();
+                    pod.remembered = pod
+                        .remembered
+                        .with_refusal(refusal(provider), at(now))
+                        .unwrap();
                     (pod.at, pod.admitted, pod.created, pod.replaced) =
                         (None, false, now, pod.replaced + 1);
                     pod.avoided = avoided(&pod, &providers, now);

@@ -26,10 +26,10 @@ fn pod(name: &str, node: &str, number: i64, budgets: &[&str]) -> RunningPod {
     }
 }
 
-fn targets(nodes: &[PricedNode], free: i64) -> Vec<Target<'_>> {
+fn targets(nodes: &[PricedNode], free: i64) -> Vec<TargetNode<'_>> {
     nodes
         .iter()
-        .map(|node| Target {
+        .map(|node| TargetNode {
             node,
             free: Some(cores(free)),
         })
@@ -38,7 +38,7 @@ fn targets(nodes: &[PricedNode], free: i64) -> Vec<Target<'_>> {
 
 fn found(
     pods: &[RunningPod],
-    targets: &[Target],
+    targets: &[TargetNode],
     allowed: &[(&str, u32)],
     max: usize,
 ) -> Vec<(String, String, String)> {
@@ -46,7 +46,7 @@ fn found(
         .iter()
         .map(|(name, number)| (key(name), *number))
         .collect();
-    let all = savings(&Facts {
+    let all = find_savings(&SavingFacts {
         pods,
         targets,
         allowed: &allowed,
@@ -145,9 +145,9 @@ fn pods_move_only_to_where_there_is_room_and_only_if_they_are_created_again() {
         found(&pods, &targets(&nodes, 4), &[], 9),
         moves(&[("a", "turin", "0.12"), ("c", "turin", "0.04")])
     );
-    let closed: Vec<Target> = nodes
+    let closed: Vec<TargetNode> = nodes
         .iter()
-        .map(|node| Target { node, free: None })
+        .map(|node| TargetNode { node, free: None })
         .collect();
     assert_eq!(found(&pods, &closed, &[], 9), []);
     let alone = [RunningPod {
@@ -182,14 +182,14 @@ fn a_controller_loses_one_pod_at_a_time_and_none_while_it_lacks_one() {
     let one_waits = [of_web("a", 1, true), of_web("b", 2, false)];
     assert_eq!(found(&one_waits, &targets(&nodes, 9), &[], 9), []);
     let unsettled = ["web".to_owned()].into();
-    let facts = Facts {
+    let facts = SavingFacts {
         pods: &all[..2],
         targets: &targets(&nodes, 9),
         allowed: &BTreeMap::new(),
         unsettled: &unsettled,
         max: 9,
     };
-    assert_eq!(savings(&facts), []);
+    assert_eq!(find_savings(&facts), []);
 }
 
 #[test]
@@ -201,14 +201,14 @@ fn a_local_pod_becomes_what_the_rule_needs() {
         "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
     });
     let of = |json: &Value| {
-        let local = LocalPod::of(
+        let local = LocalPod::from_pod(
             serde_json::from_value(json.clone()).unwrap(),
             &key("default"),
         )
         .unwrap();
         let mut near = node("near", None);
         near.labels.insert("zone".to_owned(), "a".to_owned());
-        RunningPod::of(&local, "milan", &[&near, &node("far", None)])
+        RunningPod::on_node(&local, "milan", &[&near, &node("far", None)])
     };
     let found = of(&json).unwrap();
     assert_eq!(
@@ -312,7 +312,7 @@ proptest! {
         }).collect();
         let allowed = BTreeMap::from([(key("x"), x), (key("y"), y)]);
         let targets = targets(&nodes, free);
-        let chosen = savings(&Facts { pods: &pods, targets: &targets, allowed: &allowed, unsettled: &BTreeSet::new(), max });
+        let chosen = find_savings(&SavingFacts { pods: &pods, targets: &targets, allowed: &allowed, unsettled: &BTreeSet::new(), max });
         prop_assert!(chosen.len() <= max);
         let all: Vec<&PricedNode> = nodes.iter().collect();
         let mut placed: BTreeMap<&str, i64> = BTreeMap::new();
@@ -320,9 +320,9 @@ proptest! {
             let index = pods.iter().position(|pod| pod.uid == one.uid).unwrap();
             let number = running[index].1;
             *placed.entry(&one.to).or_default() += number;
-            let costs: BTreeMap<&str, Cost> =
-                costs(&cores(number), &all).into_iter().map(|(node, cost)| (node.name.as_str(), cost)).collect();
-            let (Cost::Known(before), Cost::Known(after)) = (costs[one.from.as_str()], costs[one.to.as_str()]) else {
+            let costs: BTreeMap<&str, HourlyCost> =
+                costs_by_node(&cores(number), &all).into_iter().map(|(node, cost)| (node.name.as_str(), cost)).collect();
+            let (HourlyCost::Known(before), HourlyCost::Known(after)) = (costs[one.from.as_str()], costs[one.to.as_str()]) else {
                 return Err(TestCaseError::fail("another currency"));
             };
             prop_assert_eq!(before - after, one.per_hour);
@@ -344,10 +344,10 @@ proptest! {
             .collect();
         let targets = targets(&nodes, 1000);
         let none = BTreeMap::new();
-        for one in savings(&Facts { pods: &pods, targets: &targets, allowed: &none, unsettled: &BTreeSet::new(), max: 100 }) {
+        for one in find_savings(&SavingFacts { pods: &pods, targets: &targets, allowed: &none, unsettled: &BTreeSet::new(), max: 100 }) {
             pods.iter_mut().find(|pod| pod.uid == one.uid).unwrap().node = one.to;
         }
-        prop_assert_eq!(savings(&Facts { pods: &pods, targets: &targets, allowed: &none, unsettled: &BTreeSet::new(), max: 100 }), []);
+        prop_assert_eq!(find_savings(&SavingFacts { pods: &pods, targets: &targets, allowed: &none, unsettled: &BTreeSet::new(), max: 100 }), []);
     }
 }
 
@@ -356,7 +356,7 @@ fn a_pod_may_run_at_home_unless_it_or_its_namespace_asks_for_virtual_nodes() {
     let placed = |strategy| {
         let mut pod = json!({ "spec": { "containers": [] } });
         let patch: json_patch::Patch = serde_json::from_value(
-            crate::pod::scheduling::place(&pod, strategy, None, &["x"])
+            crate::pod::scheduling::place_pod(&pod, strategy, None, &["x"])
                 .patch
                 .into(),
         )

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fixtures::consumer;
-use crate::replica::label_selector::Labels;
+use crate::replica::label_selector::LabelMap;
 
 const STRANGER: &str = "another-consumer";
 
@@ -28,15 +28,15 @@ fn isolation() -> IsolationPolicy {
     }
 }
 
-fn policy(spec: &Value) -> NetworkPolicy {
-    NetworkPolicy::of(spec)
+fn policy(spec: &Value) -> NormalizedPolicy {
+    NormalizedPolicy::from_spec(spec)
 }
 
-fn clamp(spec: &Value) -> NetworkPolicy {
-    isolation().clamp(&policy(spec)).unwrap().policy
+fn clamp(spec: &Value) -> NormalizedPolicy {
+    isolation().clamp_policy(&policy(spec)).unwrap().policy
 }
 
-fn labels_of(pairs: &[(&str, &str)]) -> Labels {
+fn labels_of(pairs: &[(&str, &str)]) -> LabelMap {
     pairs
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -49,7 +49,7 @@ struct Other {
     name: &'static str,
     address: IpAddr,
     /// For a pod here: the labels of its namespace, and its own.
-    pod: Option<(Labels, Labels)>,
+    pod: Option<(LabelMap, LabelMap)>,
     own_namespace: bool,
 }
 
@@ -128,19 +128,19 @@ fn everybody_there_is() -> Vec<Other> {
 /// The peers that a pod reaches or that reach it, by Kubernetes' rules: a policy that selects the
 /// pod closes it, and all policies that select it add up.
 fn reaches(
-    policies: &[NetworkPolicy],
-    pod: &Labels,
+    policies: &[NormalizedPolicy],
+    pod: &LabelMap,
     is_egress: bool,
     port: u16,
 ) -> Vec<&'static str> {
-    let rules_of = |policy: &NetworkPolicy| {
+    let rules_of = |policy: &NormalizedPolicy| {
         if is_egress {
             policy.egress.clone()
         } else {
             policy.ingress.clone()
         }
     };
-    let concerned: Vec<Vec<Rule>> = policies
+    let concerned: Vec<Vec<NormalizedRule>> = policies
         .iter()
         .filter(|policy| policy.pods.matches(pod))
         .filter_map(rules_of)
@@ -165,14 +165,14 @@ fn reaches(
         }
         RulePeer::Block(block) => block.contains(&other.address),
     };
-    let allowed = |other: &Other, rule: &Rule| {
+    let allowed = |other: &Other, rule: &NormalizedRule| {
         rule.peers
             .as_ref()
             .is_none_or(|peers| peers.iter().any(|peer| meets(other, peer)))
             && rule
                 .ports
                 .as_ref()
-                .is_none_or(|ports| ports.iter().any(|one| one.has("UDP", port, &[])))
+                .is_none_or(|ports| ports.iter().any(|one| one.allows_port("UDP", port, &[])))
     };
     let others = everybody_there_is();
     others
@@ -183,11 +183,11 @@ fn reaches(
 }
 
 /// All policies of a mapped namespace with these of the consumer.
-fn namespace_with(specs: &[Value]) -> Vec<NetworkPolicy> {
-    let theirs: Vec<NetworkPolicy> = specs.iter().map(policy).collect();
+fn namespace_with(specs: &[Value]) -> Vec<NormalizedPolicy> {
+    let theirs: Vec<NormalizedPolicy> = specs.iter().map(policy).collect();
     let clamped = theirs
         .iter()
-        .map(|policy| isolation().clamp(policy).unwrap().policy);
+        .map(|policy| isolation().clamp_policy(policy).unwrap().policy);
     isolation()
         .own_policies(&theirs)
         .into_values()
@@ -241,7 +241,7 @@ fn our_own_pods_reach_what_our_provider_runs_here_for_us_and_are_reached_by_noth
     let theirs = policy(
         &json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": rule, "egress": egress }),
     );
-    let clamped = isolation.clamp(&theirs).unwrap();
+    let clamped = isolation.clamp_policy(&theirs).unwrap();
     assert_eq!(
         clamped.refused,
         BTreeSet::from([net("10.244.0.30/32")]),
@@ -255,7 +255,7 @@ fn our_own_pods_reach_what_our_provider_runs_here_for_us_and_are_reached_by_noth
     assert_eq!(reaches(&all, &pod, false, 80), ["the provider's"]);
     assert_eq!(reaches(&all, &pod, true, 80), Vec::<&str>::new());
     let everybody = isolation
-        .clamp(&policy(&json!({ "podSelector": {}, "ingress": [{}] })))
+        .clamp_policy(&policy(&json!({ "podSelector": {}, "ingress": [{}] })))
         .unwrap()
         .policy;
     let all: Vec<_> = isolation
@@ -349,7 +349,7 @@ fn policies_of_a_consumer_add_up_and_one_that_closes_all_pods_leaves_no_default(
     let own = isolation().own_policies(&specs.iter().map(policy).collect::<Vec<_>>());
     assert_eq!(
         own.into_iter().collect::<Vec<_>>(),
-        [("liqo".to_owned(), NetworkPolicy::closed())]
+        [("liqo".to_owned(), NormalizedPolicy::closed())]
     );
 }
 
@@ -404,7 +404,7 @@ fn where_there_is_a_resolver_nothing_opens_the_clusters_dns() {
         "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
         "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } } }] }] }),
     );
-    let clamped = isolation.clamp(&open).unwrap().policy;
+    let clamped = isolation.clamp_policy(&open).unwrap().policy;
     let policies: Vec<_> = isolation
         .own_policies(&[open])
         .into_values()
@@ -448,7 +448,7 @@ fn of_the_private_networks_pods_that_may_use_the_api_server_reach_its_port_alone
     let clamped = |rule: Value| {
         let sent =
             policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [rule] }));
-        isolation.clamp(&sent).unwrap().policy.to_json()
+        isolation.clamp_policy(&sent).unwrap().policy.to_json()
     };
     assert!(
         has_them(&clamped(json!({}))) && has_them(&clamped(json!({ "ports": [{ "port": 6443 }] })))
@@ -480,7 +480,7 @@ fn ranges_of_which_nothing_is_left_are_named() {
     let spec = json!({ "podSelector": {}, "ingress": [{ "from": [
         { "ipBlock": { "cidr": "10.244.0.0/16" } }, { "ipBlock": { "cidr": "0.0.0.0/0" } }, { "ipBlock": { "cidr": "10.245.0.7/32" } }] }] });
     assert_eq!(
-        isolation().clamp(&policy(&spec)).unwrap().refused,
+        isolation().clamp_policy(&policy(&spec)).unwrap().refused,
         [net("10.244.0.0/16")].into()
     );
 }
@@ -510,14 +510,14 @@ fn a_policy_that_would_be_too_long_is_refused() {
         .map(|number| json!({ "ipBlock": { "cidr": "0.0.0.0/0", "except": [format!("9.0.{number}.0/24")] } }))
         .collect();
     assert_eq!(
-        isolation.clamp(&policy(
+        isolation.clamp_policy(&policy(
             &json!({ "podSelector": {}, "ingress": [{ "from": ranges }] })
         )),
         None
     );
     assert!(
         isolation
-            .clamp(&policy(
+            .clamp_policy(&policy(
                 &json!({ "podSelector": {}, "ingress": [{ "from": ranges[..1] }] })
             ))
             .is_some()
@@ -571,7 +571,7 @@ fn public_ranges_of_the_cluster_and_of_other_peers_are_not_the_internet() {
         let to: Vec<Value> = cidrs.iter().map(|cidr| to(cidr)).collect();
         policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{ "to": to }] }))
     };
-    let clamped = isolation.clamp(&policy_to(&ranges)).unwrap();
+    let clamped = isolation.clamp_policy(&policy_to(&ranges)).unwrap();
     assert_eq!(
         (clamped.policy.egress, clamped.refused),
         (
@@ -579,7 +579,10 @@ fn public_ranges_of_the_cluster_and_of_other_peers_are_not_the_internet() {
             ranges.iter().map(|range| net(range)).collect()
         )
     );
-    let everywhere = isolation.clamp(&policy_to(&["0.0.0.0/0"])).unwrap().policy;
+    let everywhere = isolation
+        .clamp_policy(&policy_to(&["0.0.0.0/0"]))
+        .unwrap()
+        .policy;
     let default = isolation.own_policies(&[])["liqo-egress"].clone();
     for (name, policy) in [
         ("what is said", everywhere),
@@ -624,7 +627,7 @@ fn neighbours_are_one_network() {
         .map(|number| IpAddr::from((0xCB00_0000 + number).to_be_bytes()).into())
         .collect();
     let found = inside_with(nodes);
-    assert!(found.len() < 10 && !are_everywhere(&found), "{found:?}");
+    assert!(found.len() < 10 && !leave_no_internet(&found), "{found:?}");
 }
 
 #[test]
@@ -632,12 +635,12 @@ fn where_too_many_networks_are_not_the_internet_nothing_is_and_the_rest_stays_op
     let everybody = json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{}] });
     for (nodes, is_open) in [(1000, true), (1001, false), (20_000, false)] {
         let internal = inside_with(public_nodes(nodes));
-        assert_eq!(are_everywhere(&internal), !is_open);
+        assert_eq!(leave_no_internet(&internal), !is_open);
         let isolation = IsolationPolicy {
             internal,
             ..isolation()
         };
-        let clamped = isolation.clamp(&policy(&everybody)).unwrap();
+        let clamped = isolation.clamp_policy(&policy(&everybody)).unwrap();
         assert_eq!(clamped.refused.is_empty(), is_open, "it is reported");
         for policies in [
             isolation.own_policies(&[]).into_values().collect(),
@@ -670,12 +673,12 @@ fn a_policy_with_more_ranges_than_fit_is_given_up_before_it_is_written_down() {
     for egress in [json!(rules), json!([{ "to": blocks }])] {
         let policy =
             policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": egress }));
-        assert_eq!(isolation.clamp(&policy), None);
+        assert_eq!(isolation.clamp_policy(&policy), None);
         let mut clamped = ClampedRanges::default();
         let made = policy
             .rules()
-            .flat_map(|rule| isolation.rule(rule, true, &mut clamped))
-            .collect::<Vec<Rule>>();
+            .flat_map(|rule| isolation.clamp_rule(rule, true, &mut clamped))
+            .collect::<Vec<NormalizedRule>>();
         assert!(
             clamped.ranges < MAX_RANGES + 1100,
             "{} ranges were made, in {} rules",
@@ -697,7 +700,7 @@ fn through_allowed_ingress_sources_the_world_comes_to_pods_that_are_open_to_ever
         ..isolation()
     };
     let web = labels_of(&[("app", "web")]);
-    let by_default: Vec<NetworkPolicy> = isolation.own_policies(&[]).into_values().collect();
+    let by_default: Vec<NormalizedPolicy> = isolation.own_policies(&[]).into_values().collect();
     let ingress = reaches(&by_default, &web, false, 80);
     assert!(
         ingress.contains(&"the provider's")
@@ -710,7 +713,7 @@ fn through_allowed_ingress_sources_the_world_comes_to_pods_that_are_open_to_ever
         !egress.contains(&"the provider's") && !egress.contains(&"a node"),
         "{egress:?}"
     );
-    let clamped = |spec: &Value| vec![isolation.clamp(&policy(spec)).unwrap().policy];
+    let clamped = |spec: &Value| vec![isolation.clamp_policy(&policy(spec)).unwrap().policy];
     let everybody =
         clamped(&json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}] }));
     assert!(reaches(&everybody, &web, false, 80).contains(&"a node"));
@@ -725,7 +728,7 @@ fn through_allowed_ingress_sources_the_world_comes_to_pods_that_are_open_to_ever
 
 #[test]
 fn our_own_policies_are_read_back_as_they_were_written() {
-    let sources = [everywhere().map(RulePeer::Block).into_iter().next()]
+    let sources = [all_addresses().map(RulePeer::Block).into_iter().next()]
         .into_iter()
         .flatten()
         .collect();
@@ -743,7 +746,7 @@ fn our_own_policies_are_read_back_as_they_were_written() {
     for isolation in isolations {
         for (name, written) in isolation.own_policies(&[]) {
             assert_eq!(
-                NetworkPolicy::of(&written.to_json()).to_json(),
+                NormalizedPolicy::from_spec(&written.to_json()).to_json(),
                 written.to_json(),
                 "{name} is written again and again"
             );
@@ -767,9 +770,9 @@ fn names_of_our_own_policies_are_no_others() {
 #[test]
 fn copies_that_travel_say_the_same_as_our_own_policies_and_have_the_name_of_this_cluster() {
     let own = isolation().own_policies(&[]);
-    let all = with_lent_on(own.clone(), &crate::fixtures::provider());
-    let prefix = lent_on_prefix(&crate::fixtures::provider());
-    let copies: BTreeMap<&str, &NetworkPolicy> = all
+    let all = with_brokered_copies(own.clone(), &crate::fixtures::provider());
+    let prefix = brokered_copy_prefix(&crate::fixtures::provider());
+    let copies: BTreeMap<&str, &NormalizedPolicy> = all
         .iter()
         .filter_map(|(name, policy)| Some((name.strip_prefix(&prefix)?, policy)))
         .collect();
@@ -786,30 +789,30 @@ fn copies_that_travel_say_the_same_as_our_own_policies_and_have_the_name_of_this
             .all(|name| !is_own(name)),
         "the next cluster takes them"
     );
-    assert_ne!(prefix, lent_on_prefix(&crate::fixtures::consumer()));
+    assert_ne!(prefix, brokered_copy_prefix(&crate::fixtures::consumer()));
 }
 
 #[test]
 fn the_copy_that_closes_all_pods_travels_although_the_consumer_closes_them_too() {
     let default_deny = policy(&json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] }));
-    let all = with_lent_on(
+    let all = with_brokered_copies(
         isolation().own_policies(&[default_deny]),
         &crate::fixtures::provider(),
     );
-    let prefix = lent_on_prefix(&crate::fixtures::provider());
+    let prefix = brokered_copy_prefix(&crate::fixtures::provider());
     let copies: Vec<&String> = all
         .keys()
         .filter(|name| name.starts_with(&prefix))
         .collect();
     assert_eq!(
         copies,
-        [&lent_on_closed(&crate::fixtures::provider())],
+        [&brokered_closed_copy(&crate::fixtures::provider())],
         "nothing is open by default"
     );
     let copy = all[copies[0]].to_json();
-    assert_eq!(copy, NetworkPolicy::closed().to_json());
+    assert_eq!(copy, NormalizedPolicy::closed().to_json());
     assert!(
-        !NetworkPolicy::of(&copy).narrowed,
+        !NormalizedPolicy::from_spec(&copy).narrowed,
         "nobody is warned about it"
     );
 }
@@ -826,8 +829,8 @@ fn only_a_label_proves_that_a_policy_is_the_copy_that_closes_all_pods() {
     };
     let ours = [(labels::MANAGED, "true")];
     let replica = [(labels::MANAGED, "true"), (labels::REFLECTED, "true")];
-    let closed = lent_on_closed(&own);
+    let closed = brokered_closed_copy(&own);
     assert!(travels(&closed, &ours) && !travels(&closed, &[]) && !travels(&closed, &replica));
-    assert!(!travels("liqo", &ours) && !travels(&lent_on_closed(&consumer()), &ours));
+    assert!(!travels("liqo", &ours) && !travels(&brokered_closed_copy(&consumer()), &ours));
     assert!(travels("of-the-consumer", &replica) && travels("of-a-person", &[]));
 }

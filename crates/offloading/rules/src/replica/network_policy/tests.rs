@@ -1,15 +1,15 @@
 use super::*;
 
-fn policy(spec: &Value) -> NetworkPolicy {
-    NetworkPolicy::of(spec)
+fn policy(spec: &Value) -> NormalizedPolicy {
+    NormalizedPolicy::from_spec(spec)
 }
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn block(cidr: &str, except: &[&str]) -> Option<Block> {
-    Block::new(net(cidr), except.iter().map(|one| net(one)))
+fn block(cidr: &str, except: &[&str]) -> Option<IpBlock> {
+    IpBlock::new(net(cidr), except.iter().map(|one| net(one)))
 }
 
 #[test]
@@ -121,10 +121,10 @@ fn a_policy_that_cannot_be_read_closes_everything() {
         json!({ "podSelector": {}, "ingress": "all" }),
         json!({ "podSelector": {}, "subject": {} }),
     ] {
-        assert_eq!(policy(&spec), NetworkPolicy::closed(), "{spec}");
+        assert_eq!(policy(&spec), NormalizedPolicy::closed(), "{spec}");
     }
     assert_eq!(
-        NetworkPolicy::closed().to_json(),
+        NormalizedPolicy::closed().to_json(),
         json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] })
     );
 }
@@ -133,16 +133,16 @@ fn a_policy_that_cannot_be_read_closes_everything() {
 fn ranges_are_cut_and_what_they_except_with_them() {
     let whole = block("10.0.0.0/8", &["10.244.1.0/24", "10.9.0.0/16"]).unwrap();
     assert_eq!(
-        whole.within(&net("10.244.0.0/16")),
+        whole.part_within(&net("10.244.0.0/16")),
         block("10.244.0.0/16", &["10.244.1.0/24"])
     );
     assert_eq!(
-        whole.within(&net("10.244.1.0/25")),
+        whole.part_within(&net("10.244.1.0/25")),
         None,
         "all of it is excepted"
     );
-    assert_eq!(whole.within(&net("0.0.0.0/0")), Some(whole.clone()));
-    assert_eq!(whole.within(&net("192.0.2.0/24")), None);
+    assert_eq!(whole.part_within(&net("0.0.0.0/0")), Some(whole.clone()));
+    assert_eq!(whole.part_within(&net("192.0.2.0/24")), None);
     assert_eq!(
         block("10.0.0.0/8", &["10.0.0.0/9", "10.128.0.0/9"]),
         None,
@@ -164,7 +164,7 @@ fn the_internet_is_what_is_not_private() {
     let open = |cidr: &str| {
         Some(
             block(cidr, &[])?
-                .on_the_internet([net("203.0.113.7/32")])?
+                .part_on_internet([net("203.0.113.7/32")])?
                 .except,
         )
     };
@@ -219,7 +219,7 @@ fn a_range_is_private_only_if_all_of_it_is() {
 
 #[test]
 fn a_port_has_the_numbers_and_names_that_it_says() {
-    let port = |value: Value| Port::read(&value).unwrap();
+    let port = |value: Value| PolicyPort::from_json(&value).unwrap();
     for (value, has) in [
         (json!({ "protocol": "UDP" }), true),
         (json!({ "protocol": "UDP", "port": 53 }), true),
@@ -232,6 +232,10 @@ fn a_port_has_the_numbers_and_names_that_it_says() {
         (json!({ "protocol": "UDP", "port": 54 }), false),
         (json!({ "port": 53 }), false),
     ] {
-        assert_eq!(port(value.clone()).has("UDP", 53, &["dns"]), has, "{value}");
+        assert_eq!(
+            port(value.clone()).allows_port("UDP", 53, &["dns"]),
+            has,
+            "{value}"
+        );
     }
 }

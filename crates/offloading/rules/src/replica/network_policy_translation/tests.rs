@@ -8,7 +8,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn labels_of(pairs: &[(&str, &str)]) -> Labels {
+fn labels_of(pairs: &[(&str, &str)]) -> LabelMap {
     pairs
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -26,7 +26,7 @@ fn pod(namespace: &str, app: &str, address: &str) -> Pod {
 /// Rome, whose pods are 10.244.0.0/16 and 10.66.0.0/16 for milan. It sees milan's at 10.65.0.0/16,
 /// and a third cluster's at 10.67.0.0/16.
 struct Rome {
-    namespaces: BTreeMap<String, Labels>,
+    namespaces: BTreeMap<String, LabelMap>,
     pods: Vec<Pod>,
     mapped: BTreeSet<String>,
     maps: Option<PeerMaps>,
@@ -80,7 +80,7 @@ impl Rome {
         }
     }
 
-    fn translated(&self, spec: &Value) -> NetworkPolicy {
+    fn translated(&self, spec: &Value) -> NormalizedPolicy {
         let pods: Vec<&Pod> = self.pods.iter().collect();
         let ranges = [net("10.244.0.0/16")];
         let seen = ClusterView {
@@ -90,7 +90,7 @@ impl Rome {
             maps: self.maps.as_ref(),
             ranges: &ranges,
         };
-        at_provider(&NetworkPolicy::of(spec), "shop", &seen)
+        translate_policy(&NormalizedPolicy::from_spec(spec), "shop", &seen)
     }
 
     /// The translation of these peers for milan.
@@ -372,9 +372,10 @@ fn a_policy_that_is_too_long_opens_nothing_there() {
 fn a_pod_concerns_the_policies_that_speak_of_it() {
     let rome = Rome::new();
     let concerns = |peer: Value, pod: &Pod| {
-        let policy =
-            NetworkPolicy::of(&json!({ "podSelector": {}, "ingress": [{ "from": [peer] }] }));
-        concerns(&policy, "shop", pod, rome.namespaces.get(&pod.namespace))
+        let policy = NormalizedPolicy::from_spec(
+            &json!({ "podSelector": {}, "ingress": [{ "from": [peer] }] }),
+        );
+        depends_on_pod(&policy, "shop", pod, rome.namespaces.get(&pod.namespace))
     };
     let (web, elsewhere) = (
         pod("shop", "web", "10.244.1.10"),
@@ -428,15 +429,21 @@ fn consumers_of_a_broker_stay_apart_at_its_provider() {
         ingress_sources: Vec::new(),
     };
     let own = isolation.own_policies(&[]);
-    let there = |name: &str| at_provider(&own[name], "demo-rome", &seen);
+    let there = |name: &str| translate_policy(&own[name], "demo-rome", &seen);
     let of_rome = RulePeer::Elsewhere {
-        namespaces: Selector([is_in(labels::HOME_NAMESPACE, ["demo-rome", "shop-rome"])].into()),
+        namespaces: NormalizedSelector(
+            [key_in_values(
+                labels::HOME_NAMESPACE,
+                ["demo-rome", "shop-rome"],
+            )]
+            .into(),
+        ),
         pods: None,
     };
     let ingress = there("liqo-ingress").ingress.unwrap();
     assert_eq!(
         ingress,
-        [Rule {
+        [NormalizedRule {
             peers: Some([of_rome.clone()].into()),
             ports: None
         }]
@@ -447,12 +454,12 @@ fn consumers_of_a_broker_stay_apart_at_its_provider() {
         .flat_map(|rule| rule.peers.iter().flatten())
         .collect();
     assert!(
-        peers.contains(&of_rome) && peers.contains(&RulePeer::dns()),
+        peers.contains(&of_rome) && peers.contains(&RulePeer::dns_pods()),
         "{egress:?}"
     );
     let dns = egress
         .iter()
-        .find(|rule| rule.peers == Some([RulePeer::dns()].into()))
+        .find(|rule| rule.peers == Some([RulePeer::dns_pods()].into()))
         .unwrap();
     let ports: Vec<_> = dns
         .ports

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fixtures::{object, policy};
-use crate::json::items;
+use crate::json::items_at;
 use crate::replica::exposure_grant::ExposureGrant;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::service_quota::ServiceQuota;
@@ -13,29 +13,33 @@ use liqo_api::finalizers;
 use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_VALUES};
 
 use crate::replica::name::replica_name;
-use crate::replica::network_policy::NetworkPolicy;
-use crate::replica::source::{MAX_POLICIES, clamp_policies, fingerprint};
+use crate::replica::network_policy::NormalizedPolicy;
+use crate::replica::source::{MAX_POLICIES, clamp_policies, travelling_fingerprint};
 
-fn both() -> BTreeSet<Kind> {
-    BTreeSet::from([Kind::ConfigMap, Kind::Secret])
+fn both() -> BTreeSet<ReplicaKind> {
+    BTreeSet::from([ReplicaKind::ConfigMap, ReplicaKind::Secret])
 }
 
 fn config(name: &str, value: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "key": value } })
 }
 
-fn source(name: &str, value: &str) -> Source {
+fn source(name: &str, value: &str) -> ReplicaSource {
     object(name, &config(name, value), |_| {})
 }
 
 fn existing(name: &str, value: &str) -> Replica {
-    let mut content = config(&replica_name(Kind::ConfigMap, name), value);
+    let mut content = config(&replica_name(ReplicaKind::ConfigMap, name), value);
     content["metadata"]["uid"] = "replica".into();
-    Replica::of(Kind::ConfigMap, serde_json::from_value(content).unwrap()).unwrap()
+    Replica::from_object(
+        ReplicaKind::ConfigMap,
+        serde_json::from_value(content).unwrap(),
+    )
+    .unwrap()
 }
 
-fn secret(type_: &str) -> Option<Source> {
-    Source::of_secret(
+fn secret(type_: &str) -> Option<ReplicaSource> {
+    ReplicaSource::from_secret(
         serde_json::from_value(json!({
             "metadata": { "name": "s1", "namespace": "t", "uid": "s", "labels": { labels::HOME_NAMESPACE: "demo" },
                 "annotations": { annotations::HOME_NAME: "login" } },
@@ -49,55 +53,67 @@ fn secret(type_: &str) -> Option<Source> {
 fn a_replica_is_made_changed_and_deleted_as_its_source_is() {
     let new = source("settings", "1");
     assert_eq!(
-        plan(one(&new), &[], &both(), None),
-        [Step::Create(Kind::ConfigMap, new.clone())]
+        plan_replicas(one(&new), &[], &both(), None),
+        [ReplicaStep::Create(ReplicaKind::ConfigMap, new.clone())]
     );
     assert_eq!(
-        plan(one(&new), &[existing("settings", "1")], &both(), None),
+        plan_replicas(one(&new), &[existing("settings", "1")], &both(), None),
         [],
         "nothing is written when nothing changed"
     );
     let old = existing("settings", "0");
     assert_eq!(
-        plan(one(&new), one(&old), &both(), None),
-        [Step::Change(new, old.clone())]
+        plan_replicas(one(&new), one(&old), &both(), None),
+        [ReplicaStep::Change(new, old.clone())]
     );
-    assert_eq!(plan(&[], one(&old), &both(), None), [Step::Delete(old)]);
+    assert_eq!(
+        plan_replicas(&[], one(&old), &both(), None),
+        [ReplicaStep::Delete(old)]
+    );
 }
 
 #[test]
 fn a_replica_is_not_deleted_before_all_sources_of_its_kind_are_known() {
     let replica = Replica {
-        kind: Kind::Secret,
+        kind: ReplicaKind::Secret,
         ..existing("login", "x")
     };
     assert_eq!(
-        plan(&[], one(&replica), &BTreeSet::from([Kind::ConfigMap]), None),
+        plan_replicas(
+            &[],
+            one(&replica),
+            &BTreeSet::from([ReplicaKind::ConfigMap]),
+            None
+        ),
         []
     );
     assert_eq!(
-        plan(&[], one(&replica), &both(), None),
-        [Step::Delete(replica)]
+        plan_replicas(&[], one(&replica), &both(), None),
+        [ReplicaStep::Delete(replica)]
     );
 }
 
 #[test]
 fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
-    let secret = |said: Option<&Problem>| {
+    let secret = |said: Option<&ReplicaProblem>| {
         let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
             "annotations": { annotations::HOME_NAME: "login" } }, "type": "kubernetes.io/service-account-token" });
         if let Some(said) = said {
             secret["metadata"]["annotations"][annotations::NOT_REFLECTED] =
                 said.to_annotation().into();
         }
-        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+        ReplicaSource::from_secret(serde_json::from_value(secret).unwrap()).unwrap()
     };
-    let [Step::ReportProblem(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..]
+    let [ReplicaStep::ReportProblem(_, Some(problem))] =
+        &plan_replicas(one(&secret(None)), &[], &both(), None)[..]
     else {
         panic!("nothing is reported")
     };
     assert_eq!(problem.reason, "KindNotAllowed");
-    assert_eq!(plan(one(&secret(Some(problem))), &[], &both(), None), []);
+    assert_eq!(
+        plan_replicas(one(&secret(Some(problem))), &[], &both(), None),
+        []
+    );
 }
 
 #[test]
@@ -108,8 +124,12 @@ fn an_object_of_an_unknown_kind_is_refused_by_name_and_taken_for_no_other() {
     });
     assert_eq!(refused.kind, None);
     let replica = existing("settings", "1");
-    let steps = plan(one(&refused), one(&replica), &both(), None);
-    let [Step::Delete(surplus), Step::ReportProblem(_, Some(problem))] = &steps[..] else {
+    let steps = plan_replicas(one(&refused), one(&replica), &both(), None);
+    let [
+        ReplicaStep::Delete(surplus),
+        ReplicaStep::ReportProblem(_, Some(problem)),
+    ] = &steps[..]
+    else {
         panic!("{steps:?}")
     };
     assert_eq!(
@@ -118,20 +138,20 @@ fn an_object_of_an_unknown_kind_is_refused_by_name_and_taken_for_no_other() {
     );
     assert_eq!(
         problem,
-        &Problem::new(
+        &ReplicaProblem::new(
             "KindNotAllowed",
             "objects of kind Role are not reflected to this cluster"
         )
     );
     let steps = plan_without_namespace(one(&refused), "soon");
-    assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(same))] if same == problem));
-    let leaving = Source {
+    assert!(matches!(&steps[..], [ReplicaStep::ReportProblem(_, Some(same))] if same == problem));
+    let leaving = ReplicaSource {
         deleted: true,
         ..refused
     };
     assert_eq!(
-        plan(one(&leaving), &[], &both(), None),
-        [Step::Release(leaving.clone(), 0)]
+        plan_replicas(one(&leaving), &[], &both(), None),
+        [ReplicaStep::Release(leaving.clone(), 0)]
     );
 }
 
@@ -157,8 +177,8 @@ fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
             "{problem:?}"
         );
         assert_eq!(
-            plan(one(&source), &[], &both(), None),
-            [Step::ReportProblem(source.clone(), Some(problem))]
+            plan_replicas(one(&source), &[], &both(), None),
+            [ReplicaStep::ReportProblem(source.clone(), Some(problem))]
         );
     }
 }
@@ -169,7 +189,7 @@ fn what_a_consumer_writes_around_a_secret_is_kept_only_in_part() {
         let secret = json!({ "metadata": { "name": "x", "namespace": "t", "labels": { "liqo.io/home-namespace": "demo" },
             "annotations": { "liqo.io/home-name": name, "liqo.io/not-reflected": said } },
             "data": { "key": data_encoding::BASE64.encode(&vec![0; bytes]) } });
-        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+        ReplicaSource::from_secret(serde_json::from_value(secret).unwrap()).unwrap()
     };
     let long = "x".repeat(200_000);
     let source = annotated(&long, &long, 10);
@@ -199,12 +219,15 @@ fn a_source_that_is_being_deleted_goes_after_its_replica() {
     });
     let replica = existing("settings", "1");
     assert_eq!(
-        plan(one(&leaving), one(&replica), &both(), None),
-        [Step::Delete(replica), Step::Release(leaving.clone(), 1)]
+        plan_replicas(one(&leaving), one(&replica), &both(), None),
+        [
+            ReplicaStep::Delete(replica),
+            ReplicaStep::Release(leaving.clone(), 1)
+        ]
     );
     assert_eq!(
         plan_without_namespace(one(&leaving), "gone"),
-        [Step::Release(leaving.clone(), 1)]
+        [ReplicaStep::Release(leaving.clone(), 1)]
     );
 }
 
@@ -226,11 +249,11 @@ fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
         let refused = object("o", &content, |_| {});
         let problem = refused.problem.clone().unwrap();
         assert_eq!(problem.reason, reason);
-        assert_eq!(plan(&[refused], &[], &both(), None).len(), 1);
+        assert_eq!(plan_replicas(&[refused], &[], &both(), None).len(), 1);
         let reported = object("o", &content, |object| {
             object["status"] = json!({ "reason": problem.reason, "message": problem.message });
         });
-        assert_eq!(plan(&[reported], &[], &both(), None), []);
+        assert_eq!(plan_replicas(&[reported], &[], &both(), None), []);
     }
 }
 
@@ -238,20 +261,20 @@ fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
 fn a_kind_that_the_policy_does_not_allow_gets_no_replica_and_one_that_exists_stays_current() {
     let policy = policy(json!({ "reflectedKinds": ["Secret"] }));
     let new = source("settings", "1");
-    let steps = plan(one(&new), &[], &both(), Some(&policy));
+    let steps = plan_replicas(one(&new), &[], &both(), Some(&policy));
     assert!(
-        matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "KindNotAllowed" && problem.message.contains("partners")),
+        matches!(&steps[..], [ReplicaStep::ReportProblem(_, Some(problem))] if problem.reason == "KindNotAllowed" && problem.message.contains("partners")),
         "{steps:?}"
     );
     let login = secret("Opaque").unwrap();
     assert_eq!(
-        plan(one(&login), &[], &both(), Some(&policy)),
-        [Step::Create(Kind::Secret, login.clone())]
+        plan_replicas(one(&login), &[], &both(), Some(&policy)),
+        [ReplicaStep::Create(ReplicaKind::Secret, login.clone())]
     );
     let old = existing("settings", "0");
     assert_eq!(
-        plan(one(&new), one(&old), &both(), Some(&policy)),
-        [Step::Change(new, old)]
+        plan_replicas(one(&new), one(&old), &both(), Some(&policy)),
+        [ReplicaStep::Change(new, old)]
     );
 }
 
@@ -270,8 +293,8 @@ fn credentials_of_service_accounts_are_never_reflected() {
         );
         assert!(
             matches!(
-                &plan(&[refused], &[], &both(), None)[..],
-                [Step::ReportProblem(..)]
+                &plan_replicas(&[refused], &[], &both(), None)[..],
+                [ReplicaStep::ReportProblem(..)]
             ),
             "{type_}"
         );
@@ -289,18 +312,24 @@ fn a_secret_of_another_type_than_the_known_ones_becomes_opaque_whatever_its_reco
         let source = secret(type_).unwrap();
         assert_eq!(
             (&source.problem, source.name.as_str()),
-            (&None, replica_name(Kind::Secret, "login").as_str())
+            (&None, replica_name(ReplicaKind::Secret, "login").as_str())
         );
-        let mut made_object = replica(Kind::Secret, &content(type_), &source.name, "x", "demo");
+        let mut made_object = replica_object(
+            ReplicaKind::Secret,
+            &content(type_),
+            &source.name,
+            "x",
+            "demo",
+        );
         assert_eq!(made_object["type"], made);
         made_object["metadata"]["uid"] = "u".into();
-        let live = Replica::of(
-            Kind::Secret,
+        let live = Replica::from_object(
+            ReplicaKind::Secret,
             serde_json::from_value(made_object.clone()).unwrap(),
         )
         .unwrap();
         assert_eq!(
-            plan(one(&source), one(&live), &both(), None),
+            plan_replicas(one(&source), one(&live), &both(), None),
             [],
             "nothing is written again"
         );
@@ -314,8 +343,8 @@ fn what_every_cluster_has_in_each_namespace_travels_beside_that_of_the_provider(
         let source = source(name, "home");
         assert_eq!((&source.problem, source.name == name), (&None, false));
         assert_eq!(
-            plan(one(&source), &[], &both(), None),
-            [Step::Create(Kind::ConfigMap, source.clone())]
+            plan_replicas(one(&source), &[], &both(), None),
+            [ReplicaStep::Create(ReplicaKind::ConfigMap, source.clone())]
         );
     }
 }
@@ -333,8 +362,11 @@ fn an_ingress_names_the_replicas_of_its_secrets_and_keeps_them_when_its_content_
     );
     let policy = policy(usage);
     let grant = ExposureGrant::new(Some(&policy), []);
-    let granted = |source: Source, replicas: &[Replica]| {
-        limited(vec![source], replicas, |one| grant.apply(one, &services)).remove(0)
+    let granted = |source: ReplicaSource, replicas: &[Replica]| {
+        limit_sources(vec![source], replicas, |one| {
+            grant.limit_source(one, &services)
+        })
+        .remove(0)
     };
     let source = granted(home("/"), &[]);
     let named = |content: &Value| {
@@ -345,29 +377,29 @@ fn an_ingress_names_the_replicas_of_its_secrets_and_keeps_them_when_its_content_
     };
     assert_eq!(
         named(&source.content().unwrap()),
-        replica_name(Kind::Secret, "cert")
+        replica_name(ReplicaKind::Secret, "cert")
     );
-    let mut made = replica(
-        Kind::Ingress,
+    let mut made = replica_object(
+        ReplicaKind::Ingress,
         &source.content().unwrap(),
         "shop",
         "x",
         "demo",
     );
-    assert_eq!(named(&made), replica_name(Kind::Secret, "cert"));
+    assert_eq!(named(&made), replica_name(ReplicaKind::Secret, "cert"));
     made["metadata"]["uid"] = "u".into();
-    let live = replica_of(Kind::Ingress, made);
-    let kinds = BTreeSet::from([Kind::Ingress]);
-    let written = |source: &Source| {
-        plan(one(source), one(&live), &kinds, Some(&policy))
+    let live = replica_of(ReplicaKind::Ingress, made);
+    let kinds = BTreeSet::from([ReplicaKind::Ingress]);
+    let written = |source: &ReplicaSource| {
+        plan_replicas(one(source), one(&live), &kinds, Some(&policy))
             .iter()
-            .any(|step| matches!(step, Step::Change(..)))
+            .any(|step| matches!(step, ReplicaStep::Change(..)))
     };
     assert!(!written(&source), "nothing is written again");
     let kept = granted(home(&long()), one(&live));
     assert_eq!(
         named(&kept.content().unwrap()),
-        replica_name(Kind::Secret, "cert"),
+        replica_name(ReplicaKind::Secret, "cert"),
         "once, not twice"
     );
     assert!(!written(&kept));
@@ -401,20 +433,22 @@ enum Fate {
 
 /// What becomes of a replica with the content that was good, when its source says this; and the
 /// reason that is told.
-fn fate(replica: &Replica, source: &Source) -> (Fate, Option<String>) {
-    let steps = plan(
+fn fate(replica: &Replica, source: &ReplicaSource) -> (Fate, Option<String>) {
+    let steps = plan_replicas(
         one(source),
         one(replica),
         &BTreeSet::from([replica.kind]),
         None,
     );
     let told = steps.iter().find_map(|step| match step {
-        Step::ReportProblem(_, problem) => problem.as_ref().map(|problem| problem.reason.clone()),
+        ReplicaStep::ReportProblem(_, problem) => {
+            problem.as_ref().map(|problem| problem.reason.clone())
+        }
         _ => None,
     });
     let fate = steps.iter().find_map(|step| match step {
-        Step::Delete(_) => Some(Fate::Goes),
-        Step::Change(source, _) | Step::Create(_, source) => {
+        ReplicaStep::Delete(_) => Some(Fate::Goes),
+        ReplicaStep::Change(source, _) | ReplicaStep::Create(_, source) => {
             assert_eq!(source.refused, None);
             Some(Fate::Changes)
         }
@@ -432,27 +466,29 @@ fn budget(app: &str) -> Value {
 fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_not() {
     let usage = json!({ "ingressClasses": ["public"], "ingressHosts": ["a.example.com"], "loadBalancerClasses": ["edge"] });
     let services = BTreeSet::from(["web".to_owned()]);
-    let good = |kind: Kind| match kind {
-        Kind::Service => balanced_content(),
-        Kind::Ingress => ingress_to("/"),
-        Kind::EndpointSlice => slice("web", &["10.245.0.5"]),
-        Kind::NetworkPolicy => {
+    let good = |kind: ReplicaKind| match kind {
+        ReplicaKind::Service => balanced_content(),
+        ReplicaKind::Ingress => ingress_to("/"),
+        ReplicaKind::EndpointSlice => slice("web", &["10.245.0.5"]),
+        ReplicaKind::NetworkPolicy => {
             json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "allow" },
             "spec": { "podSelector": {}, "ingress": [{}] } })
         }
-        Kind::PodDisruptionBudget => budget("web"),
-        Kind::ConfigMap | Kind::Secret => unreachable!("they have tests of their own"),
+        ReplicaKind::PodDisruptionBudget => budget("web"),
+        ReplicaKind::ConfigMap | ReplicaKind::Secret => {
+            unreachable!("they have tests of their own")
+        }
     };
     // The source of this content within the limits, where a replica of the good content exists.
-    let judged = |kind: Kind, content: &Value, usage: &Value| {
-        let within = |source: Source| {
+    let judged = |kind: ReplicaKind, content: &Value, usage: &Value| {
+        let within = |source: ReplicaSource| {
             let policy = policy(usage.clone());
-            let quota = ServiceQuota::new(Some(&policy), one(&source)).apply(source);
+            let quota = ServiceQuota::new(Some(&policy), one(&source)).limit_source(source);
             let grant = ExposureGrant::new(Some(&policy), one(&quota));
             let limited = grant
-                .apply(quota, &services)
+                .limit_source(quota, &services)
                 .clamp_slice(&services, |_| true);
-            if kind == Kind::NetworkPolicy {
+            if kind == ReplicaKind::NetworkPolicy {
                 limited.clamp_policy(&limits())
             } else {
                 limited
@@ -462,24 +498,25 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
             json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "loadBalancerClasses": ["edge"] }),
         );
         let first = object("o", &good(kind), |_| {});
-        let first = ExposureGrant::new(Some(&allowed), one(&first)).apply(first, &services);
-        let first = if kind == Kind::NetworkPolicy {
+        let first = ExposureGrant::new(Some(&allowed), one(&first)).limit_source(first, &services);
+        let first = if kind == ReplicaKind::NetworkPolicy {
             first.clamp_policy(&limits())
         } else {
             first
         };
-        let mut live = replica(
+        let mut live = replica_object(
             kind,
             &first.content().unwrap(),
             &first.name,
             "demo-rome-aaaaaa",
             "demo",
         );
-        if kind == Kind::Service {
+        if kind == ReplicaKind::Service {
             live["spec"]["clusterIP"] = "10.96.0.7".into();
         }
         let replica = replica_of(kind, live);
-        let source = limited(vec![object("o", content, |_| {})], one(&replica), within).remove(0);
+        let source =
+            limit_sources(vec![object("o", content, |_| {})], one(&replica), within).remove(0);
         fate(&replica, &source)
     };
     let told = |reason: &str| Some(reason.to_owned());
@@ -502,93 +539,103 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
     for (kind, content, usage, expected) in [
         // Refused changes.
         (
-            Kind::Service,
+            ReplicaKind::Service,
             long_service(),
             &usage,
             (Fate::Stays, told("TooLarge")),
         ),
         (
-            Kind::Ingress,
+            ReplicaKind::Ingress,
             ingress_to(&long()),
             &usage,
             (Fate::Stays, told("TooLarge")),
         ),
         (
-            Kind::Ingress,
+            ReplicaKind::Ingress,
             ingress_to("/\n{"),
             &usage,
             (Fate::Stays, told("Invalid")),
         ),
         (
-            Kind::Ingress,
+            ReplicaKind::Ingress,
             resource,
             &usage,
             (Fate::Stays, told("Invalid")),
         ),
         (
-            Kind::PodDisruptionBudget,
+            ReplicaKind::PodDisruptionBudget,
             budget(&long()),
             &usage,
             (Fate::Stays, told("TooLarge")),
         ),
         // It selects no pods.
         (
-            Kind::PodDisruptionBudget,
+            ReplicaKind::PodDisruptionBudget,
             unreadable,
             &usage,
             (Fate::Goes, told("Invalid")),
         ),
         // What is not refused of a change arrives.
-        (Kind::Service, many_ports, &usage, (Fate::Changes, None)),
+        (
+            ReplicaKind::Service,
+            many_ports,
+            &usage,
+            (Fate::Changes, None),
+        ),
         // It must not keep open what home closed.
         (
-            Kind::NetworkPolicy,
+            ReplicaKind::NetworkPolicy,
             closing,
             &usage,
             (Fate::Goes, told("TooLarge")),
         ),
         // Other pods may have the addresses by now. The consumer never sends this: it sends parts.
         (
-            Kind::EndpointSlice,
+            ReplicaKind::EndpointSlice,
             slice_with_many_ports,
             &usage,
             (Fate::Goes, told("TooLarge")),
         ),
         // The provider takes its permission back, also from an object whose change is refused.
-        (Kind::Service, long_service(), &none, (Fate::Changes, None)),
         (
-            Kind::Service,
+            ReplicaKind::Service,
+            long_service(),
+            &none,
+            (Fate::Changes, None),
+        ),
+        (
+            ReplicaKind::Service,
             long_service(),
             &no_services,
             (Fate::Goes, told("QuotaExceeded")),
         ),
         (
-            Kind::EndpointSlice,
+            ReplicaKind::EndpointSlice,
             slice("web", &["10.245.0.5"]),
             &no_endpoints,
             (Fate::Goes, told("QuotaExceeded")),
         ),
         (
-            Kind::Ingress,
+            ReplicaKind::Ingress,
             ingress_to("/"),
             &none,
             (Fate::Goes, told("KindNotAllowed")),
         ),
         (
-            Kind::Ingress,
+            ReplicaKind::Ingress,
             ingress_to(&long()),
             &none,
             (Fate::Goes, told("KindNotAllowed")),
         ),
         (
-            Kind::Ingress,
+            ReplicaKind::Ingress,
             ingress_to(&long()),
             &json!({ "ingressClasses": ["public"] }),
             (Fate::Goes, told("HostNotAllowed")),
         ),
         // Home takes it back: the Service of the slice does not travel any more.
         (
-            Kind::EndpointSlice,
+            ReplicaKind::EndpointSlice,
             slice("other", &["10.245.0.5"]),
             &usage,
             (Fate::Goes, told("NoService")),
@@ -604,8 +651,8 @@ fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_obj
     let stored = existing("settings", "1");
     assert_eq!(fate(&stored, &source("settings", "2")).0, Fate::Changes);
     assert_eq!(
-        plan(&[], one(&stored), &both(), None),
-        [Step::Delete(stored.clone())],
+        plan_replicas(&[], one(&stored), &both(), None),
+        [ReplicaStep::Delete(stored.clone())],
         "it is gone at home, or its namespace is"
     );
     // Nobody can say which object a record is about that cannot be read.
@@ -623,11 +670,11 @@ fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_obj
         let data = json!({ "key": data_encoding::BASE64.encode(&vec![0; bytes]) });
         let secret = json!({ "metadata": { "name": "s1", "namespace": "t", "uid": "s", "labels": { labels::HOME_NAMESPACE: "demo" },
             "annotations": { annotations::HOME_NAME: "login" } }, "type": type_, "data": data });
-        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+        ReplicaSource::from_secret(serde_json::from_value(secret).unwrap()).unwrap()
     };
-    let name = replica_name(Kind::Secret, "login");
+    let name = replica_name(ReplicaKind::Secret, "login");
     let stored = replica_of(
-        Kind::Secret,
+        ReplicaKind::Secret,
         json!({ "metadata": { "name": name }, "type": "Opaque", "data": { "key": "" } }),
     );
     assert_eq!(fate(&stored, &secret("Opaque", 10)).0, Fate::Changes);
@@ -646,9 +693,9 @@ fn config_maps_and_secrets_keep_what_they_had_until_they_are_gone_or_another_obj
         (Fate::Goes, Some("KindNotAllowed".into())),
         "another Secret"
     );
-    let steps = plan(one(&secret("Opaque", 40_000)), &[], &both(), None);
+    let steps = plan_replicas(one(&secret("Opaque", 40_000)), &[], &both(), None);
     assert!(
-        matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "TooLarge"),
+        matches!(&steps[..], [ReplicaStep::ReportProblem(_, Some(problem))] if problem.reason == "TooLarge"),
         "{steps:?}"
     );
 }
@@ -658,23 +705,23 @@ fn a_service_that_grows_keeps_its_first_ports_and_says_which_ones_are_missing() 
     let ports = |count: u16| {
         let port = |number: u16| json!({ "name": format!("p{number}"), "port": 1000 + number, "targetPort": 8080 });
         let content = service(|service| service["spec"]["ports"] = (0..count).map(port).collect());
-        object("service-1", &content, |_| {}).of_families(&["IPv4"])
+        object("service-1", &content, |_| {}).with_families(&["IPv4"])
     };
     let (small, large) = (ports(3), ports(25));
-    let made = |source: &Source| {
-        let mut live = replica(
-            Kind::Service,
+    let made = |source: &ReplicaSource| {
+        let mut live = replica_object(
+            ReplicaKind::Service,
             &source.content().unwrap(),
             "web",
             "x",
             "demo",
         );
         live["spec"]["clusterIP"] = "10.96.3.4".into();
-        replica_of(Kind::Service, live)
+        replica_of(ReplicaKind::Service, live)
     };
     assert_eq!((&large.problem, &large.refused), (&None, &None));
     let kept = large.content().unwrap();
-    let names: Vec<&str> = items(&kept, "/spec/ports")
+    let names: Vec<&str> = items_at(&kept, "/spec/ports")
         .iter()
         .map(|port| port["name"].as_str().unwrap())
         .collect();
@@ -687,18 +734,18 @@ fn a_service_that_grows_keeps_its_first_ports_and_says_which_ones_are_missing() 
             "left out: ports beyond the first 20 of the Service: p20 (1020), p21 (1021), p22 (1022), p23 (1023), p24 (1024)"
         )
     );
-    let service = BTreeSet::from([Kind::Service]);
-    let changed = [Step::Change(large.clone(), made(&small))];
+    let service = BTreeSet::from([ReplicaKind::Service]);
+    let changed = [ReplicaStep::Change(large.clone(), made(&small))];
     assert_eq!(
-        plan(one(&large), one(&made(&small)), &service, None),
+        plan_replicas(one(&large), one(&made(&small)), &service, None),
         changed
     );
-    let reported = Source {
+    let reported = ReplicaSource {
         reported: Some(partial),
         ..large
     };
     assert_eq!(
-        plan(one(&reported), one(&made(&reported)), &service, None),
+        plan_replicas(one(&reported), one(&made(&reported)), &service, None),
         [],
         "it is said once"
     );
@@ -717,8 +764,8 @@ fn a_problem_that_is_over_is_no_longer_told() {
         object["status"] = json!({ "reason": "NameTaken" });
     });
     assert_eq!(
-        plan(one(&recovered), &[existing("settings", "1")], &both(), None),
-        [Step::ReportProblem(recovered, None)]
+        plan_replicas(one(&recovered), &[existing("settings", "1")], &both(), None),
+        [ReplicaStep::ReportProblem(recovered, None)]
     );
 }
 
@@ -728,14 +775,14 @@ fn of_two_sources_of_one_replica_the_first_counts() {
         object("a", &config("settings", "1"), |_| {}),
         object("b", &config("settings", "2"), |_| {}),
     );
-    let steps = plan(
+    let steps = plan_replicas(
         &[second, first.clone()],
         &[existing("settings", "1")],
         &both(),
         None,
     );
     assert!(
-        matches!(&steps[..], [Step::ReportProblem(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken")
+        matches!(&steps[..], [ReplicaStep::ReportProblem(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken")
     );
 }
 
@@ -745,8 +792,8 @@ fn a_replica_holds_the_content_and_nothing_else_of_its_source() {
     content["metadata"]["labels"] = json!({ "grafana_dashboard": "1" });
     content["metadata"]["ownerReferences"] = json!([{ "name": "x" }]);
     content["immutable"] = true.into();
-    let replica = replica(
-        Kind::ConfigMap,
+    let replica = replica_object(
+        ReplicaKind::ConfigMap,
         &content,
         "settings",
         "demo-rome-aaaaaa",
@@ -771,12 +818,12 @@ fn a_replica_holds_the_content_and_nothing_else_of_its_source() {
 fn absent_and_empty_content_are_the_same() {
     let empty = json!({ "data": {}, "binaryData": null, "immutable": false });
     assert_eq!(
-        fingerprint(Kind::ConfigMap, &empty),
-        fingerprint(Kind::ConfigMap, &json!({}))
+        travelling_fingerprint(ReplicaKind::ConfigMap, &empty),
+        travelling_fingerprint(ReplicaKind::ConfigMap, &json!({}))
     );
     assert_ne!(
-        fingerprint(Kind::ConfigMap, &json!({ "immutable": true })),
-        fingerprint(Kind::ConfigMap, &json!({}))
+        travelling_fingerprint(ReplicaKind::ConfigMap, &json!({ "immutable": true })),
+        travelling_fingerprint(ReplicaKind::ConfigMap, &json!({}))
     );
 }
 
@@ -785,7 +832,7 @@ fn without_a_namespace_the_source_says_what_it_waits_for() {
     let waiting = source("settings", "1");
     let steps = plan_without_namespace(&[waiting], "soon");
     assert!(
-        matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "NamespaceNotReady")
+        matches!(&steps[..], [ReplicaStep::ReportProblem(_, Some(problem))] if problem.reason == "NamespaceNotReady")
     );
 }
 
@@ -805,16 +852,16 @@ fn slice(service: &str, addresses: &[&str]) -> Value {
         "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "endpoints": endpoints })
 }
 
-fn clamped_slice(addresses: &[&str]) -> Source {
+fn clamped_slice(addresses: &[&str]) -> ReplicaSource {
     let source = object("endpointslice-1", &slice("web", addresses), |_| {});
     source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |ip| {
         ip.to_string().starts_with("10.245.")
     })
 }
 
-fn replica_of(kind: Kind, mut object: Value) -> Replica {
+fn replica_of(kind: ReplicaKind, mut object: Value) -> Replica {
     object["metadata"]["uid"] = "replica".into();
-    Replica::of(kind, serde_json::from_value(object).unwrap()).unwrap()
+    Replica::from_object(kind, serde_json::from_value(object).unwrap()).unwrap()
 }
 
 #[test]
@@ -833,11 +880,11 @@ fn a_service_is_rebuilt_from_what_may_be_in_it() {
         service["spec"]["ports"][0]["nodePort"] = 30_000.into();
         service["metadata"]["annotations"] = json!({ "metallb.universe.tf/address-pool": "x" });
     });
-    let source =
-        ExposureGrant::default().apply(object("service-1", &hostile, |_| {}), &BTreeSet::new());
+    let source = ExposureGrant::default()
+        .limit_source(object("service-1", &hostile, |_| {}), &BTreeSet::new());
     assert_eq!(source.problem, None);
-    let made = replica(
-        Kind::Service,
+    let made = replica_object(
+        ReplicaKind::Service,
         &source.content().unwrap(),
         "web",
         "demo-rome-aaaaaa",
@@ -863,11 +910,11 @@ fn an_external_name_is_only_an_annotation_here_and_follows_home() {
             service["metadata"]["annotations"] =
                 json!({ annotations::EXTERNAL_NAME: "kube-dns.kube-system.svc.cluster.local" });
         });
-        object("service-1", &home, |_| {}).of_families(&["IPv4"])
+        object("service-1", &home, |_| {}).with_families(&["IPv4"])
     };
     let source = sent("db.example.org");
-    let made = replica(
-        Kind::Service,
+    let made = replica_object(
+        ReplicaKind::Service,
         &source.content().unwrap(),
         "web",
         "x",
@@ -891,16 +938,16 @@ fn an_external_name_is_only_an_annotation_here_and_follows_home() {
             live["spec"][field] = value;
         }
         live["metadata"]["annotations"] = annotations;
-        replica_of(Kind::Service, live)
+        replica_of(ReplicaKind::Service, live)
     };
     let current = live(
         json!({ annotations::EXTERNAL_NAME: "db.example.org", "example.org/theirs": "stays" }),
     );
-    let steps = |source: &Source, live: &Replica| {
-        plan(
+    let steps = |source: &ReplicaSource, live: &Replica| {
+        plan_replicas(
             one(source),
             one(live),
-            &BTreeSet::from([Kind::Service]),
+            &BTreeSet::from([ReplicaKind::Service]),
             None,
         )
     };
@@ -911,7 +958,7 @@ fn an_external_name_is_only_an_annotation_here_and_follows_home() {
     ] {
         assert_eq!(
             steps(&source, live),
-            [Step::Change(source.clone(), live.clone())]
+            [ReplicaStep::Change(source.clone(), live.clone())]
         );
         assert!(!live.must_be_recreated_for(&source.content().unwrap()));
     }
@@ -922,9 +969,15 @@ fn an_external_name_is_only_an_annotation_here_and_follows_home() {
     );
     let standing =
         json!({ "metadata": { "annotations": { annotations::EXTERNAL_NAME: "db.example.org" } } });
-    let wanted = replacement(
+    let wanted = replacement_object(
         &standing,
-        replica(Kind::Service, &usual.content().unwrap(), "web", "x", "demo"),
+        replica_object(
+            ReplicaKind::Service,
+            &usual.content().unwrap(),
+            "web",
+            "x",
+            "demo",
+        ),
     );
     assert_eq!(
         wanted["metadata"]["annotations"],
@@ -935,10 +988,10 @@ fn an_external_name_is_only_an_annotation_here_and_follows_home() {
 
 #[test]
 fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is() {
-    let source = object("service-1", &service(|_| {}), |_| {}).of_families(&["IPv4"]);
+    let source = object("service-1", &service(|_| {}), |_| {}).with_families(&["IPv4"]);
     let live = |change: &dyn Fn(&mut Value)| {
-        let mut live = replica(
-            Kind::Service,
+        let mut live = replica_object(
+            ReplicaKind::Service,
             &source.content().unwrap(),
             "web",
             "x",
@@ -954,18 +1007,24 @@ fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is(
             live["spec"][field] = value;
         }
         change(&mut live);
-        replica_of(Kind::Service, live)
+        replica_of(ReplicaKind::Service, live)
     };
-    let services = BTreeSet::from([Kind::Service]);
-    assert_eq!(plan(one(&source), &[live(&|_| {})], &services, None), []);
+    let services = BTreeSet::from([ReplicaKind::Service]);
+    assert_eq!(
+        plan_replicas(one(&source), &[live(&|_| {})], &services, None),
+        []
+    );
     let selecting = live(&|live| live["spec"]["selector"] = json!({ "app": "x" }));
     assert_eq!(
-        plan(one(&source), one(&selecting), &services, None),
-        [Step::Change(source.clone(), selecting)]
+        plan_replicas(one(&source), one(&selecting), &services, None),
+        [ReplicaStep::Change(source.clone(), selecting)]
     );
     let headless = live(&|live| live["spec"]["clusterIP"] = "None".into());
     assert_eq!(headless.type_, "None", "it can only be created again");
-    assert_eq!(plan(&[], &[live(&|_| {})], &services, None).len(), 1);
+    assert_eq!(
+        plan_replicas(&[], &[live(&|_| {})], &services, None).len(),
+        1
+    );
 }
 
 #[test]
@@ -975,9 +1034,9 @@ fn a_service_that_is_to_be_of_another_family_is_made_anew_and_one_that_gets_a_se
             service["spec"]["ipFamilyPolicy"] = policy.into();
             service["spec"]["ipFamilies"] = families;
         });
-        let source = object("service-1", &content, |_| {}).of_families(&["IPv4", "IPv6"]);
-        replica(
-            Kind::Service,
+        let source = object("service-1", &content, |_| {}).with_families(&["IPv4", "IPv6"]);
+        replica_object(
+            ReplicaKind::Service,
             &source.content().unwrap(),
             "web",
             "x",
@@ -989,14 +1048,14 @@ fn a_service_that_is_to_be_of_another_family_is_made_anew_and_one_that_gets_a_se
         wanted("SingleStack", json!(["IPv6"])),
     );
     let both = wanted("PreferDualStack", json!(["IPv6", "IPv4"]));
-    let live_service = replica_of(Kind::Service, four.clone());
+    let live_service = replica_of(ReplicaKind::Service, four.clone());
     assert_eq!(
         [&four, &six, &both].map(|wanted| live_service.must_be_recreated_for(wanted)),
         [false, true, false]
     );
     let mut live = both;
     live["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
-    let live_service = replica_of(Kind::Service, live);
+    let live_service = replica_of(ReplicaKind::Service, live);
     assert_eq!(
         [&four, &six].map(|wanted| live_service.must_be_recreated_for(wanted)),
         [false, true]
@@ -1007,7 +1066,7 @@ fn grant(usage: Value) -> ExposureGrant {
     ExposureGrant::new(Some(&policy(usage)), [&balanced()])
 }
 
-fn balanced() -> Source {
+fn balanced() -> ReplicaSource {
     object("service-1", &balanced_content(), |_| {})
 }
 
@@ -1015,7 +1074,7 @@ fn balanced_content() -> Value {
     service(|service| service["spec"]["type"] = "LoadBalancer".into())
 }
 
-fn shop(host: &str) -> Source {
+fn shop(host: &str) -> ReplicaSource {
     let rule = json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix",
         "backend": { "service": { "name": "web", "port": { "number": 80 } } } }] } });
     let content = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "spec": { "rules": [rule] },
@@ -1025,12 +1084,12 @@ fn shop(host: &str) -> Source {
 
 /// A source within this policy, and its replica as the cluster keeps it after this change.
 fn standing_within(
-    source: Source,
+    source: ReplicaSource,
     usage: Value,
     change: &dyn Fn(&mut Value),
-) -> (Source, Replica, Value) {
-    let source = grant(usage).apply(source, &BTreeSet::from(["web".to_owned()]));
-    let mut live = replica(
+) -> (ReplicaSource, Replica, Value) {
+    let source = grant(usage).limit_source(source, &BTreeSet::from(["web".to_owned()]));
+    let mut live = replica_object(
         source.kind.unwrap(),
         &source.content().unwrap(),
         &source.name,
@@ -1038,7 +1097,7 @@ fn standing_within(
         "demo",
     );
     change(&mut live);
-    let source = Source {
+    let source = ReplicaSource {
         reported: source.partial.clone(),
         ..source
     };
@@ -1049,8 +1108,8 @@ fn standing_within(
     )
 }
 
-fn services_and_ingresses() -> BTreeSet<Kind> {
-    BTreeSet::from([Kind::Service, Kind::Ingress])
+fn services_and_ingresses() -> BTreeSet<ReplicaKind> {
+    BTreeSet::from([ReplicaKind::Service, ReplicaKind::Ingress])
 }
 
 #[test]
@@ -1061,15 +1120,18 @@ fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
     });
     let exposure = Exposure::default();
     assert_eq!(
-        plan(one(&source), one(&replica), &services_and_ingresses(), None),
-        [Step::ReportExposure(source.clone(), Some(exposure.clone()))]
+        plan_replicas(one(&source), one(&replica), &services_and_ingresses(), None),
+        [ReplicaStep::ReportExposure(
+            source.clone(),
+            Some(exposure.clone())
+        )]
     );
-    let reported_exposure = Source {
+    let reported_exposure = ReplicaSource {
         reported_exposure: Some(exposure),
         ..source
     };
     assert_eq!(
-        plan(
+        plan_replicas(
             one(&reported_exposure),
             one(&replica),
             &services_and_ingresses(),
@@ -1077,8 +1139,8 @@ fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
         ),
         []
     );
-    let wanted = crate::replica::plan::replica(
-        Kind::Ingress,
+    let wanted = crate::replica::plan::replica_object(
+        ReplicaKind::Ingress,
         &reported_exposure.content().unwrap(),
         "shop",
         "x",
@@ -1086,7 +1148,7 @@ fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
     );
     assert!(!replica.must_be_recreated_for(&wanted));
     assert_eq!(
-        replacement(&live, wanted)["spec"]["ingressClassName"],
+        replacement_object(&live, wanted)["spec"]["ingressClassName"],
         "nginx"
     );
 }
@@ -1109,12 +1171,12 @@ fn what_controllers_write_on_a_replica_is_theirs_and_what_travelled_is_taken_bac
         class: "public".into(),
         addresses: Vec::new(),
     };
-    let reported_exposure = Source {
+    let reported_exposure = ReplicaSource {
         reported_exposure: Some(exposure),
         ..source
     };
     assert_eq!(
-        plan(
+        plan_replicas(
             one(&reported_exposure),
             one(&replica),
             &services_and_ingresses(),
@@ -1123,20 +1185,22 @@ fn what_controllers_write_on_a_replica_is_theirs_and_what_travelled_is_taken_bac
         []
     );
     let (narrowed, ..) = standing_within(shop("a.example.com"), usage(json!([])), &|_| {});
-    let steps = plan(
+    let steps = plan_replicas(
         one(&narrowed),
         one(&replica),
         &services_and_ingresses(),
         None,
     );
     assert!(
-        steps.iter().any(|step| matches!(step, Step::Change(..))),
+        steps
+            .iter()
+            .any(|step| matches!(step, ReplicaStep::Change(..))),
         "{steps:?}"
     );
-    let written = replacement(
+    let written = replacement_object(
         &live,
-        crate::replica::plan::replica(
-            Kind::Ingress,
+        crate::replica::plan::replica_object(
+            ReplicaKind::Ingress,
             &narrowed.content().unwrap(),
             "shop",
             "x",
@@ -1150,7 +1214,7 @@ fn what_controllers_write_on_a_replica_is_theirs_and_what_travelled_is_taken_bac
     );
     let addressed = json!({ "spec": { "type": "LoadBalancer", "loadBalancerIP": "203.0.113.7" } });
     let kept = |kind: &str| {
-        replacement(&addressed, json!({ "spec": { "type": kind } }))["spec"]["loadBalancerIP"]
+        replacement_object(&addressed, json!({ "spec": { "type": kind } }))["spec"]["loadBalancerIP"]
             .clone()
     };
     assert_eq!(
@@ -1175,9 +1239,9 @@ fn a_load_balancer_comes_and_goes_in_place_and_another_class_is_another_object()
         ),
         (Some("edge"), &None)
     );
-    let wanted = |source: &Source| {
-        replica(
-            Kind::Service,
+    let wanted = |source: &ReplicaSource| {
+        replica_object(
+            ReplicaKind::Service,
             &source.content().unwrap(),
             "web",
             "x",
@@ -1201,8 +1265,8 @@ fn a_load_balancer_comes_and_goes_in_place_and_another_class_is_another_object()
         shop(json!(["public"])),
         shop(json!([""])),
     );
-    let wanted = replica(
-        Kind::Ingress,
+    let wanted = replica_object(
+        ReplicaKind::Ingress,
         &named.content().unwrap(),
         "shop",
         "x",
@@ -1212,18 +1276,18 @@ fn a_load_balancer_comes_and_goes_in_place_and_another_class_is_another_object()
         !public.must_be_recreated_for(&wanted) && default.must_be_recreated_for(&wanted),
         "what the cluster set is like ours"
     );
-    let closed = Source {
+    let closed = ReplicaSource {
         reported_exposure: given.exposure.clone(),
         ..closed
     };
-    let steps = plan(one(&closed), one(&given), &services_and_ingresses(), None);
+    let steps = plan_replicas(one(&closed), one(&given), &services_and_ingresses(), None);
     assert!(
-        matches!(&steps[..], [Step::Change(..)]),
+        matches!(&steps[..], [ReplicaStep::Change(..)]),
         "it is shown as it is until it is taken back: {steps:?}"
     );
     assert!(matches!(
-        &plan(one(&closed), one(&inside), &services_and_ingresses(), None)[..],
-        [Step::ReportExposure(_, None)]
+        &plan_replicas(one(&closed), one(&inside), &services_and_ingresses(), None)[..],
+        [ReplicaStep::ReportExposure(_, None)]
     ));
 }
 
@@ -1232,15 +1296,15 @@ fn an_ingress_that_may_not_be_any_more_goes() {
     let usage = |hosts: Value| json!({ "ingressClasses": ["public"], "ingressHosts": hosts });
     let (_, replica, _) = standing_within(shop("a.example.com"), usage(json!(["*"])), &|_| {});
     let refused = grant(usage(json!(["b.example.com"])))
-        .apply(shop("a.example.com"), &BTreeSet::from(["web".to_owned()]));
-    let steps = plan(
+        .limit_source(shop("a.example.com"), &BTreeSet::from(["web".to_owned()]));
+    let steps = plan_replicas(
         one(&refused),
         one(&replica),
         &services_and_ingresses(),
         None,
     );
     assert!(
-        matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(_, Some(problem))] if problem.reason == "HostNotAllowed"),
+        matches!(&steps[..], [ReplicaStep::Delete(_), ReplicaStep::ReportProblem(_, Some(problem))] if problem.reason == "HostNotAllowed"),
         "{steps:?}"
     );
 }
@@ -1249,8 +1313,8 @@ fn an_ingress_that_may_not_be_any_more_goes() {
 fn a_slice_is_kept_as_it_is_written() {
     let source = clamped_slice(&["10.245.0.7", "10.245.0.5"]);
     assert_eq!((&source.problem, &source.partial), (&None, &None));
-    let made = replica(
-        Kind::EndpointSlice,
+    let made = replica_object(
+        ReplicaKind::EndpointSlice,
         &source.content().unwrap(),
         "web-x",
         "demo-rome-aaaaaa",
@@ -1264,12 +1328,12 @@ fn a_slice_is_kept_as_it_is_written() {
     );
     let mut live = made;
     live["ports"][0]["name"] = "".into();
-    let live = replica_of(Kind::EndpointSlice, live);
+    let live = replica_of(ReplicaKind::EndpointSlice, live);
     assert_eq!(
-        plan(
+        plan_replicas(
             one(&source),
             &[live],
-            &BTreeSet::from([Kind::EndpointSlice]),
+            &BTreeSet::from([ReplicaKind::EndpointSlice]),
             None
         ),
         []
@@ -1289,26 +1353,29 @@ fn endpoints_that_are_not_the_consumers_are_left_out_and_named() {
         problem.message
     );
     let live = replica_of(
-        Kind::EndpointSlice,
-        replica(
-            Kind::EndpointSlice,
+        ReplicaKind::EndpointSlice,
+        replica_object(
+            ReplicaKind::EndpointSlice,
             &clean.content().unwrap(),
             "web-x",
             "x",
             "demo",
         ),
     );
-    let slices = BTreeSet::from([Kind::EndpointSlice]);
+    let slices = BTreeSet::from([ReplicaKind::EndpointSlice]);
     assert_eq!(
-        plan(one(&hostile), one(&live), &slices, None),
-        [Step::ReportProblem(hostile.clone(), Some(problem.clone()))]
+        plan_replicas(one(&hostile), one(&live), &slices, None),
+        [ReplicaStep::ReportProblem(
+            hostile.clone(),
+            Some(problem.clone())
+        )]
     );
-    let reported = Source {
+    let reported = ReplicaSource {
         reported: Some(problem),
         ..hostile
     };
     assert_eq!(
-        plan(one(&reported), one(&live), &slices, None),
+        plan_replicas(one(&reported), one(&live), &slices, None),
         [],
         "it is said once"
     );
@@ -1328,15 +1395,18 @@ fn endpoints_are_only_for_services_of_home() {
             .map(|problem| problem.reason.as_str()),
         Some("NoService")
     );
-    let live = replica_of(Kind::EndpointSlice, slice("admins", &["10.245.0.5"]));
-    let steps = plan(
+    let live = replica_of(ReplicaKind::EndpointSlice, slice("admins", &["10.245.0.5"]));
+    let steps = plan_replicas(
         one(&source),
         one(&live),
-        &BTreeSet::from([Kind::EndpointSlice]),
+        &BTreeSet::from([ReplicaKind::EndpointSlice]),
         None,
     );
     assert!(
-        matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(..)]),
+        matches!(
+            &steps[..],
+            [ReplicaStep::Delete(_), ReplicaStep::ReportProblem(..)]
+        ),
         "{steps:?}"
     );
 }
@@ -1374,7 +1444,7 @@ fn a_slice_that_is_too_large_keeps_the_endpoints_that_fit() {
     assert_eq!(source.fingerprint, of(kept).fingerprint);
 }
 
-fn network_policy(name: &str, spec: &Value) -> Source {
+fn network_policy(name: &str, spec: &Value) -> ReplicaSource {
     let content = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
     object("networkpolicy-1", &content, |_| {})
 }
@@ -1397,8 +1467,8 @@ fn a_network_policy_is_written_within_the_limits_and_kept_so() {
         { "ipBlock": { "cidr": "10.245.0.7/32" } }, { "ipBlock": { "cidr": "10.244.0.7/32" } }] }] });
     let source = network_policy("allow", &spec).clamp_policy(&limits());
     assert_eq!(source.partial.clone().unwrap().reason, "AddressRefused");
-    let made = replica(
-        Kind::NetworkPolicy,
+    let made = replica_object(
+        ReplicaKind::NetworkPolicy,
         &source.content().unwrap(),
         "allow",
         "demo-rome-aaaaaa",
@@ -1409,25 +1479,31 @@ fn a_network_policy_is_written_within_the_limits_and_kept_so() {
         json!([{ "from": [{ "ipBlock": { "cidr": "10.245.0.7/32" } }] }])
     );
     assert_eq!(made["metadata"]["labels"][labels::REFLECTED], "true");
-    let policies = BTreeSet::from([Kind::NetworkPolicy]);
-    let reported = Source {
+    let policies = BTreeSet::from([ReplicaKind::NetworkPolicy]);
+    let reported = ReplicaSource {
         reported: source.partial.clone(),
         ..source
     };
     let nothing_allowed = policy(json!({ "reflectedKinds": [] }));
     assert_eq!(
-        plan(one(&reported), &[], &policies, Some(&nothing_allowed)),
-        [Step::Create(Kind::NetworkPolicy, reported.clone())],
+        plan_replicas(one(&reported), &[], &policies, Some(&nothing_allowed)),
+        [ReplicaStep::Create(
+            ReplicaKind::NetworkPolicy,
+            reported.clone()
+        )],
         "no policy keeps it out"
     );
-    let live = replica_of(Kind::NetworkPolicy, made.clone());
-    assert_eq!(plan(one(&reported), one(&live), &policies, None), []);
+    let live = replica_of(ReplicaKind::NetworkPolicy, made.clone());
+    assert_eq!(
+        plan_replicas(one(&reported), one(&live), &policies, None),
+        []
+    );
     let mut opened = made;
     opened["spec"]["ingress"] = json!([{}]);
-    let opened = replica_of(Kind::NetworkPolicy, opened);
+    let opened = replica_of(ReplicaKind::NetworkPolicy, opened);
     assert_eq!(
-        plan(one(&reported), one(&opened), &policies, None),
-        [Step::Change(reported, opened)]
+        plan_replicas(one(&reported), one(&opened), &policies, None),
+        [ReplicaStep::Change(reported, opened)]
     );
 }
 
@@ -1435,9 +1511,9 @@ fn a_network_policy_is_written_within_the_limits_and_kept_so() {
 fn a_disruption_budget_goes_with_the_permission_for_its_kind() {
     let source = object("o", &budget("web"), |_| {});
     let live = replica_of(
-        Kind::PodDisruptionBudget,
-        replica(
-            Kind::PodDisruptionBudget,
+        ReplicaKind::PodDisruptionBudget,
+        replica_object(
+            ReplicaKind::PodDisruptionBudget,
             &budget("web"),
             "web",
             "demo-rome-aaaaaa",
@@ -1446,16 +1522,16 @@ fn a_disruption_budget_goes_with_the_permission_for_its_kind() {
     );
     let steps = |kinds: Value| {
         let policy = policy(json!({ "reflectedKinds": kinds }));
-        plan(
+        plan_replicas(
             one(&source),
             one(&live),
-            &BTreeSet::from([Kind::PodDisruptionBudget]),
+            &BTreeSet::from([ReplicaKind::PodDisruptionBudget]),
             Some(&policy),
         )
     };
     assert_eq!(steps(json!(["PodDisruptionBudget"])), []);
     assert!(
-        matches!(&steps(json!([]))[..], [Step::Delete(gone), Step::ReportProblem(_, Some(problem))]
+        matches!(&steps(json!([]))[..], [ReplicaStep::Delete(gone), ReplicaStep::ReportProblem(_, Some(problem))]
         if *gone == live && problem.reason == "KindNotAllowed")
     );
 }
@@ -1467,9 +1543,9 @@ fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
     assert_eq!(
         (
             ours.problem.as_ref().map(|problem| problem.reason.as_str()),
-            ours.policy()
+            ours.network_policy()
         ),
-        (Some("NameTaken"), NetworkPolicy::closed())
+        (Some("NameTaken"), NormalizedPolicy::closed())
     );
     let many: Vec<Value> =
         (0..2000).map(|host| json!({ "ipBlock": { "cidr": format!("10.245.{}.{}/32", host / 200, host % 200) } })).collect();
@@ -1481,9 +1557,9 @@ fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
     assert_eq!(
         (
             long.problem.as_ref().map(|problem| problem.reason.as_str()),
-            long.policy()
+            long.network_policy()
         ),
-        (Some("Invalid"), NetworkPolicy::closed())
+        (Some("Invalid"), NormalizedPolicy::closed())
     );
     let strange = network_policy(
         "strange",
@@ -1496,19 +1572,19 @@ fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
                 .partial
                 .as_ref()
                 .map(|problem| problem.reason.as_str()),
-            strange.policy().pods
+            strange.network_policy().pods
         ),
         (
             Some("Invalid"),
-            crate::replica::label_selector::Selector::default()
+            crate::replica::label_selector::NormalizedSelector::default()
         )
     );
-    assert_eq!(strange.policy().ingress, Some(Vec::new()));
+    assert_eq!(strange.network_policy().ingress, Some(Vec::new()));
 }
 
 #[test]
 fn policies_that_are_too_many_close_all_pods() {
-    let many = |count: usize| -> Vec<Source> {
+    let many = |count: usize| -> Vec<ReplicaSource> {
         let policy = |number: usize| {
             let spec = json!({ "podSelector": { "matchLabels": { "app": number.to_string() } } });
             let mut source = network_policy(&format!("p{number}"), &spec);
@@ -1526,7 +1602,7 @@ fn policies_that_are_too_many_close_all_pods() {
             .iter()
             .all(|source| source.problem.is_none())
     );
-    let refused: Vec<Source> = many(MAX_POLICIES + 1)
+    let refused: Vec<ReplicaSource> = many(MAX_POLICIES + 1)
         .into_iter()
         .filter(|source| source.problem.is_some())
         .collect();
@@ -1537,7 +1613,7 @@ fn policies_that_are_too_many_close_all_pods() {
             .collect::<Vec<_>>(),
         [format!("p{MAX_POLICIES}")]
     );
-    assert_eq!(refused[0].policy(), NetworkPolicy::closed());
+    assert_eq!(refused[0].network_policy(), NormalizedPolicy::closed());
 }
 
 #[test]
@@ -1546,7 +1622,7 @@ fn a_policy_with_a_name_that_this_cluster_keeps_for_its_own_closes_all_pods() {
     let open = json!({ "podSelector": {}, "ingress": [{}] });
     let clamped =
         |name: &str| clamp_policies(vec![network_policy(name, &open)], &limits(), &own).remove(0);
-    let refused = clamped(&isolation::lent_on_closed(&own));
+    let refused = clamped(&isolation::brokered_closed_copy(&own));
     assert_eq!(
         refused
             .problem
@@ -1554,9 +1630,9 @@ fn a_policy_with_a_name_that_this_cluster_keeps_for_its_own_closes_all_pods() {
             .map(|problem| problem.reason.as_str()),
         Some("NameTaken")
     );
-    assert_eq!(refused.policy(), NetworkPolicy::closed());
+    assert_eq!(refused.network_policy(), NormalizedPolicy::closed());
     assert_eq!(
-        clamped(&isolation::lent_on_closed(&other)).problem,
+        clamped(&isolation::brokered_closed_copy(&other)).problem,
         None,
         "another broker sent it"
     );
@@ -1618,9 +1694,9 @@ fn texts_of_objects() -> impl Strategy<Value = String> {
 }
 
 /// The record of an object with this text.
-fn record_of(text: &str) -> Source {
+fn record_of(text: &str) -> ReplicaSource {
     let object = json!({ "metadata": { "name": "r", "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": text } });
-    Source::of_object(serde_json::from_value(object).unwrap())
+    ReplicaSource::from_object(serde_json::from_value(object).unwrap())
 }
 
 proptest! {
@@ -1630,26 +1706,26 @@ proptest! {
         let message = source.problem.as_ref().map(|problem| problem.message.len()).unwrap_or_default();
         prop_assert!(message < 2000 && source.name.len() <= 253, "{} bytes", message);
         let Some(kind) = source.kind else { prop_assert!(source.problem.is_some()); return Ok(()) };
-        prop_assert!(kind != Kind::Secret);
+        prop_assert!(kind != ReplicaKind::Secret);
         let Some(content) = source.content() else { return Ok(()) };
-        let replica = replica(kind, &content, &source.name, "mapped", "demo");
+        let replica = replica_object(kind, &content, &source.name, "mapped", "demo");
         prop_assert_eq!(&replica["metadata"]["namespace"], "mapped");
         prop_assert_eq!(&replica["metadata"]["labels"][labels::MANAGED], "true");
-        if kind == Kind::Service {
+        if kind == ReplicaKind::Service {
             let spec = &replica["spec"];
             prop_assert!(spec.get("externalIPs").is_none() && spec.get("selector").is_none(), "{}", spec);
             prop_assert!(!["NodePort", "ExternalName"].contains(&text_of(spec, "/type")), "{}", spec);
-            prop_assert!(items(spec, "/ports").iter().all(|port| port.get("nodePort").is_none()), "{}", spec);
+            prop_assert!(items_at(spec, "/ports").iter().all(|port| port.get("nodePort").is_none()), "{}", spec);
         }
-        if kind == Kind::NetworkPolicy {
-            let policy = source.policy();
-            prop_assert_eq!(NetworkPolicy::of(&policy.to_json()).to_json(), policy.to_json());
+        if kind == ReplicaKind::NetworkPolicy {
+            let policy = source.network_policy();
+            prop_assert_eq!(NormalizedPolicy::from_spec(&policy.to_json()).to_json(), policy.to_json());
         }
-        let steps = plan(one(&source), &[], &both(), None);
+        let steps = plan_replicas(one(&source), &[], &both(), None);
         prop_assert!(steps.len() <= 3, "{:?}", steps);
     }
 }
 
 fn text_of<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    text(value, pointer).unwrap_or_default()
+    text_at(value, pointer).unwrap_or_default()
 }

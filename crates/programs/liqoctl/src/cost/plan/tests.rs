@@ -46,9 +46,9 @@ fn planned_with(
     nodes: &[Value],
     pods: &[Value],
     offloaded: Option<&NamespaceOffloadingSpec>,
-) -> Planned {
+) -> WorkloadCosts {
     let deployment = json!({ "kind": "Deployment", "metadata": { "name": "web" }, "spec": { "replicas": 4, "template": { "spec": pod } } });
-    let workload = workload::parse(&deployment.to_string(), "demo")
+    let workload = workload::parse_workloads(&deployment.to_string(), "demo")
         .unwrap()
         .remove(0);
     let nodes: Vec<Node> = nodes
@@ -60,9 +60,9 @@ fn planned_with(
         .map(|pod| serde_json::from_value(pod.clone()).unwrap())
         .collect();
     let peers = [("id-of-milan".to_owned(), "milan".to_owned())].into();
-    plan(
+    plan_workload_costs(
         &workload,
-        &Facts {
+        &CostPlanFacts {
             nodes: &nodes,
             pods: &pods,
             peers: &peers,
@@ -77,7 +77,7 @@ fn two_cores() -> Value {
     json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": "2", "memory": "1Gi" } } }] })
 }
 
-fn place<'a>(planned: &'a Planned, name: &str) -> &'a Place {
+fn place<'a>(planned: &'a WorkloadCosts, name: &str) -> &'a PlaceCosts {
     planned
         .places
         .iter()
@@ -114,7 +114,7 @@ milan    4/4       0.32 EUR   230.4 EUR     3      -
 rome     2/4       0          0             1      there is room for 2 of 4 pods now
 small    0/4       0.32 EUR   230.4 EUR     3      there is no room: cpu: 1 short (2 requested, 1 available)
 boston   4/4       0.08 USD   57.6 USD      4      USD cannot be compared with EUR, so it counts as the most expensive";
-    assert_eq!(table(std::slice::from_ref(&planned)), shown);
+    assert_eq!(render_workload_costs(std::slice::from_ref(&planned)), shown);
     let json = serde_json::to_value(&planned).unwrap();
     assert_eq!(
         (&json["places"][1]["peer"], &json["places"][1]["perHour"]),

@@ -2,26 +2,26 @@
 
 use liqo_api::{ForeignCluster, PeeringIntent, TunnelEndpoint, TunnelReason};
 
-use super::{clocks, gateways, nodes::cluster_domain, some, unread};
+use super::{clocks, first_few, gateways, nodes::cluster_domain, unread_finding};
 use crate::{
-    doctor::{Check, Finding},
-    inspect::Facts,
+    doctor::{Check, CheckFinding},
+    inspect::ClusterFacts,
 };
 
 /// Judges two clusters; nothing, if they do not know each other.
-pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
+pub fn check_cluster_pair(one: &ClusterFacts, other: &ClusterFacts) -> Vec<CheckFinding> {
     if let Some(why) = [one, other]
         .into_iter()
         .find_map(|facts| facts.liqo.config.as_ref().err())
     {
-        return vec![unread(Check::DifferentClusters, why)];
+        return vec![unread_finding(Check::DifferentClusters, why)];
     }
     let (Some(one_id), Some(other_id)) = (one.liqo.id(), other.liqo.id()) else {
         return Vec::new();
     };
     if one_id == other_id {
         let what = format!("{} and {} have the same ID", one.name, other.name);
-        return vec![Finding::fail(
+        return vec![CheckFinding::fail(
             Check::DifferentClusters,
             what,
             "either both kubeconfigs lead to the same cluster, or one cluster is a copy with the same Secrets: `liqoctl uninstall --purge` and install again there",
@@ -33,29 +33,30 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
     ) {
         return Vec::new();
     }
-    let agreement = agreement(one, other).unwrap_or_else(|why| unread(Check::Agreement, why));
+    let agreement = check_lending_agreement(one, other)
+        .unwrap_or_else(|why| unread_finding(Check::Agreement, why));
     let mut found = vec![
         agreement,
-        time(one, other),
-        versions(one, other),
-        domains(one, other),
+        check_clock_difference(one, other),
+        check_versions(one, other),
+        check_cluster_domains(one, other),
     ];
     found.extend(
         [(one, other), (other, one)]
             .into_iter()
-            .filter_map(|(of, peer)| addresses(of, peer)),
+            .filter_map(|(of, peer)| check_announced_address(of, peer)),
     );
     match (one.liqo.tunnel(other_id), other.liqo.tunnel(one_id)) {
-        (Err(why), _) | (_, Err(why)) => found.push(unread(Check::TunnelDirections, why)),
+        (Err(why), _) | (_, Err(why)) => found.push(unread_finding(Check::TunnelDirections, why)),
         (Ok(Some(here)), Ok(Some(there))) => {
             found.extend([
-                keys(one, here, other),
-                keys(other, there, one),
-                prefixes(one, here, other, there),
-                prefixes(other, there, one, here),
+                check_gateway_keys(one, here, other),
+                check_gateway_keys(other, there, one),
+                check_mapped_prefixes(one, here, other, there),
+                check_mapped_prefixes(other, there, one, here),
             ]);
-            found.push(mtu(here, there));
-            found.push(directions(one, here, other, there));
+            found.push(check_tunnel_mtu(here, there));
+            found.push(check_tunnel_directions(one, here, other, there));
         }
         (Ok(None), Ok(None)) => {}
         (Ok(here), Ok(_)) => {
@@ -68,14 +69,17 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
                 "{} wants a network with {}, which does not want one",
                 with.name, without.name
             );
-            found.push(Finding::warn(Check::TunnelDirections, what, format!("in {}: spec.network of the ForeignCluster, network.enabled of the policy that applies to it, and of ClusterConfig liqo", without.name)));
+            found.push(CheckFinding::warn(Check::TunnelDirections, what, format!("in {}: spec.network of the ForeignCluster, network.enabled of the policy that applies to it, and of ClusterConfig liqo", without.name)));
         }
     }
     found
 }
 
 /// Whether one lends what the other wants to borrow.
-fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String> {
+fn check_lending_agreement<'a>(
+    one: &'a ClusterFacts,
+    other: &'a ClusterFacts,
+) -> Result<CheckFinding, &'a String> {
     let check = Check::Agreement;
     for (consumer, provider) in [(one, other), (other, one)] {
         let (Some(consumer_id), Some(provider_id)) = (consumer.liqo.id(), provider.liqo.id())
@@ -94,7 +98,7 @@ fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String
             Some(peer) if peer.spec.incoming_peering == PeeringIntent::No => {
                 let what =
                     format!("{borrower} wants to borrow from {lender}, which does not allow it");
-                return Ok(Finding::warn(
+                return Ok(CheckFinding::warn(
                     check,
                     what,
                     format!(
@@ -102,11 +106,11 @@ fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String
                     ),
                 ));
             }
-            Some(peer) if tenant(peer).is_some() => {}
+            Some(peer) if tenant_namespace_of(peer).is_some() => {}
             _ => {
                 let what =
                     format!("{borrower} wants to borrow from {lender}, which has nothing for it");
-                return Ok(Finding::fail(
+                return Ok(CheckFinding::fail(
                     check,
                     what,
                     format!(
@@ -116,15 +120,15 @@ fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String
             }
         }
     }
-    Ok(Finding::ok(check, "what one borrows, the other lends"))
+    Ok(CheckFinding::ok(check, "what one borrows, the other lends"))
 }
 
-fn tenant(peer: &ForeignCluster) -> Option<&String> {
+fn tenant_namespace_of(peer: &ForeignCluster) -> Option<&String> {
     peer.status.as_ref()?.tenant_namespace.as_ref()
 }
 
-fn time(one: &Facts, other: &Facts) -> Finding {
-    let ahead = |facts: &Facts| {
+fn check_clock_difference(one: &ClusterFacts, other: &ClusterFacts) -> CheckFinding {
+    let ahead = |facts: &ClusterFacts| {
         Some(
             facts
                 .api_server
@@ -133,30 +137,30 @@ fn time(one: &Facts, other: &Facts) -> Finding {
         )
     };
     match (ahead(one), ahead(other)) {
-        (Some(first), Some(second)) => clocks::judged(
+        (Some(first), Some(second)) => clocks::judge_clock_difference(
             Check::Clocks,
             first - second,
             &format!("the clock of {}", one.name),
             &format!("that of {}", other.name),
             "both clusters read the times at which offers end and tokens expire: let both use NTP",
         ),
-        _ => Finding::unknown(Check::Clocks, "an API server does not report its time"),
+        _ => CheckFinding::unknown(Check::Clocks, "an API server does not report its time"),
     }
 }
 
-fn version(facts: &Facts) -> Option<String> {
+fn liqo_version(facts: &ClusterFacts) -> Option<String> {
     facts
         .liqo
         .configuration()
         .and_then(|config| config.status.as_ref()?.version.clone())
 }
 
-fn versions(one: &Facts, other: &Facts) -> Finding {
-    match (version(one), version(other)) {
+fn check_versions(one: &ClusterFacts, other: &ClusterFacts) -> CheckFinding {
+    match (liqo_version(one), liqo_version(other)) {
         (Some(first), Some(second)) if first == second => {
-            Finding::ok(Check::Versions, format!("both run Liqo {first}"))
+            CheckFinding::ok(Check::Versions, format!("both run Liqo {first}"))
         }
-        (Some(first), Some(second)) => Finding::warn(
+        (Some(first), Some(second)) => CheckFinding::warn(
             Check::Versions,
             format!(
                 "{} runs Liqo {first}, {} runs {second}",
@@ -164,39 +168,39 @@ fn versions(one: &Facts, other: &Facts) -> Finding {
             ),
             "neighbouring versions work together, with the features of the older one: update the older one",
         ),
-        _ => Finding::unknown(Check::Versions, "a manager has not reported its version"),
+        _ => CheckFinding::unknown(Check::Versions, "a manager has not reported its version"),
     }
 }
 
-fn domains(one: &Facts, other: &Facts) -> Finding {
+fn check_cluster_domains(one: &ClusterFacts, other: &ClusterFacts) -> CheckFinding {
     let check = Check::ClusterDomains;
     match (cluster_domain(one), cluster_domain(other)) {
         (Some(first), Some(second)) if first == second => {
-            Finding::ok(check, format!("both have {first}"))
+            CheckFinding::ok(check, format!("both have {first}"))
         }
         (Some(first), Some(second)) => {
             let what = format!("{} has {first}, {} has {second}", one.name, other.name);
             match [(one, &first, other), (other, &second, one)]
-                .map(|(consumer, domain, provider)| knows(provider, consumer, domain))
+                .map(|(consumer, domain, provider)| knows_domain(provider, consumer, domain))
             {
-                [Err(why), _] | [_, Err(why)] => unread(check, why),
+                [Err(why), _] | [_, Err(why)] => unread_finding(check, why),
                 // The resolver of the provider translates full names.
                 [Ok(true), Ok(true)]
-                    if version(one).is_some() && version(one) == version(other) =>
+                    if liqo_version(one).is_some() && liqo_version(one) == liqo_version(other) =>
                 {
-                    Finding::ok(
+                    CheckFinding::ok(
                         check,
                         format!("{what}: a remote pod uses that of its own cluster"),
                     )
                 }
-                _ => Finding::warn(
+                _ => CheckFinding::warn(
                     check,
                     what,
                     "full names (`service.namespace.svc.DOMAIN`) may resolve on one side only: let both clusters run the same version of Liqo; until then, use `service` or `service.namespace.svc` in pods",
                 ),
             }
         }
-        _ => Finding::unknown(
+        _ => CheckFinding::unknown(
             check,
             "the domain of a cluster is not in ConfigMap kube-system/coredns",
         ),
@@ -204,21 +208,25 @@ fn domains(one: &Facts, other: &Facts) -> Finding {
 }
 
 /// Whether the provider knows the domain of a consumer that has namespaces there.
-fn knows<'a>(provider: &'a Facts, consumer: &Facts, domain: &str) -> Result<bool, &'a String> {
+fn knows_domain<'a>(
+    provider: &'a ClusterFacts,
+    consumer: &ClusterFacts,
+    domain: &str,
+) -> Result<bool, &'a String> {
     let announced = provider.announced_domains.as_ref()?;
     let announced = consumer.liqo.id().and_then(|id| announced.get(id));
     Ok(announced.is_none_or(|announced| announced.as_deref() == Some(domain)))
 }
 
 /// Whether `of` uses the address that `peer` announces.
-fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
+fn check_announced_address(of: &ClusterFacts, peer: &ClusterFacts) -> Option<CheckFinding> {
     let check = Check::PeerAddresses;
     let record = match of.liqo.peer(peer.liqo.id()?) {
         // Nobody calls these addresses if the peer is reached through its tunnel.
         Ok(record) => {
             record.filter(|record| record.wants_outgoing() && record.spec.tunnel.is_empty())?
         }
-        Err(why) => return Some(unread(check, why)),
+        Err(why) => return Some(unread_finding(check, why)),
     };
     let given = peer.liqo.configuration()?.status.clone()?;
     let different = |used: Option<&String>, given: Option<&String>| match (used, given) {
@@ -235,7 +243,7 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
     let api = different(used, given.api_server_url.as_ref());
     let all: Vec<String> = auth.into_iter().chain(api).collect();
     Some(if all.is_empty() {
-        Finding::ok(
+        CheckFinding::ok(
             check,
             format!(
                 "{} uses the addresses that {} announces",
@@ -243,7 +251,7 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
             ),
         )
     } else {
-        Finding::warn(
+        CheckFinding::warn(
             check,
             format!("{} calls {} at {}", of.name, peer.name, all.join(", ")),
             "no problem while it answers; otherwise run `liqoctl peer` again, which uses the new address",
@@ -252,10 +260,14 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
 }
 
 /// Whether `of` knows the keys of the gateways of `peer`.
-fn keys(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts) -> Finding {
+fn check_gateway_keys(
+    of: &ClusterFacts,
+    tunnel: &TunnelEndpoint,
+    peer: &ClusterFacts,
+) -> CheckFinding {
     let check = Check::TunnelKeys;
     if let Err(why) = &peer.leases {
-        return unread(check, why);
+        return unread_finding(check, why);
     }
     let alive: Vec<(String, String)> = peer
         .gateways()
@@ -276,7 +288,7 @@ fn keys(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts) -> Finding {
         .map(|(node, _)| node.as_str())
         .collect();
     if unknown.is_empty() {
-        return Finding::ok(
+        return CheckFinding::ok(
             check,
             format!(
                 "{} knows the keys of the gateways of {}",
@@ -285,28 +297,28 @@ fn keys(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts) -> Finding {
         );
     }
     let advice = "managers tell each other within seconds: see the links of the peer on both sides (peer-reachable, network-agreed)";
-    Finding::fail(
+    CheckFinding::fail(
         check,
         format!(
             "{} does not know the key of the gateway of {} on {}",
             of.name,
             peer.name,
-            some(&unknown)
+            first_few(&unknown)
         ),
         advice,
     )
 }
 
 /// Whether `of` maps the peer's prefixes to what the peer assumes.
-fn prefixes(
-    of: &Facts,
+fn check_mapped_prefixes(
+    of: &ClusterFacts,
     tunnel: &TunnelEndpoint,
-    peer: &Facts,
+    peer: &ClusterFacts,
     counterpart: &TunnelEndpoint,
-) -> Finding {
+) -> CheckFinding {
     let check = Check::TunnelPrefixes;
     if tunnel.spec.imported == counterpart.spec.exported {
-        return Finding::ok(
+        return CheckFinding::ok(
             check,
             format!("both know where {} sees {}", of.name, peer.name),
         );
@@ -319,7 +331,7 @@ fn prefixes(
         if all.is_empty() {
             "nothing".to_owned()
         } else {
-            some(&all)
+            first_few(&all)
         }
     };
     let what = format!(
@@ -330,56 +342,56 @@ fn prefixes(
         peer.name,
         words(&counterpart.spec.exported)
     );
-    Finding::fail(
+    CheckFinding::fail(
         check,
         what,
         "packets get lost until both agree, which takes seconds: see the links of the peer on both sides (peer-reachable, network-agreed)",
     )
 }
 
-fn mtu(here: &TunnelEndpoint, there: &TunnelEndpoint) -> Finding {
+fn check_tunnel_mtu(here: &TunnelEndpoint, there: &TunnelEndpoint) -> CheckFinding {
     let (one, other) = (here.spec.mtu, there.spec.mtu);
     if one == other {
-        return Finding::ok(Check::TunnelMtu, format!("{one} bytes, on both sides"));
+        return CheckFinding::ok(Check::TunnelMtu, format!("{one} bytes, on both sides"));
     }
     let advice =
         "both sides should use the smaller network.mtu: see the links of the peer (network-agreed)";
-    Finding::warn(
+    CheckFinding::warn(
         Check::TunnelMtu,
         format!("{one} bytes on one side, {other} on the other"),
         advice,
     )
 }
 
-fn over_tls(tunnel: &TunnelEndpoint) -> bool {
+fn is_over_tls(tunnel: &TunnelEndpoint) -> bool {
     tunnel
-        .connected()
+        .connected_condition()
         .is_some_and(|condition| condition.reason == TunnelReason::ConnectedOverTls.as_str())
 }
 
-fn directions(
-    one: &Facts,
+fn check_tunnel_directions(
+    one: &ClusterFacts,
     here: &TunnelEndpoint,
-    other: &Facts,
+    other: &ClusterFacts,
     there: &TunnelEndpoint,
-) -> Finding {
+) -> CheckFinding {
     let check = Check::TunnelDirections;
-    let hears = |facts: &Facts, tunnel: &TunnelEndpoint| {
+    let hears = |facts: &ClusterFacts, tunnel: &TunnelEndpoint| {
         gateways::any_alive(facts)
             && tunnel
-                .connected()
+                .connected_condition()
                 .is_some_and(|condition| condition.status == "True")
     };
-    let deaf = |facts: &Facts, from: &Facts, tunnel: &TunnelEndpoint| {
+    let deaf = |facts: &ClusterFacts, from: &ClusterFacts, tunnel: &TunnelEndpoint| {
         let ours: Vec<String> = facts
             .real_nodes()
-            .map(|nodes| gateways::announced(facts, &nodes))
+            .map(|nodes| gateways::announced_addresses(facts, &nodes))
             .unwrap_or_default();
         let said = tunnel
-            .connected()
+            .connected_condition()
             .map(|condition| condition.message.as_str())
             .unwrap_or_default();
-        Finding::fail(
+        CheckFinding::fail(
             check,
             format!(
                 "{} hears {}, but not the other way round: packets from {} do not arrive ({said})",
@@ -388,21 +400,21 @@ fn directions(
             format!(
                 "let UDP pass from the gateways of {} to {}: check firewalls, security groups, the forwarded port",
                 from.name,
-                some(&ours)
+                first_few(&ours)
             ),
         )
     };
     match (hears(one, here), hears(other, there)) {
-        (true, true) if over_tls(here) || over_tls(there) => Finding::warn(
+        (true, true) if is_over_tls(here) || is_over_tls(there) => CheckFinding::warn(
             check,
             "the two hear each other only over TLS: UDP does not pass",
             "TLS carries packets more slowly: let UDP pass between the gateways, at least in one direction with its answers",
         ),
-        (true, true) => Finding::ok(check, "each side hears the other"),
+        (true, true) => CheckFinding::ok(check, "each side hears the other"),
         (false, true) => deaf(one, other, here),
         (true, false) => deaf(other, one, there),
         (false, false) => {
-            let calls = |facts: &Facts, tunnel: &TunnelEndpoint| {
+            let calls = |facts: &ClusterFacts, tunnel: &TunnelEndpoint| {
                 let endpoints: Vec<&str> = tunnel
                     .spec
                     .gateways
@@ -415,11 +427,11 @@ fn directions(
                     if endpoints.is_empty() {
                         "nobody".to_owned()
                     } else {
-                        some(&endpoints)
+                        first_few(&endpoints)
                     }
                 )
             };
-            Finding::fail(
+            CheckFinding::fail(
                 check,
                 format!(
                     "neither side hears the other: {}; {}",
@@ -439,25 +451,25 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{facts, other, rome},
     };
 
-    fn verdict(one: &Facts, other: &Facts, check: Check) -> Finding {
-        let found = between(one, other);
+    fn verdict(one: &ClusterFacts, other: &ClusterFacts, check: Check) -> CheckFinding {
+        let found = check_cluster_pair(one, other);
         let of_it = found.iter().filter(|finding| finding.check == check);
         // The worst of both directions.
         of_it
-            .max_by_key(|finding| finding.verdict != Verdict::Ok)
+            .max_by_key(|finding| finding.verdict != CheckVerdict::Ok)
             .unwrap()
             .clone()
     }
 
     #[test]
     fn two_clusters_that_fit_have_no_fault() {
-        let found = between(&facts(), &other());
+        let found = check_cluster_pair(&facts(), &other());
         assert!(
-            found.iter().all(|one| one.verdict == Verdict::Ok),
+            found.iter().all(|one| one.verdict == CheckVerdict::Ok),
             "{found:#?}"
         );
         assert_eq!(found.len(), 11);
@@ -468,10 +480,10 @@ mod tests {
         let (mut one, mut two) = (facts(), other());
         one.liqo.peers = Ok(Vec::new());
         two.liqo.peers = Ok(Vec::new());
-        assert_eq!(between(&one, &two), []);
+        assert_eq!(check_cluster_pair(&one, &two), []);
         assert_eq!(
             verdict(&one, &facts(), Check::DifferentClusters).verdict,
-            Verdict::Fail
+            CheckVerdict::Fail
         );
     }
 
@@ -479,9 +491,15 @@ mod tests {
     fn borrowing_that_the_lender_does_not_allow_is_shown() {
         let (one, mut two) = (facts(), other());
         two.liqo.peers.as_mut().unwrap()[0].spec.incoming_peering = PeeringIntent::No;
-        assert_eq!(verdict(&one, &two, Check::Agreement).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&one, &two, Check::Agreement).verdict,
+            CheckVerdict::Warn
+        );
         two.liqo.peers = Ok(Vec::new());
-        assert_eq!(verdict(&one, &two, Check::Agreement).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&one, &two, Check::Agreement).verdict,
+            CheckVerdict::Fail
+        );
     }
 
     #[test]
@@ -493,25 +511,27 @@ mod tests {
         for check in [Check::Agreement, Check::TunnelDirections] {
             assert_eq!(
                 verdict(&one, &two, check),
-                Finding::unknown(check, refused())
+                CheckFinding::unknown(check, refused())
             );
         }
         one.liqo.peers = Err(refused());
         for check in [Check::Agreement, Check::PeerAddresses] {
             assert_eq!(
                 verdict(&one, &two, check),
-                Finding::unknown(check, refused())
+                CheckFinding::unknown(check, refused())
             );
         }
         assert!(
-            between(&one, &two)
-                .iter()
-                .all(|one| [Verdict::Ok, Verdict::Unknown].contains(&one.verdict))
+            check_cluster_pair(&one, &two).iter().all(|one| [
+                CheckVerdict::Ok,
+                CheckVerdict::Unknown
+            ]
+            .contains(&one.verdict))
         );
         one.liqo.config = Err(refused());
         assert_eq!(
-            between(&one, &two),
-            [Finding::unknown(Check::DifferentClusters, refused())]
+            check_cluster_pair(&one, &two),
+            [CheckFinding::unknown(Check::DifferentClusters, refused())]
         );
     }
 
@@ -521,14 +541,14 @@ mod tests {
         for facts in [&mut one, &mut two] {
             facts.api_server.asked_at += SignedDuration::from_hours(1);
         }
-        assert_eq!(verdict(&one, &two, Check::Clocks).verdict, Verdict::Ok);
+        assert_eq!(verdict(&one, &two, Check::Clocks).verdict, CheckVerdict::Ok);
         two.api_server.date = two
             .api_server
             .date
             .map(|date| date + SignedDuration::from_secs(20));
         let found = verdict(&one, &two, Check::Clocks);
         assert!(
-            found.verdict == Verdict::Warn && found.what.contains("20 s behind"),
+            found.verdict == CheckVerdict::Warn && found.what.contains("20 s behind"),
             "{}",
             found.what
         );
@@ -548,10 +568,13 @@ mod tests {
             .unwrap()
             .version = Some("9.9.9".to_owned());
         two.components.corefile = Ok(Some("kubernetes cluster.milan {".to_owned()));
-        assert_eq!(verdict(&one, &two, Check::Versions).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&one, &two, Check::Versions).verdict,
+            CheckVerdict::Warn
+        );
         let found = verdict(&one, &two, Check::ClusterDomains);
         assert!(
-            found.verdict == Verdict::Warn && found.what.contains("cluster.milan"),
+            found.verdict == CheckVerdict::Warn && found.what.contains("cluster.milan"),
             "{}",
             found.what
         );
@@ -561,17 +584,17 @@ mod tests {
     fn domains_may_differ_where_the_provider_knows_the_one_of_the_consumer() {
         let (one, mut two) = (facts(), other());
         two.components.corefile = Ok(Some("kubernetes cluster.milan {".to_owned()));
-        let found = |two: &Facts| verdict(&one, two, Check::ClusterDomains).verdict;
-        assert_eq!(found(&two), Verdict::Ok, "rome has no namespace there");
+        let found = |two: &ClusterFacts| verdict(&one, two, Check::ClusterDomains).verdict;
+        assert_eq!(found(&two), CheckVerdict::Ok, "rome has no namespace there");
         let announced = |domain: Option<&str>| Ok([(rome(), domain.map(str::to_owned))].into());
         two.announced_domains = announced(Some("cluster.local"));
-        assert_eq!(found(&two), Verdict::Ok);
+        assert_eq!(found(&two), CheckVerdict::Ok);
         for domain in [None, Some("corp.local")] {
             two.announced_domains = announced(domain);
-            assert_eq!(found(&two), Verdict::Warn, "{domain:?}");
+            assert_eq!(found(&two), CheckVerdict::Warn, "{domain:?}");
         }
         two.announced_domains = Err("cannot read: forbidden".to_owned());
-        assert_eq!(found(&two), Verdict::Unknown);
+        assert_eq!(found(&two), CheckVerdict::Unknown);
         two.announced_domains = announced(Some("cluster.local"));
         two.liqo
             .config
@@ -583,7 +606,7 @@ mod tests {
             .as_mut()
             .unwrap()
             .version = Some("9.9.9".to_owned());
-        assert_eq!(found(&two), Verdict::Warn);
+        assert_eq!(found(&two), CheckVerdict::Warn);
     }
 
     #[test]
@@ -593,7 +616,7 @@ mod tests {
             Some("https://172.18.0.77:30001".to_owned());
         let found = verdict(&one, &two, Check::PeerAddresses);
         assert!(
-            found.verdict == Verdict::Warn && found.what.contains("172.18.0.77"),
+            found.verdict == CheckVerdict::Warn && found.what.contains("172.18.0.77"),
             "{}",
             found.what
         );
@@ -605,17 +628,21 @@ mod tests {
         one.liqo.tunnels.as_mut().unwrap()[0].spec.gateways[0].public_key = "old".to_owned();
         assert_eq!(
             verdict(&one, &two, Check::TunnelKeys).verdict,
-            Verdict::Fail
+            CheckVerdict::Fail
         );
         one.liqo.tunnels.as_mut().unwrap()[0].spec.imported.clear();
         let found = verdict(&one, &two, Check::TunnelPrefixes);
         assert!(
-            found.verdict == Verdict::Fail && found.what.contains("rome sees of milan: nothing"),
+            found.verdict == CheckVerdict::Fail
+                && found.what.contains("rome sees of milan: nothing"),
             "{}",
             found.what
         );
         one.liqo.tunnels.as_mut().unwrap()[0].spec.mtu = 1280;
-        assert_eq!(verdict(&one, &two, Check::TunnelMtu).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&one, &two, Check::TunnelMtu).verdict,
+            CheckVerdict::Warn
+        );
     }
 
     #[test]
@@ -630,9 +657,9 @@ mod tests {
             .reason = TunnelReason::ConnectedOverTls.into();
         assert_eq!(
             verdict(&one, &relayed, Check::TunnelDirections).verdict,
-            Verdict::Warn
+            CheckVerdict::Warn
         );
-        let close = |facts: &mut Facts| {
+        let close = |facts: &mut ClusterFacts| {
             facts.liqo.tunnels.as_mut().unwrap()[0].status = serde_json::from_value(json!({
                 "conditions": [{ "type": "Connected", "status": "False", "reason": "NoAnswer", "message": "m", "lastTransitionTime": crate::inspect::fixtures::NOW }],
             }))
@@ -640,7 +667,7 @@ mod tests {
         };
         close(&mut two);
         let found = verdict(&one, &two, Check::TunnelDirections);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, CheckVerdict::Fail);
         assert!(
             found.what.contains("packets from rome do not arrive"),
             "{}",
@@ -661,7 +688,7 @@ mod tests {
         two.liqo.tunnels = Ok(Vec::new());
         let found = verdict(&one, &two, Check::TunnelDirections);
         assert!(
-            found.verdict == Verdict::Warn
+            found.verdict == CheckVerdict::Warn
                 && found.what.starts_with("rome wants a network with milan"),
             "{}",
             found.what

@@ -10,10 +10,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use liqo_api::leases;
 
-use super::{some, unread};
+use super::{first_few, unread_finding};
 use crate::{
-    doctor::{Check, Finding},
-    inspect::{Facts, Heartbeat, is_virtual},
+    doctor::{Check, CheckFinding},
+    inspect::{ClusterFacts, LeaseHeartbeat, is_virtual},
 };
 
 /// A larger difference is a warning.
@@ -25,18 +25,18 @@ pub const FAIL_DIFFERENCE: SignedDuration = SignedDuration::from_mins(5);
 /// Advice about a wrong clock.
 pub const ADVICE: &str = "let its machine use NTP (`timedatectl`, chrony)";
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
-    let mut found = vec![own(facts), nodes(facts)];
-    found.extend(consumers(facts));
+pub fn check_clocks(facts: &ClusterFacts) -> Vec<CheckFinding> {
+    let mut found = vec![check_own_clock(facts), check_node_clocks(facts)];
+    found.extend(check_consumer_clocks(facts));
     found
 }
 
-fn own(facts: &Facts) -> Finding {
+fn check_own_clock(facts: &ClusterFacts) -> CheckFinding {
     let api = &facts.api_server;
     let Some(date) = api.date else {
-        return Finding::unknown(Check::OwnClock, "the API server does not report its time");
+        return CheckFinding::unknown(Check::OwnClock, "the API server does not report its time");
     };
-    judged(
+    judge_clock_difference(
         Check::OwnClock,
         date.duration_since(api.asked_at),
         "the clock of the API server",
@@ -46,23 +46,23 @@ fn own(facts: &Facts) -> Finding {
 }
 
 /// A verdict on two clocks; `ahead` is by how much the first one is.
-pub fn judged(
+pub fn judge_clock_difference(
     check: Check,
     ahead: SignedDuration,
     one: &str,
     other: &str,
     advice: &str,
-) -> Finding {
-    let what = format!("{one} is {} {other}", distance(ahead));
+) -> CheckFinding {
+    let what = format!("{one} is {} {other}", describe_difference(ahead));
     match ahead.abs() {
-        apart if apart <= WARN_DIFFERENCE => Finding::ok(check, what),
-        apart if apart <= FAIL_DIFFERENCE => Finding::warn(check, what, advice),
-        _ => Finding::fail(check, what, advice),
+        apart if apart <= WARN_DIFFERENCE => CheckFinding::ok(check, what),
+        apart if apart <= FAIL_DIFFERENCE => CheckFinding::warn(check, what, advice),
+        _ => CheckFinding::fail(check, what, advice),
     }
 }
 
 /// `12 s ahead of`.
-fn distance(ahead: SignedDuration) -> String {
+fn describe_difference(ahead: SignedDuration) -> String {
     // Times have a precision of one second.
     match ahead.as_secs() {
         -1..=1 => "in step with".to_owned(),
@@ -71,11 +71,11 @@ fn distance(ahead: SignedDuration) -> String {
     }
 }
 
-fn nodes(facts: &Facts) -> Finding {
+fn check_node_clocks(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::NodeClocks;
     let (nodes, leases) = match (&facts.nodes, &facts.node_leases) {
         (Ok(nodes), Ok(leases)) => (nodes, leases),
-        (Err(why), _) | (_, Err(why)) => return unread(check, why),
+        (Err(why), _) | (_, Err(why)) => return unread_finding(check, why),
     };
     let real: Vec<String> = nodes
         .iter()
@@ -88,7 +88,7 @@ fn nodes(facts: &Facts) -> Finding {
             .filter(|lease| real.contains(&lease.name_any())),
         ResourceExt::name_any,
     );
-    summed(check, &apart, "node", ADVICE)
+    worst_clock_finding(check, &apart, "node", ADVICE)
 }
 
 /// Time by which each holder's clock is ahead of the API server's.
@@ -97,50 +97,55 @@ fn ahead_by_name<'a>(
     name: impl Fn(&Lease) -> String,
 ) -> BTreeMap<String, SignedDuration> {
     leases
-        .filter_map(|lease| Some((name(lease), Heartbeat::of(lease)?.ahead()?)))
+        .filter_map(|lease| {
+            Some((
+                name(lease),
+                LeaseHeartbeat::from_lease(lease)?.clock_ahead()?,
+            ))
+        })
         .collect()
 }
 
-fn summed(
+fn worst_clock_finding(
     check: Check,
     apart: &BTreeMap<String, SignedDuration>,
     who: &str,
     advice: &str,
-) -> Finding {
+) -> CheckFinding {
     let beyond = |limit: SignedDuration| {
         let far = apart.iter().filter(|(_, ahead)| ahead.abs() > limit);
         far.map(|(name, ahead)| {
             format!(
                 "the clock of {who} {name} is {} the API server's",
-                distance(*ahead)
+                describe_difference(*ahead)
             )
         })
         .collect::<Vec<_>>()
     };
     let (harmful, notable) = (beyond(FAIL_DIFFERENCE), beyond(WARN_DIFFERENCE));
     if !harmful.is_empty() {
-        return Finding::fail(check, some(&harmful), advice);
+        return CheckFinding::fail(check, first_few(&harmful), advice);
     }
     if !notable.is_empty() {
-        return Finding::warn(check, some(&notable), advice);
+        return CheckFinding::warn(check, first_few(&notable), advice);
     }
     if apart.is_empty() {
-        return Finding::unknown(check, "no Lease shows the time there");
+        return CheckFinding::unknown(check, "no Lease shows the time there");
     }
-    Finding::ok(
+    CheckFinding::ok(
         check,
         format!(
             "the clocks of {} and the API server agree",
-            super::count(apart.len(), who)
+            super::count_of(apart.len(), who)
         ),
     )
 }
 
 /// Consumers write the time into their Leases here.
-fn consumers(facts: &Facts) -> Option<Finding> {
+fn check_consumer_clocks(facts: &ClusterFacts) -> Option<CheckFinding> {
     let tenants = match &facts.tenant_leases {
         Ok(tenants) => tenants,
-        Err(why) => return Some(unread(Check::PeerClocks, why)),
+        Err(why) => return Some(unread_finding(Check::PeerClocks, why)),
     };
     let renewed = tenants
         .iter()
@@ -154,7 +159,7 @@ fn consumers(facts: &Facts) -> Option<Finding> {
     let apart = ahead_by_name(renewed, name);
     let advice =
         "both clusters read the times at which offers end and tokens expire: let both use NTP";
-    (!apart.is_empty()).then(|| summed(Check::PeerClocks, &apart, "peer", advice))
+    (!apart.is_empty()).then(|| worst_clock_finding(Check::PeerClocks, &apart, "peer", advice))
 }
 
 #[cfg(test)]
@@ -164,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{facts, lease, of},
     };
 
@@ -172,22 +177,22 @@ mod tests {
     fn our_clock_is_compared_with_the_api_servers() {
         let mut facts = facts();
         for (ahead, verdict) in [
-            (0, Verdict::Ok),
-            (-9, Verdict::Ok),
-            (30, Verdict::Warn),
-            (-301, Verdict::Fail),
+            (0, CheckVerdict::Ok),
+            (-9, CheckVerdict::Ok),
+            (30, CheckVerdict::Warn),
+            (-301, CheckVerdict::Fail),
         ] {
             facts.api_server.date =
                 Some(facts.api_server.asked_at + SignedDuration::from_secs(ahead));
-            assert_eq!(own(&facts).verdict, verdict, "{ahead}");
+            assert_eq!(check_own_clock(&facts).verdict, verdict, "{ahead}");
         }
         assert!(
-            own(&facts).what.contains("301 s behind"),
+            check_own_clock(&facts).what.contains("301 s behind"),
             "{}",
-            own(&facts).what
+            check_own_clock(&facts).what
         );
         facts.api_server.date = None;
-        assert_eq!(own(&facts).verdict, Verdict::Unknown);
+        assert_eq!(check_own_clock(&facts).verdict, CheckVerdict::Unknown);
     }
 
     #[test]
@@ -200,28 +205,31 @@ mod tests {
             lease("rome-2", "rome-2", 1, 60),
             lease("gone", "gone", 0, 900),
         ]);
-        let found = nodes(&facts);
-        assert_eq!(found.verdict, Verdict::Warn);
+        let found = check_node_clocks(&facts);
+        assert_eq!(found.verdict, CheckVerdict::Warn);
         assert!(
             found.what.contains("rome-2 is 60 s ahead of") && !found.what.contains("rome-1"),
             "{}",
             found.what
         );
         facts.node_leases = Ok(vec![lease("rome-1", "rome-1", 5, -400)]);
-        assert_eq!(nodes(&facts).verdict, Verdict::Fail);
+        assert_eq!(check_node_clocks(&facts).verdict, CheckVerdict::Fail);
     }
 
     #[test]
     fn a_consumers_clock_shows_in_its_lease() {
         let mut facts = facts();
-        assert!(consumers(&facts).is_none(), "nobody borrows from here");
+        assert!(
+            check_consumer_clocks(&facts).is_none(),
+            "nobody borrows from here"
+        );
         let mut renewed = lease(leases::CONSUMER, "x", 1, -25);
         renewed.metadata.namespace = Some(liqo_api::tenant_namespace(
             &crate::inspect::fixtures::milan(),
         ));
         facts.tenant_leases = Ok(vec![renewed, lease(leases::PROVIDER, "y", 1, 900)]);
-        let found = consumers(&facts).unwrap();
-        assert_eq!(found.verdict, Verdict::Warn);
+        let found = check_consumer_clocks(&facts).unwrap();
+        assert_eq!(found.verdict, CheckVerdict::Warn);
         assert!(
             found.what.contains("peer milan is 25 s behind"),
             "{}",

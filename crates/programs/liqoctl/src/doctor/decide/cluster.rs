@@ -8,106 +8,106 @@ use kube::ResourceExt as _;
 use liqo_api::{ADDRESSES_KNOWN, AddressesKnownReason};
 use serde_json::{Value, json};
 
-use super::{leader, some, unread, workloads};
+use super::{first_few, leader_heartbeat, unread_finding, workloads};
 use crate::{
-    doctor::{Check, Finding, Verdict},
-    inspect::{Facts, WebhookCertificate},
+    doctor::{Check, CheckFinding, CheckVerdict},
+    inspect::{ClusterFacts, WebhookCertificate},
     manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, RESOLVER, avoided_nodes},
     preflight::{OLDEST_MINOR, POLICIES_SINCE},
     readiness, replicas,
     version::CLIENT,
 };
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
+pub fn check_cluster(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let api = &facts.api_server;
     let took = api.took.as_millis();
     let mut found = vec![
-        Finding::ok(
+        CheckFinding::ok(
             Check::ApiServer,
             format!("{} answers, in {took} ms", api.url),
         ),
-        version(facts),
+        check_kubernetes_version(facts),
         own_rights(facts),
     ];
     if matches!(facts.liqo.config, Ok(None)) {
-        found.push(Finding::fail(
+        found.push(CheckFinding::fail(
             Check::Installed,
             "Liqo is not installed in this cluster",
             "run `liqoctl install`",
         ));
         return found;
     }
-    found.extend(installed(facts));
-    found.push(definitions(facts));
-    found.push(manager(facts));
-    found.push(leads(facts));
+    found.extend(check_installation(facts));
+    found.push(check_definitions(facts));
+    found.push(check_manager(facts));
+    found.push(check_leader(facts));
     found.push(workloads::pods(facts));
-    found.push(addresses(facts));
-    found.push(services(facts));
-    found.push(webhook(facts));
+    found.push(check_addresses(facts));
+    found.push(check_services(facts));
+    found.push(check_webhook(facts));
     found
 }
 
-fn version(facts: &Facts) -> Finding {
+fn check_kubernetes_version(facts: &ClusterFacts) -> CheckFinding {
     let (check, version) = (Check::KubernetesVersion, &facts.api_server.version);
     match facts.api_server.minor {
-        None => Finding::unknown(
+        None => CheckFinding::unknown(
             check,
             format!("{version} is not a version number that this program understands"),
         ),
-        Some(minor) if minor < OLDEST_MINOR => Finding::fail(
+        Some(minor) if minor < OLDEST_MINOR => CheckFinding::fail(
             check,
             format!("Kubernetes {version}"),
             format!("Liqo needs 1.{OLDEST_MINOR} or later: upgrade the cluster"),
         ),
-        Some(minor) if minor < POLICIES_SINCE => Finding::warn(
+        Some(minor) if minor < POLICIES_SINCE => CheckFinding::warn(
             check,
             format!("Kubernetes {version} has no admission policies, which restrict the manager"),
             format!("Liqo works without them; 1.{POLICIES_SINCE} has them"),
         ),
-        Some(_) => Finding::ok(check, format!("Kubernetes {version}")),
+        Some(_) => CheckFinding::ok(check, format!("Kubernetes {version}")),
     }
 }
 
-fn own_rights(facts: &Facts) -> Finding {
+fn own_rights(facts: &ClusterFacts) -> CheckFinding {
     if facts.refused.is_empty() {
-        return Finding::ok(
+        return CheckFinding::ok(
             Check::OwnRights,
             "this user may read everything that is needed",
         );
     }
-    Finding::warn(
+    CheckFinding::warn(
         Check::OwnRights,
-        format!("this user may not {}", some(&facts.refused)),
+        format!("this user may not {}", first_few(&facts.refused)),
         "checks that need it are unknown: use a kubeconfig of a cluster administrator",
     )
 }
 
-fn installed(facts: &Facts) -> Vec<Finding> {
+fn check_installation(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let config = match &facts.liqo.config {
         Ok(Some(config)) => config,
         Ok(None) => return Vec::new(),
-        Err(why) => return vec![unread(Check::Installed, why)],
+        Err(why) => return vec![unread_finding(Check::Installed, why)],
     };
     let status = config.status.clone().unwrap_or_default();
     let Some(id) = status.cluster_id else {
         let advice = "the manager creates it when it starts: see manager and pods";
-        return vec![Finding::fail(
+        return vec![CheckFinding::fail(
             Check::Installed,
             "Liqo is installed, and the cluster has no identity yet",
             advice,
         )];
     };
-    let installed = Finding::ok(
+    let installed = CheckFinding::ok(
         Check::Installed,
         format!("cluster {}, ID {id}", config.spec.cluster_name),
     );
     let version = match status.version {
-        None => Finding::unknown(Check::Version, "the manager has not reported its version"),
+        None => CheckFinding::unknown(Check::Version, "the manager has not reported its version"),
         Some(version) if version == CLIENT => {
-            Finding::ok(Check::Version, format!("Liqo {version}, like this program"))
+            CheckFinding::ok(Check::Version, format!("Liqo {version}, like this program"))
         }
-        Some(version) => Finding::warn(
+        Some(version) => CheckFinding::warn(
             Check::Version,
             format!("Liqo {version} runs here, this program is {CLIENT}"),
             format!(
@@ -118,10 +118,10 @@ fn installed(facts: &Facts) -> Vec<Finding> {
     vec![installed, version]
 }
 
-fn definitions(facts: &Facts) -> Finding {
+fn check_definitions(facts: &ClusterFacts) -> CheckFinding {
     let present = match &facts.definitions {
         Ok(present) => present,
-        Err(why) => return unread(Check::Definitions, why),
+        Err(why) => return unread_finding(Check::Definitions, why),
     };
     let wanted = liqo_api::custom_resource_definitions();
     let (mut missing, mut other, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
@@ -141,26 +141,29 @@ fn definitions(facts: &Facts) -> Finding {
     }
     let check = Check::Definitions;
     if !missing.is_empty() {
-        let what = format!("missing, or not served: {}", some(&missing));
-        return Finding::fail(check, what, "run `liqoctl install` again");
+        let what = format!("missing, or not served: {}", first_few(&missing));
+        return CheckFinding::fail(check, what, "run `liqoctl install` again");
     }
     if !foreign.is_empty() {
         let advice = "another program installed another Liqo: uninstall it with that program";
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
-            format!("not created by liqoctl: {}", some(&foreign)),
+            format!("not created by liqoctl: {}", first_few(&foreign)),
             advice,
         );
     }
     if !other.is_empty() {
-        let what = format!("from another version than this program: {}", some(&other));
-        return Finding::warn(
+        let what = format!(
+            "from another version than this program: {}",
+            first_few(&other)
+        );
+        return CheckFinding::warn(
             check,
             what,
             "run `liqoctl install` of the version that you want here",
         );
     }
-    Finding::ok(check, format!("{} kinds", wanted.len()))
+    CheckFinding::ok(check, format!("{} kinds", wanted.len()))
 }
 
 fn is_established(definition: &CustomResourceDefinition) -> bool {
@@ -193,18 +196,18 @@ pub(super) fn contains(have: &Value, want: &Value) -> bool {
     }
 }
 
-fn manager(facts: &Facts) -> Finding {
+fn check_manager(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Manager;
     let deployment = match &facts.liqo.manager {
         Ok(Some(deployment)) => deployment,
         Ok(None) => {
-            return Finding::fail(
+            return CheckFinding::fail(
                 check,
                 format!("there is no Deployment {MANAGER}"),
                 "run `liqoctl install` again",
             );
         }
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let wanted = deployment
         .spec
@@ -216,7 +219,7 @@ fn manager(facts: &Facts) -> Finding {
         .as_ref()
         .and_then(|status| status.available_replicas)
         .unwrap_or(0);
-    let what = match readiness::refusal(deployment) {
+    let what = match readiness::why_pods_refused(deployment) {
         Some(refusal) => {
             format!("{available} of {wanted} replicas available; new ones are refused: {refusal}")
         }
@@ -224,25 +227,30 @@ fn manager(facts: &Facts) -> Finding {
     };
     if wanted == 0 {
         let advice = format!("`kubectl -n liqo scale deployment {MANAGER} --replicas=1`");
-        Finding::fail(
+        CheckFinding::fail(
             check,
             "the Deployment is scaled to zero: nothing changes in this cluster",
             advice,
         )
     } else if available == 0 {
         let until = "until it is back, nothing changes, and what peers know becomes outdated";
-        Finding::fail(check, what, format!("{}; {until}", unavailable(facts)))
+        CheckFinding::fail(
+            check,
+            what,
+            format!("{}; {until}", unavailable_replica_advice(facts)),
+        )
     } else if available < wanted {
-        Finding::warn(check, what, unavailable(facts))
+        CheckFinding::warn(check, what, unavailable_replica_advice(facts))
     } else {
-        spread(facts, deployment, wanted).unwrap_or_else(|| Finding::ok(check, what))
+        check_replica_spread(facts, deployment, wanted)
+            .unwrap_or_else(|| CheckFinding::ok(check, what))
     }
 }
 
 /// Advice about a replica that is not available.
-fn unavailable(facts: &Facts) -> &'static str {
+fn unavailable_replica_advice(facts: &ClusterFacts) -> &'static str {
     match workloads::pods(facts).verdict {
-        Verdict::Ok => {
+        CheckVerdict::Ok => {
             "no pod of Liqo has a problem, so it may just be starting: wait a moment and run this again; then `kubectl -n liqo describe pods`"
         }
         _ => "see the check `pods`, and `kubectl -n liqo describe pods`",
@@ -250,31 +258,35 @@ fn unavailable(facts: &Facts) -> &'static str {
 }
 
 /// A warning if the replicas do not fit the nodes, where both are known.
-fn spread(facts: &Facts, deployment: &Deployment, wanted: i32) -> Option<Finding> {
+fn check_replica_spread(
+    facts: &ClusterFacts,
+    deployment: &Deployment,
+    wanted: i32,
+) -> Option<CheckFinding> {
     let check = Check::Manager;
-    let usable = replicas::usable(facts.real_nodes().ok()?, &avoided_nodes(deployment));
-    if let Some(misfit) = replicas::misfit(wanted, usable) {
-        return Some(Finding::warn(check, misfit.what, misfit.advice));
+    let usable = replicas::usable_nodes(facts.real_nodes().ok()?, &avoided_nodes(deployment));
+    if let Some(misfit) = replicas::replica_mismatch(wanted, usable) {
+        return Some(CheckFinding::warn(check, misfit.what, misfit.advice));
     }
     let node = replicas::shared_node(facts.pods.as_deref().ok()?, usable)?;
     let advice = format!(
         "the scheduler moves no pod that runs: delete one that does not lead, `kubectl -n liqo delete pod {}`",
         node.follower
     );
-    Some(Finding::warn(
+    Some(CheckFinding::warn(
         check,
         format!("all replicas run on node {}, and fail with it", node.name),
         advice,
     ))
 }
 
-fn leads(facts: &Facts) -> Finding {
+fn check_leader(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Leader;
     if let Err(why) = &facts.leases {
-        return unread(check, why);
+        return unread_finding(check, why);
     }
-    match leader(facts) {
-        None => Finding::fail(
+    match leader_heartbeat(facts) {
+        None => CheckFinding::fail(
             check,
             "no manager leads",
             format!(
@@ -282,12 +294,12 @@ fn leads(facts: &Facts) -> Finding {
             ),
         ),
         Some((holder, heartbeat)) if heartbeat.is_fresh(facts.now()) => {
-            Finding::ok(check, format!("{holder} leads"))
+            CheckFinding::ok(check, format!("{holder} leads"))
         }
         Some((holder, heartbeat)) => {
             let since = heartbeat.written.unwrap_or(heartbeat.own);
             let what = format!("{holder} was the last leader, and has been silent since {since}");
-            Finding::fail(
+            CheckFinding::fail(
                 check,
                 what,
                 "see manager and pods: is it running, does it reach the API server, may it write Leases (rights)?",
@@ -296,7 +308,7 @@ fn leads(facts: &Facts) -> Finding {
     }
 }
 
-fn addresses(facts: &Facts) -> Finding {
+fn check_addresses(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Addresses;
     let status = facts
         .liqo
@@ -309,12 +321,12 @@ fn addresses(facts: &Facts) -> Finding {
             .find(|condition| condition.type_ == ADDRESSES_KNOWN)
     });
     match condition {
-        None => Finding::unknown(
+        None => CheckFinding::unknown(
             check,
             "the manager has not reported whether it knows this cluster's addresses",
         ),
         Some(condition) if condition.status == "True" => {
-            Finding::ok(check, condition.message.clone())
+            CheckFinding::ok(check, condition.message.clone())
         }
         Some(condition) => {
             let setting = match AddressesKnownReason::parse(&condition.reason) {
@@ -325,7 +337,7 @@ fn addresses(facts: &Facts) -> Finding {
             let advice = format!(
                 "other clusters cannot borrow from this one until `liqoctl install --set {setting}=https://...` sets an address that they reach"
             );
-            Finding::fail(
+            CheckFinding::fail(
                 check,
                 format!("{}: {}", condition.reason, condition.message),
                 advice,
@@ -334,21 +346,21 @@ fn addresses(facts: &Facts) -> Finding {
     }
 }
 
-fn services(facts: &Facts) -> Finding {
+fn check_services(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Services;
     let slices = match &facts.slices {
         Ok(slices) => slices,
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let all = [liqo_api::AUTH_SERVICE, "liqo-webhook", RESOLVER];
     let empty: Vec<&str> = all
         .into_iter()
-        .filter(|name| ready(slices, name) == 0)
+        .filter(|name| ready_endpoints(slices, name) == 0)
         .collect();
     if empty.is_empty() {
-        return Finding::ok(check, "liqo-auth, liqo-webhook and liqo-dns have endpoints");
+        return CheckFinding::ok(check, "liqo-auth, liqo-webhook and liqo-dns have endpoints");
     }
-    Finding::fail(
+    CheckFinding::fail(
         check,
         format!("no ready endpoint: Service {}", empty.join(", ")),
         "peers call liqo-auth, the API server shows new pods of offloaded namespaces to liqo-webhook, and pods of consumers resolve no name while nothing answers at liqo-dns: see manager, leader and pods",
@@ -356,7 +368,7 @@ fn services(facts: &Facts) -> Finding {
 }
 
 /// Number of ready endpoints of a Service.
-pub fn ready(slices: &[EndpointSlice], service: &str) -> usize {
+pub fn ready_endpoints(slices: &[EndpointSlice], service: &str) -> usize {
     let of_it = slices.iter().filter(|slice| {
         slice
             .labels()
@@ -375,31 +387,31 @@ pub fn ready(slices: &[EndpointSlice], service: &str) -> usize {
 /// A certificate with less lifetime left, in seconds, should have been renewed.
 const RENEWAL_OVERDUE: i64 = 7 * 24 * 3600;
 
-fn webhook(facts: &Facts) -> Finding {
+fn check_webhook(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Webhook;
     let again = "delete Secret liqo/liqo-webhook and restart the manager: it creates both again, and updates the configuration within a minute";
     let configuration = match &facts.webhook {
         Ok(Some(configuration)) => configuration,
         Ok(None) => {
-            return Finding::fail(
+            return CheckFinding::fail(
                 check,
                 "there is no MutatingWebhookConfiguration liqo",
                 "run `liqoctl install` again: without it no new pod goes to a peer",
             );
         }
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let entries = configuration.webhooks.as_deref().unwrap_or_default();
     let certificate = match &facts.webhook_certificate {
         Ok(Some(certificate)) => certificate,
         Ok(None) => {
-            return Finding::fail(
+            return CheckFinding::fail(
                 check,
                 "Secret liqo/liqo-webhook contains no certificate",
                 "the manager creates it when it starts: see manager",
             );
         }
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let trusts = |entry: &k8s_openapi::api::admissionregistration::v1::MutatingWebhook| {
         entry
@@ -413,22 +425,22 @@ fn webhook(facts: &Facts) -> Finding {
             "the API server trusts another CA for {} than the one that signs its certificate",
             entry.name
         );
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             what,
             "the manager repairs it within a minute; if it does not, see leader and rights",
         );
     }
     let now = facts.now().as_second();
-    if let Err(why) = verify(certificate, now) {
-        return Finding::fail(
+    if let Err(why) = verify_webhook_certificate(certificate, now) {
+        return CheckFinding::fail(
             check,
             format!("the API server does not accept its certificate: {why}"),
             again,
         );
     }
-    if verify(certificate, now + RENEWAL_OVERDUE).is_err() {
-        return Finding::warn(
+    if verify_webhook_certificate(certificate, now + RENEWAL_OVERDUE).is_err() {
+        return CheckFinding::warn(
             check,
             "its certificate expires within a week, and should have been renewed",
             again,
@@ -436,20 +448,20 @@ fn webhook(facts: &Facts) -> Finding {
     }
     if entries.is_empty() {
         let what = "the manager has not told the API server about it yet";
-        return Finding::warn(
+        return CheckFinding::warn(
             check,
             what,
             "it does so within a minute; if it does not, see leader and rights",
         );
     }
-    Finding::ok(
+    CheckFinding::ok(
         check,
         "its certificate is valid, and the API server trusts it",
     )
 }
 
 /// Checks the webhook's certificate as a client would, at this time (seconds since 1970).
-fn verify(certificate: &WebhookCertificate, at: i64) -> Result<(), String> {
+fn verify_webhook_certificate(certificate: &WebhookCertificate, at: i64) -> Result<(), String> {
     use rustls::{
         RootCertStore,
         client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},

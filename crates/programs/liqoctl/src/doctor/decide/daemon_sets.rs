@@ -9,37 +9,37 @@ use kube::ResourceExt as _;
 use liqo_api::pods::VIRTUAL_NODE_TAINT;
 use liqo_offloading_rules::namespace::node_selector;
 
-use super::{count, some, unread};
+use super::{count_of, first_few, unread_finding};
 use crate::{
     cluster::full_name,
-    doctor::{Check, Finding},
-    inspect::{Facts, is_virtual},
+    doctor::{Check, CheckFinding},
+    inspect::{ClusterFacts, is_virtual},
 };
 
-pub fn decide(facts: &Facts) -> Finding {
+pub fn check_daemon_sets(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::DaemonSets;
     let (nodes, sets) = match (&facts.nodes, &facts.components.daemon_sets) {
         (Ok(nodes), Ok(sets)) => (nodes, sets),
-        (Err(why), _) | (_, Err(why)) => return unread(check, why),
+        (Err(why), _) | (_, Err(why)) => return unread_finding(check, why),
     };
     let nodes: Vec<&Node> = nodes.iter().filter(|node| is_virtual(node)).collect();
     if nodes.is_empty() {
-        return Finding::skipped(check, "there is no virtual node");
+        return CheckFinding::skipped(check, "there is no virtual node");
     }
     let waiting: Vec<String> = sets
         .iter()
-        .filter(|set| nodes.iter().any(|node| wants(set, node)))
+        .filter(|set| nodes.iter().any(|node| wants_pod_on(set, node)))
         .map(full_name)
         .collect();
     if waiting.is_empty() {
-        return Finding::ok(check, "no DaemonSet wants a pod on a virtual node");
+        return CheckFinding::ok(check, "no DaemonSet wants a pod on a virtual node");
     }
-    Finding::warn(
+    CheckFinding::warn(
         check,
         format!(
             "pods of {} stay Pending on virtual nodes: {}",
-            count(waiting.len(), "DaemonSet"),
-            some(&waiting)
+            count_of(waiting.len(), "DaemonSet"),
+            first_few(&waiting)
         ),
         "add node affinity to the pod template: liqo.io/type NotIn [virtual-node]; docs/how-to/keep-daemonsets-off-virtual-nodes.md shows it",
     )
@@ -47,7 +47,7 @@ pub fn decide(facts: &Facts) -> Finding {
 
 /// Whether the `DaemonSet` has a pod on this virtual node: Kubernetes' rules, without taints that
 /// come and go.
-fn wants(set: &DaemonSet, node: &Node) -> bool {
+fn wants_pod_on(set: &DaemonSet, node: &Node) -> bool {
     let Some(spec) = set
         .spec
         .as_ref()
@@ -63,10 +63,10 @@ fn wants(set: &DaemonSet, node: &Node) -> bool {
         .all(|(key, value)| labels.get(key) == Some(value));
     selected
         && tolerates_virtual_nodes(spec)
-        && node_selector::matches(required(spec), &node.name_any(), labels)
+        && node_selector::selects_node(required_node_affinity(spec), &node.name_any(), labels)
 }
 
-fn required(spec: &PodSpec) -> Option<&NodeSelector> {
+fn required_node_affinity(spec: &PodSpec) -> Option<&NodeSelector> {
     let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
     affinity
         .required_during_scheduling_ignored_during_execution
@@ -91,12 +91,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{facts, of},
     };
 
     /// The finding for one `DaemonSet` with this pod spec, and a virtual node.
-    fn finding(mut spec: Value) -> Finding {
+    fn finding(mut spec: Value) -> CheckFinding {
         let mut facts = facts();
         let milan = json!({ "metadata": { "name": "milan", "labels": { "liqo.io/type": "virtual-node", "zone": "a" } } });
         facts.nodes.as_mut().unwrap().push(of(milan));
@@ -105,7 +105,7 @@ mod tests {
             "metadata": { "name": "agent", "namespace": "monitoring" },
             "spec": { "selector": {}, "template": { "metadata": {}, "spec": spec } },
         }))]);
-        decide(&facts)
+        check_daemon_sets(&facts)
     }
 
     fn everything() -> Value {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_daemon_set_that_tolerates_everything_is_named_with_the_recipe() {
         let finding = finding(json!({ "tolerations": everything() }));
-        assert_eq!(finding.verdict, Verdict::Warn);
+        assert_eq!(finding.verdict, CheckVerdict::Warn);
         assert!(
             finding.what == "pods of 1 DaemonSet stay Pending on virtual nodes: monitoring/agent",
             "{}",
@@ -138,47 +138,47 @@ mod tests {
         };
         assert_eq!(
             finding(affinity(term("liqo.io/type", "NotIn", "virtual-node"))).verdict,
-            Verdict::Ok
+            CheckVerdict::Ok
         );
         assert_eq!(
             finding(affinity(term("zone", "In", "a"))).verdict,
-            Verdict::Warn,
+            CheckVerdict::Warn,
             "it selects the virtual node"
         );
         assert_eq!(
             finding(json!({ "tolerations": everything(), "nodeSelector": { "zone": "b" } }))
                 .verdict,
-            Verdict::Ok
+            CheckVerdict::Ok
         );
     }
 
     #[test]
     fn the_taint_keeps_others_away() {
-        assert_eq!(finding(json!({})).verdict, Verdict::Ok);
+        assert_eq!(finding(json!({})).verdict, CheckVerdict::Ok);
         let with = |toleration: Value| finding(json!({ "tolerations": [toleration] })).verdict;
         assert_eq!(
             with(json!({ "operator": "Exists", "effect": "NoSchedule" })),
-            Verdict::Ok
+            CheckVerdict::Ok
         );
         assert_eq!(
             with(json!({ "key": "gpu", "operator": "Exists" })),
-            Verdict::Ok
+            CheckVerdict::Ok
         );
         assert_eq!(
             with(json!({ "key": VIRTUAL_NODE_TAINT, "value": "true" })),
-            Verdict::Warn
+            CheckVerdict::Warn
         );
         assert_eq!(
             with(json!({ "operator": "Exists", "effect": "NoExecute" })),
-            Verdict::Warn
+            CheckVerdict::Warn
         );
     }
 
     #[test]
     fn without_virtual_nodes_or_without_the_right_to_read_nothing_is_judged() {
         let mut facts = facts();
-        assert_eq!(decide(&facts).verdict, Verdict::Skipped);
+        assert_eq!(check_daemon_sets(&facts).verdict, CheckVerdict::Skipped);
         facts.components.daemon_sets = Err("cannot list daemonsets".to_owned());
-        assert_eq!(decide(&facts).verdict, Verdict::Unknown);
+        assert_eq!(check_daemon_sets(&facts).verdict, CheckVerdict::Unknown);
     }
 }

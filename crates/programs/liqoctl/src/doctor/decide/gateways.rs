@@ -6,36 +6,43 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use liqo_network_model::gateways::MAX_GATEWAYS;
 
-use super::{count, nodes::with_fabric, ranges::addresses, some, unread};
+use super::{count_of, first_few, nodes::with_fabric, ranges::addresses_of_node, unread_finding};
 use crate::{
-    doctor::{Check, Finding},
-    inspect::{Facts, Gateway},
+    doctor::{Check, CheckFinding},
+    inspect::{ClusterFacts, LeasedGateway},
     readiness,
 };
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
+pub fn check_gateways(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let check = Check::GatewaysAlive;
     let Some(settings) = facts.liqo.network() else {
         return Vec::new();
     };
     if !settings.enabled {
-        return vec![Finding::skipped(check, "the network is switched off")];
+        return vec![CheckFinding::skipped(check, "the network is switched off")];
     }
     let nodes = match (&facts.leases, with_fabric(facts)) {
         (Ok(_), Ok(nodes)) => nodes,
-        (Err(why), _) => return vec![unread(check, why)],
-        (_, Err(why)) => return vec![unread(check, &why)],
+        (Err(why), _) => return vec![unread_finding(check, why)],
+        (_, Err(why)) => return vec![unread_finding(check, &why)],
     };
-    vec![alive(facts, &nodes), keys(facts), public(facts, &nodes)]
+    vec![
+        check_alive_gateways(facts, &nodes),
+        check_gateway_keys(facts),
+        check_public_addresses(facts, &nodes),
+    ]
 }
 
 /// Whether any gateway is alive. True if that is not known.
-pub fn any_alive(facts: &Facts) -> bool {
-    facts.leases.is_err() || usable(facts).iter().any(|gateway| gateway.is_alive)
+pub fn any_alive(facts: &ClusterFacts) -> bool {
+    facts.leases.is_err()
+        || usable_gateways(facts)
+            .iter()
+            .any(|gateway| gateway.is_alive)
 }
 
 /// The gateways that can carry packets, as their cluster and its peers count them.
-fn usable(facts: &Facts) -> Vec<Gateway> {
+fn usable_gateways(facts: &ClusterFacts) -> Vec<LeasedGateway> {
     let replicas = facts
         .liqo
         .network()
@@ -45,7 +52,7 @@ fn usable(facts: &Facts) -> Vec<Gateway> {
     gateways
 }
 
-fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
+fn check_alive_gateways(facts: &ClusterFacts, nodes: &[&Node]) -> CheckFinding {
     let check = Check::GatewaysAlive;
     let settings = facts
         .liqo
@@ -69,13 +76,13 @@ fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
             "no node has the labels in network.gateways.nodeSelector: {}",
             labels.join(",")
         );
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             what,
             "label nodes, or change it: `liqoctl install --set network.gateways.nodeSelector=...`",
         );
     }
-    let gateways = usable(facts);
+    let gateways = usable_gateways(facts);
     let alive: Vec<&str> = gateways
         .iter()
         .filter(|gateway| gateway.is_alive)
@@ -91,9 +98,9 @@ fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
         let last = if silent.is_empty() {
             String::new()
         } else {
-            format!("; last alive: {}", some(&silent))
+            format!("; last alive: {}", first_few(&silent))
         };
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             format!("no gateway is alive: no packet reaches any peer{last}"),
             advice,
@@ -111,23 +118,27 @@ fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
     if !unwell.is_empty() {
         let what = format!(
             "gateways renew their Leases on nodes that are not Ready: {}",
-            some(&unwell)
+            first_few(&unwell)
         );
-        return Finding::warn(
+        return CheckFinding::warn(
             check,
             what,
             "`kubectl describe node NODE`: packets still pass, but the node may fail at any time",
         );
     }
     let wanted = usize::from(settings.replicas).min(fitting.len());
-    let what = format!("{} alive: {}", count(alive.len(), "gateway"), some(&alive));
+    let what = format!(
+        "{} alive: {}",
+        count_of(alive.len(), "gateway"),
+        first_few(&alive)
+    );
     if alive.len() < wanted {
-        return Finding::warn(check, format!("{what}; there should be {wanted}"), advice);
+        return CheckFinding::warn(check, format!("{what}; there should be {wanted}"), advice);
     }
-    Finding::ok(check, what)
+    CheckFinding::ok(check, what)
 }
 
-fn keys(facts: &Facts) -> Finding {
+fn check_gateway_keys(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::GatewayKeys;
     let gateways = facts.gateways();
     let without: Vec<&str> = gateways
@@ -137,16 +148,16 @@ fn keys(facts: &Facts) -> Finding {
         .collect();
     if !without.is_empty() {
         let advice = "peers cannot use it: delete the liqo-fabric pod on that node, so that it takes its Lease again";
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
-            format!("there is no key in the Lease of {}", some(&without)),
+            format!("there is no key in the Lease of {}", first_few(&without)),
             advice,
         );
     }
     if gateways.is_empty() {
-        Finding::skipped(check, "there is no gateway")
+        CheckFinding::skipped(check, "there is no gateway")
     } else {
-        Finding::ok(check, "each gateway has published its key")
+        CheckFinding::ok(check, "each gateway has published its key")
     }
 }
 
@@ -173,7 +184,7 @@ pub fn is_private_endpoint(text: &str) -> bool {
 }
 
 /// The addresses of our gateways that peers get.
-pub fn announced(facts: &Facts, nodes: &[&Node]) -> Vec<String> {
+pub fn announced_addresses(facts: &ClusterFacts, nodes: &[&Node]) -> Vec<String> {
     let Some(settings) = facts.liqo.network().map(|network| &network.gateways) else {
         return Vec::new();
     };
@@ -187,30 +198,30 @@ pub fn announced(facts: &Facts, nodes: &[&Node]) -> Vec<String> {
             .any(|gateway| gateway.node == node.name_any())
     });
     of_gateways
-        .flat_map(|node| addresses(node))
+        .flat_map(|node| addresses_of_node(node))
         .map(|address| SocketAddr::new(address, settings.port).to_string())
         .collect()
 }
 
 /// Private addresses are fine for peers in the same network; if all peers are connected, they are.
-fn public(facts: &Facts, nodes: &[&Node]) -> Finding {
+fn check_public_addresses(facts: &ClusterFacts, nodes: &[&Node]) -> CheckFinding {
     let check = Check::GatewayAddresses;
-    let announced = announced(facts, nodes);
+    let announced = announced_addresses(facts, nodes);
     if announced.is_empty() {
-        return Finding::skipped(check, "there is no gateway that peers could use");
+        return CheckFinding::skipped(check, "there is no gateway that peers could use");
     }
-    let what = format!("this cluster announces {}", some(&announced));
+    let what = format!("this cluster announces {}", first_few(&announced));
     if !announced
         .iter()
         .all(|endpoint| is_private_endpoint(endpoint))
     {
-        return Finding::ok(check, what);
+        return CheckFinding::ok(check, what);
     }
     // A peer with public addresses is in another network; it is enough that this cluster reaches
     // it.
     let tunnels = match &facts.liqo.tunnels {
         Ok(tunnels) => tunnels,
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let unreached = tunnels.iter().find(|tunnel| {
         let theirs: Vec<&String> = tunnel
@@ -220,13 +231,13 @@ fn public(facts: &Facts, nodes: &[&Node]) -> Finding {
             .flat_map(|gateway| &gateway.endpoints)
             .collect();
         let is_connected = tunnel
-            .connected()
+            .connected_condition()
             .is_some_and(|condition| condition.status == "True");
         !is_connected
             && (theirs.is_empty() || theirs.iter().any(|endpoint| !is_private_endpoint(endpoint)))
     });
     match unreached {
-        Some(tunnel) => Finding::warn(
+        Some(tunnel) => CheckFinding::warn(
             check,
             format!(
                 "{what}: {} reaches that only from the same network, and is not connected",
@@ -234,7 +245,7 @@ fn public(facts: &Facts, nodes: &[&Node]) -> Finding {
             ),
             "if neither side reaches the other's gateway: forward a UDP port to one of them, and `liqoctl install --set network.gateways.addresses=ADDRESS:PORT`",
         ),
-        None => Finding::ok(
+        None => CheckFinding::ok(
             check,
             format!("{what}, which is private; every peer that needs it is connected"),
         ),
@@ -247,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{facts, lease, of},
     };
 
@@ -263,8 +274,8 @@ mod tests {
         lease
     }
 
-    fn verdict(facts: &Facts, check: Check) -> Finding {
-        decide(facts)
+    fn verdict(facts: &ClusterFacts, check: Check) -> CheckFinding {
+        check_gateways(facts)
             .into_iter()
             .find(|one| one.check == check)
             .unwrap()
@@ -274,19 +285,24 @@ mod tests {
     fn a_gateway_that_is_silent_is_named_and_none_at_all_is_a_fault() {
         let mut facts = facts();
         assert!(
-            decide(&facts).iter().all(|one| one.verdict == Verdict::Ok),
+            check_gateways(&facts)
+                .iter()
+                .all(|one| one.verdict == CheckVerdict::Ok),
             "{:#?}",
-            decide(&facts)
+            check_gateways(&facts)
         );
         facts.leases = Ok(vec![gateway(0, "rome-1", 60)]);
         let found = verdict(&facts, Check::GatewaysAlive);
         assert!(
-            found.verdict == Verdict::Fail && found.what.contains("last alive: rome-1"),
+            found.verdict == CheckVerdict::Fail && found.what.contains("last alive: rome-1"),
             "{}",
             found.what
         );
         facts.leases = Ok(Vec::new());
-        assert_eq!(verdict(&facts, Check::GatewaysAlive).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&facts, Check::GatewaysAlive).verdict,
+            CheckVerdict::Fail
+        );
         assert!(!any_alive(&facts));
     }
 
@@ -297,9 +313,15 @@ mod tests {
             json!({ "metadata": { "name": "rome-2" }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }),
         );
         facts.nodes.as_mut().unwrap().push(node);
-        assert_eq!(verdict(&facts, Check::GatewaysAlive).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&facts, Check::GatewaysAlive).verdict,
+            CheckVerdict::Warn
+        );
         facts.leases = Ok(vec![gateway(0, "rome-1", 1), gateway(1, "rome-2", 1)]);
-        assert_eq!(verdict(&facts, Check::GatewaysAlive).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::GatewaysAlive).verdict,
+            CheckVerdict::Ok
+        );
     }
 
     #[test]
@@ -325,7 +347,7 @@ mod tests {
         facts.liqo.tunnels = Err("cannot list tunnels".to_owned());
         assert_eq!(
             verdict(&facts, Check::GatewayAddresses).verdict,
-            Verdict::Unknown
+            CheckVerdict::Unknown
         );
     }
 
@@ -335,13 +357,16 @@ mod tests {
         let mut keyless = gateway(0, "rome-1", 1);
         keyless.metadata.annotations = None;
         facts.leases = Ok(vec![keyless]);
-        assert_eq!(verdict(&facts, Check::GatewayKeys).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&facts, Check::GatewayKeys).verdict,
+            CheckVerdict::Fail
+        );
     }
 
     #[test]
     fn private_addresses_are_warned_of_where_a_peer_elsewhere_is_not_connected() {
         let mut facts = facts();
-        let set = |facts: &mut Facts, endpoint: &str, connected: &str| {
+        let set = |facts: &mut ClusterFacts, endpoint: &str, connected: &str| {
             let tunnel = &mut facts.liqo.tunnels.as_mut().unwrap()[0];
             tunnel.spec.gateways[0].endpoints = vec![endpoint.to_owned()];
             tunnel.status.as_mut().unwrap().conditions[0].status = connected.to_owned();
@@ -349,24 +374,24 @@ mod tests {
         set(&mut facts, "203.0.113.9:51840", "False");
         assert_eq!(
             verdict(&facts, Check::GatewayAddresses).verdict,
-            Verdict::Warn
+            CheckVerdict::Warn
         );
         set(&mut facts, "203.0.113.9:51840", "True");
         assert_eq!(
             verdict(&facts, Check::GatewayAddresses).verdict,
-            Verdict::Ok
+            CheckVerdict::Ok
         );
         set(&mut facts, "172.18.0.9:51840", "False");
         assert_eq!(
             verdict(&facts, Check::GatewayAddresses).verdict,
-            Verdict::Ok
+            CheckVerdict::Ok
         );
         let config = facts.liqo.config.as_mut().unwrap().as_mut().unwrap();
         config.spec.network.gateways.addresses = vec!["gw.example:51840".to_owned()];
         set(&mut facts, "203.0.113.9:51840", "False");
         assert_eq!(
             verdict(&facts, Check::GatewayAddresses).verdict,
-            Verdict::Ok
+            CheckVerdict::Ok
         );
     }
 }

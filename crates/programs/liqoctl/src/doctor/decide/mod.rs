@@ -12,33 +12,33 @@ mod ranges;
 mod rights;
 mod workloads;
 
-pub use between::between;
+pub use between::check_cluster_pair;
 pub use offloading::advice as offloading_advice;
 pub use peers::advice as link_advice;
 
-use super::finding::Finding;
+use super::finding::CheckFinding;
 use crate::{
-    inspect::{Facts, Heartbeat},
+    inspect::{ClusterFacts, LeaseHeartbeat},
     manifests::MANAGER,
 };
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
-    let mut found = cluster::decide(facts);
-    found.extend(clocks::decide(facts));
-    found.extend(nodes::decide(facts));
+pub fn check_facts(facts: &ClusterFacts) -> Vec<CheckFinding> {
+    let mut found = cluster::check_cluster(facts);
+    found.extend(clocks::check_clocks(facts));
+    found.extend(nodes::check_nodes(facts));
     if !matches!(facts.liqo.config, Ok(None)) {
-        found.extend(rights::decide(facts));
-        found.extend(ranges::decide(facts));
-        found.extend(gateways::decide(facts));
-        found.extend(peers::decide(facts));
-        found.extend(offloading::decide(facts));
-        found.push(daemon_sets::decide(facts));
+        found.extend(rights::check_rights(facts));
+        found.extend(ranges::check_ranges(facts));
+        found.extend(gateways::check_gateways(facts));
+        found.extend(peers::check_peers(facts));
+        found.extend(offloading::check_offloading(facts));
+        found.push(daemon_sets::check_daemon_sets(facts));
     }
     found
 }
 
 /// The last heartbeat of the leading manager.
-fn leader(facts: &Facts) -> Option<(String, Heartbeat)> {
+fn leader_heartbeat(facts: &ClusterFacts) -> Option<(String, LeaseHeartbeat)> {
     let lease = facts
         .leases
         .iter()
@@ -50,17 +50,17 @@ fn leader(facts: &Facts) -> Option<(String, Heartbeat)> {
         .holder_identity
         .clone()
         .filter(|holder| !holder.is_empty())?;
-    Some((holder, Heartbeat::of(lease)?))
+    Some((holder, LeaseHeartbeat::from_lease(lease)?))
 }
 
 /// Whether the manager keeps conditions up to date. True if that is not known.
-fn manager_speaks(facts: &Facts) -> bool {
+fn is_manager_alive(facts: &ClusterFacts) -> bool {
     facts.leases.is_err()
-        || leader(facts).is_some_and(|(_, heartbeat)| heartbeat.is_fresh(facts.now()))
+        || leader_heartbeat(facts).is_some_and(|(_, heartbeat)| heartbeat.is_fresh(facts.now()))
 }
 
 /// `3 pods`, `1 pod`.
-fn count(number: usize, word: &str) -> String {
+fn count_of(number: usize, word: &str) -> String {
     if number == 1 {
         format!("1 {word}")
     } else {
@@ -69,7 +69,7 @@ fn count(number: usize, word: &str) -> String {
 }
 
 /// The first few of a list, and how many more there are.
-fn some<S: AsRef<str>>(all: &[S]) -> String {
+fn first_few<S: AsRef<str>>(all: &[S]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<&str> = all.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match all.len().checked_sub(SHOWN) {
@@ -79,6 +79,6 @@ fn some<S: AsRef<str>>(all: &[S]) -> String {
 }
 
 /// The finding for something that could not be read.
-fn unread(check: super::Check, why: &str) -> Finding {
-    Finding::unknown(check, why)
+fn unread_finding(check: super::Check, why: &str) -> CheckFinding {
+    CheckFinding::unknown(check, why)
 }

@@ -6,34 +6,34 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use liqo_api::isolation::{self, Lending};
 
-use super::{count, some, unread, workloads};
+use super::{count_of, first_few, unread_finding, workloads};
 use crate::{
     cluster::full_name,
-    doctor::{Check, Finding},
-    inspect::{Facts, is_fabric, statuses},
+    doctor::{Check, CheckFinding},
+    inspect::{ClusterFacts, container_statuses, is_fabric},
     manifests::avoided_nodes,
     readiness,
 };
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
-    let mut found = vec![ready(facts)];
+pub fn check_nodes(facts: &ClusterFacts) -> Vec<CheckFinding> {
+    let mut found = vec![check_ready_nodes(facts)];
     if !matches!(facts.liqo.config, Ok(None)) {
-        found.extend(fabric(facts));
+        found.extend(check_fabric_agents(facts));
     }
     found.extend([
         kube_proxy(facts),
-        cni(facts),
+        check_cni(facts),
         network_policies(facts),
-        dns(facts),
+        check_dns(facts),
     ]);
     found
 }
 
-fn ready(facts: &Facts) -> Finding {
+fn check_ready_nodes(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::NodesReady;
     let nodes = match facts.real_nodes() {
         Ok(nodes) => nodes,
-        Err(why) => return unread(check, &why),
+        Err(why) => return unread_finding(check, &why),
     };
     let down: Vec<String> = nodes
         .iter()
@@ -41,19 +41,19 @@ fn ready(facts: &Facts) -> Finding {
         .map(|node| node.name_any())
         .collect();
     if down.is_empty() {
-        return Finding::ok(check, format!("{} Ready", count(nodes.len(), "node")));
+        return CheckFinding::ok(check, format!("{} Ready", count_of(nodes.len(), "node")));
     }
-    let what = format!("not Ready: {}", some(&down));
+    let what = format!("not Ready: {}", first_few(&down));
     let advice = "`kubectl describe node NODE` says why; nothing reaches its pods, and it cannot be a gateway";
     if down.len() == nodes.len() {
-        Finding::fail(check, what, advice)
+        CheckFinding::fail(check, what, advice)
     } else {
-        Finding::warn(check, what, advice)
+        CheckFinding::warn(check, what, advice)
     }
 }
 
 /// The nodes on which Liqo's agent should run: real nodes without those that Liqo has to avoid.
-pub fn with_fabric(facts: &Facts) -> Result<Vec<&Node>, String> {
+pub fn with_fabric(facts: &ClusterFacts) -> Result<Vec<&Node>, String> {
     let avoided = facts
         .liqo
         .manager
@@ -74,12 +74,12 @@ pub fn with_fabric(facts: &Facts) -> Result<Vec<&Node>, String> {
         .collect())
 }
 
-fn fabric(facts: &Facts) -> Vec<Finding> {
+fn check_fabric_agents(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let check = Check::Fabric;
     let (nodes, pods) = match (with_fabric(facts), &facts.pods) {
         (Ok(nodes), Ok(pods)) => (nodes, pods),
-        (Err(why), _) => return vec![unread(check, &why)],
-        (_, Err(why)) => return vec![unread(check, why)],
+        (Err(why), _) => return vec![unread_finding(check, &why)],
+        (_, Err(why)) => return vec![unread_finding(check, why)],
     };
     let by_node: BTreeMap<&str, &Pod> = pods
         .iter()
@@ -91,9 +91,9 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
         let name = node.name_any();
         match by_node.get(name.as_str()) {
             Some(pod) if readiness::pod(pod) => well += 1,
-            _ if !readiness::node(node) => found.push(Finding::skipped(check, format!("node {name} is not Ready: the state of its pods is not known"))),
-            Some(pod) => found.push(unwell(check, &name, pod, facts)),
-            None => found.push(Finding::fail(
+            _ if !readiness::node(node) => found.push(CheckFinding::skipped(check, format!("node {name} is not Ready: the state of its pods is not known"))),
+            Some(pod) => found.push(unhealthy_agent(check, &name, pod, facts)),
+            None => found.push(CheckFinding::fail(
                 check,
                 format!("liqo-fabric does not run on node {name}: its pods reach no peer"),
                 "`kubectl -n liqo-fabric describe daemonset liqo-fabric` says why there is no pod: a taint that evicts pods, a quota, or admission",
@@ -103,34 +103,34 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
     if well > 0 {
         found.insert(
             0,
-            Finding::ok(
+            CheckFinding::ok(
                 check,
-                format!("liqo-fabric is ready on {}", count(well, "node")),
+                format!("liqo-fabric is ready on {}", count_of(well, "node")),
             ),
         );
     }
     found
 }
 
-fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
+fn unhealthy_agent(check: Check, node: &str, pod: &Pod, facts: &ClusterFacts) -> CheckFinding {
     let name = full_name(pod);
-    if let Some((why, advice)) = workloads::trouble(pod, facts) {
-        return Finding::fail(check, format!("node {node}: {why}"), advice);
+    if let Some((why, advice)) = workloads::why_not_starting(pod, facts) {
+        return CheckFinding::fail(check, format!("node {node}: {why}"), advice);
     }
     if pod.metadata.deletion_timestamp.is_some() {
-        return Finding::warn(
+        return CheckFinding::warn(
             check,
             format!("node {node}: {name} is ending"),
             "another one replaces it: check again in a minute",
         );
     }
-    if statuses(pod).all(|status| {
+    if container_statuses(pod).all(|status| {
         status
             .state
             .as_ref()
             .is_none_or(|state| state.running.is_none())
     }) {
-        return Finding::warn(
+        return CheckFinding::warn(
             check,
             format!("node {node}: {name} is starting"),
             "check again in a minute; `kubectl -n liqo-fabric describe pod POD` says what it waits for",
@@ -141,14 +141,14 @@ fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
         .not_ready
         .get(&name)
         .map_or("it does not say why", String::as_str);
-    Finding::fail(
+    CheckFinding::fail(
         check,
         format!("node {node}: {name} runs and is not ready: {complaint}"),
         "what it names is missing on the node: a kernel module (VXLAN, nftables, tun), or a port that another process uses; `kubectl -n liqo-fabric logs POD` has more",
     )
 }
 
-fn kube_proxy(facts: &Facts) -> Finding {
+fn kube_proxy(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::KubeProxy;
     let components = &facts.components;
     if let Ok(Some(value)) = &components.cilium_replaces_kube_proxy
@@ -157,7 +157,7 @@ fn kube_proxy(facts: &Facts) -> Finding {
         let what = format!(
             "Cilium replaces kube-proxy (kube-proxy-replacement: {value}), which was not tested with Liqo's network"
         );
-        return Finding::warn(
+        return CheckFinding::warn(
             check,
             what,
             "eBPF handles Services before routes and nftables: `liqoctl test network` shows whether pods reach Services with endpoints at peers",
@@ -166,11 +166,11 @@ fn kube_proxy(facts: &Facts) -> Finding {
     if let Ok(Some(text)) = &components.kube_proxy {
         // An empty mode is kube-proxy's default.
         return match value_of(text, "mode").unwrap_or_default().as_str() {
-            "" => Finding::ok(check, "kube-proxy, in its default mode: iptables"),
+            "" => CheckFinding::ok(check, "kube-proxy, in its default mode: iptables"),
             mode @ ("iptables" | "nftables") => {
-                Finding::ok(check, format!("kube-proxy, in mode {mode}"))
+                CheckFinding::ok(check, format!("kube-proxy, in mode {mode}"))
             }
-            mode => Finding::warn(
+            mode => CheckFinding::warn(
                 check,
                 format!("kube-proxy is in mode {mode}, which was not tested with Liqo's network"),
                 "`liqoctl test network` shows whether pods reach Services with endpoints at peers; iptables and nftables are known to work",
@@ -178,9 +178,9 @@ fn kube_proxy(facts: &Facts) -> Finding {
         };
     }
     if let Err(why) = &components.kube_proxy {
-        return unread(check, why);
+        return unread_finding(check, why);
     }
-    Finding::unknown(
+    CheckFinding::unknown(
         check,
         "no ConfigMap kube-system/kube-proxy: it runs as a separate program, or something replaces it",
     )
@@ -195,54 +195,54 @@ fn value_of(text: &str, key: &str) -> Option<String> {
 }
 
 /// A known CNI plugin.
-struct Plugin {
+struct CniPlugin {
     /// Prefix of the name of its `DaemonSet`.
     daemon_set: &'static str,
     name: &'static str,
 }
 
-const PLUGINS: [Plugin; 11] = [
-    Plugin {
+const PLUGINS: [CniPlugin; 11] = [
+    CniPlugin {
         daemon_set: "kindnet",
         name: "kindnet",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "kube-flannel",
         name: "flannel",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "canal",
         name: "canal",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "calico-node",
         name: "Calico",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "cilium",
         name: "Cilium",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "antrea-agent",
         name: "Antrea",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "kube-router",
         name: "kube-router",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "weave-net",
         name: "Weave Net",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "ovnkube-node",
         name: "OVN-Kubernetes",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "aws-node",
         name: "Amazon VPC CNI",
     },
-    Plugin {
+    CniPlugin {
         daemon_set: "azure-cni",
         name: "Azure CNI",
     },
@@ -250,50 +250,52 @@ const PLUGINS: [Plugin; 11] = [
 
 /// The plugins in the cluster. The first provides the pod network; others may only enforce
 /// `NetworkPolicies`.
-fn plugins(facts: &Facts) -> Result<Vec<&'static Plugin>, &String> {
+fn detected_plugins(facts: &ClusterFacts) -> Result<Vec<&'static CniPlugin>, &String> {
     let sets = facts.components.daemon_sets.as_ref()?;
-    let is_there = |plugin: &&Plugin| {
+    let is_there = |plugin: &&CniPlugin| {
         sets.iter()
             .any(|set| set.name_any().starts_with(plugin.daemon_set))
     };
     Ok(PLUGINS.iter().filter(is_there).collect())
 }
 
-fn cni(facts: &Facts) -> Finding {
-    match plugins(facts).as_deref() {
-        Err(why) => unread(Check::Cni, why),
-        Ok([plugin, ..]) => Finding::ok(Check::Cni, plugin.name),
-        Ok([]) => Finding::unknown(Check::Cni, "no known DaemonSet provides the pod network"),
+fn check_cni(facts: &ClusterFacts) -> CheckFinding {
+    match detected_plugins(facts).as_deref() {
+        Err(why) => unread_finding(Check::Cni, why),
+        Ok([plugin, ..]) => CheckFinding::ok(Check::Cni, plugin.name),
+        Ok([]) => CheckFinding::unknown(Check::Cni, "no known DaemonSet provides the pod network"),
     }
 }
 
 /// Judges what the manager found. The same rule decides whether something is offered.
-fn network_policies(facts: &Facts) -> Finding {
+fn network_policies(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::NetworkPolicies;
     let config = match &facts.liqo.config {
         Ok(Some(config)) => config,
-        Ok(None) => return Finding::unknown(check, "the manager tests it when Liqo is installed"),
-        Err(why) => return unread(check, why),
+        Ok(None) => {
+            return CheckFinding::unknown(check, "the manager tests it when Liqo is installed");
+        }
+        Err(why) => return unread_finding(check, why),
     };
-    let what = isolation::describe(
-        isolation::enforced(config),
+    let what = isolation::describe_lending(
+        isolation::are_policies_enforced(config),
         config.spec.lend_without_network_policies,
     );
-    match Lending::of(config) {
-        Lending::Isolated => Finding::ok(check, what),
-        Lending::Untested => Finding::unknown(check, what),
+    match Lending::of_config(config) {
+        Lending::Isolated => CheckFinding::ok(check, what),
+        Lending::Untested => CheckFinding::unknown(check, what),
         lending => match (is_provider(facts), lending) {
-            (Err(why), _) => unread(check, why),
-            (Ok(false), _) => Finding::ok(
+            (Err(why), _) => unread_finding(check, why),
+            (Ok(false), _) => CheckFinding::ok(
                 check,
                 format!("{what}. This matters once this cluster lends"),
             ),
-            (Ok(true), Lending::Refused) => Finding::fail(
+            (Ok(true), Lending::Refused) => CheckFinding::fail(
                 check,
                 what,
                 format!("{ENFORCE}; or allow it, after reading {RISK}"),
             ),
-            (Ok(true), _) => Finding::warn(check, what, ENFORCE),
+            (Ok(true), _) => CheckFinding::warn(check, what, ENFORCE),
         },
     }
 }
@@ -304,7 +306,7 @@ const ENFORCE: &str = "add something that enforces them, for example kube-router
 const RISK: &str = "docs/how-to/require-enforced-networkpolicies.md";
 
 /// Whether another cluster borrows from this one, or wants to.
-fn is_provider(facts: &Facts) -> Result<bool, &str> {
+fn is_provider(facts: &ClusterFacts) -> Result<bool, &str> {
     let peers = facts.liqo.peers.as_ref().map_err(String::as_str)?;
     Ok(peers.iter().any(|peer| {
         peer.status
@@ -313,14 +315,14 @@ fn is_provider(facts: &Facts) -> Result<bool, &str> {
     }))
 }
 
-fn dns(facts: &Facts) -> Finding {
+fn check_dns(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Dns;
     let slices = match &facts.components.dns {
         Ok(slices) => slices,
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     if slices.is_empty() {
-        return Finding::unknown(
+        return CheckFinding::unknown(
             check,
             "there is no Service kube-system/kube-dns: something else resolves names",
         );
@@ -328,21 +330,21 @@ fn dns(facts: &Facts) -> Finding {
     let domain = cluster_domain(facts)
         .map(|domain| format!(", cluster domain {domain}"))
         .unwrap_or_default();
-    match super::cluster::ready(slices, "kube-dns") {
-        0 => Finding::fail(
+    match super::cluster::ready_endpoints(slices, "kube-dns") {
+        0 => CheckFinding::fail(
             check,
             "kube-dns has no ready endpoint: pods cannot resolve names",
             "`kubectl -n kube-system describe pods -l k8s-app=kube-dns`",
         ),
-        number => Finding::ok(
+        number => CheckFinding::ok(
             check,
-            format!("kube-dns has {}{domain}", count(number, "endpoint")),
+            format!("kube-dns has {}{domain}", count_of(number, "endpoint")),
         ),
     }
 }
 
 /// The cluster domain, if the Corefile contains it.
-pub fn cluster_domain(facts: &Facts) -> Option<String> {
+pub fn cluster_domain(facts: &ClusterFacts) -> Option<String> {
     let text = facts.components.corefile.as_ref().ok()?.as_ref()?;
     let zones = text
         .lines()
@@ -359,7 +361,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{condition, fabric_pod, facts, of, slice},
     };
 
@@ -372,26 +374,26 @@ mod tests {
     #[test]
     fn nodes_that_are_down_are_named() {
         let mut facts = facts();
-        assert_eq!(ready(&facts).verdict, Verdict::Ok);
+        assert_eq!(check_ready_nodes(&facts).verdict, CheckVerdict::Ok);
         facts.nodes.as_mut().unwrap().push(second_node("Unknown"));
-        assert_eq!(ready(&facts).verdict, Verdict::Warn);
-        assert!(ready(&facts).what.contains("rome-2"));
+        assert_eq!(check_ready_nodes(&facts).verdict, CheckVerdict::Warn);
+        assert!(check_ready_nodes(&facts).what.contains("rome-2"));
         facts.nodes = Ok(vec![second_node("False")]);
-        assert_eq!(ready(&facts).verdict, Verdict::Fail);
+        assert_eq!(check_ready_nodes(&facts).verdict, CheckVerdict::Fail);
     }
 
     #[test]
     fn a_node_without_the_fabric_is_named() {
         let mut facts = facts();
-        assert_eq!(fabric(&facts)[0].verdict, Verdict::Ok);
+        assert_eq!(check_fabric_agents(&facts)[0].verdict, CheckVerdict::Ok);
         facts.nodes.as_mut().unwrap().push(second_node("True"));
-        let found = fabric(&facts);
-        assert_eq!((found.len(), found[1].verdict), (2, Verdict::Fail));
+        let found = check_fabric_agents(&facts);
+        assert_eq!((found.len(), found[1].verdict), (2, CheckVerdict::Fail));
         assert!(found[1].what.contains("does not run on node rome-2"));
         facts.nodes.as_mut().unwrap()[1] = second_node("False");
         assert_eq!(
-            fabric(&facts)[1].verdict,
-            Verdict::Skipped,
+            check_fabric_agents(&facts)[1].verdict,
+            CheckVerdict::Skipped,
             "that follows from the node"
         );
     }
@@ -405,8 +407,8 @@ mod tests {
             .not_ready
             .insert(full_name(&pod), "no nftables".to_owned());
         facts.pods = Ok(vec![pod]);
-        let found = fabric(&facts);
-        assert_eq!(found[0].verdict, Verdict::Fail);
+        let found = check_fabric_agents(&facts);
+        assert_eq!(found[0].verdict, CheckVerdict::Fail);
         assert!(found[0].what.contains("no nftables"), "{}", found[0].what);
     }
 
@@ -422,11 +424,11 @@ mod tests {
         facts.liqo.manager = Ok(Some(of(
             json!({ "spec": { "selector": {}, "template": { "spec": { "affinity": affinity, "containers": [] } } } }),
         )));
-        assert_eq!(fabric(&facts).len(), 1);
+        assert_eq!(check_fabric_agents(&facts).len(), 1);
         facts.liqo.manager = Err("cannot read the Deployment".to_owned());
         assert_eq!(
-            fabric(&facts),
-            [Finding::unknown(
+            check_fabric_agents(&facts),
+            [CheckFinding::unknown(
                 Check::Fabric,
                 "cannot read the Deployment"
             )]
@@ -440,15 +442,15 @@ mod tests {
             facts.components.kube_proxy = Ok(text.map(str::to_owned));
             kube_proxy(&facts).verdict
         };
-        assert_eq!(verdict(None), Verdict::Unknown);
+        assert_eq!(verdict(None), CheckVerdict::Unknown);
         for mode in [
             "mode: \"\"",
             "mode: nftables",
             "kind: KubeProxyConfiguration",
         ] {
-            assert_eq!(verdict(Some(mode)), Verdict::Ok, "{mode}");
+            assert_eq!(verdict(Some(mode)), CheckVerdict::Ok, "{mode}");
         }
-        assert_eq!(verdict(Some("mode: ipvs\n")), Verdict::Warn);
+        assert_eq!(verdict(Some("mode: ipvs\n")), CheckVerdict::Warn);
         facts.components.cilium_replaces_kube_proxy = Ok(Some("true".to_owned()));
         assert!(kube_proxy(&facts).what.contains("Cilium"));
     }
@@ -456,13 +458,13 @@ mod tests {
     #[test]
     fn the_network_of_pods_is_known_by_its_daemon_set() {
         let mut facts = facts();
-        assert_eq!(cni(&facts).verdict, Verdict::Unknown);
+        assert_eq!(check_cni(&facts).verdict, CheckVerdict::Unknown);
         let mut with = |names: &[&str]| {
             facts.components.daemon_sets = Ok(names
                 .iter()
                 .map(|name| of(json!({ "metadata": { "name": name } })))
                 .collect());
-            cni(&facts).what
+            check_cni(&facts).what
         };
         assert_eq!(with(&["calico-node"]), "Calico");
         assert_eq!(
@@ -477,7 +479,7 @@ mod tests {
         let mut facts = facts();
         assert_eq!(
             network_policies(&facts).verdict,
-            Verdict::Unknown,
+            CheckVerdict::Unknown,
             "not tested yet"
         );
         let mut with = |status: &str, allowed: bool, lends: bool| {
@@ -495,17 +497,17 @@ mod tests {
                 .tenant_namespace = lends.then(|| "t".to_owned());
             network_policies(&facts)
         };
-        assert_eq!(with("True", false, true).verdict, Verdict::Ok);
-        assert_eq!(with("True", true, true).verdict, Verdict::Ok);
-        assert_eq!(with("False", true, true).verdict, Verdict::Warn);
+        assert_eq!(with("True", false, true).verdict, CheckVerdict::Ok);
+        assert_eq!(with("True", true, true).verdict, CheckVerdict::Ok);
+        assert_eq!(with("False", true, true).verdict, CheckVerdict::Warn);
         assert_eq!(
             with("False", false, false).verdict,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             "nobody wants to borrow"
         );
-        assert_eq!(with("Unknown", false, true).verdict, Verdict::Unknown);
+        assert_eq!(with("Unknown", false, true).verdict, CheckVerdict::Unknown);
         let refused = with("False", false, true);
-        assert_eq!(refused.verdict, Verdict::Fail);
+        assert_eq!(refused.verdict, CheckVerdict::Fail);
         assert!(
             refused
                 .what
@@ -514,20 +516,22 @@ mod tests {
             refused.what
         );
         facts.liqo.config = Err("cannot read ClusterConfig".to_owned());
-        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown);
+        assert_eq!(network_policies(&facts).verdict, CheckVerdict::Unknown);
     }
 
     #[test]
     fn names_are_answered_or_not() {
         let mut facts = facts();
         assert!(
-            dns(&facts).what.ends_with("cluster domain cluster.local"),
+            check_dns(&facts)
+                .what
+                .ends_with("cluster domain cluster.local"),
             "{}",
-            dns(&facts).what
+            check_dns(&facts).what
         );
         facts.components.dns = Ok(vec![slice("kube-dns", false)]);
-        assert_eq!(dns(&facts).verdict, Verdict::Fail);
+        assert_eq!(check_dns(&facts).verdict, CheckVerdict::Fail);
         facts.components.dns = Ok(Vec::new());
-        assert_eq!(dns(&facts).verdict, Verdict::Unknown);
+        assert_eq!(check_dns(&facts).verdict, CheckVerdict::Unknown);
     }
 }

@@ -8,14 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition};
 use kube::ResourceExt;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
-use liqo_offloading_rules::namespace::lent_on::is_lent_on;
+use liqo_offloading_rules::namespace::lent_on::is_brokered;
 
-use super::{count, some, unread};
+use super::{count_of, first_few, unread_finding};
 use crate::{
     cluster::full_name,
-    doctor::{Check, Finding},
+    doctor::{Check, CheckFinding},
     evict::decide::is_finished,
-    inspect::{Facts, failed_creations::time_of, is_virtual},
+    inspect::{ClusterFacts, failed_creations::time_of, is_virtual},
 };
 
 /// After this time, and earlier, Kubernetes tries again what failed.
@@ -23,48 +23,51 @@ const RETRIED_AFTER: SignedDuration = SignedDuration::from_mins(17);
 /// A pod that takes longer to be sent, or to end after its grace period, is stuck.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
-    let mut found = of_namespaces(facts);
+pub fn check_offloading(facts: &ClusterFacts) -> Vec<CheckFinding> {
+    let mut found = check_offloaded_namespaces(facts);
     found.push(not_created(facts));
     found
 }
 
-fn of_namespaces(facts: &Facts) -> Vec<Finding> {
+fn check_offloaded_namespaces(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let offloadings = match &facts.liqo.offloadings {
         Ok(offloadings) => offloadings,
-        Err(why) => return vec![unread(Check::Namespaces, why)],
+        Err(why) => return vec![unread_finding(Check::Namespaces, why)],
     };
     if offloadings.is_empty() {
-        return vec![Finding::skipped(
+        return vec![CheckFinding::skipped(
             Check::Namespaces,
             "no namespace is offloaded: `liqoctl offload namespace NAME`",
         )];
     }
-    let mut found: Vec<Finding> = offloadings
+    let mut found: Vec<CheckFinding> = offloadings
         .iter()
-        .map(|offloading| namespace(offloading, facts))
+        .map(|offloading| check_offloaded_namespace(offloading, facts))
         .collect();
-    found.push(webhook(offloadings, facts));
+    found.push(check_pod_webhook(offloadings, facts));
     match (&facts.local_pods, &facts.nodes) {
         (Err(why), _) | (_, Err(why)) => {
             found.extend(
                 [Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding]
-                    .map(|check| unread(check, why)),
+                    .map(|check| unread_finding(check, why)),
             );
         }
         (Ok(all), Ok(nodes)) => {
-            let there = remote(all, nodes);
+            let there = pods_on_virtual_nodes(all, nodes);
             found.extend([
-                refused(&there),
-                waiting(all, &there, offloadings, facts),
-                ending(&there, facts),
+                check_refused_pods(&there),
+                check_waiting_pods(all, &there, offloadings, facts),
+                check_terminating_pods(&there, facts),
             ]);
         }
     }
     found
 }
 
-fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
+fn check_offloaded_namespace(
+    offloading: &NamespaceOffloading,
+    facts: &ClusterFacts,
+) -> CheckFinding {
     let check = Check::Namespaces;
     let name = offloading.namespace().unwrap_or_default();
     let status = offloading.status.clone().unwrap_or_default();
@@ -79,12 +82,12 @@ fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
             .as_ref()
             .map_or(facts.now(), |time| time.0);
         if facts.now().duration_since(created) < STUCK_AFTER {
-            return Finding::unknown(
+            return CheckFinding::unknown(
                 check,
                 format!("{name}: there is no condition yet; check again in a minute"),
             );
         }
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             format!("{name}: there is no condition"),
             "see leader: the manager writes the condition Ready",
@@ -96,10 +99,10 @@ fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
             .iter()
             .map(|one| format!("{} in {}", one.namespace, one.cluster_name))
             .collect();
-        return Finding::ok(check, format!("{name}: {}", some(&remote)));
+        return CheckFinding::ok(check, format!("{name}: {}", first_few(&remote)));
     }
-    let advice = advice::of_namespace(&condition.reason);
-    Finding::fail(
+    let advice = advice::namespace_advice(&condition.reason);
+    CheckFinding::fail(
         check,
         format!("{name}: {}: {}", condition.reason, condition.message),
         advice,
@@ -107,11 +110,11 @@ fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
 }
 
 /// Whether the webhook gets the new pods of each namespace that needs it.
-fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+fn check_pod_webhook(offloadings: &[NamespaceOffloading], facts: &ClusterFacts) -> CheckFinding {
     let check = Check::NamespaceWebhook;
     let configuration = match &facts.webhook {
         Ok(configuration) => configuration,
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let entries = configuration
         .iter()
@@ -131,7 +134,7 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
         .collect();
     // In the namespaces of its customers, a broker places the pods itself.
     let needs = |offloading: &&NamespaceOffloading| {
-        !is_lent_on(offloading)
+        !is_brokered(offloading)
             && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
             && offloading.metadata.deletion_timestamp.is_none()
     };
@@ -142,23 +145,23 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
         .filter(|name| !named.contains(name))
         .collect();
     if missing.is_empty() {
-        return Finding::ok(
+        return CheckFinding::ok(
             check,
             "the webhook gets new pods of every offloaded namespace",
         );
     }
-    Finding::fail(
+    CheckFinding::fail(
         check,
         format!(
             "the webhook does not get new pods, so they stay in this cluster, in: {}",
-            some(&missing)
+            first_few(&missing)
         ),
         "the manager adds them to MutatingWebhookConfiguration liqo: see leader, and the manager's rights",
     )
 }
 
 /// Unfinished pods on virtual nodes.
-fn remote<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
+fn pods_on_virtual_nodes<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
     let nodes: BTreeSet<String> = nodes
         .iter()
         .filter(|node| is_virtual(node))
@@ -190,7 +193,7 @@ fn reason(condition: &PodCondition) -> &str {
 }
 
 /// Pods that the provider refuses, by reason, or accepts without every object that they name.
-fn refused(there: &[&Pod]) -> Finding {
+fn check_refused_pods(there: &[&Pod]) -> CheckFinding {
     let check = Check::PodsRefused;
     let mut refused: BTreeMap<&str, Vec<(&Pod, &PodCondition)>> = BTreeMap::new();
     let mut lacking = Vec::new();
@@ -233,10 +236,10 @@ fn refused(there: &[&Pod]) -> Finding {
         };
         let what = format!(
             "{} refused, for example {}{others}",
-            count(number, "pod"),
+            count_of(number, "pod"),
             words(pod, condition)
         );
-        return Finding::fail(check, what, advice::of_refusal(reason));
+        return CheckFinding::fail(check, what, advice::refused_pod_advice(reason));
     }
     if let Some((pod, condition)) = lacking.first() {
         let what = if reason(condition) == pods::ENDS_SOON {
@@ -246,24 +249,28 @@ fn refused(there: &[&Pod]) -> Finding {
         };
         let what = format!(
             "{} {what}, for example {}",
-            count(lacking.len(), "pod"),
+            count_of(lacking.len(), "pod"),
             words(pod, condition)
         );
-        return Finding::warn(check, what, advice::of_incomplete(reason(condition)));
+        return CheckFinding::warn(
+            check,
+            what,
+            advice::incomplete_pod_advice(reason(condition)),
+        );
     }
-    Finding::ok(
+    CheckFinding::ok(
         check,
-        format!("{} at peers, none refused", count(there.len(), "pod")),
+        format!("{} at peers, none refused", count_of(there.len(), "pod")),
     )
 }
 
 /// Pods that have no node, that the provider cannot schedule, or that are not sent yet.
-fn waiting(
+fn check_waiting_pods(
     all: &[Pod],
     there: &[&Pod],
     offloadings: &[NamespaceOffloading],
-    facts: &Facts,
-) -> Finding {
+    facts: &ClusterFacts,
+) -> CheckFinding {
     let check = Check::PodsWaiting;
     let now = facts.now();
     let is_remote = |pod: &Pod| {
@@ -293,10 +300,10 @@ fn waiting(
         let number = there.iter().filter(on_its_way).count();
         let what = format!(
             "{} bound to a node of a peer and not sent, for example {}",
-            count(number, "pod"),
+            count_of(number, "pod"),
             full_name(*pod)
         );
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             what,
             "see the peer's links (peer-reachable), leader, and namespaces",
@@ -312,7 +319,7 @@ fn waiting(
         ))
     });
     if let Some(what) = unplaced {
-        return Finding::warn(check, what, advice::UNPLACED);
+        return CheckFinding::warn(check, what, advice::UNPLACED);
     }
     let unscheduled = all
         .iter()
@@ -327,16 +334,16 @@ fn waiting(
             ))
         });
     match unscheduled {
-        Some(what) => Finding::warn(
+        Some(what) => CheckFinding::warn(
             check,
             what,
             "pods of its namespace run only at peers: are there virtual nodes with free resources (`liqoctl status`), and does the selector match one of them?",
         ),
-        None => Finding::ok(check, "no pod waits to run at a peer"),
+        None => CheckFinding::ok(check, "no pod waits to run at a peer"),
     }
 }
 
-fn ending(there: &[&Pod], facts: &Facts) -> Finding {
+fn check_terminating_pods(there: &[&Pod], facts: &ClusterFacts) -> CheckFinding {
     let check = Check::PodsEnding;
     // The deletion timestamp is the end of the grace period.
     let is_late = |pod: &&&Pod| {
@@ -351,25 +358,25 @@ fn ending(there: &[&Pod], facts: &Facts) -> Finding {
         .map(|pod| full_name(*pod))
         .collect();
     if late.is_empty() {
-        return Finding::ok(check, "no pod is stuck while ending");
+        return CheckFinding::ok(check, "no pod is stuck while ending");
     }
-    Finding::warn(
+    CheckFinding::warn(
         check,
         format!(
             "{} should have ended long ago: {}",
-            count(late.len(), "pod"),
-            some(&late)
+            count_of(late.len(), "pod"),
+            first_few(&late)
         ),
         "the provider ends them first: see the peer's links; if it will not come back, `liqoctl unpeer` ends them",
     )
 }
 
 /// Controllers whose pods Liqo refused, and that have created none since.
-fn not_created(facts: &Facts) -> Finding {
+fn not_created(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::PodsNotCreated;
     let failed = match &facts.failed_creations {
         Ok(failed) => failed,
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     let waits = |event: &&Event| {
         let is_recent =
@@ -383,7 +390,7 @@ fn not_created(facts: &Facts) -> Finding {
     };
     let waiting: Vec<&Event> = failed.iter().filter(waits).collect();
     let Some(last) = waiting.iter().max_by_key(|event| time_of(event)) else {
-        return Finding::ok(
+        return CheckFinding::ok(
             check,
             "no controller waits to create pods that Liqo refused",
         );
@@ -401,9 +408,9 @@ fn not_created(facts: &Facts) -> Finding {
     let objects: BTreeSet<String> = waiting.iter().map(named).collect();
     let objects: Vec<String> = objects.into_iter().collect();
     let why = last.message.as_deref().unwrap_or_default();
-    Finding::warn(
+    CheckFinding::warn(
         check,
-        format!("pods of {} were refused: {why}", some(&objects)),
+        format!("pods of {} were refused: {why}", first_few(&objects)),
         "Kubernetes tries again after up to 16 minutes; once the reason is gone, `kubectl annotate KIND NAME tried=again` makes it try at once",
     )
 }
@@ -414,11 +421,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{NOW, condition as link, facts, of},
     };
 
-    fn world(strategy: &str) -> Facts {
+    fn world(strategy: &str) -> ClusterFacts {
         let mut facts = facts();
         facts.liqo.offloadings = Ok(vec![of(json!({
             "metadata": { "name": "offloading", "namespace": "demo", "creationTimestamp": NOW },
@@ -448,8 +455,8 @@ mod tests {
         json!([{ "type": pods::OFFLOADED, "status": status, "reason": reason, "message": "m" }])
     }
 
-    fn verdict(facts: &Facts, check: Check) -> Finding {
-        decide(facts)
+    fn verdict(facts: &ClusterFacts, check: Check) -> CheckFinding {
+        check_offloading(facts)
             .into_iter()
             .find(|one| one.check == check)
             .unwrap()
@@ -457,12 +464,14 @@ mod tests {
 
     #[test]
     fn a_namespace_that_exists_nowhere_is_shown() {
-        assert_eq!(decide(&facts())[0].verdict, Verdict::Skipped);
+        assert_eq!(check_offloading(&facts())[0].verdict, CheckVerdict::Skipped);
         let mut facts = world("Remote");
         assert!(
-            decide(&facts).iter().all(|one| one.verdict == Verdict::Ok),
+            check_offloading(&facts)
+                .iter()
+                .all(|one| one.verdict == CheckVerdict::Ok),
             "{:#?}",
-            decide(&facts)
+            check_offloading(&facts)
         );
         let conditions = &mut facts.liqo.offloadings.as_mut().unwrap()[0]
             .status
@@ -470,11 +479,14 @@ mod tests {
             .unwrap()
             .conditions;
         *conditions = vec![link("Ready", "False", "NoClusterSelected")];
-        assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&facts, Check::Namespaces).verdict,
+            CheckVerdict::Fail
+        );
         facts.liqo.offloadings.as_mut().unwrap()[0].status = None;
         assert_eq!(
             verdict(&facts, Check::Namespaces).verdict,
-            Verdict::Unknown,
+            CheckVerdict::Unknown,
             "it was just made"
         );
     }
@@ -491,8 +503,8 @@ mod tests {
         // A broker places the pods of its customers itself; those of a tethered cluster's user pass
         // through the webhook.
         for (label, expected) in [
-            ("liqo.io/managed", Verdict::Ok),
-            ("liqo.io/tethered", Verdict::Fail),
+            ("liqo.io/managed", CheckVerdict::Ok),
+            ("liqo.io/tethered", CheckVerdict::Fail),
         ] {
             let mut labelled = facts.clone();
             labelled.liqo.offloadings.as_mut().unwrap()[0]
@@ -507,7 +519,7 @@ mod tests {
         facts.liqo.offloadings = world("Local").liqo.offloadings;
         assert_eq!(
             verdict(&facts, Check::NamespaceWebhook).verdict,
-            Verdict::Ok
+            CheckVerdict::Ok
         );
     }
 
@@ -519,7 +531,7 @@ mod tests {
         for check in [Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding] {
             assert_eq!(
                 verdict(&facts, check),
-                Finding::unknown(check, "cannot list nodes")
+                CheckFinding::unknown(check, "cannot list nodes")
             );
         }
     }
@@ -534,7 +546,7 @@ mod tests {
             pod(Some("milan"), told("False", "NotAllowed")),
         ]);
         let found = verdict(&facts, Check::PodsRefused);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, CheckVerdict::Fail);
         assert!(
             found.what.starts_with(
                 "3 pods refused, for example demo/p: OfferExceeded: m; other reasons: NotAllowed"
@@ -549,9 +561,15 @@ mod tests {
             "{advice}"
         );
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", pods::NOT_REFLECTED))]);
-        assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&facts, Check::PodsRefused).verdict,
+            CheckVerdict::Warn
+        );
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", "Offloaded"))]);
-        assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::PodsRefused).verdict,
+            CheckVerdict::Ok
+        );
     }
 
     #[test]
@@ -563,27 +581,27 @@ mod tests {
         };
         assert_eq!(
             with(pod(Some("milan"), told("Unknown", "Sending"))),
-            Verdict::Fail
+            CheckVerdict::Fail
         );
-        assert_eq!(with(pod(Some("milan"), json!([]))), Verdict::Fail);
+        assert_eq!(with(pod(Some("milan"), json!([]))), CheckVerdict::Fail);
         assert_eq!(
             with(pod(Some("rome-1"), json!([]))),
-            Verdict::Ok,
+            CheckVerdict::Ok,
             "it is at home"
         );
         let unplaced = json!([
             { "type": pods::OFFLOADED, "status": "True" },
             { "type": pods::REMOTE_SCHEDULED, "status": "False", "message": "0/1 nodes" },
         ]);
-        assert_eq!(with(pod(Some("milan"), unplaced)), Verdict::Warn);
+        assert_eq!(with(pod(Some("milan"), unplaced)), CheckVerdict::Warn);
         let homeless =
             json!([{ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" }]);
-        assert_eq!(with(pod(None, homeless.clone())), Verdict::Warn);
+        assert_eq!(with(pod(None, homeless.clone())), CheckVerdict::Warn);
         facts.liqo.offloadings = world("LocalAndRemote").liqo.offloadings;
         facts.local_pods = Ok(vec![pod(None, homeless)]);
         assert_eq!(
             verdict(&facts, Check::PodsWaiting).verdict,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             "that is no matter of peers"
         );
     }
@@ -602,14 +620,17 @@ mod tests {
                 ends_at("2026-01-01T11:59:30Z"),
                 ends_at("2026-01-01T11:30:00Z")
             ),
-            (Verdict::Ok, Verdict::Warn)
+            (CheckVerdict::Ok, CheckVerdict::Warn)
         );
     }
 
     #[test]
     fn a_controller_whose_pods_liqo_refused_is_named_until_it_has_created_one() {
         let mut facts = facts();
-        assert_eq!(verdict(&facts, Check::PodsNotCreated).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::PodsNotCreated).verdict,
+            CheckVerdict::Ok
+        );
         let refused = |name: &str, time: &str| -> Event {
             of(json!({
                 "metadata": {}, "reason": "FailedCreate", "lastTimestamp": time,
@@ -623,7 +644,7 @@ mod tests {
             refused("old", "2025-12-31T00:00:00Z"),
         ]);
         let found = verdict(&facts, Check::PodsNotCreated);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, CheckVerdict::Warn);
         assert!(
             found.what.starts_with(
                 "pods of ReplicaSet default/web were refused: ValidatingAdmissionPolicy"
@@ -632,6 +653,9 @@ mod tests {
             found.what
         );
         facts.created_since.insert("web".to_owned());
-        assert_eq!(verdict(&facts, Check::PodsNotCreated).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::PodsNotCreated).verdict,
+            CheckVerdict::Ok
+        );
     }
 }

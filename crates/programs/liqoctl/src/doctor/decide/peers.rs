@@ -10,11 +10,11 @@ use liqo_api::{
     TunnelReason, links, provider_namespace, tenant_namespace,
 };
 
-use self::advice::Advice;
-use super::{gateways, manager_speaks};
+use self::advice::LinkAdvice;
+use super::{gateways, is_manager_alive};
 use crate::{
-    doctor::{Check, Finding, Verdict},
-    inspect::Facts,
+    doctor::{Check, CheckFinding, CheckVerdict},
+    inspect::ClusterFacts,
     manifests::LEADER_LOG,
 };
 
@@ -24,7 +24,7 @@ const UNKNOWN_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 const ENDING_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 /// Advice where a controller has not done its work in time.
-fn overdue() -> String {
+fn overdue_controller_advice() -> String {
     format!("the manager should have reported this by now: see leader, and `{LEADER_LOG}`")
 }
 
@@ -46,25 +46,28 @@ const NETWORK: [(&str, Check); 2] = [
     (links::TUNNEL_CONNECTED, Check::TunnelConnected),
 ];
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
+pub fn check_peers(facts: &ClusterFacts) -> Vec<CheckFinding> {
     match &facts.liqo.peers {
-        Err(why) => vec![super::unread(Check::IdentityVerified, why)],
+        Err(why) => vec![super::unread_finding(Check::IdentityVerified, why)],
         Ok(peers) if peers.is_empty() => {
-            vec![Finding::skipped(
+            vec![CheckFinding::skipped(
                 Check::IdentityVerified,
                 "there are no peers: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster",
             )]
         }
-        Ok(peers) => peers.iter().flat_map(|peer| one(peer, facts)).collect(),
+        Ok(peers) => peers
+            .iter()
+            .flat_map(|peer| check_peer(peer, facts))
+            .collect(),
     }
 }
 
-fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
+fn check_peer(peer: &ForeignCluster, facts: &ClusterFacts) -> Vec<CheckFinding> {
     let name = peer.name_any();
-    let chains = Chains {
+    let chains = LinkChecks {
         peer,
         facts,
-        is_current: manager_speaks(facts),
+        is_current: is_manager_alive(facts),
     };
     let mut found = Vec::new();
     let borrows = peer.wants_outgoing() || peer.condition(links::IDENTITY_VERIFIED).is_some();
@@ -75,13 +78,13 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         &BORROWING[..]
     };
     let broken = if borrows {
-        chains.draw(borrowing, None, &mut found)
+        chains.check_chain(borrowing, None, &mut found)
     } else {
         None
     };
     if borrows {
-        found.extend(credential(peer, facts, broken.is_some()));
-        found.extend(offers(peer, facts));
+        found.extend(check_credential(peer, facts, broken.is_some()));
+        found.extend(check_offers(peer, facts));
         found.extend(kubelet_serving(peer, facts));
     }
     let tenant = peer
@@ -90,9 +93,9 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         .and_then(|status| status.tenant_namespace.as_ref());
     let mut silent = None;
     if tenant.is_some() || peer.condition(links::CONSUMER_AUTHORIZED).is_some() {
-        silent = chains.draw(&LENDING[..2], None, &mut found);
-        chains.draw(&LENDING[2..], silent, &mut found);
-        found.extend(tenant.map(|tenant| namespace(peer, tenant, facts)));
+        silent = chains.check_chain(&LENDING[..2], None, &mut found);
+        chains.check_chain(&LENDING[2..], silent, &mut found);
+        found.extend(tenant.map(|tenant| check_tenant_namespace(peer, tenant, facts)));
     }
     if peer.condition(links::NETWORK_AGREED).is_some() {
         // A peer that does not answer at all does not answer in the tunnel either.
@@ -100,25 +103,28 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             .into_iter()
             .flatten()
             .find(|check| is_about_reach(*check));
-        chains.draw(&NETWORK, gone, &mut found);
+        chains.check_chain(&NETWORK, gone, &mut found);
     } else if peer.wants_outgoing() && peer.spec.request.network_only && broken.is_none() {
-        found.push(no_network(peer, facts));
+        found.push(missing_network_condition(peer, facts));
     }
     if found.is_empty() {
-        found.push(Finding::skipped(
+        found.push(CheckFinding::skipped(
             Check::IdentityVerified,
             "there is no peering with it",
         ));
     }
-    found.extend(ending(peer, facts));
-    found.into_iter().map(|finding| finding.of(&name)).collect()
+    found.extend(check_ending_peering(peer, facts));
+    found
+        .into_iter()
+        .map(|finding| finding.about_peer(&name))
+        .collect()
 }
 
 /// The finding for a peer for the network alone that has no network condition.
-fn no_network(peer: &ForeignCluster, facts: &Facts) -> Finding {
+fn missing_network_condition(peer: &ForeignCluster, facts: &ClusterFacts) -> CheckFinding {
     let check = Check::NetworkAgreed;
-    if !manager_speaks(facts) {
-        return Finding::unknown(
+    if !is_manager_alive(facts) {
+        return CheckFinding::unknown(
             check,
             "the manager had not reported anything when it was last alive, see leader",
         );
@@ -129,10 +135,10 @@ fn no_network(peer: &ForeignCluster, facts: &Facts) -> Finding {
         .as_ref()
         .map_or(facts.now(), |time| time.0);
     if facts.now().duration_since(since) < UNKNOWN_TIMEOUT {
-        return Finding::unknown(check, "there is no condition yet; check again in a minute");
+        return CheckFinding::unknown(check, "there is no condition yet; check again in a minute");
     }
     let name = peer.name_any();
-    Finding::fail(
+    CheckFinding::fail(
         check,
         "the peering requests only the network (spec.request.networkOnly), and the network is switched off",
         format!(
@@ -159,35 +165,35 @@ const WORKS_BUT: [&str; 2] = [
     ResourcesOfferedReason::Overcommitted.as_str(),
 ];
 
-struct Chains<'a> {
+struct LinkChecks<'a> {
     peer: &'a ForeignCluster,
-    facts: &'a Facts,
+    facts: &'a ClusterFacts,
     is_current: bool,
 }
 
-impl Chains<'_> {
+impl LinkChecks<'_> {
     /// Judges the links of one chain; `cause` is a link that is already broken. Returns the broken
     /// link, if any.
-    fn draw(
+    fn check_chain(
         &self,
         chain: &[(&str, Check)],
         mut cause: Option<Check>,
-        found: &mut Vec<Finding>,
+        found: &mut Vec<CheckFinding>,
     ) -> Option<Check> {
         for (kind, check) in chain {
-            let condition = self.condition(kind);
+            let condition = self.link_condition(kind);
             if let (Some(cause), false) = (
                 cause,
                 condition.is_some_and(|condition| condition.status == "True"),
             ) {
-                found.push(Finding::skipped(
+                found.push(CheckFinding::skipped(
                     *check,
                     format!("follows from {}", cause.name()),
                 ));
                 continue;
             }
-            let finding = self.link(kind, *check, condition);
-            if cause.is_none() && finding.verdict != Verdict::Ok && !self.is_stale(kind) {
+            let finding = self.check_link(kind, *check, condition);
+            if cause.is_none() && finding.verdict != CheckVerdict::Ok && !self.is_stale(kind) {
                 cause = Some(*check);
             }
             found.push(finding);
@@ -197,7 +203,7 @@ impl Chains<'_> {
 
     /// The condition of a link. While the manager is silent, that of the tunnel comes from the
     /// gateway itself.
-    fn condition(&self, kind: &str) -> Option<&Condition> {
+    fn link_condition(&self, kind: &str) -> Option<&Condition> {
         let tunnel = self
             .facts
             .liqo
@@ -206,7 +212,7 @@ impl Chains<'_> {
             .flatten();
         let tunnel = tunnel.filter(|_| !self.is_current && kind == links::TUNNEL_CONNECTED);
         tunnel
-            .and_then(TunnelEndpoint::connected)
+            .and_then(TunnelEndpoint::connected_condition)
             .or_else(|| self.peer.condition(kind))
     }
 
@@ -214,11 +220,11 @@ impl Chains<'_> {
         !self.is_current && (kind != links::TUNNEL_CONNECTED || self.facts.liqo.tunnels.is_err())
     }
 
-    fn link(&self, kind: &str, check: Check, condition: Option<&Condition>) -> Finding {
+    fn check_link(&self, kind: &str, check: Check, condition: Option<&Condition>) -> CheckFinding {
         let now = self.facts.now();
         let Some(condition) = condition else {
             if *kind == *links::RESOURCES_OFFERED {
-                return Finding::skipped(check, "it has requested nothing");
+                return CheckFinding::skipped(check, "it has requested nothing");
             }
             let since = self
                 .peer
@@ -226,9 +232,9 @@ impl Chains<'_> {
                 .creation_timestamp
                 .as_ref()
                 .map_or(now, |time| time.0);
-            return undecided(check, "there is no condition yet", since, now, None);
+            return unknown_link(check, "there is no condition yet", since, now, None);
         };
-        let advice = advice::of(kind, &condition.reason, self.peer);
+        let advice = advice::link_advice(kind, &condition.reason, self.peer);
         let said = if condition.message.is_empty() {
             condition.reason.clone()
         } else {
@@ -236,64 +242,70 @@ impl Chains<'_> {
         };
         match condition.status.as_str() {
             "True" if self.is_stale(kind) => {
-                Finding::unknown(check, "worked when the manager was last alive, see leader")
+                CheckFinding::unknown(check, "worked when the manager was last alive, see leader")
             }
-            _ if self.is_stale(kind) => Finding::unknown(
+            _ if self.is_stale(kind) => CheckFinding::unknown(
                 check,
                 format!("{said}; this was the state when the manager was last alive, see leader"),
             ),
             "True" if kind == links::TUNNEL_CONNECTED && !gateways::any_alive(self.facts) => {
-                Finding::unknown(
+                CheckFinding::unknown(
                     check,
                     "worked when a gateway was last alive, see gateways-alive",
                 )
             }
-            "True" if WORKS_BUT.contains(&condition.reason.as_str()) => {
-                Finding::warn(check, said, advice.text(self.peer).unwrap_or_default())
-            }
-            "True" => Finding::ok(check, said),
-            "False" => match advice.text(self.peer) {
-                Some(text) if matches!(advice, Advice::Repair(_)) => {
-                    Finding::fail(check, said, text)
+            "True" if WORKS_BUT.contains(&condition.reason.as_str()) => CheckFinding::warn(
+                check,
+                said,
+                advice.text_for_peer(self.peer).unwrap_or_default(),
+            ),
+            "True" => CheckFinding::ok(check, said),
+            "False" => match advice.text_for_peer(self.peer) {
+                Some(text) if matches!(advice, LinkAdvice::Repair(_)) => {
+                    CheckFinding::fail(check, said, text)
                 }
-                Some(text) => Finding::warn(check, said, text),
-                None => Finding::fail(check, said, overdue()),
+                Some(text) => CheckFinding::warn(check, said, text),
+                None => CheckFinding::fail(check, said, overdue_controller_advice()),
             },
-            _ => undecided(
+            _ => unknown_link(
                 check,
                 &said,
                 condition.last_transition_time.0,
                 now,
-                advice.text(self.peer),
+                advice.text_for_peer(self.peer),
             ),
         }
     }
 }
 
 /// A condition may be Unknown for a minute.
-fn undecided(
+fn unknown_link(
     check: Check,
     said: &str,
     since: Timestamp,
     now: Timestamp,
     advice: Option<String>,
-) -> Finding {
+) -> CheckFinding {
     if now.duration_since(since) < UNKNOWN_TIMEOUT {
-        return Finding::unknown(check, format!("{said}; check again in a minute"));
+        return CheckFinding::unknown(check, format!("{said}; check again in a minute"));
     }
-    Finding::fail(
+    CheckFinding::fail(
         check,
         format!("{said}, since {since}"),
-        advice.unwrap_or_else(overdue),
+        advice.unwrap_or_else(overdue_controller_advice),
     )
 }
 
-fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<Finding> {
+fn check_credential(
+    peer: &ForeignCluster,
+    facts: &ClusterFacts,
+    is_broken: bool,
+) -> Option<CheckFinding> {
     let check = Check::Credential;
     let now = facts.now();
     let credential = match facts.credentials.get(&peer.spec.cluster_id)? {
         Ok(credential) => credential,
-        Err(why) => return Some(super::unread(check, why)),
+        Err(why) => return Some(super::unread_finding(check, why)),
     };
     let Some(credential) = credential else {
         let what = format!(
@@ -301,9 +313,9 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
             provider_namespace(&peer.spec.cluster_id)
         );
         return Some(if is_broken {
-            Finding::skipped(check, what)
+            CheckFinding::skipped(check, what)
         } else {
-            Finding::fail(
+            CheckFinding::fail(
                 check,
                 what,
                 "the manager requests one by itself: see leader and rights",
@@ -316,19 +328,19 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
     let what = format!("expires at {}", credential.expires_at);
     let advice = "the manager renews it by itself at the provider's auth endpoint: see the links above, leader, and clocks";
     Some(if left.is_negative() {
-        Finding::fail(
+        CheckFinding::fail(
             check,
             format!("expired at {}", credential.expires_at),
             advice,
         )
     } else if left < life / 5 {
-        Finding::warn(
+        CheckFinding::warn(
             check,
             format!("{what}, and should have been renewed"),
             advice,
         )
     } else {
-        Finding::ok(check, what)
+        CheckFinding::ok(check, what)
     })
 }
 
@@ -336,14 +348,14 @@ fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<F
 const TOO_DEAR: &str = "if it costs too much, wait until the price falls, or raise `consume.maxPrices` of this cluster's policy";
 
 /// The state of each offer of the peer.
-fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
+fn check_offers(peer: &ForeignCluster, facts: &ClusterFacts) -> Vec<CheckFinding> {
     let check = Check::Offers;
     let namespace = provider_namespace(&peer.spec.cluster_id);
     let offers = match &facts.liqo.offers {
         Ok(offers) => offers
             .iter()
             .filter(|offer| offer.namespace().as_deref() == Some(&namespace)),
-        Err(why) => return vec![super::unread(check, why)],
+        Err(why) => return vec![super::unread_finding(check, why)],
     };
     let judge = |offer: &liqo_api::ResourceOffer| {
         let (pool, name) = (&offer.spec.pool, peer.name_any());
@@ -351,7 +363,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         let says = status.message.unwrap_or_default();
         if let Some(at) = &offer.spec.withdrawal_timestamp {
             let advice = "its pods move away until then; borrow from another cluster, or ask the provider's owner";
-            return Finding::warn(
+            return CheckFinding::warn(
                 check,
                 format!("pool {pool} is withdrawn, and ends at {}", at.0),
                 advice,
@@ -359,7 +371,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         }
         if let Some(at) = &offer.spec.reclaim_timestamp {
             let advice = "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
-            return Finding::warn(
+            return CheckFinding::warn(
                 check,
                 format!(
                     "you use more of pool {pool} than is offered now; pods beyond the offer end from {} on",
@@ -370,7 +382,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         }
         if let Some(at) = &offer.spec.drain_timestamp {
             let advice = "nothing, where controllers create pods again: those on former nodes say EndsSoon, and move before";
-            return Finding::warn(
+            return CheckFinding::warn(
                 check,
                 format!(
                     "pool {pool} has other nodes now; pods on the former ones end from {} on",
@@ -380,7 +392,7 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             );
         }
         match status.phase {
-            OfferPhase::Accepted if offer.spec.resource_quota.hard.is_zero() => Finding::warn(
+            OfferPhase::Accepted if offer.spec.resource_quota.hard.is_zero() => CheckFinding::warn(
                 check,
                 format!("pool {pool} is empty now"),
                 format!(
@@ -388,30 +400,30 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
                 ),
             ),
             OfferPhase::Accepted if says.starts_with(NO_NEW_PODS) => {
-                Finding::warn(check, format!("pool {pool}: {says}"), TOO_DEAR)
+                CheckFinding::warn(check, format!("pool {pool}: {says}"), TOO_DEAR)
             }
-            OfferPhase::Accepted => Finding::ok(
+            OfferPhase::Accepted => CheckFinding::ok(
                 check,
                 format!("pool {pool}: {}", offer.spec.resource_quota.hard),
             ),
-            OfferPhase::ManualActionRequired => Finding::warn(
+            OfferPhase::ManualActionRequired => CheckFinding::warn(
                 check,
                 format!("pool {pool} waits for a decision"),
                 format!("`liqoctl offer accept {name} {pool}`, or `refuse`"),
             ),
-            OfferPhase::Refused => Finding::warn(
+            OfferPhase::Refused => CheckFinding::warn(
                 check,
                 format!("pool {pool} is refused: {says}"),
                 format!(
                     "`liqoctl policy explain {name}` says which rule refuses it; `liqoctl offer forget {name} {pool}` undoes a manual decision"
                 ),
             ),
-            OfferPhase::Pending if !says.is_empty() => Finding::warn(
+            OfferPhase::Pending if !says.is_empty() => CheckFinding::warn(
                 check,
                 format!("pool {pool} waits: {says}"),
                 format!("`liqoctl offer list {name}`; {TOO_DEAR}"),
             ),
-            OfferPhase::Pending => Finding::unknown(
+            OfferPhase::Pending => CheckFinding::unknown(
                 check,
                 format!("the controllers have not answered the offer of pool {pool} yet"),
             ),
@@ -420,14 +432,14 @@ fn offers(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     offers.map(judge).collect()
 }
 
-fn kubelet_serving(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
+fn kubelet_serving(peer: &ForeignCluster, facts: &ClusterFacts) -> Vec<CheckFinding> {
     let check = Check::KubeletServing;
     let namespace = provider_namespace(&peer.spec.cluster_id);
     let nodes = match &facts.liqo.virtual_nodes {
         Ok(nodes) => nodes
             .iter()
             .filter(|node| node.namespace().as_deref() == Some(&namespace)),
-        Err(why) => return vec![super::unread(check, why)],
+        Err(why) => return vec![super::unread_finding(check, why)],
     };
     let judge = |node: &liqo_api::VirtualNode| {
         let status = node.status.as_ref()?;
@@ -437,12 +449,12 @@ fn kubelet_serving(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
             .find(|condition| condition.type_ == "KubeletServing")?;
         let name = status.node_name.as_deref().unwrap_or(&node.spec.pool);
         Some(if condition.status == "True" {
-            Finding::ok(
+            CheckFinding::ok(
                 check,
                 format!("logs and exec on node {name}: the API server trusts the certificate"),
             )
         } else {
-            Finding::warn(
+            CheckFinding::warn(
                 check,
                 format!("node {name}: {}", condition.message),
                 "set up a signer for kubernetes.io/kubelet-serving: the controller manager of Kubernetes does, with --cluster-signing-cert-file and its key",
@@ -452,15 +464,19 @@ fn kubelet_serving(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     nodes.filter_map(judge).collect()
 }
 
-fn namespace(peer: &ForeignCluster, tenant: &str, facts: &Facts) -> Finding {
+fn check_tenant_namespace(
+    peer: &ForeignCluster,
+    tenant: &str,
+    facts: &ClusterFacts,
+) -> CheckFinding {
     let check = Check::TenantNamespace;
     let namespaces = match &facts.namespaces {
         Ok(namespaces) => namespaces,
-        Err(why) => return super::unread(check, why),
+        Err(why) => return super::unread_finding(check, why),
     };
     if tenant != tenant_namespace(&peer.spec.cluster_id) {
         let advice = "the name is derived from the peer's ID: unpeer with --incoming, then let it peer again";
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             format!("{tenant} is not the namespace of this peer"),
             advice,
@@ -473,22 +489,22 @@ fn namespace(peer: &ForeignCluster, tenant: &str, facts: &Facts) -> Finding {
         .iter()
         .find(|namespace| namespace.name_any() == tenant)
     {
-        None => Finding::fail(check, format!("{tenant} is gone"), advice),
+        None => CheckFinding::fail(check, format!("{tenant} is gone"), advice),
         Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => {
-            Finding::fail(check, format!("{tenant} is being deleted"), advice)
+            CheckFinding::fail(check, format!("{tenant} is being deleted"), advice)
         }
-        Some(_) => Finding::ok(check, tenant),
+        Some(_) => CheckFinding::ok(check, tenant),
     }
 }
 
-fn ending(peer: &ForeignCluster, facts: &Facts) -> Option<Finding> {
+fn check_ending_peering(peer: &ForeignCluster, facts: &ClusterFacts) -> Option<CheckFinding> {
     let since = peer.metadata.deletion_timestamp.as_ref()?.0;
     let check = Check::IdentityVerified;
     let takes = facts.now().duration_since(since);
     Some(if takes < ENDING_TIMEOUT {
-        Finding::skipped(check, "the peering is ending")
+        CheckFinding::skipped(check, "the peering is ending")
     } else {
-        Finding::warn(
+        CheckFinding::warn(
             check,
             format!("the peering has been ending since {since}"),
             format!(

@@ -8,21 +8,21 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use liqo_api::{NetworkRanges, NetworkSettings};
 use liqo_network_model::{
-    allocator::allocate,
-    negotiation::{Kept, Ranges},
-    space::overlap,
+    allocator::allocate_prefixes,
+    negotiation::{ClusterRanges, KeptByPeer},
+    space::prefixes_overlap,
 };
 
-use super::{some, unread};
+use super::{first_few, unread_finding};
 use crate::{
-    doctor::{Check, Finding},
-    inspect::Facts,
+    doctor::{Check, CheckFinding},
+    inspect::ClusterFacts,
 };
 
 /// The tunnel's MTU over IPv6 on a path of 1500 bytes.
 const USUAL_MTU: u16 = 1420;
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
+pub fn check_ranges(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let check = Check::OwnRanges;
     let Some(settings) = facts.liqo.network() else {
         return facts
@@ -30,12 +30,12 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
             .config
             .as_ref()
             .err()
-            .map(|why| unread(check, why))
+            .map(|why| unread_finding(check, why))
             .into_iter()
             .collect();
     };
     if !settings.enabled {
-        return vec![Finding::skipped(
+        return vec![CheckFinding::skipped(
             check,
             "the network is switched off: `liqoctl install --set network.enabled=true` switches it on",
         )];
@@ -49,7 +49,7 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
         .filter(|ranges| !ranges.pods.is_empty())
     else {
         let advice = "the condition NetworkAgreed of peers says what is wrong; set the ranges with `liqoctl install --set network.podCIDRs=... --set network.serviceCIDRs=...`";
-        return vec![Finding::fail(
+        return vec![CheckFinding::fail(
             check,
             "the ranges of this cluster's pods are not known",
             advice,
@@ -57,14 +57,14 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     };
     let what = format!(
         "pods {}, Services {}, for single addresses {}",
-        list(&ranges.pods),
-        list(&ranges.services),
-        list(&ranges.external)
+        format_prefixes(&ranges.pods),
+        format_prefixes(&ranges.services),
+        format_prefixes(&ranges.external)
     );
-    let mut found = vec![Finding::ok(check, what)];
+    let mut found = vec![CheckFinding::ok(check, what)];
     found.push(match facts.real_nodes() {
         Ok(nodes) => node_addresses(ranges, &nodes),
-        Err(why) => unread(Check::NodeAddresses, &why),
+        Err(why) => unread_finding(Check::NodeAddresses, &why),
     });
     found.push(pod_addresses(facts, ranges));
     match (&facts.liqo.tunnels, &facts.nodes) {
@@ -73,15 +73,16 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
             peer_capacity(facts, ranges, settings),
         ]),
         (Err(why), _) | (_, Err(why)) => {
-            found
-                .extend([Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread(check, why)));
+            found.extend(
+                [Check::PeerPrefixes, Check::PeerCapacity].map(|check| unread_finding(check, why)),
+            );
         }
     }
-    found.push(mtu(facts, settings));
+    found.push(check_mtu(facts, settings));
     found
 }
 
-fn list(prefixes: &[IpNet]) -> String {
+fn format_prefixes(prefixes: &[IpNet]) -> String {
     if prefixes.is_empty() {
         "none".to_owned()
     } else {
@@ -93,7 +94,7 @@ fn list(prefixes: &[IpNet]) -> String {
     }
 }
 
-pub fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+pub fn addresses_of_node(node: &Node) -> impl Iterator<Item = IpAddr> {
     let stated = node
         .status
         .iter()
@@ -101,7 +102,7 @@ pub fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     stated.filter_map(|address| address.address.parse().ok())
 }
 
-fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
+fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> CheckFinding {
     let check = Check::NodeAddresses;
     let named = [
         (&ranges.pods, "podCIDRs"),
@@ -110,7 +111,7 @@ fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
     ];
     for (prefixes, key) in named {
         for node in nodes {
-            let within = addresses(node).find_map(|address| {
+            let within = addresses_of_node(node).find_map(|address| {
                 Some((
                     address,
                     prefixes.iter().find(|prefix| prefix.contains(&address))?,
@@ -121,7 +122,7 @@ fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
                     "node {} has the address {address}, which is in {prefix} of network.{key}",
                     node.name_any()
                 );
-                return Finding::fail(
+                return CheckFinding::fail(
                     check,
                     what,
                     format!("correct the range: `liqoctl install --set network.{key}=...`"),
@@ -129,11 +130,11 @@ fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
             }
         }
     }
-    Finding::ok(check, "the addresses of nodes are outside of the ranges")
+    CheckFinding::ok(check, "the addresses of nodes are outside of the ranges")
 }
 
 /// Pods on real nodes that have their own address.
-fn pods_here(facts: &Facts) -> impl Iterator<Item = (&Pod, IpAddr)> {
+fn pods_here(facts: &ClusterFacts) -> impl Iterator<Item = (&Pod, IpAddr)> {
     let machines: Vec<String> = facts
         .real_nodes()
         .unwrap_or_default()
@@ -157,11 +158,11 @@ fn pods_here(facts: &Facts) -> impl Iterator<Item = (&Pod, IpAddr)> {
     })
 }
 
-fn pod_addresses(facts: &Facts, ranges: &NetworkRanges) -> Finding {
+fn pod_addresses(facts: &ClusterFacts, ranges: &NetworkRanges) -> CheckFinding {
     let check = Check::PodAddresses;
     let advice = format!(
         "set all ranges of pods: `liqoctl install --set network.podCIDRs={},...`; peers cannot reach other addresses",
-        list(&ranges.pods).replace(", ", ",")
+        format_prefixes(&ranges.pods).replace(", ", ",")
     );
     let is_within = |address: &IpAddr| ranges.pods.iter().any(|prefix| prefix.contains(address));
     let mut seen = 0;
@@ -172,26 +173,30 @@ fn pod_addresses(facts: &Facts, ranges: &NetworkRanges) -> Finding {
                 "pod {} has the address {address}, outside of network.podCIDRs",
                 crate::cluster::full_name(pod)
             );
-            return Finding::fail(check, what, advice);
+            return CheckFinding::fail(check, what, advice);
         }
     }
     // Some CNI plugins assign other addresses than those in `spec.podCIDR`: then the pods decide.
     if seen == 0 {
-        return Finding::unknown(
+        return CheckFinding::unknown(
             check,
             "there is no pod whose address could be compared with network.podCIDRs",
         );
     }
-    Finding::ok(
+    CheckFinding::ok(
         check,
         format!(
             "the addresses of {} are in network.podCIDRs",
-            super::count(seen, "pod")
+            super::count_of(seen, "pod")
         ),
     )
 }
 
-fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettings) -> Finding {
+fn peer_prefixes(
+    facts: &ClusterFacts,
+    ranges: &NetworkRanges,
+    settings: &NetworkSettings,
+) -> CheckFinding {
     let check = Check::PeerPrefixes;
     let named = [
         (&ranges.pods, "pods"),
@@ -209,7 +214,8 @@ fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
         .collect();
     let nodes = facts.real_nodes().unwrap_or_default();
     let of_nodes = nodes.iter().flat_map(|node| {
-        addresses(node).map(|address| (IpNet::from(address), format!("node {}", node.name_any())))
+        addresses_of_node(node)
+            .map(|address| (IpNet::from(address), format!("node {}", node.name_any())))
     });
     let tunnels = facts.liqo.tunnels.as_deref().unwrap_or_default();
     let mapped: Vec<(IpNet, String)> = tunnels
@@ -227,30 +233,34 @@ fn peer_prefixes(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
         let other = taken
             .iter()
             .chain(&mapped[..index])
-            .find(|(other, _)| overlap(prefix, other));
+            .find(|(other, _)| prefixes_overlap(prefix, other));
         if let Some((other, of)) = other {
             let what =
                 format!("{prefix}, which {peer} is mapped to, overlaps with {other} of {of}");
-            return Finding::fail(
+            return CheckFinding::fail(
                 check,
                 what,
                 "the manager maps the peer to another prefix within a minute; if it does not, add the used prefix to `--set network.reservedCIDRs`, or set another `network.peerCIDRs`",
             );
         }
     }
-    Finding::ok(
+    CheckFinding::ok(
         check,
         format!(
             "{} of peers, which do not overlap",
-            super::count(mapped.len(), "mapped range")
+            super::count_of(mapped.len(), "mapped range")
         ),
     )
 }
 
 /// Whether there is room to map one more cluster like this one.
-fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettings) -> Finding {
+fn peer_capacity(
+    facts: &ClusterFacts,
+    ranges: &NetworkRanges,
+    settings: &NetworkSettings,
+) -> CheckFinding {
     let check = Check::PeerCapacity;
-    let own = Ranges {
+    let own = ClusterRanges {
         pods: ranges.pods.clone(),
         services: ranges.services.clone(),
         external: ranges.external.clone(),
@@ -258,12 +268,12 @@ fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
             .real_nodes()
             .unwrap_or_default()
             .iter()
-            .flat_map(|node| addresses(node))
+            .flat_map(|node| addresses_of_node(node))
             .collect(),
         reserved: settings.reserved_cidrs.clone(),
         pools: settings.peer_cidrs.clone(),
     };
-    let mut plan = own.plan(Kept::new());
+    let mut plan = own.address_plan(KeptByPeer::new());
     plan.taken.extend(
         facts
             .liqo
@@ -285,7 +295,7 @@ fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
         .filter(has_room)
         .map(|prefix| (another.clone(), *prefix))
         .collect();
-    let (_, without) = allocate(
+    let (_, without) = allocate_prefixes(
         &plan,
         &wanted,
         &liqo_network_model::allocator::Allocations::new(),
@@ -293,36 +303,36 @@ fn peer_capacity(facts: &Facts, ranges: &NetworkRanges, settings: &NetworkSettin
     let what = |sized: &[String]| {
         format!(
             "network.peerCIDRs ({}) has no free prefix for one more peer as large as this cluster ({})",
-            list(&settings.peer_cidrs),
-            some(sized)
+            format_prefixes(&settings.peer_cidrs),
+            first_few(sized)
         )
     };
     if wanted.is_empty() {
         let advice = "add prefixes of that family: `liqoctl install --set network.peerCIDRs=...`";
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             format!(
                 "network.peerCIDRs ({}) has no prefix of the address family of this cluster's pods",
-                list(&settings.peer_cidrs)
+                format_prefixes(&settings.peer_cidrs)
             ),
             advice,
         );
     }
     if without.is_empty() {
-        return Finding::ok(check, "network.peerCIDRs has room for more peers");
+        return CheckFinding::ok(check, "network.peerCIDRs has room for more peers");
     }
     let sizes: Vec<String> = without
         .iter()
         .map(|(_, prefix)| format!("/{}", prefix.prefix_len()))
         .collect();
-    Finding::warn(
+    CheckFinding::warn(
         check,
         what(&sizes),
         "add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`",
     )
 }
 
-fn mtu(facts: &Facts, settings: &NetworkSettings) -> Finding {
+fn check_mtu(facts: &ClusterFacts, settings: &NetworkSettings) -> CheckFinding {
     let check = Check::Mtu;
     let advice =
         "the real MTU of the path cannot be read from here: `liqoctl test network` tries it";
@@ -332,7 +342,7 @@ fn mtu(facts: &Facts, settings: &NetworkSettings) -> Finding {
             settings.mtu,
             settings.mtu + 80
         );
-        return Finding::warn(check, what, advice);
+        return CheckFinding::warn(check, what, advice);
     }
     let agreed: Vec<String> = facts
         .liqo
@@ -344,9 +354,9 @@ fn mtu(facts: &Facts, settings: &NetworkSettings) -> Finding {
     let with = if agreed.is_empty() {
         String::new()
     } else {
-        format!(" ({})", some(&agreed))
+        format!(" ({})", first_few(&agreed))
     };
-    Finding::ok(check, format!("{} bytes in tunnels{with}", settings.mtu)).advise(advice)
+    CheckFinding::ok(check, format!("{} bytes in tunnels{with}", settings.mtu)).with_advice(advice)
 }
 
 #[cfg(test)]
@@ -355,7 +365,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::Verdict,
+        doctor::CheckVerdict,
         inspect::fixtures::{facts, of},
     };
 
@@ -363,7 +373,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn ranges(facts: &mut Facts) -> &mut NetworkRanges {
+    fn ranges(facts: &mut ClusterFacts) -> &mut NetworkRanges {
         facts
             .liqo
             .config
@@ -379,7 +389,7 @@ mod tests {
             .unwrap()
     }
 
-    fn settings(facts: &mut Facts) -> &mut NetworkSettings {
+    fn settings(facts: &mut ClusterFacts) -> &mut NetworkSettings {
         &mut facts
             .liqo
             .config
@@ -391,8 +401,8 @@ mod tests {
             .network
     }
 
-    fn verdict(facts: &Facts, check: Check) -> Finding {
-        decide(facts)
+    fn verdict(facts: &ClusterFacts, check: Check) -> CheckFinding {
+        check_ranges(facts)
             .into_iter()
             .find(|one| one.check == check)
             .unwrap()
@@ -402,14 +412,22 @@ mod tests {
     fn ranges_that_are_not_known_are_a_fault_and_a_network_that_is_off_is_none() {
         let mut facts = facts();
         assert!(
-            decide(&facts).iter().all(|one| one.verdict == Verdict::Ok),
+            check_ranges(&facts)
+                .iter()
+                .all(|one| one.verdict == CheckVerdict::Ok),
             "{:#?}",
-            decide(&facts)
+            check_ranges(&facts)
         );
         ranges(&mut facts).pods.clear();
-        assert_eq!(verdict(&facts, Check::OwnRanges).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&facts, Check::OwnRanges).verdict,
+            CheckVerdict::Fail
+        );
         settings(&mut facts).enabled = false;
-        assert_eq!(verdict(&facts, Check::OwnRanges).verdict, Verdict::Skipped);
+        assert_eq!(
+            verdict(&facts, Check::OwnRanges).verdict,
+            CheckVerdict::Skipped
+        );
     }
 
     #[test]
@@ -417,7 +435,7 @@ mod tests {
         let mut facts = facts();
         ranges(&mut facts).services = vec![net("172.18.0.0/16")];
         let found = verdict(&facts, Check::NodeAddresses);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, CheckVerdict::Fail);
         assert!(
             found
                 .what
@@ -439,12 +457,12 @@ mod tests {
         facts.local_pods = Ok(vec![pod(true, "rome-1"), pod(false, "milan")]);
         assert_eq!(
             verdict(&facts, Check::PodAddresses).verdict,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             "nodes' and peers' addresses are others"
         );
         facts.local_pods = Ok(vec![pod(false, "rome-1")]);
         let found = verdict(&facts, Check::PodAddresses);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, CheckVerdict::Fail);
         assert!(
             found.what.contains("demo/p")
                 && found.advice.unwrap().contains("podCIDRs=10.244.0.0/16,")
@@ -453,7 +471,7 @@ mod tests {
         facts.pods = Ok(Vec::new());
         assert_eq!(
             verdict(&facts, Check::PodAddresses).verdict,
-            Verdict::Unknown
+            CheckVerdict::Unknown
         );
     }
 
@@ -462,7 +480,7 @@ mod tests {
         let mut facts = facts();
         settings(&mut facts).reserved_cidrs = vec![net("10.65.7.0/24")];
         let found = verdict(&facts, Check::PeerPrefixes);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, CheckVerdict::Fail);
         assert!(
             found
                 .what
@@ -475,7 +493,7 @@ mod tests {
         facts.liqo.tunnels.as_mut().unwrap().push(again);
         assert_eq!(
             verdict(&facts, Check::PeerPrefixes).verdict,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             "two peers in one place"
         );
     }
@@ -484,11 +502,20 @@ mod tests {
     fn room_for_one_more_peer_is_tried() {
         let mut facts = facts();
         settings(&mut facts).peer_cidrs = vec![net("10.64.0.0/15")];
-        assert_eq!(verdict(&facts, Check::PeerCapacity).verdict, Verdict::Ok);
+        assert_eq!(
+            verdict(&facts, Check::PeerCapacity).verdict,
+            CheckVerdict::Ok
+        );
         settings(&mut facts).peer_cidrs = vec![net("10.65.0.0/16")];
-        assert_eq!(verdict(&facts, Check::PeerCapacity).verdict, Verdict::Warn);
+        assert_eq!(
+            verdict(&facts, Check::PeerCapacity).verdict,
+            CheckVerdict::Warn
+        );
         settings(&mut facts).peer_cidrs = vec![net("fd00::/32")];
-        assert_eq!(verdict(&facts, Check::PeerCapacity).verdict, Verdict::Fail);
+        assert_eq!(
+            verdict(&facts, Check::PeerCapacity).verdict,
+            CheckVerdict::Fail
+        );
     }
 
     #[test]
@@ -496,9 +523,10 @@ mod tests {
         let mut facts = facts();
         let found = verdict(&facts, Check::Mtu);
         assert!(
-            found.verdict == Verdict::Ok && found.advice.unwrap().contains("liqoctl test network")
+            found.verdict == CheckVerdict::Ok
+                && found.advice.unwrap().contains("liqoctl test network")
         );
         settings(&mut facts).mtu = 8900;
-        assert_eq!(verdict(&facts, Check::Mtu).verdict, Verdict::Warn);
+        assert_eq!(verdict(&facts, Check::Mtu).verdict, CheckVerdict::Warn);
     }
 }

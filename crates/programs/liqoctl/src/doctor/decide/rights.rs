@@ -6,15 +6,15 @@ use std::collections::BTreeSet;
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
-use super::{cluster::contains, count, some, unread};
+use super::{cluster::contains, count_of, first_few, unread_finding};
 use crate::{
-    doctor::{Check, Finding},
-    inspect::{Facts, wanted_rights},
+    doctor::{Check, CheckFinding},
+    inspect::{ClusterFacts, wanted_rights},
     manifests::{FABRIC, MANAGER, RESOLVER, is_admission_policy, kind},
     preflight::POLICIES_SINCE,
 };
 
-pub fn decide(facts: &Facts) -> Vec<Finding> {
+pub fn check_rights(facts: &ClusterFacts) -> Vec<CheckFinding> {
     let checks = [
         Check::ManagerRights,
         Check::FabricRights,
@@ -35,13 +35,13 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
         Err(why) => {
             return checks
                 .into_iter()
-                .map(|check| unread(check, &why))
+                .map(|check| unread_finding(check, &why))
                 .collect();
         }
     };
     let of = |check| {
         if check == Check::AdmissionPolicies && !has_policies {
-            return Finding::skipped(check, "this version of Kubernetes has none");
+            return CheckFinding::skipped(check, "this version of Kubernetes has none");
         }
         let wanted: Vec<&DynamicObject> = wanted
             .iter()
@@ -49,20 +49,20 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
             .collect();
         let missing: Vec<String> = wanted
             .iter()
-            .filter_map(|wanted| missing(wanted, present))
+            .filter_map(|wanted| missing_parts(wanted, present))
             .collect();
         if missing.is_empty() {
-            return Finding::ok(
+            return CheckFinding::ok(
                 check,
                 format!(
                     "{} as this program installs them",
-                    count(wanted.len(), "object")
+                    count_of(wanted.len(), "object")
                 ),
             );
         }
-        Finding::fail(
+        CheckFinding::fail(
             check,
-            some(&missing),
+            first_few(&missing),
             "run `liqoctl install` of the version that runs here: it repairs that, and restarts nothing",
         )
     };
@@ -83,7 +83,7 @@ fn check_of(object: &DynamicObject) -> Check {
 }
 
 /// Describes the missing parts of an object in the cluster.
-fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> {
+fn missing_parts(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> {
     let name = match wanted.namespace() {
         Some(namespace) => format!("{} {namespace}/{}", kind(wanted), wanted.name_any()),
         None => format!("{} {}", kind(wanted), wanted.name_any()),
@@ -111,23 +111,23 @@ fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> 
         let all = binds("roleRef") && subjects(present).is_superset(&subjects(wanted));
         return (!all).then(|| format!("{name} does not bind what it should"));
     }
-    let have = grants(&present.data["rules"]);
-    let lacks: BTreeSet<String> = grants(&wanted.data["rules"])
+    let have = grants_of_rules(&present.data["rules"]);
+    let lacks: BTreeSet<String> = grants_of_rules(&wanted.data["rules"])
         .into_iter()
         .filter(|grant| !have.iter().any(|one| one.covers(grant)))
-        .map(|grant| grant.words())
+        .map(|grant| grant.in_words())
         .collect();
     (!lacks.is_empty()).then(|| {
         format!(
             "{name} lacks {}",
-            some(&lacks.into_iter().collect::<Vec<_>>())
+            first_few(&lacks.into_iter().collect::<Vec<_>>())
         )
     })
 }
 
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Grant {
+struct RuleGrant {
     group: String,
     resource: String,
     /// Empty: all of them.
@@ -135,7 +135,7 @@ struct Grant {
     verb: String,
 }
 
-impl Grant {
+impl RuleGrant {
     fn covers(&self, other: &Self) -> bool {
         let fits = |have: &str, want: &str| have == "*" || have == want;
         fits(&self.group, &other.group)
@@ -144,7 +144,7 @@ impl Grant {
             && (self.name.is_empty() || self.name == other.name)
     }
 
-    fn words(&self) -> String {
+    fn in_words(&self) -> String {
         let name = if self.name.is_empty() {
             String::new()
         } else {
@@ -154,7 +154,7 @@ impl Grant {
     }
 }
 
-fn grants(rules: &Value) -> Vec<Grant> {
+fn grants_of_rules(rules: &Value) -> Vec<RuleGrant> {
     let words = |value: &Value| -> Vec<String> {
         value
             .as_array()
@@ -173,7 +173,7 @@ fn grants(rules: &Value) -> Vec<Grant> {
             for resource in words(&rule["resources"]) {
                 for name in &names {
                     for verb in words(&rule["verbs"]) {
-                        all.push(Grant {
+                        all.push(RuleGrant {
                             group: group.clone(),
                             resource: resource.clone(),
                             name: name.clone(),
@@ -192,12 +192,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{doctor::Verdict, inspect::fixtures::facts};
+    use crate::{doctor::CheckVerdict, inspect::fixtures::facts};
 
-    fn found(roles: Vec<DynamicObject>) -> Vec<Finding> {
+    fn found(roles: Vec<DynamicObject>) -> Vec<CheckFinding> {
         let mut facts = facts();
         facts.rights = Ok(roles);
-        decide(&facts)
+        check_rights(&facts)
     }
 
     fn find<'a>(
@@ -216,7 +216,7 @@ mod tests {
         let found = found(wanted_rights().unwrap());
         assert_eq!(
             found.iter().map(|one| one.verdict).collect::<Vec<_>>(),
-            [Verdict::Ok; 4]
+            [CheckVerdict::Ok; 4]
         );
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let found = found(roles);
         assert_eq!(
             (found[0].verdict, found[1].verdict),
-            (Verdict::Ok, Verdict::Fail)
+            (CheckVerdict::Ok, CheckVerdict::Fail)
         );
         assert!(
             found[1]
@@ -266,7 +266,7 @@ mod tests {
         rights.retain(|one| kind(one) != kind_of_binding || one.name_any() != name);
         let gone = &found(rights)[3];
         assert!(
-            gone.verdict == Verdict::Fail
+            gone.verdict == CheckVerdict::Fail
                 && gone
                     .what
                     .contains("ValidatingAdmissionPolicyBinding liqo-tethered is gone")
@@ -282,7 +282,7 @@ mod tests {
         let mut old = facts();
         old.api_server.minor = Some(29);
         old.rights = Ok(Vec::new());
-        assert_eq!(decide(&old)[3].verdict, Verdict::Skipped);
+        assert_eq!(check_rights(&old)[3].verdict, CheckVerdict::Skipped);
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         let mut roles = wanted_rights().unwrap();
         let all = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
         find(&mut roles, "ClusterRole", liqo_api::roles::TENANT).data["rules"] = all;
-        assert_eq!(found(roles)[2].verdict, Verdict::Ok);
+        assert_eq!(found(roles)[2].verdict, CheckVerdict::Ok);
     }
 
     #[test]
@@ -298,9 +298,9 @@ mod tests {
         let mut facts = facts();
         facts.rights = Err("cannot read".to_owned());
         assert!(
-            decide(&facts)
+            check_rights(&facts)
                 .iter()
-                .all(|one| one.verdict == Verdict::Unknown)
+                .all(|one| one.verdict == CheckVerdict::Unknown)
         );
     }
 }

@@ -3,62 +3,68 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use super::{count, unread};
+use super::{count_of, unread_finding};
 use crate::{
     cluster::full_name,
-    doctor::{Check, Finding},
-    inspect::{Facts, statuses},
+    doctor::{Check, CheckFinding},
+    inspect::{ClusterFacts, container_statuses},
 };
 
 /// Older restarts are ignored.
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Judges the pods in Liqo's namespaces.
-pub fn pods(facts: &Facts) -> Finding {
+pub fn pods(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Pods;
     let pods = match &facts.pods {
         Ok(pods) => pods,
-        Err(why) => return unread(check, why),
+        Err(why) => return unread_finding(check, why),
     };
     if pods.is_empty() {
-        return Finding::fail(
+        return CheckFinding::fail(
             check,
             "there is no pod in namespaces liqo and liqo-fabric",
             "see manager; run `liqoctl install` again",
         );
     }
-    let stuck: Vec<(String, &str)> = pods.iter().filter_map(|pod| trouble(pod, facts)).collect();
+    let stuck: Vec<(String, &str)> = pods
+        .iter()
+        .filter_map(|pod| why_not_starting(pod, facts))
+        .collect();
     if let Some((first, advice)) = stuck.first() {
         let more = if stuck.len() > 1 {
-            format!("; and {} like it", count(stuck.len() - 1, "pod"))
+            format!("; and {} like it", count_of(stuck.len() - 1, "pod"))
         } else {
             String::new()
         };
-        return Finding::fail(check, format!("{first}{more}"), *advice);
+        return CheckFinding::fail(check, format!("{first}{more}"), *advice);
     }
-    let restarted: Vec<String> = pods.iter().filter_map(|pod| restart(pod, facts)).collect();
+    let restarted: Vec<String> = pods
+        .iter()
+        .filter_map(|pod| recent_restart(pod, facts))
+        .collect();
     match restarted.first() {
         Some(first) => {
             let more = if restarted.len() > 1 {
-                format!("; and {}", count(restarted.len() - 1, "other pod"))
+                format!("; and {}", count_of(restarted.len() - 1, "other pod"))
             } else {
                 String::new()
             };
-            Finding::warn(
+            CheckFinding::warn(
                 check,
                 format!("{first}{more}"),
                 "`kubectl -n NAMESPACE logs POD --previous` shows the rest of its log",
             )
         }
-        None => Finding::ok(
+        None => CheckFinding::ok(
             check,
-            format!("{} without problems", count(pods.len(), "pod")),
+            format!("{} without problems", count_of(pods.len(), "pod")),
         ),
     }
 }
 
 /// The reason why a pod does not start, and advice.
-pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
+pub fn why_not_starting(pod: &Pod, facts: &ClusterFacts) -> Option<(String, &'static str)> {
     let name = full_name(pod);
     let status = pod.status.as_ref()?;
     let unscheduled = status
@@ -76,8 +82,8 @@ pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
             "free resources, or check taints and `liqoctl install --set controllerManager.avoidNodes`",
         ));
     }
-    let waiting =
-        statuses(pod).find_map(|status| Some((status, status.state.as_ref()?.waiting.as_ref()?)));
+    let waiting = container_statuses(pod)
+        .find_map(|status| Some((status, status.state.as_ref()?.waiting.as_ref()?)));
     let (container, waiting) = waiting?;
     let reason = waiting.reason.as_deref().unwrap_or_default();
     let message = waiting.message.as_deref().unwrap_or_default();
@@ -105,8 +111,8 @@ pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
 }
 
 /// Whether a pod was restarted recently, and why.
-fn restart(pod: &Pod, facts: &Facts) -> Option<String> {
-    let container = statuses(pod).find(|status| {
+fn recent_restart(pod: &Pod, facts: &ClusterFacts) -> Option<String> {
+    let container = container_statuses(pod).find(|status| {
         let ended = status
             .last_state
             .as_ref()
@@ -115,7 +121,7 @@ fn restart(pod: &Pod, facts: &Facts) -> Option<String> {
         ended.is_some_and(|at| facts.now().duration_since(at.0) < RECENT)
     })?;
     let name = full_name(pod);
-    let times = count(
+    let times = count_of(
         usize::try_from(container.restart_count).unwrap_or(0),
         "time",
     );
@@ -132,7 +138,7 @@ fn last_end(container: &ContainerStatus) -> Option<String> {
     Some(format!(" (last: {reason}, exit code {})", end.exit_code))
 }
 
-fn last_log_line(name: &str, facts: &Facts) -> String {
+fn last_log_line(name: &str, facts: &ClusterFacts) -> String {
     facts
         .diagnostics
         .last_log_lines

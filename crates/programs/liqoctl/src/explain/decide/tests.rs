@@ -64,7 +64,7 @@ fn running() -> PodFacts {
         virtual_nodes: Ok(vec![node("milan", "True", json!({}))]),
         peers: healthy().liqo.peers,
         offloading: Ok(Some(offloading("LocalAndRemote", true))),
-        provider: Some(AtProvider {
+        provider: Some(ProviderPodFacts {
             shadow_pod: Ok(Some(shadow(json!({ "phase": "Created" })))),
             remote_pod: Ok(Some(remote)),
         }),
@@ -83,21 +83,21 @@ fn unscheduled() -> PodFacts {
     }
 }
 
-fn find(facts: &PodFacts, name: StepName) -> Step {
-    explain(facts)
+fn find(facts: &PodFacts, name: PodStepName) -> PodStep {
+    explain_facts(facts)
         .steps
         .into_iter()
         .find(|step| step.step == name)
         .unwrap()
 }
 
-fn waits_for(facts: &PodFacts) -> Option<StepName> {
-    explain(facts).waits_for
+fn waits_for(facts: &PodFacts) -> Option<PodStepName> {
+    explain_facts(facts).waits_for
 }
 
 #[test]
 fn a_pod_that_runs_waits_for_nothing() {
-    let explanation = explain(&running());
+    let explanation = explain_facts(&running());
     assert_eq!(
         (explanation.phase.as_str(), explanation.waits_for),
         ("Running", None)
@@ -121,7 +121,7 @@ fn a_pod_that_runs_waits_for_nothing() {
         explanation
             .steps
             .iter()
-            .all(|step| step.verdict == Verdict::Ok && step.advice.is_none())
+            .all(|step| step.verdict == CheckVerdict::Ok && step.advice.is_none())
     );
 }
 
@@ -130,9 +130,9 @@ fn a_pod_at_home_is_not_followed_any_further() {
     let mut facts = running();
     facts.node = Ok(Some(of(json!({ "metadata": { "name": "rome-1" } }))));
     facts.provider = None;
-    assert_eq!(explain(&facts).steps.len(), 2);
+    assert_eq!(explain_facts(&facts).steps.len(), 2);
     assert!(
-        find(&facts, StepName::VirtualNode)
+        find(&facts, PodStepName::VirtualNode)
             .what
             .contains("not offloaded")
     );
@@ -143,7 +143,7 @@ fn a_refused_pod_shows_the_reason_and_the_advice_for_it() {
     let mut facts = running();
     let refused =
         json!({ "phase": "Refused", "reason": "OfferExceeded", "message": "cpu: 1 short" });
-    facts.provider = Some(AtProvider {
+    facts.provider = Some(ProviderPodFacts {
         shadow_pod: Ok(Some(shadow(refused))),
         remote_pod: Ok(None),
     });
@@ -152,22 +152,28 @@ fn a_refused_pod_shows_the_reason_and_the_advice_for_it() {
         Some("milan"),
         json!({ "phase": "Pending", "conditions": told }),
     );
-    let step = find(&facts, StepName::ShadowPod);
+    let step = find(&facts, PodStepName::ShadowPod);
     assert_eq!(
         (step.verdict, step.what.as_str()),
-        (Verdict::Fail, "Refused: OfferExceeded: cpu: 1 short")
+        (CheckVerdict::Fail, "Refused: OfferExceeded: cpu: 1 short")
     );
     assert!(step.advice.unwrap().starts_with("request less"));
-    assert_eq!(find(&facts, StepName::Conditions).verdict, Verdict::Fail);
-    assert_eq!(find(&facts, StepName::RemotePod).verdict, Verdict::Skipped);
-    assert_eq!(waits_for(&facts), Some(StepName::ShadowPod));
+    assert_eq!(
+        find(&facts, PodStepName::Conditions).verdict,
+        CheckVerdict::Fail
+    );
+    assert_eq!(
+        find(&facts, PodStepName::RemotePod).verdict,
+        CheckVerdict::Skipped
+    );
+    assert_eq!(waits_for(&facts), Some(PodStepName::ShadowPod));
 }
 
 #[test]
 fn a_broken_link_of_the_peering_is_the_cause() {
     let mut facts = running();
     facts.node = Ok(Some(node("milan", "False", json!({}))));
-    assert_eq!(waits_for(&facts), Some(StepName::VirtualNode));
+    assert_eq!(waits_for(&facts), Some(PodStepName::VirtualNode));
     facts.node = Ok(Some(node("milan", "True", json!({}))));
     let conditions = &mut facts.peers.as_mut().unwrap()[0]
         .status
@@ -179,19 +185,22 @@ fn a_broken_link_of_the_peering_is_the_cause() {
     }) {
         (link.status, link.reason) = ("False".into(), "Unreachable".into());
     }
-    let step = find(&facts, StepName::Peering);
+    let step = find(&facts, PodStepName::Peering);
     assert_eq!(
         (step.verdict, step.what.as_str()),
-        (Verdict::Fail, "milan: PeerReachable: Unreachable: m")
+        (CheckVerdict::Fail, "milan: PeerReachable: Unreachable: m")
     );
     assert!(step.advice.is_some());
     assert_eq!(
-        find(&facts, StepName::Network).verdict,
-        Verdict::Warn,
+        find(&facts, PodStepName::Network).verdict,
+        CheckVerdict::Warn,
         "the pod runs without a network"
     );
     facts.peers = Ok(Vec::new());
-    assert_eq!(find(&facts, StepName::Peering).verdict, Verdict::Fail);
+    assert_eq!(
+        find(&facts, PodStepName::Peering).verdict,
+        CheckVerdict::Fail
+    );
 }
 
 #[test]
@@ -199,32 +208,41 @@ fn a_namespace_that_does_not_exist_there_is_the_cause() {
     let mut facts = running();
     facts.offloading = Ok(Some(offloading("Remote", false)));
     assert_eq!(
-        find(&facts, StepName::Namespace).what,
+        find(&facts, PodStepName::Namespace).what,
         "demo is not ready in milan: NameTaken"
     );
     facts.offloading = Ok(Some(offloading("Local", true)));
-    assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Warn);
+    assert_eq!(
+        find(&facts, PodStepName::Namespace).verdict,
+        CheckVerdict::Warn
+    );
     facts.offloading = Ok(None);
     assert_eq!(
-        (find(&facts, StepName::Namespace).verdict, waits_for(&facts)),
-        (Verdict::Fail, Some(StepName::Namespace))
+        (
+            find(&facts, PodStepName::Namespace).verdict,
+            waits_for(&facts)
+        ),
+        (CheckVerdict::Fail, Some(PodStepName::Namespace))
     );
     facts.offloading = Err("cannot read NamespaceOffloading demo/offloading".into());
-    assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Unknown);
+    assert_eq!(
+        find(&facts, PodStepName::Namespace).verdict,
+        CheckVerdict::Unknown
+    );
 }
 
 #[test]
 fn what_the_provider_does_not_show_is_unknown() {
     let mut facts = running();
     let why = "cannot read Secret liqo-provider-x/credential: forbidden".to_owned();
-    facts.provider = Some(AtProvider {
+    facts.provider = Some(ProviderPodFacts {
         shadow_pod: Err(why.clone()),
         remote_pod: Err(why.clone()),
     });
-    for step in [StepName::ShadowPod, StepName::RemotePod] {
+    for step in [PodStepName::ShadowPod, PodStepName::RemotePod] {
         assert_eq!(
             (find(&facts, step).verdict, find(&facts, step).what),
-            (Verdict::Unknown, why.clone())
+            (CheckVerdict::Unknown, why.clone())
         );
     }
 }
@@ -237,11 +255,11 @@ fn a_container_that_does_not_start_there_is_shown() {
     let status = json!({ "phase": "Pending", "containerStatuses": [container] });
     let shadow = shadow(json!({ "phase": "Created", "pod": status }));
     // The status in the shadow pod is enough.
-    facts.provider = Some(AtProvider {
+    facts.provider = Some(ProviderPodFacts {
         shadow_pod: Ok(Some(shadow)),
         remote_pod: Err("cannot read it".into()),
     });
-    let step = find(&facts, StepName::RemotePod);
+    let step = find(&facts, PodStepName::RemotePod);
     assert_eq!(
         step.what,
         "Pending, not Ready: container c waits: ErrImagePull: not found"
@@ -251,7 +269,7 @@ fn a_container_that_does_not_start_there_is_shown() {
             .unwrap()
             .contains("`kubectl -n demo describe pod web`")
     );
-    assert_eq!(waits_for(&facts), Some(StepName::RemotePod));
+    assert_eq!(waits_for(&facts), Some(PodStepName::RemotePod));
 }
 
 #[test]
@@ -261,7 +279,7 @@ fn a_pod_whose_node_there_does_not_answer_says_so() {
     facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote(
         json!({ "phase": "Running", "conditions": [ready] }),
     )));
-    let what = find(&facts, StepName::RemotePod).what;
+    let what = find(&facts, PodStepName::RemotePod).what;
     assert_eq!(
         what,
         "Running, not Ready, on node milan-1 there: NodeNotReady: its node does not answer"
@@ -277,7 +295,7 @@ fn a_broker_does_not_name_the_node_of_a_pod_that_it_lends_on() {
     );
     facts.provider.as_mut().unwrap().remote_pod = Ok(Some(lent_on));
     assert_eq!(
-        find(&facts, StepName::RemotePod).what,
+        find(&facts, PodStepName::RemotePod).what,
         "Running, Ready, there or behind it"
     );
 }
@@ -295,8 +313,8 @@ fn a_crash_there_is_shown_between_two_restarts_too() {
             "lastState": last });
         let remote = remote(json!({ "phase": "Running", "containerStatuses": [container] }));
         facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote));
-        let step = find(&facts, StepName::RemotePod);
-        assert_eq!(step.verdict, Verdict::Warn);
+        let step = find(&facts, PodStepName::RemotePod);
+        assert_eq!(step.verdict, CheckVerdict::Warn);
         assert!(
             step.what
                 .starts_with("Running, not Ready, on node milan-1 there: container c "),
@@ -329,7 +347,7 @@ fn a_pod_that_fails_in_this_cluster_says_why() {
         Ok(Some(of(json!({ "metadata": { "name": "rome-1" } })))),
         None,
     );
-    let step = find(&facts, StepName::LocalPod);
+    let step = find(&facts, PodStepName::LocalPod);
     assert_eq!(
         step.what,
         "Pending, on node rome-1: container c waits: ImagePullBackOff: not found"
@@ -339,9 +357,12 @@ fn a_pod_that_fails_in_this_cluster_says_why() {
             .unwrap()
             .contains("`kubectl -n demo describe pod web`")
     );
-    assert_eq!(waits_for(&facts), Some(StepName::LocalPod));
+    assert_eq!(waits_for(&facts), Some(PodStepName::LocalPod));
     facts.pod = pod(Some("rome-1"), json!({ "phase": "Pending" }));
-    assert_eq!(find(&facts, StepName::LocalPod).verdict, Verdict::Unknown);
+    assert_eq!(
+        find(&facts, PodStepName::LocalPod).verdict,
+        CheckVerdict::Unknown
+    );
 }
 
 #[test]
@@ -378,10 +399,10 @@ fn a_pod_that_is_too_large_learns_what_is_short() {
             "offers too little: cpu: 300m short (2300m requested, 2 available)",
         ),
     ] {
-        let step = find(&facts, StepName::VirtualNode);
+        let step = find(&facts, PodStepName::VirtualNode);
         assert_eq!(
             (step.verdict, step.what),
-            (Verdict::Warn, format!("milan is Ready, but {what}"))
+            (CheckVerdict::Warn, format!("milan is Ready, but {what}"))
         );
     }
 }
@@ -390,16 +411,16 @@ fn a_pod_that_is_too_large_learns_what_is_short() {
 fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     let mut facts = unscheduled();
     assert_eq!(
-        find(&facts, StepName::LocalPod).what,
+        find(&facts, PodStepName::LocalPod).what,
         "Pending, without a node: Unschedulable: 0/2 nodes"
     );
     assert_eq!(
-        find(&facts, StepName::VirtualNode).what,
+        find(&facts, PodStepName::VirtualNode).what,
         "milan is Ready and takes pods"
     );
     assert_eq!(
         waits_for(&facts),
-        Some(StepName::LocalPod),
+        Some(PodStepName::LocalPod),
         "only the scheduler knows"
     );
     let taint = json!({ "key": pods::UNREACHABLE_TAINT, "effect": "NoSchedule" });
@@ -408,11 +429,11 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
         "True",
         json!({ "unschedulable": true, "taints": [taint] }),
     )]);
-    let step = find(&facts, StepName::VirtualNode);
+    let step = find(&facts, PodStepName::VirtualNode);
     let expected = "milan is Ready, but it is cordoned and has the taints virtual-node.liqo.io/peer-unreachable";
     assert_eq!(
         (step.verdict, step.what.as_str()),
-        (Verdict::Warn, expected)
+        (CheckVerdict::Warn, expected)
     );
     let mut dear = node(
         "milan",
@@ -431,26 +452,29 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
         .push(why);
     facts.virtual_nodes = Ok(vec![dear]);
     assert_eq!(
-        find(&facts, StepName::VirtualNode).what,
+        find(&facts, PodStepName::VirtualNode).what,
         "milan is Ready, but it has the taints virtual-node.liqo.io/no-new-pods (no new pods come: cpu costs too much)"
     );
     facts.virtual_nodes = Ok(Vec::new());
-    assert_eq!(waits_for(&facts), Some(StepName::VirtualNode));
+    assert_eq!(waits_for(&facts), Some(PodStepName::VirtualNode));
     facts.offloading = Ok(None);
-    assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Skipped);
+    assert_eq!(
+        find(&facts, PodStepName::Namespace).verdict,
+        CheckVerdict::Skipped
+    );
 }
 
 #[test]
 fn a_pod_that_the_webhook_did_not_see_is_named() {
     let mut facts = unscheduled();
     facts.pod.spec.as_mut().unwrap().tolerations = None;
-    assert_eq!(waits_for(&facts), Some(StepName::Toleration));
+    assert_eq!(waits_for(&facts), Some(PodStepName::Toleration));
     facts.offloading = Ok(Some(offloading("Local", true)));
     assert!(
-        explain(&facts)
+        explain_facts(&facts)
             .steps
             .iter()
-            .all(|step| step.step != StepName::Toleration)
+            .all(|step| step.step != PodStepName::Toleration)
     );
 }
 
@@ -459,29 +483,40 @@ fn a_pod_that_cannot_travel_is_explained_by_that_and_not_by_what_it_lacks_for_vi
     let mut facts = unscheduled();
     let spec = facts.pod.spec.as_mut().unwrap();
     (spec.tolerations, spec.host_network) = (None, Some(true));
-    let step = find(&facts, StepName::Placement);
-    assert_eq!(step.verdict, Verdict::Skipped);
+    let step = find(&facts, PodStepName::Placement);
+    assert_eq!(step.verdict, CheckVerdict::Skipped);
     assert!(
         step.what
             .starts_with("the pod runs in this cluster only: HostNamespace: "),
         "{}",
         step.what
     );
-    let shown: Vec<StepName> = explain(&facts).steps.iter().map(|step| step.step).collect();
+    let shown: Vec<PodStepName> = explain_facts(&facts)
+        .steps
+        .iter()
+        .map(|step| step.step)
+        .collect();
     assert_eq!(
         shown,
-        [StepName::LocalPod, StepName::Namespace, StepName::Placement]
+        [
+            PodStepName::LocalPod,
+            PodStepName::Namespace,
+            PodStepName::Placement
+        ]
     );
-    assert_eq!(waits_for(&facts), Some(StepName::LocalPod));
+    assert_eq!(waits_for(&facts), Some(PodStepName::LocalPod));
     facts.pod.spec.as_mut().unwrap().node_name = Some("rome-1".into());
     facts.node = Ok(Some(of(json!({ "metadata": { "name": "rome-1" } }))));
-    assert_eq!(find(&facts, StepName::Placement).verdict, Verdict::Skipped);
+    assert_eq!(
+        find(&facts, PodStepName::Placement).verdict,
+        CheckVerdict::Skipped
+    );
     facts.offloading = Ok(Some(offloading("Local", true)));
     assert!(
-        explain(&facts)
+        explain_facts(&facts)
             .steps
             .iter()
-            .all(|step| step.step != StepName::Placement),
+            .all(|step| step.step != PodStepName::Placement),
         "no pod of the namespace leaves"
     );
 }
@@ -505,29 +540,29 @@ fn a_pod_whose_owner_was_refused_says_by_whom_until_the_provider_is_tried_again(
         facts
     };
     let mut facts = with(unscheduled(), "LocalAndRemote");
-    let step = find(&facts, StepName::Placement);
+    let step = find(&facts, PodStepName::Placement);
     let expected = "pods with this template are not sent to milan (it refused one for NotAllowed) before 2026-01-01T00:30:00Z; \
                     a changed template is tried at once";
     assert_eq!(
         (step.verdict, step.what.as_str()),
-        (Verdict::Warn, expected)
+        (CheckVerdict::Warn, expected)
     );
     assert_eq!(
-        find(&facts, StepName::VirtualNode).what,
+        find(&facts, PodStepName::VirtualNode).what,
         "milan is Ready, but its cluster refused a pod with this template"
     );
-    assert_eq!(waits_for(&facts), Some(StepName::Placement));
+    assert_eq!(waits_for(&facts), Some(PodStepName::Placement));
     facts.read_at = "2026-01-01T00:30:00Z".parse().unwrap();
     assert_eq!(
-        find(&facts, StepName::VirtualNode).what,
+        find(&facts, PodStepName::VirtualNode).what,
         "milan is Ready and takes pods"
     );
     let facts = with(unscheduled(), "Remote");
     assert!(
-        explain(&facts)
+        explain_facts(&facts)
             .steps
             .iter()
-            .all(|step| step.step != StepName::Placement),
+            .all(|step| step.step != PodStepName::Placement),
         "it has no other place to run"
     );
 }
@@ -539,17 +574,20 @@ fn an_evicted_pod_says_so() {
         Some("milan"),
         json!({ "phase": "Failed", "reason": "Evicted", "message": "the provider took back what it used" }),
     );
-    facts.provider = Some(AtProvider {
+    facts.provider = Some(ProviderPodFacts {
         shadow_pod: Ok(None),
         remote_pod: Ok(None),
     });
     assert_eq!(
-        find(&facts, StepName::LocalPod).what,
+        find(&facts, PodStepName::LocalPod).what,
         "Failed: Evicted: the provider took back what it used"
     );
     assert_eq!(
-        (find(&facts, StepName::ShadowPod).verdict, waits_for(&facts)),
-        (Verdict::Skipped, Some(StepName::LocalPod))
+        (
+            find(&facts, PodStepName::ShadowPod).verdict,
+            waits_for(&facts)
+        ),
+        (CheckVerdict::Skipped, Some(PodStepName::LocalPod))
     );
 }
 
@@ -557,10 +595,10 @@ fn an_evicted_pod_says_so() {
 fn a_limit_that_the_provider_adds_is_shown_and_stops_nothing() {
     let mut facts = running();
     let step = |facts: &PodFacts| {
-        explain(facts)
+        explain_facts(facts)
             .steps
             .into_iter()
-            .find(|step| step.step == StepName::Limits)
+            .find(|step| step.step == PodStepName::Limits)
     };
     assert_eq!(step(&facts), None);
     let containers =
@@ -582,7 +620,7 @@ fn a_limit_that_the_provider_adds_is_shown_and_stops_nothing() {
         "the provider limits container c to 256Mi of memory, because the pod sets no limit"
     );
     assert_eq!(
-        (said.verdict, explain(&facts).waits_for),
-        (Verdict::Ok, None)
+        (said.verdict, explain_facts(&facts).waits_for),
+        (CheckVerdict::Ok, None)
     );
 }

@@ -2,19 +2,19 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn peer(name: &str) -> Peer {
-    Peer {
+fn peer(name: &str) -> PeerNodes {
+    PeerNodes {
         name: name.into(),
         nodes: [name.to_owned()].into(),
     }
 }
 
-fn node(name: &str) -> VirtualNode {
-    VirtualNode {
+fn node(name: &str) -> EvictionNode {
+    EvictionNode {
         name: name.into(),
         labels: [("region".to_owned(), format!("of-{name}"))].into(),
         answers: true,
-        ..VirtualNode::default()
+        ..EvictionNode::default()
     }
 }
 
@@ -44,19 +44,19 @@ fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
 }
 
 fn planned(
-    request: &Request,
+    request: &MoveRequest,
     strategy: &str,
-    nodes: &[VirtualNode],
+    nodes: &[EvictionNode],
     all: &[Value],
-) -> anyhow::Result<Plan> {
+) -> anyhow::Result<MovePlan> {
     let (offloading, pods) = (offloading(strategy), pods(all));
     let free = nodes
         .iter()
         .filter(|node| !node.allocatable.is_empty())
         .map(|node| (node.name.clone(), node.allocatable.clone()));
-    plan(
+    plan_moves(
         request,
-        &Facts {
+        &MoveFacts {
             offloading: Some(&offloading),
             nodes,
             pods: &pods,
@@ -65,15 +65,15 @@ fn planned(
     )
 }
 
-fn names(plan: &Plan) -> Vec<&str> {
+fn names(plan: &MovePlan) -> Vec<&str> {
     plan.pods.iter().map(|one| one.pod.as_str()).collect()
 }
 
-fn problem(planned: anyhow::Result<Plan>) -> String {
+fn problem(planned: anyhow::Result<MovePlan>) -> String {
     planned.unwrap_err().to_string()
 }
 
-const NOTHING: Request<'static> = Request {
+const NOTHING: MoveRequest<'static> = MoveRequest {
     namespace: "demo",
     names: &[],
     from: None,
@@ -91,12 +91,12 @@ fn pods_for_which_there_is_no_room_stay() {
             json!({ "requests": { "cpu": "2", "memory": "1Mi" } }),
         )
     };
-    let with_room = |allocatable: Value, largest: Value| VirtualNode {
+    let with_room = |allocatable: Value, largest: Value| EvictionNode {
         allocatable: serde_json::from_value(allocatable).unwrap(),
         largest_pods: serde_json::from_value(largest).unwrap(),
         ..node("turin")
     };
-    let request = Request {
+    let request = MoveRequest {
         to: Some(&turin),
         ..NOTHING
     };
@@ -129,7 +129,7 @@ fn pods_for_which_there_is_no_room_stay() {
             .ends_with("cpu: 281m short (2 requested, 1719m available) on the largest node")
     );
     let (turin_is_full, milan) = (
-        Request {
+        MoveRequest {
             from: Some(&turin),
             ..NOTHING
         },
@@ -145,7 +145,7 @@ fn pods_for_which_there_is_no_room_stay() {
 #[test]
 fn the_pods_at_a_cluster_leave_it_and_it_takes_no_new_ones_meanwhile() {
     let milan = peer("milan");
-    let request = Request {
+    let request = MoveRequest {
         from: Some(&milan),
         ..NOTHING
     };
@@ -166,18 +166,18 @@ fn the_pods_at_a_cluster_leave_it_and_it_takes_no_new_ones_meanwhile() {
 #[test]
 fn pods_that_must_run_elsewhere_need_another_cluster() {
     let milan = peer("milan");
-    let request = Request {
+    let request = MoveRequest {
         from: Some(&milan),
         ..NOTHING
     };
-    let at = |nodes: &[VirtualNode]| planned(&request, "Remote", nodes, &[pod("a", "milan")]);
+    let at = |nodes: &[EvictionNode]| planned(&request, "Remote", nodes, &[pod("a", "milan")]);
     assert!(problem(at(&[node("milan")])).contains("no cluster except milan takes them"));
     assert!(at(&[node("milan"), node("turin")]).is_ok());
-    let silent = VirtualNode {
+    let silent = EvictionNode {
         answers: false,
         ..node("turin")
     };
-    let cordoned = VirtualNode {
+    let cordoned = EvictionNode {
         cordoned: true,
         ..node("turin")
     };
@@ -186,13 +186,13 @@ fn pods_that_must_run_elsewhere_need_another_cluster() {
 
 #[test]
 fn pods_move_to_a_cluster_only_if_they_cannot_go_anywhere_else() {
-    let (milan, names_of) = (peer("milan"), |plan: &Plan| {
+    let (milan, names_of) = (peer("milan"), |plan: &MovePlan| {
         plan.pods
             .iter()
             .map(|one| one.pod.clone())
             .collect::<Vec<_>>()
     });
-    let request = Request {
+    let request = MoveRequest {
         to: Some(&milan),
         ..NOTHING
     };
@@ -222,15 +222,15 @@ fn pods_move_to_a_cluster_only_if_they_cannot_go_anywhere_else() {
         "{text}"
     );
     assert!(problem(planned(&request, "Local", &nodes, &all)).contains("strategy Local"));
-    let nowhere = Facts {
+    let nowhere = MoveFacts {
         offloading: None,
         nodes: &nodes,
         pods: &pods(&all),
         free: &BTreeMap::new(),
     };
-    assert!(problem(super::plan(&request, &nowhere)).contains("is not offloaded"));
+    assert!(problem(super::plan_moves(&request, &nowhere)).contains("is not offloaded"));
     let silent = [
-        VirtualNode {
+        EvictionNode {
             answers: false,
             ..node("milan")
         },
@@ -240,7 +240,7 @@ fn pods_move_to_a_cluster_only_if_they_cannot_go_anywhere_else() {
 
     let turin = peer("turin");
     let both = planned(
-        &Request {
+        &MoveRequest {
             from: Some(&turin),
             ..request
         },
@@ -259,15 +259,15 @@ fn clusters_that_the_namespace_does_not_select_count_for_nothing() {
     let region = json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "region", "operator": "In", "values": ["of-turin"] }] }] });
     selecting.spec.cluster_selector = Some(serde_json::from_value(region).unwrap());
     let (nodes, pods) = ([node("milan"), node("turin")], pods(&[pod("a", "rome-1")]));
-    let facts = Facts {
+    let facts = MoveFacts {
         offloading: Some(&selecting),
         nodes: &nodes,
         pods: &pods,
         free: &BTreeMap::new(),
     };
     assert!(
-        problem(plan(
-            &Request {
+        problem(plan_moves(
+            &MoveRequest {
                 to: Some(&milan),
                 ..NOTHING
             },
@@ -275,8 +275,8 @@ fn clusters_that_the_namespace_does_not_select_count_for_nothing() {
         ))
         .contains("does not select milan")
     );
-    let to_turin = plan(
-        &Request {
+    let to_turin = plan_moves(
+        &MoveRequest {
             to: Some(&turin),
             ..NOTHING
         },
@@ -288,8 +288,8 @@ fn clusters_that_the_namespace_does_not_select_count_for_nothing() {
         "milan gets no pods of this namespace anyway"
     );
     assert!(
-        plan(
-            &Request {
+        plan_moves(
+            &MoveRequest {
                 from: Some(&turin),
                 ..NOTHING
             },
@@ -308,7 +308,7 @@ fn pods_without_a_controller_are_refused_by_name() {
         json!([]),
     );
     let all = [pod("a", "milan"), alone];
-    let request = Request {
+    let request = MoveRequest {
         from: Some(&milan),
         ..NOTHING
     };
@@ -318,7 +318,7 @@ fn pods_without_a_controller_are_refused_by_name() {
         "{text}"
     );
     let forced = planned(
-        &Request {
+        &MoveRequest {
             force: true,
             ..request
         },
@@ -330,7 +330,7 @@ fn pods_without_a_controller_are_refused_by_name() {
     assert_eq!(names(&forced), ["a", "alone"]);
     let named = ["a".to_owned()];
     let others = planned(
-        &Request {
+        &MoveRequest {
             names: &named,
             ..request
         },
@@ -347,7 +347,7 @@ fn a_named_pod_that_cannot_move_is_an_error() {
     let milan = peer("milan");
     let refused = |name: &str| {
         let named = [name.to_owned()];
-        let request = Request {
+        let request = MoveRequest {
             from: Some(&milan),
             names: &named,
             ..NOTHING
@@ -372,7 +372,7 @@ fn each_pod_is_shown_with_the_one_that_replaced_it() {
         pod("web-c", "rome-1"),
     ];
     let plan = planned(
-        &Request {
+        &MoveRequest {
             from: Some(&milan),
             ..NOTHING
         },
@@ -388,7 +388,7 @@ fn each_pod_is_shown_with_the_one_that_replaced_it() {
         "/spec/nodeName",
         Value::Null,
     );
-    let found = moved(
+    let found = match_replacements(
         &plan,
         &known,
         &pods(&[pod("web-c", "rome-1"), pod("web-d", "rome-1")]),
@@ -399,16 +399,16 @@ fn each_pod_is_shown_with_the_one_that_replaced_it() {
         (Some("rome-1"), &None)
     );
     assert_eq!(
-        missing(&found).unwrap(),
+        describe_missing(&found).unwrap(),
         "ReplicaSet web has not created a pod instead of web-b yet"
     );
-    let found = moved(&plan, &known, &pods(&[pod("web-d", "rome-1"), unscheduled]));
+    let found = match_replacements(&plan, &known, &pods(&[pod("web-d", "rome-1"), unscheduled]));
     assert_eq!(
-        missing(&found).unwrap(),
+        describe_missing(&found).unwrap(),
         "web-e has no node: 0/2 nodes are available"
     );
     assert_eq!(
-        missing(&moved(
+        describe_missing(&match_replacements(
             &plan,
             &known,
             &pods(&[pod("web-d", "rome-1"), pod("web-e", "turin")])
@@ -433,7 +433,7 @@ fn a_pod_of_a_stateful_set_is_replaced_by_the_one_of_the_same_name() {
     };
     let before = [of_set("db-0", "0", "milan"), of_set("db-1", "1", "milan")];
     let plan = planned(
-        &Request {
+        &MoveRequest {
             from: Some(&milan),
             ..NOTHING
         },
@@ -443,12 +443,12 @@ fn a_pod_of_a_stateful_set_is_replaced_by_the_one_of_the_same_name() {
     )
     .unwrap();
     let known: BTreeSet<String> = ["0", "1"].map(str::to_owned).into();
-    let found = moved(&plan, &known, &pods(&[of_set("db-1", "2", "rome-1")]));
+    let found = match_replacements(&plan, &known, &pods(&[of_set("db-1", "2", "rome-1")]));
     assert_eq!(
         (found[0].new_pod.as_deref(), found[1].new_pod.as_deref()),
         (None, Some("db-1"))
     );
-    assert!(missing(&found).unwrap().contains("db-0"));
+    assert!(describe_missing(&found).unwrap().contains("db-0"));
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn a_controller_that_has_all_the_pods_it_wants_is_not_waited_for() {
     let milan = peer("milan");
     let before = [pod("web-a", "milan"), pod("web-b", "milan")];
     let plan = planned(
-        &Request {
+        &MoveRequest {
             from: Some(&milan),
             ..NOTHING
         },
@@ -472,7 +472,7 @@ fn a_controller_that_has_all_the_pods_it_wants_is_not_waited_for() {
         json!("2026-01-01T00:00:00Z"),
     );
     let now = pods(&[pod("web-c", "rome-1"), ending]);
-    let found = moved(&plan, &known, &now);
+    let found = match_replacements(&plan, &known, &now);
     let owners = owners_that_wait(&plan, &found);
     assert_eq!(
         owners
@@ -490,7 +490,7 @@ fn a_controller_that_has_all_the_pods_it_wants_is_not_waited_for() {
                 .collect(),
         );
         skip_needless_waits(&plan, &mut found, &wanted, &now);
-        missing(&found).is_some()
+        describe_missing(&found).is_some()
     };
     assert!(still_waits(Some(2)), "the pod that ends does not count");
     assert!(still_waits(None), "nobody knows what it wants");
@@ -506,7 +506,7 @@ fn a_job_that_counts_the_old_pod_as_failed_is_not_waited_for() {
         json!("Job"),
     );
     let plan = planned(
-        &Request {
+        &MoveRequest {
             from: Some(&milan),
             ..NOTHING
         },
@@ -515,15 +515,15 @@ fn a_job_that_counts_the_old_pod_as_failed_is_not_waited_for() {
         &[of_job],
     )
     .unwrap();
-    let mut found = moved(&plan, &["task-a".to_owned()].into(), &[]);
-    assert!(missing(&found).is_some());
-    skip_needless_waits(&plan, &mut found, &Wanted::new(), &[]);
-    assert_eq!(missing(&found), None);
+    let mut found = match_replacements(&plan, &["task-a".to_owned()].into(), &[]);
+    assert!(describe_missing(&found).is_some());
+    skip_needless_waits(&plan, &mut found, &WantedReplicas::new(), &[]);
+    assert_eq!(describe_missing(&found), None);
 }
 
 #[test]
 fn a_controller_that_is_gone_wants_no_pods() {
-    let owner = Owner {
+    let owner = PodOwner {
         api_version: "apps/v1".into(),
         kind: "ReplicaSet".into(),
         name: "web".into(),
@@ -533,11 +533,14 @@ fn a_controller_that_is_gone_wants_no_pods() {
         let metadata = json!({ "name": "web", "uid": uid, "deletionTimestamp": deleted });
         serde_json::from_value(json!({ "metadata": metadata, "spec": { "replicas": 3 } })).unwrap()
     };
-    assert_eq!(wanted(&owner, Some(&found("r", Value::Null))), 3);
-    assert_eq!(wanted(&owner, Some(&found("another", Value::Null))), 0);
+    assert_eq!(wanted_replicas(&owner, Some(&found("r", Value::Null))), 3);
     assert_eq!(
-        wanted(&owner, Some(&found("r", json!("2026-01-01T00:00:00Z")))),
+        wanted_replicas(&owner, Some(&found("another", Value::Null))),
         0
     );
-    assert_eq!(wanted(&owner, None), 0);
+    assert_eq!(
+        wanted_replicas(&owner, Some(&found("r", json!("2026-01-01T00:00:00Z")))),
+        0
+    );
+    assert_eq!(wanted_replicas(&owner, None), 0);
 }

@@ -1,28 +1,40 @@
 //! Keys of the Go implementation of Liqo, 0.6 to 1.2, so that a values file for it is understood.
 
 use super::super::{AUTHENTICATION_ADDRESS, CLUSTER_NAME, PERCENTAGE, discovery, network};
-use super::{Class, Convert, Kind, Row, When, row};
+use super::{RefusalCondition, SettingClass, SettingRow, ValueConversion, ValueKind, row};
 
-const fn same(key: &'static str, kind: Kind, target: &'static str) -> Row {
-    row(key, kind, "", Class::Mapped(target, Convert::Same), "")
-}
-
-const fn list_of(key: &'static str, target: &'static str) -> Row {
+const fn same(key: &'static str, kind: ValueKind, target: &'static str) -> SettingRow {
     row(
         key,
-        Kind::Text(""),
+        kind,
         "",
-        Class::Mapped(target, Convert::ToList),
+        SettingClass::Mapped(target, ValueConversion::Same),
         "",
     )
 }
 
-const fn noted(key: &'static str, text: &'static str) -> Row {
-    row(key, Kind::Anything, "", Class::Noted, text)
+const fn list_of(key: &'static str, target: &'static str) -> SettingRow {
+    row(
+        key,
+        ValueKind::Text(""),
+        "",
+        SettingClass::Mapped(target, ValueConversion::ToList),
+        "",
+    )
 }
 
-const fn refused(key: &'static str, when: When, text: &'static str) -> Row {
-    row(key, Kind::Anything, "", Class::Refused(when), text)
+const fn noted(key: &'static str, text: &'static str) -> SettingRow {
+    row(key, ValueKind::Anything, "", SettingClass::Noted, text)
+}
+
+const fn refused(key: &'static str, when: RefusalCondition, text: &'static str) -> SettingRow {
+    row(
+        key,
+        ValueKind::Anything,
+        "",
+        SettingClass::Refused(when),
+        text,
+    )
 }
 
 const IMAGES: &str =
@@ -35,9 +47,13 @@ const AWS: &str =
 const NAMES: &str = "admission policies and roles refer to Liqo's objects by name. Remove it";
 const FABRIC: &str = "the fabric decides it by itself";
 
-pub(super) static KEYS: &[Row] = &[
+pub(super) static KEYS: &[SettingRow] = &[
     // The name of the cluster, and how clusters find each other.
-    same("discovery.config.clusterID", Kind::Text(""), CLUSTER_NAME),
+    same(
+        "discovery.config.clusterID",
+        ValueKind::Text(""),
+        CLUSTER_NAME,
+    ),
     noted(
         "discovery.config.clusterIDOverride",
         "the ID of a cluster follows from its key",
@@ -48,23 +64,23 @@ pub(super) static KEYS: &[Row] = &[
     ),
     row(
         "discovery.config.enableAdvertisement",
-        Kind::Bool,
+        ValueKind::Bool,
         "",
-        Class::Mapped(discovery::LAN, Convert::IfTrue),
+        SettingClass::Mapped(discovery::LAN, ValueConversion::IfTrue),
         "the cluster announces itself and looks for others",
     ),
     row(
         "discovery.config.enableDiscovery",
-        Kind::Bool,
+        ValueKind::Bool,
         "",
-        Class::Mapped(discovery::LAN, Convert::IfTrue),
+        SettingClass::Mapped(discovery::LAN, ValueConversion::IfTrue),
         "the cluster announces itself and looks for others",
     ),
     row(
         "discovery.config.incomingPeeringEnabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "",
-        Class::Mapped(PERCENTAGE, Convert::IfFalse("0")),
+        SettingClass::Mapped(PERCENTAGE, ValueConversion::IfFalse("0")),
         "if it is false, nothing is lent",
     ),
     noted(
@@ -88,7 +104,7 @@ pub(super) static KEYS: &[Row] = &[
     ),
     same(
         "controllerManager.config.externalMonitorAddress",
-        Kind::Text(""),
+        ValueKind::Text(""),
         super::PLUGIN_ADDRESS,
     ),
     noted("controllerManager.imageName", IMAGES),
@@ -97,23 +113,23 @@ pub(super) static KEYS: &[Row] = &[
     noted("controllerManager.metrics", METRICS),
     same(
         "controllerManager.pod.annotations",
-        Kind::Labels,
+        ValueKind::Labels,
         "controllerManager.podAnnotations",
     ),
     same(
         "controllerManager.pod.labels",
-        Kind::Labels,
+        ValueKind::Labels,
         "controllerManager.podLabels",
     ),
     noted("controllerManager.pod.extraArgs", NO_ARGUMENTS),
     same(
         "controllerManager.pod.priorityClassName",
-        Kind::Text(""),
+        ValueKind::Text(""),
         "controllerManager.priorityClassName",
     ),
     same(
         "controllerManager.pod.resources",
-        Kind::Map,
+        ValueKind::Map,
         "controllerManager.resources",
     ),
     // Addresses, and who may call them.
@@ -123,17 +139,17 @@ pub(super) static KEYS: &[Row] = &[
     ),
     same(
         "auth.config.addressOverride",
-        Kind::Text(""),
+        ValueKind::Text(""),
         AUTHENTICATION_ADDRESS,
     ),
     refused(
         "auth.config.portOverride",
-        When::Set,
+        RefusalCondition::Set,
         "write address and port into authentication.address",
     ),
     refused(
         "auth.config.enableAuthentication",
-        When::False,
+        RefusalCondition::False,
         "a peer always needs a token, an approval or a policy. Remove it",
     ),
     noted("auth.imageName", IMAGES),
@@ -148,12 +164,12 @@ pub(super) static KEYS: &[Row] = &[
     noted("auth.pod", ONE_PROCESS),
     same(
         "auth.service.type",
-        Kind::OneOf(&["NodePort", "LoadBalancer", "ClusterIP"]),
+        ValueKind::OneOf(&["NodePort", "LoadBalancer", "ClusterIP"]),
         "authentication.service.type",
     ),
     same(
         "auth.service.annotations",
-        Kind::Labels,
+        ValueKind::Labels,
         "authentication.service.annotations",
     ),
     noted("auth.service.labels", "use extraLabels"),
@@ -163,17 +179,17 @@ pub(super) static KEYS: &[Row] = &[
     ),
     same(
         "auth.service.nodePort.port",
-        Kind::OptionalInteger(1, 65_535),
+        ValueKind::OptionalInteger(1, 65_535),
         "authentication.service.nodePort",
     ),
     noted("auth.service.port", "Service liqo-auth has port 443"),
     noted("auth.tls", "the auth endpoint always has TLS"),
     refused(
         "authentication.enabled",
-        When::False,
+        RefusalCondition::False,
         "a peer always needs a token, an approval or a policy. Remove it",
     ),
-    refused("authentication.awsConfig", When::Set, AWS),
+    refused("authentication.awsConfig", RefusalCondition::Set, AWS),
     noted(
         "authentication.defaultResourceSliceClassEnabled",
         "there are no classes of ResourceSlices",
@@ -182,26 +198,38 @@ pub(super) static KEYS: &[Row] = &[
         "authentication.tlsCompatibilityMode",
         "the type of keys is fixed",
     ),
-    refused("awsConfig", When::Set, AWS),
+    refused("awsConfig", RefusalCondition::Set, AWS),
     // All pods.
     noted("common.extraArgs", NO_ARGUMENTS),
-    same("common.globalAnnotations", Kind::Labels, "extraAnnotations"),
+    same(
+        "common.globalAnnotations",
+        ValueKind::Labels,
+        "extraAnnotations",
+    ),
     noted(
         "common.globalLabels",
         "use extraLabels, without labels of liqo.io, which say that the manager created an object",
     ),
-    same("pullPolicy", Kind::Text(""), "imagePullPolicy"),
+    same("pullPolicy", ValueKind::Text(""), "imagePullPolicy"),
     noted(
         "tag",
         "it is a version of other images. Set controllerManager.image.tag and fabric.image.tag",
     ),
-    refused("nameOverride", When::Set, NAMES),
-    refused("fullnameOverride", When::Set, NAMES),
+    refused("nameOverride", RefusalCondition::Set, NAMES),
+    refused("fullnameOverride", RefusalCondition::Set, NAMES),
     // The network.
-    same("networkConfig.mtu", Kind::Integer(1280, 8900), network::MTU),
-    same("networking.mtu", Kind::Integer(1280, 8900), network::MTU),
-    same("networking.enabled", Kind::Bool, network::ENABLED),
-    same("networking.internal", Kind::Bool, network::ENABLED),
+    same(
+        "networkConfig.mtu",
+        ValueKind::Integer(1280, 8900),
+        network::MTU,
+    ),
+    same(
+        "networking.mtu",
+        ValueKind::Integer(1280, 8900),
+        network::MTU,
+    ),
+    same("networking.enabled", ValueKind::Bool, network::ENABLED),
+    same("networking.internal", ValueKind::Bool, network::ENABLED),
     noted("networking.iptables", "the fabric uses nftables of its own"),
     noted(
         "networking.reflectIPs",
@@ -225,7 +253,7 @@ pub(super) static KEYS: &[Row] = &[
     noted("networking.gateway", FABRIC),
     same(
         "networking.gatewayTemplates.replicas",
-        Kind::Integer(1, 7),
+        ValueKind::Integer(1, 7),
         network::REPLICAS,
     ),
     noted(
@@ -256,12 +284,12 @@ pub(super) static KEYS: &[Row] = &[
     list_of("networkManager.config.serviceCIDR", network::SERVICE_CIDRS),
     same(
         "networkManager.config.reservedSubnets",
-        Kind::Texts(""),
+        ValueKind::Texts(""),
         network::RESERVED_CIDRS,
     ),
     same(
         "networkManager.config.additionalPools",
-        Kind::Texts(""),
+        ValueKind::Texts(""),
         network::PEER_CIDRS,
     ),
     noted("networkManager.externalIPAM", ONE_PROCESS),
@@ -276,26 +304,26 @@ pub(super) static KEYS: &[Row] = &[
     list_of("ipam.externalCIDR", network::EXTERNAL_CIDRS),
     list_of("ipam.podCIDR", network::POD_CIDRS),
     list_of("ipam.serviceCIDR", network::SERVICE_CIDRS),
-    same("ipam.podCIDRs", Kind::Texts(""), network::POD_CIDRS),
-    same("ipam.pools", Kind::Texts(""), network::PEER_CIDRS),
+    same("ipam.podCIDRs", ValueKind::Texts(""), network::POD_CIDRS),
+    same("ipam.pools", ValueKind::Texts(""), network::PEER_CIDRS),
     same(
         "ipam.reservedSubnets",
-        Kind::Texts(""),
+        ValueKind::Texts(""),
         network::RESERVED_CIDRS,
     ),
     refused(
         "gateway.config.addressOverride",
-        When::Set,
+        RefusalCondition::Set,
         "write address and port into network.gateways.addresses",
     ),
     refused(
         "gateway.config.portOverride",
-        When::Set,
+        RefusalCondition::Set,
         "write address and port into network.gateways.addresses",
     ),
     same(
         "gateway.config.listeningPort",
-        Kind::Integer(1, 65_535),
+        ValueKind::Integer(1, 65_535),
         network::PORT,
     ),
     noted(
@@ -305,7 +333,11 @@ pub(super) static KEYS: &[Row] = &[
     noted("gateway.imageName", IMAGES),
     noted("gateway.metrics", METRICS),
     noted("gateway.pod", "gateways run in the pods of the fabric"),
-    same("gateway.replicas", Kind::Integer(1, 7), network::REPLICAS),
+    same(
+        "gateway.replicas",
+        ValueKind::Integer(1, 7),
+        network::REPLICAS,
+    ),
     noted(
         "gateway.service",
         "peers reach gateways at their nodes; behind a load balancer, set network.gateways.addresses",
@@ -352,12 +384,12 @@ pub(super) static KEYS: &[Row] = &[
     noted("metrics", METRICS),
     refused(
         "openshiftConfig.enable",
-        When::Set,
+        RefusalCondition::Set,
         "this chart creates no SecurityContextConstraints. Allow liqo-fabric the host's network and paths by one of yours, and remove it",
     ),
     refused(
         "openshiftConfig.enabled",
-        When::Set,
+        RefusalCondition::Set,
         "this chart creates no SecurityContextConstraints. Allow liqo-fabric the host's network and paths by one of yours, and remove it",
     ),
     noted(

@@ -26,8 +26,12 @@ fn limited() -> BorrowingIntent {
     })
 }
 
-fn judge_one(intent: &BorrowingIntent, offer: &ResourceOffer, local: &LocalObjects) -> Judgement {
-    judge(
+fn judge_one(
+    intent: &BorrowingIntent,
+    offer: &ResourceOffer,
+    local: &ObjectsOfProvider,
+) -> OfferJudgement {
+    judge_offers(
         intent,
         &[("default".to_owned(), Arc::new(Claimed::new(offer.clone())))].into(),
         local,
@@ -35,17 +39,17 @@ fn judge_one(intent: &BorrowingIntent, offer: &ResourceOffer, local: &LocalObjec
     )
 }
 
-fn answer(judgement: &Judgement) -> ResourceOfferStatus {
-    let of_one = |action: &Action| match action {
-        Action::Answer(_, status) => Some(status.clone()),
+fn answer(judgement: &OfferJudgement) -> ResourceOfferStatus {
+    let of_one = |action: &ConsumerAction| match action {
+        ConsumerAction::Answer(_, status) => Some(status.clone()),
         _ => None,
     };
     judgement.actions.iter().find_map(of_one).unwrap()
 }
 
-fn node(judgement: &Judgement) -> Option<&VirtualNodeSpec> {
+fn node(judgement: &OfferJudgement) -> Option<&VirtualNodeSpec> {
     judgement.actions.iter().find_map(|action| match action {
-        Action::ApplyNode(spec) => Some(spec),
+        ConsumerAction::ApplyNode(spec) => Some(spec),
         _ => None,
     })
 }
@@ -53,16 +57,16 @@ fn node(judgement: &Judgement) -> Option<&VirtualNodeSpec> {
 #[test]
 fn the_node_and_the_copy_of_the_offer_show_its_prices() {
     let list = prices("EUR", json!({ "cpu": "0.04" }));
-    let judgement = judged(priced("cpu=4", list.clone()), &LocalObjects::default());
+    let judgement = judged(priced("cpu=4", list.clone()), &ObjectsOfProvider::default());
     assert_eq!(node(&judgement).unwrap().prices, Some(list.clone()));
     assert!(judgement.actions.iter().any(
-        |action| matches!(action, Action::ApplyMirror(spec) if spec.prices == Some(list.clone()))
+        |action| matches!(action, ConsumerAction::ApplyMirror(spec) if spec.prices == Some(list.clone()))
     ));
 }
 
 #[test]
 fn an_offer_above_the_limit_waits_and_is_accepted_when_the_price_falls() {
-    let nothing = LocalObjects::default();
+    let nothing = ObjectsOfProvider::default();
     let dear = judge_one(
         &limited(),
         &priced("cpu=4", prices("EUR", json!({ "cpu": "0.05" }))),
@@ -90,7 +94,7 @@ fn an_offer_in_another_currency_waits_unless_it_costs_nothing() {
         let judgement = judge_one(
             &limited(),
             &priced("cpu=4", prices(currency, rates)),
-            &LocalObjects::default(),
+            &ObjectsOfProvider::default(),
         );
         answer(&judgement)
     };
@@ -116,14 +120,14 @@ fn an_offer_in_another_currency_waits_unless_it_costs_nothing() {
         OfferPhase::Accepted,
         "no limit"
     );
-    let free = judge_one(&limited(), &offer("cpu=4"), &LocalObjects::default());
+    let free = judge_one(&limited(), &offer("cpu=4"), &ObjectsOfProvider::default());
     assert_eq!(answer(&free).phase, OfferPhase::Accepted);
 }
 
 #[test]
 fn a_node_whose_price_rises_stays_and_takes_no_new_pods_until_it_falls() {
     let mut offer = priced("cpu=4", prices("EUR", json!({ "cpu": "0.04" })));
-    let mut local = LocalObjects::default();
+    let mut local = ObjectsOfProvider::default();
     let actions = judge_one(&limited(), &offer, &local).actions;
     carry_out(&actions, &mut offer, &mut local);
     offer.spec.prices = Some(prices("EUR", json!({ "cpu": "0.050" })));
@@ -219,7 +223,7 @@ proptest! {
     fn a_price_is_too_high_exactly_above_the_limit(rate in 0..5_i128, most in 0..5_i128, exists in any::<bool>()) {
         let of = |nanos: i128| prices("EUR", json!({ "cpu": liqo_api::Money::from_nanos(nanos) }));
         let intent = under(Consume { max_prices: Some(of(most)), ..Consume::default() });
-        let local = if exists { settled("cpu=1").1 } else { LocalObjects::default() };
+        let local = if exists { settled("cpu=1").1 } else { ObjectsOfProvider::default() };
         let judgement = judge_one(&intent, &priced("cpu=1", of(rate)), &local);
         let open = node(&judgement).is_some_and(|node| node.no_new_pods.is_none());
         prop_assert_eq!(open, rate <= most);

@@ -1,22 +1,22 @@
 //! A broker: milan lends to rome and others what it borrows from turin and genoa.
 
 use super::*;
-use crate::decide::reduce::Upstream;
+use crate::decide::reduce::UpstreamPool;
 
 const GENOA: u8 = 4;
 const VENICE: u8 = 5;
 
 /// Milan with its own node `a`, and with policies that lend what it borrows.
-fn broker(source: &Value) -> Snapshot {
+fn broker(source: &Value) -> ProviderSnapshot {
     let offers = json!({ "provide": { "percentage": 100, "noticeSeconds": 60, "source": { "offers": source } } });
-    Snapshot {
+    ProviderSnapshot {
         policies: vec![policy("default", 0, offers)],
         ..milan()
     }
 }
 
 /// Two providers, each with one node of 4 and 6 cpu.
-fn two_providers(source: &Value) -> Snapshot {
+fn two_providers(source: &Value) -> ProviderSnapshot {
     broker(source)
         .borrows(TURIN, DEFAULT_POOL, "cpu=4, pods=10", |_| {})
         .borrows(GENOA, DEFAULT_POOL, "cpu=6, pods=10", |_| {})
@@ -26,7 +26,7 @@ fn node_name(provider: u8, pool: &str) -> String {
     format!("node-{provider}-{pool}")
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// Adds a virtual node with the offer that it comes from.
     fn borrows(
         mut self,
@@ -47,7 +47,7 @@ impl Snapshot {
             labels: labels
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
-            upstream: Some(Upstream {
+            upstream: Some(UpstreamPool {
                 provider: id.clone(),
                 pool: pool.to_owned(),
                 offer: None,
@@ -64,7 +64,7 @@ impl Snapshot {
         );
         change(&mut offer.spec);
         offer.metadata.namespace = Some(provider_namespace(&id));
-        self.offers.push((Key::of(&offer), offer.into()));
+        self.offers.push((Key::of_object(&offer), offer.into()));
         self
     }
 
@@ -144,7 +144,7 @@ fn virtual_nodes_are_not_lent_unless_the_policy_says_so() {
     assert_eq!(snapshot.writes(), [write(ROME, "cpu=10, pods=10")]);
     let everything = json!({ "provide": { "percentage": 100, "source": { "nodes": { "selectors": [
         { "matchExpressions": [{ "key": "liqo.io/type", "operator": "Exists" }] }] } } } });
-    let by_label = Snapshot {
+    let by_label = ProviderSnapshot {
         policies: vec![policy("default", 0, everything)],
         ..snapshot
     };
@@ -207,7 +207,7 @@ fn a_broker_says_of_single_nodes_what_its_providers_say_and_nothing_if_one_says_
     snapshot.change_upstream_offer(GENOA, |offer| {
         offer.largest_pods = says(r#"[{"cpu":"5","pods":"1"}]"#);
     });
-    let said = |snapshot: Snapshot| {
+    let said = |snapshot: ProviderSnapshot| {
         let offer = snapshot.settled().offer(ROME, DEFAULT_POOL).unwrap();
         offer
             .largest_pods
@@ -531,7 +531,7 @@ fn a_broker_that_hears_neither_its_customer_nor_its_provider_takes_nothing_back(
 #[test]
 fn pods_on_nodes_that_a_pool_does_not_have_any_more_get_a_notice_whatever_the_pool_is_called() {
     let romes = || Some(owner("mapped-1", ROME, DEFAULT_POOL));
-    let drain = |snapshot: &Snapshot| {
+    let drain = |snapshot: &ProviderSnapshot| {
         snapshot
             .offer(ROME, DEFAULT_POOL)
             .unwrap()
@@ -550,7 +550,7 @@ fn pods_on_nodes_that_a_pool_does_not_have_any_more_get_a_notice_whatever_the_po
         .at(1000);
     assert_eq!(drain(&before), None);
     // The cluster ends to be a broker.
-    let ended = Snapshot {
+    let ended = ProviderSnapshot {
         policies: vec![own],
         ..before.clone()
     }
@@ -566,7 +566,7 @@ fn pods_on_nodes_that_a_pool_does_not_have_any_more_get_a_notice_whatever_the_po
     );
     assert_eq!(
         drain(
-            &Snapshot {
+            &ProviderSnapshot {
                 pods: Arc::default(),
                 ..ended
             }
@@ -740,7 +740,7 @@ fn asks_a_plugin() -> Value {
 }
 
 /// What the plugin says about one pool of a consumer.
-fn says(snapshot: &mut Snapshot, consumer: u8, name: &str, hard: &str, hops: u8) {
+fn says(snapshot: &mut ProviderSnapshot, consumer: u8, name: &str, hard: &str, hops: u8) {
     let answer = snapshot
         .plugin_answers
         .entry(cluster(consumer))
@@ -806,7 +806,7 @@ fn the_borrowed_pools_of_a_plugin_are_the_virtual_nodes_that_come_through_as_man
         "no node is selected"
     );
     // Another manager does not know the plugin's answer at first.
-    let restarted = Snapshot {
+    let restarted = ProviderSnapshot {
         plugin_answers: HashMap::new(),
         ..settled.clone()
     };

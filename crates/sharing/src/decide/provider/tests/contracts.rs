@@ -10,8 +10,8 @@ use liqo_api::{
     ContractStatus, RequestedGranularity, Time,
 };
 use liqo_market::contract::{
-    breaches::Doubts,
-    consumer::{ContractAction, ContractView, judge},
+    breaches::UnconfirmedBreaches,
+    consumer::{ContractAction, ContractView, judge_contracts},
     fixtures::{PEERING, Parties, at},
     record::{ContractCopy, ContractRecord, IssuedContract},
 };
@@ -25,18 +25,18 @@ fn stored<Status>(
     contract.metadata.uid = Some(record.uid.clone());
     contract.metadata.creation_timestamp = Some(Time(record.created));
     contract.status = Some(answer.clone());
-    ContractRecord::copy(contract)
+    ContractRecord::from_own_copy(contract)
 }
 
 /// Milan with 10 cpu and rome as its consumer; both have keys. Turin has no contract.
 struct World {
     parties: Parties,
-    provider: Snapshot,
+    provider: ProviderSnapshot,
     consume: Consume,
     decisions: BTreeMap<String, ContractDecision>,
     copies: BTreeMap<String, Arc<ContractCopy>>,
     offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
-    doubts: BTreeMap<String, Doubts>,
+    doubts: BTreeMap<String, UnconfirmedBreaches>,
     /// Whether rome's connection has worked for long.
     steady: bool,
     /// Seconds by which rome's clock is ahead.
@@ -51,19 +51,19 @@ impl World {
             identity: Some(Arc::new(Parties::known().provider)),
             ..ContractFacts::default()
         };
-        let mut provider = Snapshot {
+        let mut provider = ProviderSnapshot {
             own: parties.provider.id().clone(),
             contracts,
             ..milan()
         }
         .at(10_000);
-        let tenant = ConsumerNamespace {
+        let tenant = TenancyNamespace {
             uid: "tenant".to_owned(),
             consumer: rome.clone(),
             tenant: true,
             terminating: false,
         };
-        let mapped = ConsumerNamespace {
+        let mapped = TenancyNamespace {
             uid: "mapped".to_owned(),
             tenant: false,
             ..tenant.clone()
@@ -74,9 +74,9 @@ impl World {
         provider
             .namespaces
             .insert("mapped-rome".to_owned(), mapped.into());
-        let request = Request {
+        let request = ConsumerRequest {
             peering: Some(PEERING.to_owned()),
-            ..Request::default()
+            ..ConsumerRequest::default()
         };
         provider.requests.push((
             Key::new(tenant_namespace(&rome), RESOURCE_REQUEST),
@@ -118,7 +118,7 @@ impl World {
     fn records(&self) -> &[Arc<IssuedContract>] {
         self.provider
             .contracts
-            .of(&tenant_namespace(self.parties.consumer.id()))
+            .of_tenant(&tenant_namespace(self.parties.consumer.id()))
     }
 
     fn live(&self) -> Option<&Arc<IssuedContract>> {
@@ -177,7 +177,7 @@ impl World {
             contract.metadata.creation_timestamp =
                 Some(Time(known.as_ref().map_or(created, |known| known.created)));
             contract.status = known.map(|known| known.status.unverified().clone());
-            all.push(Arc::new(ContractRecord::issued(contract)));
+            all.push(Arc::new(ContractRecord::from_issued(contract)));
         }
         for key in std::mem::take(&mut plan.contract_deletions) {
             self.provider
@@ -227,7 +227,7 @@ impl World {
             steady: self.steady,
             now,
         };
-        let actions = judge(&view, &mut self.doubts).actions;
+        let actions = judge_contracts(&view, &mut self.doubts).actions;
         let wrote = !actions.is_empty();
         for action in actions {
             match action {
@@ -235,7 +235,7 @@ impl World {
                     let mut copy = Contract::new(&name, *spec);
                     copy.status = self.copies.get(&name).map(|copy| copy.status.clone());
                     self.copies
-                        .insert(name, Arc::new(ContractRecord::copy(copy)));
+                        .insert(name, Arc::new(ContractRecord::from_own_copy(copy)));
                 }
                 ContractAction::AnswerCopy(name, status) => {
                     let copy = self.copies.get_mut(&name).unwrap();
@@ -785,9 +785,9 @@ impl World {
                     .requests
                     .retain(|(key, _)| key.namespace != namespace);
                 if *asks {
-                    let request = Request {
+                    let request = ConsumerRequest {
                         peering: Some(PEERING.to_owned()),
-                        ..Request::default()
+                        ..ConsumerRequest::default()
                     };
                     self.provider
                         .requests
@@ -863,20 +863,20 @@ proptest! {
                 if offer.spec.withdrawal_timestamp.is_some() {
                     continue;
                 }
-                let signed = record.signed();
+                let signed = record.signed_document();
                 prop_assert!(signed.is_some(), "{event:?}");
                 let terms = &signed.unwrap().terms;
                 prop_assert_eq!(contract.version, terms.version);
                 prop_assert_eq!(offer.spec.prices.as_ref(), terms.prices.get(&pool));
                 prop_assert_eq!(offer.spec.notice_seconds, Some(terms.notice_seconds));
-                if let Some(guaranteed) = terms.guaranteed(&pool) {
+                if let Some(guaranteed) = terms.guaranteed_in_pool(&pool) {
                     prop_assert_eq!(&offer.spec.resource_quota.hard, guaranteed);
                 }
             }
             let statuses: Vec<&ContractStatus> = live.iter().map(|record| record.status.unverified()).collect();
             for (status, record) in statuses.iter().zip(&live) {
                 let in_force = record.spec.in_force_since.is_some();
-                prop_assert!(!in_force || record.signed().is_some(), "{status:?}");
+                prop_assert!(!in_force || record.signed_document().is_some(), "{status:?}");
             }
         }
     }

@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::decide::consumer::MAX_POOLS;
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// A consumer asks for one pool for each node, or takes that back.
     fn chooses(mut self, consumer: u8, granularity: Option<RequestedGranularity>) -> Self {
         for (key, request) in &mut self.requests {
@@ -23,7 +23,7 @@ impl Snapshot {
     }
 
     /// The snapshot after this plan was carried out, with the answers to requests.
-    fn after_with_answers(self, plan: Plan) -> Self {
+    fn after_with_answers(self, plan: ProviderPlan) -> Self {
         let mut answered = self;
         for condition in &plan.request_conditions {
             for (_, request) in answered
@@ -33,7 +33,7 @@ impl Snapshot {
             {
                 let request = Arc::make_mut(request);
                 let now = answered.wall_time;
-                let changed = conditions::decide_for(
+                let changed = conditions::updated_conditions_for(
                     request.generation,
                     &request.conditions,
                     &condition.wanted,
@@ -103,7 +103,7 @@ fn pools(all: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 /// Nodes a with 10 cpu and b with 4, under a policy that lets its peers choose.
-fn two_nodes() -> Snapshot {
+fn two_nodes() -> ProviderSnapshot {
     milan()
         .node("b", "cpu=4, pods=10", &[])
         .under(&choosing(&json!({})))
@@ -263,7 +263,7 @@ fn pods_beyond_the_policy_get_notice_in_the_pools_that_have_them() {
     let mut snapshot = two_nodes().for_nodes(ROME).at_rest();
     snapshot.add(romes_pod("a", "a", "cpu=6, pods=1"));
     let noticed = snapshot.under(&choosing(&capped)).at(1000).at_rest();
-    let reclaimed_at = |snapshot: &Snapshot, pool: &str| {
+    let reclaimed_at = |snapshot: &ProviderSnapshot, pool: &str| {
         snapshot
             .offer(ROME, pool)
             .unwrap()
@@ -336,7 +336,7 @@ fn a_pool_that_is_no_longer_asked_for_is_withdrawn_with_notice() {
         .at(1000)
         .chooses(ROME, Some(RequestedGranularity::Node))
         .at_rest();
-    let end = |snapshot: &Snapshot, pool: &str| {
+    let end = |snapshot: &ProviderSnapshot, pool: &str| {
         snapshot
             .offer(ROME, pool)
             .and_then(|offer| offer.withdrawal_timestamp)
@@ -359,7 +359,7 @@ fn a_pool_that_is_no_longer_asked_for_is_withdrawn_with_notice() {
         "unused pools go at once"
     );
     // The pod has moved.
-    let mut moved = Snapshot {
+    let mut moved = ProviderSnapshot {
         pods: Arc::default(),
         ..switched
     };
@@ -373,7 +373,7 @@ fn a_pool_that_is_no_longer_asked_for_is_withdrawn_with_notice() {
 }
 
 /// Milan with so many nodes.
-fn many_nodes(count: usize) -> Snapshot {
+fn many_nodes(count: usize) -> ProviderSnapshot {
     let nodes = (0..count).fold(milan(), |snapshot, number| {
         snapshot.node(&format!("node-{number:02}"), "cpu=2, pods=4", &[])
     });
@@ -382,7 +382,7 @@ fn many_nodes(count: usize) -> Snapshot {
 
 #[test]
 fn a_consumer_never_has_more_offers_than_it_reads() {
-    let count = |snapshot: &Snapshot| snapshot.offers.len();
+    let count = |snapshot: &ProviderSnapshot| snapshot.offers.len();
     let mut snapshot = many_nodes(30).asks(ROME, "").at_rest();
     snapshot.add(romes_pod(DEFAULT_POOL, "a", "cpu=1, pods=1"));
     let snapshot = snapshot
@@ -397,7 +397,7 @@ fn a_consumer_never_has_more_offers_than_it_reads() {
         .pools_of(ROME)
         .into_iter()
         .map(|(pool, _)| romes_pod(&pool, &pool, "cpu=1, pods=1"));
-    let used = Snapshot {
+    let used = ProviderSnapshot {
         pods: Arc::new(used.collect()),
         ..snapshot
     };
@@ -482,7 +482,7 @@ fn a_virtual_node_of_a_broker_becomes_a_pool_of_its_own() {
         labels: labels
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
-        upstream: Some(crate::decide::reduce::Upstream {
+        upstream: Some(crate::decide::reduce::UpstreamPool {
             provider: provider.clone(),
             pool: DEFAULT_POOL.into(),
             offer: None,
@@ -496,7 +496,7 @@ fn a_virtual_node_of_a_broker_becomes_a_pool_of_its_own() {
     broker.nodes.push((Key::new("", "turin"), node.into()));
     let mut offer = ResourceOffer::new(DEFAULT_POOL, offer_of(TURIN, "cpu=6, pods=6"));
     offer.metadata.namespace = Some(provider_namespace(&provider));
-    broker.offers.push((Key::of(&offer), offer.into()));
+    broker.offers.push((Key::of_object(&offer), offer.into()));
     let broker = broker.at_rest();
     assert_eq!(
         broker.pools_of(ROME),
@@ -541,7 +541,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     fn apply_choice(mut self, event: &Event) -> Self {
         let node = |at: usize| self.nodes[at].0.name.clone();
         match event {
@@ -643,7 +643,7 @@ proptest! {
         let nodes = (0..NODES).fold(milan(), |snapshot, number| {
             snapshot.node(&format!("n{number:02}"), &format!("cpu={}, pods=5", number % 5 + 1), &[])
         });
-        let mut snapshot = Snapshot { nodes: nodes.nodes[1..].to_vec(), ..nodes };
+        let mut snapshot = ProviderSnapshot { nodes: nodes.nodes[1..].to_vec(), ..nodes };
         let policy = json!({ "offerUpdateThresholdPercentage": 0 });
         snapshot = (1..4).fold(snapshot.under(&choosing(&policy)), |snapshot, who| snapshot.asks(who, "")).at_rest();
         for event in &events {

@@ -4,7 +4,7 @@ use liqo_api::LargestPods;
 
 use super::*;
 
-impl Snapshot {
+impl ProviderSnapshot {
     fn with_nodes(mut self, nodes: &[(&str, &str)]) -> Self {
         let node = |allocatable: &str| LocalNode {
             eligible: true,
@@ -96,7 +96,7 @@ fn it_is_rewritten_when_a_node_has_more_or_much_less() {
         .asks(ROME, "")
         .on("a", None, "cpu=5, pods=9")
         .settled();
-    let writes = |snapshot: Snapshot| {
+    let writes = |snapshot: ProviderSnapshot| {
         snapshot
             .plan()
             .writes
@@ -130,7 +130,7 @@ fn a_burst_of_pods_causes_a_write_every_ten_seconds() {
         milan
             .recent_writes
             .retain(|_, write| now.duration_since(write.at) < publish::MIN_REWRITE_INTERVAL);
-        let plan = decide(&milan, now);
+        let plan = decide_offers(&milan, now);
         for write in &plan.writes {
             writes += 1;
             let hard = write.spec.resource_quota.hard.clone();

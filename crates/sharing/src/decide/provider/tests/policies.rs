@@ -234,7 +234,7 @@ fn what_a_plugin_says_is_written_exactly_unless_the_policy_has_a_threshold() {
 }
 
 /// Plugins that promise 8 of milan's 10 cpu to each of rome and turin.
-fn promised_twice(overcommit: &str) -> Snapshot {
+fn promised_twice(overcommit: &str) -> ProviderSnapshot {
     let plugin = json!({ "address": "p.liqo:6001", "overcommit": overcommit });
     let policy = json!({ "provide": { "percentage": 100, "noticeSeconds": 60, "source": { "plugin": plugin } } });
     let mut snapshot = milan()
@@ -259,7 +259,7 @@ fn promised_twice(overcommit: &str) -> Snapshot {
 
 #[test]
 fn what_plugins_promise_beyond_the_nodes_is_told_cut_or_allowed_as_the_policy_says() {
-    let said = |snapshot: &Snapshot| {
+    let said = |snapshot: &ProviderSnapshot| {
         let plan = snapshot.plan();
         let answered = &plan.request_conditions[0].wanted[0];
         assert_eq!(
@@ -385,7 +385,7 @@ fn consumers_are_the_tenants_with_a_request_even_without_a_plugin() {
     let asks = json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": { "source": { "plugin": { "address": "p:1" } } } });
     let mut snapshot = milan().asks(ROME, "").asks(TURIN, "").tenant(4);
     snapshot.policies.push(policy("asks", 10, asks));
-    let plugins = snapshot.plugins();
+    let plugins = snapshot.consumers_with_plugins();
     assert_eq!(
         plugins.keys().collect::<BTreeSet<_>>(),
         [&cluster(ROME), &cluster(TURIN)].into()

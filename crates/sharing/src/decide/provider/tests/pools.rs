@@ -27,7 +27,7 @@ fn nodes_that_two_policies_lend_are_not_lent_twice() {
 
 /// Everybody may use all nodes, except that rome may only use those with a GPU: one with 6 cpu,
 /// next to the one with 10.
-fn gpus_for_rome() -> Snapshot {
+fn gpus_for_rome() -> ProviderSnapshot {
     let gpus = json!({ "percentage": 100, "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } });
     let policies = [
         ("default", 0, json!({ "provide": { "percentage": 100 } })),
@@ -76,7 +76,7 @@ fn a_consumer_that_uses_more_than_its_share_of_some_nodes_gets_less_of_the_other
     // If another consumer can use what turin gives up, everybody gets its share, wherever turin's
     // pods run.
     let mut snapshot = gpus_for_rome().asks(5, "");
-    let shares = |snapshot: &Snapshot| {
+    let shares = |snapshot: &ProviderSnapshot| {
         snapshot
             .writes()
             .into_iter()

@@ -20,7 +20,7 @@ fn eur(cpu: &str) -> Option<PriceList> {
     Some(serde_json::from_value(json!({ "currency": "EUR", "rates": { "cpu": cpu } })).unwrap())
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// Consumer and prices of each write.
     fn prices(&self) -> Vec<(ClusterId, Option<PriceList>)> {
         self.plan()
@@ -151,7 +151,7 @@ fn the_utilization_counts_the_pods_of_all_consumers_but_not_own_ones() {
         (eur("0.06"), eur("0.06"))
     );
     let fewer = |cpu: &str| {
-        Snapshot {
+        ProviderSnapshot {
             pods: Arc::default(),
             ..busy.clone()
         }
@@ -165,7 +165,7 @@ fn the_utilization_counts_the_pods_of_all_consumers_but_not_own_ones() {
         "a step ends 5 points lower"
     );
     // A consumer that comes now sees the same prices as the others.
-    let third = Snapshot {
+    let third = ProviderSnapshot {
         pods: Arc::default(),
         ..busy
     }
@@ -191,7 +191,7 @@ fn prices_change_no_more_often_than_every_ten_seconds_but_with_the_policy_at_onc
     );
     // An offer that has to shrink for another consumer keeps its prices as well.
     let shrinks = busy.clone().asks(TURIN, "");
-    let of_rome = |snapshot: &Snapshot| {
+    let of_rome = |snapshot: &ProviderSnapshot| {
         snapshot
             .prices()
             .into_iter()
@@ -201,7 +201,7 @@ fn prices_change_no_more_often_than_every_ten_seconds_but_with_the_policy_at_onc
     };
     assert_eq!(of_rome(&shrinks), eur("0.04"));
     assert_eq!(
-        Snapshot {
+        ProviderSnapshot {
             recent_writes: HashMap::new(),
             ..busy.clone()
         }
@@ -250,7 +250,7 @@ fn prices_of_a_plugin_replace_those_of_the_policy() {
         ]
     );
     // After a restart, the plugin has not answered yet.
-    let restarted = Snapshot {
+    let restarted = ProviderSnapshot {
         plugin_answers: HashMap::new(),
         ..snapshot.settled()
     };
@@ -269,12 +269,12 @@ fn a_withdrawn_offer_keeps_its_prices() {
     assert_eq!(withdrawn.prices(), [(cluster(ROME), eur("0.04"))]);
 }
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// What the controller does at this time: it decides, writes, and remembers what it wrote.
     fn reconcile(mut self, now: Instant) -> Self {
         self.recent_writes
             .retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
-        let plan = decide(&self, now);
+        let plan = decide_offers(&self, now);
         for OfferWrite {
             namespace_uid,
             spec,
@@ -329,7 +329,7 @@ proptest! {
             snapshot = snapshot.reconcile(now);
         }
         now += MIN_REWRITE_INTERVAL;
-        let (settled, requeue) = (snapshot.published(ROME), decide(&snapshot.clone().reconcile(now), now).requeue_after);
+        let (settled, requeue) = (snapshot.published(ROME), decide_offers(&snapshot.clone().reconcile(now), now).requeue_after);
         prop_assert_eq!(snapshot.reconcile(now).published(ROME), settled);
         prop_assert!(has_plugin || requeue.is_none(), "{requeue:?}");
     }

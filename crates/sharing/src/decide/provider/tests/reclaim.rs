@@ -17,7 +17,7 @@ fn refused_resources_go_to_the_others_until_the_consumer_accepts_them() {
     let mut snapshot = snapshot.settled();
     assert_eq!(snapshot.writes(), []);
     // Without pods it keeps nothing.
-    let unused = Snapshot {
+    let unused = ProviderSnapshot {
         pods: Arc::default(),
         ..snapshot.clone()
     };
@@ -58,7 +58,7 @@ fn a_pool_without_nodes_is_withdrawn_with_notice() {
         (vec![], vec![], Some(Duration::from_mins(5)))
     );
     // An unused pool goes at once.
-    let unused = Snapshot {
+    let unused = ProviderSnapshot {
         pods: Arc::default(),
         ..snapshot.clone()
     };
@@ -86,7 +86,7 @@ fn the_notice_of_a_deleted_policy_still_applies() {
         snapshot.offer(ROME, "default").unwrap().notice_seconds,
         Some(3600)
     );
-    let end = |snapshot: Snapshot| {
+    let end = |snapshot: ProviderSnapshot| {
         snapshot
             .settled()
             .offer(ROME, "default")
@@ -124,7 +124,7 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
         Some(ROME),
         "cpu=2, pods=2",
     );
-    let silent = Snapshot {
+    let silent = ProviderSnapshot {
         silences: rome_is_silent_for(0),
         ..both.settled()
     };
@@ -133,7 +133,7 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
         (waiting.writes, waiting.requeue_after),
         (vec![], Some(Duration::from_mins(1)))
     );
-    let absent = Snapshot {
+    let absent = ProviderSnapshot {
         silences: rome_is_silent_for(60),
         ..silent.clone()
     }
@@ -174,7 +174,7 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
         (vec![], vec![], None),
         "nothing is written until they end"
     );
-    let ended = Snapshot {
+    let ended = ProviderSnapshot {
         pods: Arc::default(),
         ..absent
     }
@@ -188,7 +188,7 @@ fn what_an_absent_consumer_uses_is_taken_back_and_offered_again_when_it_is_back(
         ended.offer(TURIN, "default").unwrap().resource_quota.hard,
         list("cpu=10, pods=10")
     );
-    let back = Snapshot {
+    let back = ProviderSnapshot {
         silences: HashMap::new(),
         ..ended
     };
@@ -214,13 +214,13 @@ fn a_consumer_that_is_back_in_time_keeps_its_pods() {
         .asks(ROME, "")
         .pod("mapped-1", Some(ROME), "cpu=2, pods=2")
         .settled();
-    let absent = Snapshot {
+    let absent = ProviderSnapshot {
         silences: rome_is_silent_for(60),
         ..used.clone()
     }
     .at(60)
     .settled();
-    let back = Snapshot {
+    let back = ProviderSnapshot {
         silences: HashMap::new(),
         ..absent
     }
@@ -232,7 +232,7 @@ fn a_consumer_that_is_back_in_time_keeps_its_pods() {
         "its pods had not ended yet"
     );
     let unlimited = [("default", 0, json!({ "provide": { "percentage": 100 } }))];
-    let silent = Snapshot {
+    let silent = ProviderSnapshot {
         silences: rome_is_silent_for(1_000_000),
         ..used.under(&unlimited)
     }
@@ -278,7 +278,7 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     );
     // When the pods are gone, the end of the notice is removed at once: the next notice must not be
     // over from the beginning.
-    let mut gone = Snapshot {
+    let mut gone = ProviderSnapshot {
         pods: Arc::default(),
         ..snapshot.clone()
     };
@@ -291,7 +291,7 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     gone.recent_writes
         .insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
     assert_eq!(gone.writes(), [write(ROME, "cpu=2, pods=10")]);
-    let offer = Snapshot {
+    let offer = ProviderSnapshot {
         pods: Arc::default(),
         ..snapshot
     }

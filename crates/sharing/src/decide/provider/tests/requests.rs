@@ -121,24 +121,24 @@ fn received_offers_stay_unchanged() {
     let mut snapshot = milan();
     let mut offer = ResourceOffer::new(DEFAULT_POOL, offer_of(MILAN, "cpu=1"));
     offer.metadata.namespace = Some(provider_namespace(&cluster(ROME)));
-    snapshot.offers.push((Key::of(&offer), offer.into()));
+    snapshot.offers.push((Key::of_object(&offer), offer.into()));
     assert_eq!(
-        Plan {
+        ProviderPlan {
             policy_statuses: Vec::new(),
             ..snapshot.plan()
         },
-        Plan::default()
+        ProviderPlan::default()
     );
 }
 
 #[test]
 fn a_request_outside_a_tenant_namespace_is_ignored() {
     assert_eq!(
-        Plan {
+        ProviderPlan {
             policy_statuses: Vec::new(),
             ..milan().request(ROME, "").plan()
         },
-        Plan::default()
+        ProviderPlan::default()
     );
 }
 
@@ -146,17 +146,17 @@ fn a_request_outside_a_tenant_namespace_is_ignored() {
 fn nothing_is_written_into_a_namespace_that_is_being_deleted() {
     let mut snapshot = milan().asks(ROME, "").offers(ROME, "cpu=1");
     let name = tenant_namespace(&cluster(ROME));
-    let going = ConsumerNamespace {
+    let going = TenancyNamespace {
         terminating: true,
         ..(*snapshot.namespaces[&name]).clone()
     };
     snapshot.namespaces.insert(name, going.into());
     assert_eq!(
-        Plan {
+        ProviderPlan {
             policy_statuses: Vec::new(),
             ..snapshot.plan()
         },
-        Plan::default()
+        ProviderPlan::default()
     );
 }
 
@@ -164,7 +164,7 @@ fn nothing_is_written_into_a_namespace_that_is_being_deleted() {
 fn without_a_policy_nothing_is_shared_and_the_answer_gives_the_reason() {
     let nothing = policy("default", 0, json!({ "provide": { "percentage": 0 } }));
     for (policies, reason) in [(vec![], "NoPolicy"), (vec![nothing], "NothingShared")] {
-        let snapshot = Snapshot {
+        let snapshot = ProviderSnapshot {
             policies,
             ..milan().asks(ROME, "")
         };
@@ -183,7 +183,7 @@ fn running_pods_keep_their_resources_when_the_policy_shares_nothing_any_more() {
         "cpu=2, pods=1",
     );
     assert_eq!(
-        Snapshot {
+        ProviderSnapshot {
             policies: vec![policy(
                 "default",
                 0,
@@ -209,9 +209,9 @@ fn a_full_cluster_answers_that_nothing_is_free() {
 #[test]
 fn an_unreadable_request_hurts_only_its_consumer() {
     let mut snapshot = milan().tenant(ROME).asks(TURIN, "");
-    let request = Request {
+    let request = ConsumerRequest {
         resources: Err("no".into()),
-        ..Request::default()
+        ..ConsumerRequest::default()
     };
     snapshot.requests.push((
         Key::new(tenant_namespace(&cluster(ROME)), RESOURCE_REQUEST),
@@ -227,7 +227,7 @@ fn an_unreadable_request_hurts_only_its_consumer() {
 #[test]
 fn requests_with_another_name_are_ignored() {
     let mut snapshot = milan().tenant(ROME);
-    let request = Request::default();
+    let request = ConsumerRequest::default();
     snapshot.requests.push((
         Key::new(tenant_namespace(&cluster(ROME)), "another"),
         request.into(),
@@ -250,7 +250,7 @@ fn a_recent_write_counts_although_the_cache_shows_the_old_offer() {
             is_early: false,
         },
     );
-    let plan = decide(&snapshot, at);
+    let plan = decide_offers(&snapshot, at);
     assert_eq!((plan.writes, plan.requeue_after), (Vec::new(), None));
 }
 
@@ -267,7 +267,7 @@ fn a_consumer_that_comes_back_in_a_new_namespace_is_answered_at_once() {
             is_early: false,
         },
     );
-    assert_eq!(decide(&snapshot, at).writes.len(), 1);
+    assert_eq!(decide_offers(&snapshot, at).writes.len(), 1);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_changed_cluster_label_is_published() {
 
 #[test]
 fn a_cluster_that_does_not_enforce_network_policies_offers_nothing_and_says_why() {
-    let refused = Snapshot {
+    let refused = ProviderSnapshot {
         lending: Lending::Refused,
         ..milan().asks(ROME, "")
     };
@@ -308,7 +308,7 @@ fn a_cluster_that_does_not_enforce_network_policies_offers_nothing_and_says_why(
     assert!(
         local.message.contains("ClusterConfig liqo") && !told.message.contains("ClusterConfig")
     );
-    let allowed = Snapshot {
+    let allowed = ProviderSnapshot {
         lending: Lending::Allowed,
         ..refused
     };
@@ -322,7 +322,7 @@ fn offers_of_a_cluster_that_enforces_network_policies_no_more_are_withdrawn_with
         Some(ROME),
         "cpu=4, pods=4",
     );
-    let refused = Snapshot {
+    let refused = ProviderSnapshot {
         lending: Lending::Refused,
         ..lent
     }
@@ -337,7 +337,7 @@ fn offers_of_a_cluster_that_enforces_network_policies_no_more_are_withdrawn_with
     );
     assert_eq!(withdrawn.plan().deletions, [], "before the notice is over");
     // It is enforced again before the notice is over.
-    let again = Snapshot {
+    let again = ProviderSnapshot {
         lending: Lending::Isolated,
         ..withdrawn.clone()
     }
@@ -358,7 +358,7 @@ fn before_the_first_test_of_the_pod_network_only_offers_that_exist_stay() {
         .asks(ROME, "")
         .offers(ROME, "cpu=10, pods=10")
         .asks(TURIN, "");
-    let untested = Snapshot {
+    let untested = ProviderSnapshot {
         lending: Lending::Untested,
         ..snapshot
     };

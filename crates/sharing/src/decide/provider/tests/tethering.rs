@@ -4,17 +4,17 @@
 use liqo_api::TetheringState;
 
 use super::*;
-use crate::decide::tethering::{answer, replacements};
+use crate::decide::tethering::{policy_replacements, tethering_answer};
 use liqo_api::TetheringAnswer;
 
-impl Snapshot {
+impl ProviderSnapshot {
     /// Milan in this state, with rome as its peer.
     fn in_state(mut self, state: TetheringState) -> Self {
-        self.mode = Mode {
+        self.mode = OwnWorkingMode {
             state,
             peer: Some(cluster(ROME)),
         };
-        self.replacements = replacements(&self);
+        self.replacements = policy_replacements(&self);
         self
     }
 
@@ -25,7 +25,7 @@ impl Snapshot {
                 Arc::make_mut(request).tethering = true;
             }
         }
-        self.replacements = replacements(&self);
+        self.replacements = policy_replacements(&self);
         self
     }
 
@@ -42,7 +42,7 @@ impl Snapshot {
             labels: labels
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
-            upstream: Some(crate::decide::reduce::Upstream {
+            upstream: Some(crate::decide::reduce::UpstreamPool {
                 provider: id.clone(),
                 pool: DEFAULT_POOL.into(),
                 offer: None,
@@ -57,7 +57,7 @@ impl Snapshot {
             },
         );
         offer.metadata.namespace = Some(provider_namespace(&id));
-        self.offers.push((Key::of(&offer), offer.into()));
+        self.offers.push((Key::of_object(&offer), offer.into()));
         self
     }
 }
@@ -122,7 +122,7 @@ fn the_release_takes_back_everything_with_the_notice_of_the_policy() {
         offer.withdrawal_timestamp, None,
         "a withdrawal would move them away at once"
     );
-    let over = Snapshot {
+    let over = ProviderSnapshot {
         recent_writes: HashMap::new(),
         ..releasing.at(1060)
     }
@@ -148,11 +148,11 @@ fn a_silent_peer_of_a_tethered_cluster_keeps_what_it_has_until_control_is_back()
         lasts: Some(Duration::from_mins(1)),
         ended_offers: false,
     };
-    let silent = Snapshot {
+    let silent = ProviderSnapshot {
         silences: HashMap::from([(cluster(ROME), silence)]),
         ..milan().under(&policies).asks(ROME, "")
     };
-    let hard = |snapshot: Snapshot| {
+    let hard = |snapshot: ProviderSnapshot| {
         snapshot
             .settled()
             .offer(ROME, DEFAULT_POOL)
@@ -167,8 +167,10 @@ fn a_silent_peer_of_a_tethered_cluster_keeps_what_it_has_until_control_is_back()
 
 #[test]
 fn a_policy_grants_tethering_and_a_tethered_cluster_grants_nobody() {
-    let answered = |mode: &Mode, spec: Value| answer(mode, Some(&policy("default", 0, spec))).0;
-    let autonomous = Mode::default();
+    let answered = |mode: &OwnWorkingMode, spec: Value| {
+        tethering_answer(mode, Some(&policy("default", 0, spec))).0
+    };
+    let autonomous = OwnWorkingMode::default();
     assert_eq!(
         answered(&autonomous, json!({ "provide": { "tethering": true } })),
         TetheringAnswer::Granted
@@ -177,7 +179,10 @@ fn a_policy_grants_tethering_and_a_tethered_cluster_grants_nobody() {
         answered(&autonomous, json!({})),
         TetheringAnswer::NotAllowed
     );
-    assert_eq!(answer(&autonomous, None).0, TetheringAnswer::NotAllowed);
+    assert_eq!(
+        tethering_answer(&autonomous, None).0,
+        TetheringAnswer::NotAllowed
+    );
     let plugin =
         json!({ "provide": { "tethering": true, "source": { "plugin": { "address": "p:1" } } } });
     assert_eq!(answered(&autonomous, plugin), TetheringAnswer::NotAllowed);
@@ -186,7 +191,7 @@ fn a_policy_grants_tethering_and_a_tethered_cluster_grants_nobody() {
         TetheringState::Tethered,
         TetheringState::Releasing,
     ] {
-        let mode = Mode {
+        let mode = OwnWorkingMode {
             state,
             peer: Some(cluster(TURIN)),
         };
@@ -243,7 +248,7 @@ fn only_what_the_tethered_cluster_owns_itself_comes_back() {
 
 #[test]
 fn the_answer_is_a_condition_of_the_request_and_says_when_nothing_is_asked_any_more() {
-    let told = |snapshot: &Snapshot| {
+    let told = |snapshot: &ProviderSnapshot| {
         let found = snapshot
             .plan()
             .request_conditions

@@ -12,10 +12,10 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{ClusterId, TetheringState};
 use liqo_controller_runtime::{
     Key,
-    writes::{Step as _, StepError},
+    writes::{StepContext as _, StepError},
 };
 
-use crate::consumer::state::Consumer;
+use crate::consumer::state::ConsumerState;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 /// Interval between two looks at the replacement.
@@ -23,7 +23,7 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Whether the end of a pod waits for its replacement: until the release is over at the latest.
 pub async fn is_awaited(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     provider: &ClusterId,
     pod: &LocalPod,
 ) -> Result<bool, StepError> {

@@ -17,32 +17,34 @@ use liqo_api::{
 use liqo_controller_runtime::{
     Cache,
     peers::{PeerError, call},
-    writes::{RequestError, Step as _},
+    writes::{RequestError, StepContext as _},
 };
 use liqo_network_model::Here;
 use serde_json::{Value, json};
 
-use super::{Pass, missing};
+use super::{LocalPodReconciliation, missing_objects};
 use crate::consumer::records;
-use crate::consumer::state::RemoteState;
-use liqo_offloading_rules::node::object::described_by;
-use liqo_offloading_rules::pod::carry::Refusal;
+use crate::consumer::state::RemoteObjects;
+use liqo_offloading_rules::node::object::descriptive_labels;
+use liqo_offloading_rules::pod::carry::PodRefusal;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::carry::api_server::Start;
+use liqo_offloading_rules::pod::carry::api_server::api_server_secret_name;
 use liqo_offloading_rules::pod::carry::api_server::bound_at;
-use liqo_offloading_rules::pod::carry::api_server::give;
-use liqo_offloading_rules::pod::carry::api_server::how_to_start;
-use liqo_offloading_rules::pod::carry::api_server::secret;
-use liqo_offloading_rules::pod::carry::api_server::withhold;
-use liqo_offloading_rules::pod::carry::record;
-use liqo_offloading_rules::pod::carry::{outgoing, outgoing_part};
-use liqo_offloading_rules::pod::local::{Obstacle, SENDING, kept_back, kept_from};
-use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::local_state::{changed, with_unchanged};
+use liqo_offloading_rules::pod::carry::api_server::decide_api_server_access;
+use liqo_offloading_rules::pod::carry::api_server::point_to_api_server;
+use liqo_offloading_rules::pod::carry::api_server::withhold_api_server;
+use liqo_offloading_rules::pod::carry::pod_record_text;
+use liqo_offloading_rules::pod::carry::{outgoing_part, outgoing_pod};
+use liqo_offloading_rules::pod::local::{
+    PodObstacle, SENDING, decide_unsendable, missing_object_actions,
+};
+use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
+use liqo_offloading_rules::pod::local_state::{with_changed_fields, with_recorded_annotations};
 use liqo_offloading_rules::pod::references::{leave_out_pull_secrets, pull_secrets};
 use liqo_offloading_rules::replica::isolation;
-use liqo_offloading_rules::replica::kind::Kind;
-use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord, travels_on};
+use liqo_offloading_rules::replica::kind::ReplicaKind;
+use liqo_offloading_rules::replica::record::{Reference, ReflectionRecord, travels_with_pods};
 
 /// Delay before a pod is tried again that was gone, or confused with another one, just before it
 /// was sent.
@@ -72,11 +74,11 @@ const NO_TOKENS: &str = "the pod's namespace gives providers no tokens of its Se
 const KEPT_RETRY: Duration = Duration::from_mins(1);
 
 /// The facts that decide whether a pod can be sent now.
-struct Readiness {
+struct SendFacts {
     /// The remaining delay after the provider's API server did not accept the pod.
     waits_for: Option<Duration>,
     /// The part of the pod that travels.
-    carried: Result<Value, Refusal>,
+    carried: Result<Value, PodRefusal>,
     /// Whether the provider has the policies of the pod's namespace. Without them it would not
     /// isolate the pod.
     policies_recorded: bool,
@@ -88,7 +90,7 @@ struct Readiness {
 
 /// The way to send a pod, or the reason why it cannot be sent now.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum SendDecision {
     Send {
         carried: Value,
         /// The addresses at which the pod reaches our API server from there.
@@ -98,47 +100,49 @@ enum Verdict {
     },
     Wait(Duration),
     /// The pod is not sent now for this reason.
-    KeepBack(Obstacle, Option<Duration>),
+    KeepBack(PodObstacle, Option<Duration>),
 }
 
 /// Whether a pod can be sent now.
-fn prerequisites(readiness: Readiness) -> Verdict {
-    let Readiness {
+fn decide_sending(readiness: SendFacts) -> SendDecision {
+    let SendFacts {
         waits_for,
         carried,
         policies_recorded,
         bound_for,
         api_server,
     } = readiness;
-    let no_api_server = |message: &str| Obstacle::of(pods::NO_API_SERVER, message.to_owned());
-    let send = |carried, api_server, without_api_server| Verdict::Send {
+    let no_api_server =
+        |message: &str| PodObstacle::for_reason(pods::NO_API_SERVER, message.to_owned());
+    let send = |carried, api_server, without_api_server| SendDecision::Send {
         carried,
         api_server,
         without_api_server,
     };
     match (waits_for, carried, api_server) {
-        (Some(rest), ..) => Verdict::Wait(rest),
-        (_, Err(refusal), _) => {
-            Verdict::KeepBack(Obstacle::of(refusal.reason, refusal.message), None)
-        }
+        (Some(rest), ..) => SendDecision::Wait(rest),
+        (_, Err(refusal), _) => SendDecision::KeepBack(
+            PodObstacle::for_reason(refusal.reason, refusal.message),
+            None,
+        ),
         _ if !policies_recorded => {
             if bound_for.is_some_and(|waited| waited >= NO_POLICIES_SHOWN_AFTER) {
-                Verdict::KeepBack(
-                    Obstacle::of(pods::NOT_REFLECTED, NO_POLICIES.to_owned()),
+                SendDecision::KeepBack(
+                    PodObstacle::for_reason(pods::NOT_REFLECTED, NO_POLICIES.to_owned()),
                     Some(NO_POLICIES_RETRY),
                 )
             } else {
-                Verdict::Wait(NO_POLICIES_RETRY)
+                SendDecision::Wait(NO_POLICIES_RETRY)
             }
         }
-        (_, _, Some(Start::Wait(rest))) => Verdict::Wait(rest),
+        (_, _, Some(Start::Wait(rest))) => SendDecision::Wait(rest),
         // A network may come.
-        (_, _, Some(Start::Refuse)) => Verdict::KeepBack(
-            no_api_server(NO_API_SERVER).that_passes(),
+        (_, _, Some(Start::Refuse)) => SendDecision::KeepBack(
+            no_api_server(NO_API_SERVER).into_passing(),
             Some(NO_API_SERVER_RETRY),
         ),
         (_, _, Some(Start::NotAllowed { required: true })) => {
-            Verdict::KeepBack(no_api_server(NO_TOKENS), Some(NO_API_SERVER_RETRY))
+            SendDecision::KeepBack(no_api_server(NO_TOKENS), Some(NO_API_SERVER_RETRY))
         }
         (_, Ok(carried), Some(Start::With(addresses))) => send(carried, Some(addresses), None),
         (_, Ok(carried), Some(Start::NotAllowed { .. })) => send(carried, None, Some(NO_TOKENS)),
@@ -147,18 +151,18 @@ fn prerequisites(readiness: Readiness) -> Verdict {
     }
 }
 
-impl Pass<'_> {
+impl LocalPodReconciliation<'_> {
     /// Sends the pod, if it can be sent now. Returns when to try again otherwise. With `mark`, the
     /// pod is marked first, so that everybody knows later that it may run there.
-    pub(super) async fn send(&self, mark: bool) -> Result<Option<Duration>, RequestError> {
+    pub(super) async fn send_pod(&self, mark: bool) -> Result<Option<Duration>, RequestError> {
         let (Some(remote), Some(node)) = (self.remote, self.node) else {
             return Ok(None);
         };
         let now = self.consumer.context.now();
-        match prerequisites(self.readiness(remote, node, now).await) {
-            Verdict::Wait(rest) => Ok(Some(rest)),
-            Verdict::KeepBack(obstacle, again) => self.keep_back(obstacle, again).await,
-            Verdict::Send {
+        match decide_sending(self.send_facts(remote, node, now).await) {
+            SendDecision::Wait(rest) => Ok(Some(rest)),
+            SendDecision::KeepBack(obstacle, again) => self.show_obstacle(obstacle, again).await,
+            SendDecision::Send {
                 mut carried,
                 api_server,
                 without_api_server,
@@ -167,27 +171,36 @@ impl Pass<'_> {
                     self.give_api_server(&mut carried, &addresses);
                     records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
                 } else {
-                    withhold(&mut carried, &self.pod.json());
+                    withhold_api_server(&mut carried, &self.pod.to_json());
                 }
-                let record = match record(&carried, MAX_POD_LEN) {
+                let record = match pod_record_text(&carried, MAX_POD_LEN) {
                     Ok(record) => record,
                     Err(refusal) => {
                         return self
-                            .keep_back(Obstacle::of(refusal.reason, refusal.message), None)
+                            .show_obstacle(
+                                PodObstacle::for_reason(refusal.reason, refusal.message),
+                                None,
+                            )
                             .await;
                     }
                 };
-                records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
-                if let Some(again) = self.keep_from(remote).await? {
+                records::ensure_records(
+                    self.consumer,
+                    self.peer,
+                    remote,
+                    &Reference::all_of_pod(self.pod),
+                )
+                .await;
+                if let Some(again) = self.withhold_from_provider(remote).await? {
                     return Ok(Some(again));
                 }
-                if mark && !self.mark(remote).await? {
+                if mark && !self.mark_sending(remote).await? {
                     return Ok(Some(UNMARKED_RETRY));
                 }
-                let again = self.create(remote, node, record).await?;
+                let again = self.create_shadow_pod(remote, node, record).await?;
                 if let Some(why) = without_api_server.filter(|_| again.is_none()) {
                     let message = format!("the pod runs without access to an API server: {why}");
-                    self.warn(pods::NO_API_SERVER, &message).await;
+                    self.warn_owner(pods::NO_API_SERVER, &message).await;
                 }
                 Ok(again)
             }
@@ -196,12 +209,12 @@ impl Pass<'_> {
 
     /// Shows why a pod is not sent, and replaces it when its time is over. Returns when to look
     /// again.
-    async fn keep_back(
+    async fn show_obstacle(
         &self,
-        obstacle: Obstacle,
+        obstacle: PodObstacle,
         again: Option<Duration>,
     ) -> Result<Option<Duration>, RequestError> {
-        let decision = kept_back(self.facts, self.pod, obstacle);
+        let decision = decide_unsendable(self.facts, self.pod, obstacle);
         let mut again = [again, decision.again].into_iter().flatten().min();
         for action in decision.actions {
             again = Box::pin(self.act(action, None)).await?.or(again);
@@ -211,12 +224,18 @@ impl Pass<'_> {
 
     /// Keeps a pod here that would wait at the provider for an object that does not get there.
     /// Returns when to look again, if so.
-    async fn keep_from(&self, remote: &RemoteState) -> Result<Option<Duration>, RequestError> {
-        let Some(missing) = missing(self.peer, remote, &Reference::needed_by(self.pod)) else {
+    async fn withhold_from_provider(
+        &self,
+        remote: &RemoteObjects,
+    ) -> Result<Option<Duration>, RequestError> {
+        let Some(missing) = missing_objects(self.peer, remote, &Reference::needed_by(self.pod))
+        else {
             return Ok(None);
         };
         let mut again = None;
-        for action in kept_from(self.pod, &missing, self.facts.may_run_here == Some(true)) {
+        for action in
+            missing_object_actions(self.pod, &missing, self.facts.may_run_here == Some(true))
+        {
             again = Some(
                 Box::pin(self.act(action, None))
                     .await?
@@ -226,19 +245,22 @@ impl Pass<'_> {
         Ok(again)
     }
 
-    async fn readiness(
+    async fn send_facts(
         &self,
-        remote: &RemoteState,
+        remote: &RemoteObjects,
         node: &VirtualNode,
         now: Timestamp,
-    ) -> Readiness {
-        let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node).await);
+    ) -> SendFacts {
+        let (waits_for, carried) = (
+            self.peer.remaining_delay(&self.pod.uid),
+            self.carried_pod(node).await,
+        );
         let policies_recorded =
             waits_for.is_none() && carried.is_ok() && self.record_policies(remote).await;
-        let bound_at = bound_at(&self.pod.json());
+        let bound_at = bound_at(&self.pod.to_json());
         let bound_for =
             bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
-        Readiness {
+        SendFacts {
             waits_for,
             carried,
             policies_recorded,
@@ -249,25 +271,25 @@ impl Pass<'_> {
 
     /// Records the policies of the pod's namespace at the provider. Returns whether it has all of
     /// them.
-    async fn record_policies(&self, remote: &RemoteState) -> bool {
-        let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else {
+    async fn record_policies(&self, remote: &RemoteObjects) -> bool {
+        let Some(policies) = self.consumer.network_policies(&self.pod.key.namespace) else {
             return false;
         };
         let policies: Vec<_> = Cache::all(&policies)
             .iter()
-            .map(|(key, _)| Reference::new(Kind::NetworkPolicy, key))
+            .map(|(key, _)| Reference::new(ReplicaKind::NetworkPolicy, key))
             .collect();
         // Without them, the pods of one of our consumers would reach those of the others there.
-        let closed = isolation::lent_on_closed(&self.consumer.context.cluster_id);
+        let closed = isolation::brokered_closed_copy(&self.consumer.context.cluster_id);
         let closed = policies.iter().find(|one| one.name == closed);
         let is_lent_on = self.consumer.is_lent_on(&self.pod.key.namespace);
         if is_lent_on && closed.is_none() {
             return false;
         }
-        let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await
+        let recorded = records::ensure_records(self.consumer, self.peer, remote, &policies).await
             && closed
                 .filter(|_| is_lent_on)
-                .is_none_or(|closed| is_taken(remote.record(closed).as_deref()));
+                .is_none_or(|closed| is_policy_recorded(remote.record(closed).as_deref()));
         if !recorded {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
         }
@@ -275,26 +297,26 @@ impl Pass<'_> {
     }
 
     /// Marks the pod as being sent. Returns whether the pod still exists.
-    async fn mark(&self, remote: &RemoteState) -> Result<bool, RequestError> {
-        let mark = mark_as_sending(remote.tenancy().as_deref(), self.consumer.context.now());
+    async fn mark_sending(&self, remote: &RemoteObjects) -> Result<bool, RequestError> {
+        let mark = mark_as_sending(remote.tenancy_uid().as_deref(), self.consumer.context.now());
         let exists = self.patch_status(Some(mark)).await?;
         if exists {
-            self.peer.sending(&self.pod.uid);
+            self.peer.mark_sending(&self.pod.uid);
         }
         Ok(exists)
     }
 
     /// Creates the shadow pod. Returns when to try again, if the provider's API server does not
     /// accept it.
-    async fn create(
+    async fn create_shadow_pod(
         &self,
-        remote: &RemoteState,
+        remote: &RemoteObjects,
         node: &VirtualNode,
         record: String,
     ) -> Result<Option<Duration>, RequestError> {
         let voucher =
             self.consumer
-                .voucher(&self.peer.id, self.pod, &node.spec.pool, Claimed::default());
+                .pod_voucher(&self.peer.id, self.pod, &node.spec.pool, Claimed::default());
         let mut annotations = json!({ annotations::HOME_NAME: self.pod.key.name });
         if let Some(voucher) = voucher {
             annotations[annotations::VOUCHER] = voucher.into();
@@ -316,7 +338,7 @@ impl Pass<'_> {
             },
             "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": record },
         });
-        match call(create(
+        match call(post_shadow_pod(
             &remote.connection.client,
             &remote.connection.tenant_namespace,
             &shadow,
@@ -332,25 +354,25 @@ impl Pass<'_> {
                     "the provider's API server does not accept the pod: {}",
                     status.message
                 );
-                let again = Some(self.peer.not_accepted(&self.pod.uid));
+                let again = Some(self.peer.note_rejection(&self.pod.uid));
                 return self
-                    .keep_back(
-                        Obstacle::of(OffloadedReason::NotAccepted.as_str(), message),
+                    .show_obstacle(
+                        PodObstacle::for_reason(OffloadedReason::NotAccepted.as_str(), message),
                         again,
                     )
                     .await;
             }
             created => created.step("create the ShadowPod of", "Pod", &self.pod.key)?,
         }
-        self.peer.created(&self.pod.uid, remote);
+        self.peer.mark_created(&self.pod.uid, remote);
         tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod sent");
         Ok(None)
     }
 
     /// The part of the pod that travels. This cluster's own image pull secrets do not: the API
     /// server here gives those of the `ServiceAccount` also to the pods of our consumers.
-    async fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
-        let mut carried = outgoing(&self.pod.json(), &advertised(node))?;
+    async fn carried_pod(&self, node: &VirtualNode) -> Result<Value, PodRefusal> {
+        let mut carried = outgoing_pod(&self.pod.to_json(), &advertised_labels(node))?;
         if self.consumer.is_lent_on(&self.pod.key.namespace) {
             let own = self.own_secrets(pull_secrets(&carried)).await;
             leave_out_pull_secrets(&mut carried, &own);
@@ -368,7 +390,7 @@ impl Pass<'_> {
         let mut own = BTreeSet::new();
         for name in names {
             if let Ok(Some(secret)) = api.get_metadata_opt(&name).await
-                && !travels_on(&secret, true)
+                && !travels_with_pods(&secret, true)
             {
                 own.insert(name);
             }
@@ -383,7 +405,7 @@ impl Pass<'_> {
         };
         let has_network = self.consumer.context.config().spec.network.enabled;
         let allowed = self.consumer.gives_tokens(&self.pod.key.namespace);
-        Some(how_to_start(
+        Some(decide_api_server_access(
             required,
             allowed,
             self.api_server_addresses(),
@@ -394,10 +416,10 @@ impl Pass<'_> {
     /// Lets a pod that is sent find our API servers at these addresses.
     fn give_api_server(&self, carried: &mut Value, addresses: &[IpAddr]) {
         let domain = self.consumer.context.cluster_domain.as_deref();
-        give(
+        point_to_api_server(
             carried,
-            &self.pod.json(),
-            &secret(&self.pod.uid),
+            &self.pod.to_json(),
+            &api_server_secret_name(&self.pod.uid),
             addresses,
             domain,
         );
@@ -409,7 +431,7 @@ impl Pass<'_> {
         let network = self
             .consumer
             .networks
-            .of(&self.peer.id)
+            .network_of_peer(&self.peer.id)
             .filter(|network| network.api_server);
         let Some(network) = network else {
             return Vec::new();
@@ -421,22 +443,25 @@ impl Pass<'_> {
             .filter_map(|status| status.network.as_ref())
             .flat_map(|network| &network.api_servers);
         servers
-            .filter_map(|server| network.maps.exported.there(Here(server.stand_in)))
+            .filter_map(|server| network.maps.exported.to_there(Here(server.stand_in)))
             .map(|there| there.0)
             .collect()
     }
 
     /// Updates the shadow pod with what changed in the pod: with all of it that travels, if the
     /// change is refused.
-    pub(super) async fn update(
+    pub(super) async fn update_shadow_pod(
         &self,
         whole: bool,
-        shadow: Option<&Shadow>,
+        shadow: Option<&ConsumerShadowPod>,
     ) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
-        let (carried, part) = match self.carried(node).await {
+        let (carried, part) = match self.carried_pod(node).await {
             Ok(carried) => (Some(carried), None),
-            Err(_) => (None, outgoing_part(&self.pod.json(), &advertised(node))),
+            Err(_) => (
+                None,
+                outgoing_part(&self.pod.to_json(), &advertised_labels(node)),
+            ),
         };
         let addresses = self.api_server_addresses();
         let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
@@ -447,26 +472,28 @@ impl Pass<'_> {
         } else {
             self.recorded_pod().await?
         };
-        let carried = carried.or_else(|| Some(with_unchanged(part?, recorded.as_ref()?)));
+        let carried =
+            carried.or_else(|| Some(with_recorded_annotations(part?, recorded.as_ref()?)));
         let Some(mut carried) = carried else {
             return Ok(());
         };
         if uses_api_server {
             self.give_api_server(&mut carried, &addresses);
         } else {
-            withhold(&mut carried, &self.pod.json());
+            withhold_api_server(&mut carried, &self.pod.to_json());
         }
         if !whole {
             let Some(recorded) = recorded else {
                 return Ok(());
             };
-            carried = changed(recorded, &carried);
+            carried = with_changed_fields(recorded, &carried);
         }
-        let record = match record(&carried, MAX_POD_LEN) {
+        let record = match pod_record_text(&carried, MAX_POD_LEN) {
             Ok(record) => record,
             Err(refusal) => {
                 if self.peer.may_warn(&self.pod.uid) {
-                    self.warn(pods::CHANGE_REFUSED, &refusal.message).await;
+                    self.warn_owner(pods::CHANGE_REFUSED, &refusal.message)
+                        .await;
                 }
                 return Ok(());
             }
@@ -477,7 +504,7 @@ impl Pass<'_> {
             .unwrap_or_default();
         if let Some(voucher) =
             self.consumer
-                .voucher(&self.peer.id, self.pod, &node.spec.pool, former)
+                .pod_voucher(&self.peer.id, self.pod, &node.spec.pool, former)
         {
             patch["metadata"]["annotations"][annotations::VOUCHER] = voucher.into();
         }
@@ -497,17 +524,18 @@ impl Pass<'_> {
         let live =
             call(Api::<ShadowPod>::namespaced(client, namespace).get_opt(&self.pod.uid)).await;
         let live = live.step("read the ShadowPod of", "Pod", &self.pod.key)?;
-        Ok(live.map(|live| record_text::read(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
+        Ok(live
+            .map(|live| record_text::parse_object(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
     }
 }
 
 /// The keys of the node labels that the provider's offer names.
-fn advertised(node: &VirtualNode) -> BTreeSet<String> {
-    described_by(&node.spec.labels).into_keys().collect()
+fn advertised_labels(node: &VirtualNode) -> BTreeSet<String> {
+    descriptive_labels(&node.spec.labels).into_keys().collect()
 }
 
 /// Whether the provider shows the record of a policy, and no reason why it does not apply it.
-fn is_taken(record: Option<&ReflectionRecord>) -> bool {
+fn is_policy_recorded(record: Option<&ReflectionRecord>) -> bool {
     record.is_some_and(|record| !record.terminating && record.problem.is_none())
 }
 
@@ -527,7 +555,7 @@ fn mark_as_sending(tenancy: Option<&str>, now: Timestamp) -> Value {
 }
 
 /// Creates a shadow pod without reading back what was sent.
-async fn create(client: &Client, namespace: &str, shadow: &Value) -> kube::Result<()> {
+async fn post_shadow_pod(client: &Client, namespace: &str, shadow: &Value) -> kube::Result<()> {
     let body = serde_json::to_vec(shadow).map_err(kube::Error::SerdeError)?;
     let request = Request::new(ShadowPod::url_path(&(), Some(namespace)))
         .create(&PostParams::default(), body)
@@ -542,8 +570,8 @@ async fn create(client: &Client, namespace: &str, shadow: &Value) -> kube::Resul
 mod tests {
     use super::*;
 
-    fn ready() -> Readiness {
-        Readiness {
+    fn ready() -> SendFacts {
+        SendFacts {
             waits_for: None,
             carried: Ok(json!({})),
             policies_recorded: true,
@@ -552,8 +580,8 @@ mod tests {
         }
     }
 
-    fn refusal() -> Refusal {
-        Refusal {
+    fn refusal() -> PodRefusal {
+        PodRefusal {
             reason: "HostPath",
             message: "no".to_owned(),
         }
@@ -562,43 +590,43 @@ mod tests {
     #[test]
     fn a_pod_that_was_not_accepted_waits_whatever_else_is_the_matter() {
         let rest = Duration::from_secs(9);
-        let waiting = Readiness {
+        let waiting = SendFacts {
             waits_for: Some(rest),
             carried: Err(refusal()),
             policies_recorded: false,
             ..ready()
         };
-        assert_eq!(prerequisites(waiting), Verdict::Wait(rest));
+        assert_eq!(decide_sending(waiting), SendDecision::Wait(rest));
     }
 
     #[test]
     fn a_pod_that_cannot_travel_is_refused_before_anything_is_recorded_for_it() {
-        let verdict = prerequisites(Readiness {
+        let verdict = decide_sending(SendFacts {
             carried: Err(refusal()),
             policies_recorded: false,
             ..ready()
         });
         assert_eq!(
             verdict,
-            Verdict::KeepBack(Obstacle::of("HostPath", "no".into()), None)
+            SendDecision::KeepBack(PodObstacle::for_reason("HostPath", "no".into()), None)
         );
     }
 
     #[test]
     fn a_pod_waits_for_the_policies_of_its_namespace_and_says_so_after_a_while() {
         let waits = |bound_for| {
-            prerequisites(Readiness {
+            decide_sending(SendFacts {
                 policies_recorded: false,
                 bound_for,
                 ..ready()
             })
         };
-        assert_eq!(waits(None), Verdict::Wait(NO_POLICIES_RETRY));
+        assert_eq!(waits(None), SendDecision::Wait(NO_POLICIES_RETRY));
         assert_eq!(
             waits(Some(Duration::from_secs(29))),
-            Verdict::Wait(NO_POLICIES_RETRY)
+            SendDecision::Wait(NO_POLICIES_RETRY)
         );
-        let Verdict::KeepBack(obstacle, again) = waits(Some(NO_POLICIES_SHOWN_AFTER)) else {
+        let SendDecision::KeepBack(obstacle, again) = waits(Some(NO_POLICIES_SHOWN_AFTER)) else {
             panic!("it says nothing")
         };
         assert_eq!(
@@ -616,18 +644,18 @@ mod tests {
                 "metadata": { "name": "r", "deletionTimestamp": deleted },
                 "spec": { "namespace": "demo", "object": policy.to_string() }, "status": status,
             });
-            ReflectionRecord::of_object(serde_json::from_value(object).unwrap()).unwrap()
+            ReflectionRecord::from_object(serde_json::from_value(object).unwrap()).unwrap()
         };
-        assert!(is_taken(Some(&record(Value::Null, None))));
+        assert!(is_policy_recorded(Some(&record(Value::Null, None))));
         assert!(
-            !is_taken(None),
+            !is_policy_recorded(None),
             "nobody knows what the provider makes of it"
         );
-        assert!(!is_taken(Some(&record(
+        assert!(!is_policy_recorded(Some(&record(
             json!({ "reason": "KindNotAllowed", "message": "no" }),
             None
         ))));
-        assert!(!is_taken(Some(&record(
+        assert!(!is_policy_recorded(Some(&record(
             Value::Null,
             Some("2026-01-01T00:00:00Z")
         ))));
@@ -636,41 +664,42 @@ mod tests {
     #[test]
     fn a_pod_that_uses_the_api_server_here_is_sent_with_its_addresses_or_as_its_annotation_says() {
         let with = |start| {
-            prerequisites(Readiness {
+            decide_sending(SendFacts {
                 api_server: Some(start),
                 ..ready()
             })
         };
         let addresses = vec!["10.0.0.1".parse::<IpAddr>().unwrap()];
-        let sent = Verdict::Send {
+        let sent = SendDecision::Send {
             carried: json!({}),
             api_server: Some(addresses.clone()),
             without_api_server: None,
         };
         assert_eq!(with(Start::With(addresses)), sent);
         let rest = Duration::from_secs(3);
-        assert_eq!(with(Start::Wait(rest)), Verdict::Wait(rest));
-        let no_api_server = |message: &str| Obstacle::of("NoApiServer", message.to_owned());
-        let waits = Verdict::KeepBack(
-            no_api_server(NO_API_SERVER).that_passes(),
+        assert_eq!(with(Start::Wait(rest)), SendDecision::Wait(rest));
+        let no_api_server =
+            |message: &str| PodObstacle::for_reason("NoApiServer", message.to_owned());
+        let waits = SendDecision::KeepBack(
+            no_api_server(NO_API_SERVER).into_passing(),
             Some(NO_API_SERVER_RETRY),
         );
         assert_eq!(with(Start::Refuse), waits);
         assert_ne!(
-            no_api_server("").that_passes(),
+            no_api_server("").into_passing(),
             no_api_server(""),
             "a namespace without tokens stays one"
         );
         assert!(matches!(
             with(Start::Without),
-            Verdict::Send {
+            SendDecision::Send {
                 without_api_server: Some(NO_API_SERVER),
                 ..
             }
         ));
         assert!(matches!(
-            prerequisites(ready()),
-            Verdict::Send {
+            decide_sending(ready()),
+            SendDecision::Send {
                 api_server: None,
                 without_api_server: None,
                 ..
@@ -682,19 +711,19 @@ mod tests {
     fn a_pod_whose_namespace_gives_no_tokens_goes_without_and_says_so_or_stays_if_it_requires_one()
     {
         let with = |required| {
-            prerequisites(Readiness {
+            decide_sending(SendFacts {
                 api_server: Some(Start::NotAllowed { required }),
                 ..ready()
             })
         };
-        let sent = Verdict::Send {
+        let sent = SendDecision::Send {
             carried: json!({}),
             api_server: None,
             without_api_server: Some(NO_TOKENS),
         };
         assert_eq!(with(false), sent);
-        let kept = Verdict::KeepBack(
-            Obstacle::of(pods::NO_API_SERVER, NO_TOKENS.to_owned()),
+        let kept = SendDecision::KeepBack(
+            PodObstacle::for_reason(pods::NO_API_SERVER, NO_TOKENS.to_owned()),
             Some(NO_API_SERVER_RETRY),
         );
         assert_eq!(with(true), kept);

@@ -7,16 +7,16 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{Claimed, ClusterId};
-use liqo_controller_runtime::{Health, PeerConnection, watch};
+use liqo_controller_runtime::{ConnectionHealth, PeerConnection, watch};
 use liqo_metering::{Voucher, VoucherKey};
 
 use super::send::NO_POLICIES_RETRY;
 use super::*;
 use crate::consumer::controllers::connections;
 use crate::consumer::{run_peers, watches};
-use crate::provider::Provider;
+use crate::provider::ProviderState;
 use crate::testing;
-use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::kind::ReplicaKind;
 
 /// An API server with these objects, by the last part of the path at which they are listed; it
 /// reports no change, and creates objects as long as `answer` lets it.
@@ -73,10 +73,10 @@ fn voucher_key() -> VoucherKey {
 }
 
 /// The state, with the controllers of providers.
-pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<Consumer> {
+pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<ConsumerState> {
     let context = testing::context("rome", client);
-    let remote_pods = Provider::start(context.clone()).remote_pods();
-    let (consumer, new_peers) = watches::start(context, voucher_key(), remote_pods);
+    let remote_pods = ProviderState::start(context.clone()).remote_pods();
+    let (consumer, new_peers) = watches::start_consumer(context, voucher_key(), remote_pods);
     tokio::spawn(run_peers(consumer.clone(), new_peers));
     consumer
 }
@@ -124,11 +124,15 @@ pub fn mapping() -> Value {
 
 /// The provider, when it answers and has the namespace.
 pub async fn connected(
-    consumer: &Arc<Consumer>,
+    consumer: &Arc<ConsumerState>,
     there: Client,
-) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
+) -> (
+    Arc<RemoteProvider>,
+    Arc<RemoteObjects>,
+    watch::Sender<ConnectionHealth>,
+) {
     let id = provider();
-    let (healthy, health) = watch::channel(Health::Reachable);
+    let (healthy, health) = watch::channel(ConnectionHealth::Reachable);
     let connection = PeerConnection {
         cluster_id: id.clone(),
         cluster_name: "milan".into(),
@@ -137,14 +141,17 @@ pub async fn connected(
         tenant_namespace: "tenant".into(),
         protocol_version: 1,
         health,
-        limits: consumer.context.peers.limits(&id),
+        limits: consumer.context.peers.limits_of(&id),
         ended: CancellationToken::new(),
     };
-    tokio::spawn(connections::run(consumer.clone(), Arc::new(connection)));
+    tokio::spawn(connections::follow_connection(
+        consumer.clone(),
+        Arc::new(connection),
+    ));
     watches::follow_namespace(consumer, "demo");
-    let peer = consumer.peer(&id);
-    let remote = until(|| peer.answering()).await;
-    until(|| remote.mapped("demo")).await;
+    let peer = consumer.remote_provider(&id);
+    let remote = until(|| peer.answering_remote()).await;
+    until(|| remote.mapped_namespace("demo")).await;
     (peer, remote, healthy)
 }
 
@@ -182,21 +189,21 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     let local_pod = |status: Value| {
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
             "spec": { "containers": [{ "name": "c", "image": "i" }] }, "status": status });
-        LocalPod::of(
+        LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("tenant", "milan"),
         )
         .unwrap()
     };
     let pod = local_pod(json!({}));
-    let facts = Facts {
+    let facts = LocalPodFacts {
         home: Some(&pod),
         shadow: None,
-        peer: local::PeerState::Answers,
-        ran: Ran::Elsewhere,
-        namespace: NamespaceState::Ready,
+        peer: local::PeerReachability::Answers,
+        ran: LastRunPlace::Elsewhere,
+        namespace: RemoteNamespaceState::Ready,
         tenancy: None,
-        sent: local::Sent::No,
+        sent: local::SendProgress::No,
         removed: false,
         eviction_delay: None,
         is_lent_on: false,
@@ -205,7 +212,7 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         refusal_timeout: Duration::from_mins(5),
         now: consumer.context.now(),
     };
-    let pass = Pass {
+    let pass = LocalPodReconciliation {
         consumer: &consumer,
         peer: &peer,
         remote: Some(remote.as_ref()),
@@ -215,29 +222,32 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     };
 
     assert_eq!(
-        pass.send(false).await.unwrap(),
+        pass.send_pod(false).await.unwrap(),
         Some(NO_POLICIES_RETRY),
         "it is not known which policies there are"
     );
     told.0.send_replace(true);
-    until(|| consumer.policies("demo")).await;
+    until(|| consumer.network_policies("demo")).await;
     assert_eq!(
-        pass.send(false).await.unwrap(),
+        pass.send_pod(false).await.unwrap(),
         Some(NO_POLICIES_RETRY),
         "the provider does not have the policy"
     );
     assert_eq!(*made.lock(), [] as [&str; 0]);
     assert_eq!(*shown.lock(), 0, "it is not known to wait for long");
     let condition = json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    let waiting = Pass {
+    let waiting = LocalPodReconciliation {
         pod: &local_pod(json!({ "conditions": [condition] })),
         ..pass
     };
-    assert_eq!(waiting.send(false).await.unwrap(), Some(NO_POLICIES_RETRY));
+    assert_eq!(
+        waiting.send_pod(false).await.unwrap(),
+        Some(NO_POLICIES_RETRY)
+    );
     assert_eq!(*shown.lock(), 1, "one that waits for long says so");
     taken.0.send_replace(true);
     let sent = async {
-        while pass.send(false).await.unwrap().is_some() {
+        while pass.send_pod(false).await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -269,7 +279,7 @@ async fn a_removal_that_failed_half_way_is_tried_again_and_one_that_succeeded_is
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u",
             "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace }, "spec": { "containers": [] } });
         Arc::new(
-            LocalPod::of(
+            LocalPod::from_pod(
                 serde_json::from_value(pod).unwrap(),
                 &Key::new("tenant", "milan"),
             )
@@ -296,17 +306,17 @@ async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself()
         "metadata": { "namespace": "demo", "name": "shop", "resourceVersion": "1" },
         "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": "cert" }] } });
     let of_ingress = Reference {
-        kind: Kind::Ingress,
+        kind: ReplicaKind::Ingress,
         namespace: "demo".into(),
         name: "shop".into(),
     };
     let object = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" } });
     let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-        "metadata": { "namespace": "tenant", "name": of_ingress.record(), "resourceVersion": "1" },
+        "metadata": { "namespace": "tenant", "name": of_ingress.record_name(), "resourceVersion": "1" },
         "spec": { "namespace": "demo", "object": object.to_string() },
         "status": { "exposure": { "class": "public" } } });
     let key = Reference {
-        kind: Kind::Secret,
+        kind: ReplicaKind::Secret,
         namespace: "demo".into(),
         name: "cert".into(),
     };
@@ -364,7 +374,7 @@ fn ended_pod() -> (Arc<LocalPod>, Value, String) {
         "metadata": { "namespace": "tenant", "name": "u", "resourceVersion": "1", "finalizers": ["liqo.io/shadow-pod"] },
         "spec": { "namespace": "demo", "pool": "default", "pod": carried.to_string() },
         "status": { "phase": "Succeeded", "pod": { "phase": "Succeeded" }, "charges": charges } });
-    let pod = LocalPod::of(
+    let pod = LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("tenant", "milan"),
     )
@@ -380,7 +390,12 @@ type Calls = Arc<parking_lot::Mutex<Vec<String>>>;
 async fn metered(
     pod: Option<&Arc<LocalPod>>,
     shadows: Value,
-) -> (Arc<Consumer>, Arc<PeerState>, Calls, watch::Sender<Health>) {
+) -> (
+    Arc<ConsumerState>,
+    Arc<RemoteProvider>,
+    Calls,
+    watch::Sender<ConnectionHealth>,
+) {
     let calls = Calls::default();
     let (made, deleted) = (calls.clone(), calls.clone());
     let home = api_server(with_contract(here(&json!({}))), move |method, kind| {
@@ -400,9 +415,9 @@ async fn metered(
     );
     let consumer = started(home);
     tokio::spawn(consumer.recorder.clone().run(Arc::new(
-        crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
+        crate::consumer::metered_pods::ConsumerMetering(consumer.clone()),
     )));
-    consumer.peer(&provider()).pod_changed(None, pod);
+    consumer.remote_provider(&provider()).pod_changed(None, pod);
     let (peer, _remote, healthy) = connected(&consumer, there).await;
     (consumer, peer, calls, healthy)
 }
@@ -412,13 +427,14 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
     let (pod, shadow, charges) = ended_pod();
     let (consumer, peer, calls, _healthy) = metered(None, json!([])).await;
     peer.pod_changed(None, Some(&pod));
-    peer.saw_charges(
+    peer.observe_charges(
         &pod,
-        &Shadow::of(Claimed::new(serde_json::from_value(shadow).unwrap())).unwrap(),
+        &ConsumerShadowPod::from_claimed(Claimed::new(serde_json::from_value(shadow).unwrap()))
+            .unwrap(),
     );
     peer.pod_changed(Some(&pod), None);
-    let open = crate::metering::Side::open(
-        &crate::consumer::metered_pods::ConsumerSide(consumer.clone()),
+    let open = crate::metering::MeteringSide::open_entries(
+        &crate::consumer::metered_pods::ConsumerMetering(consumer.clone()),
         &provider_namespace(&provider()),
         testing::clock().now().as_second(),
     );
@@ -435,7 +451,7 @@ async fn a_pod_that_the_api_server_removed_together_with_its_shadow_pod_is_store
             .then_some(())
     })
     .await;
-    until(|| peer.left_pod("u").is_none().then_some(())).await;
+    until(|| peer.gone_pod("u").is_none().then_some(())).await;
     assert!(
         peer.seen_charges("u").is_none(),
         "then it is forgotten: {charges}"
@@ -473,7 +489,7 @@ async fn a_pod_that_was_never_charged_leaves_an_entry_before_its_shadow_pod_goes
         "default".to_owned(),
         testing::clock().now().as_second() - 60,
     );
-    let voucher = voucher_key().write(
+    let voucher = voucher_key().write_voucher(
         provider().as_str(),
         "u",
         &Voucher {
@@ -518,7 +534,7 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let voucher = |uid: &str, sent: i64| {
         let amounts = vec![[("cpu", "1".parse().unwrap())].into_iter().collect()];
         let (namespace, pool) = ("demo".to_owned(), "default".to_owned());
-        voucher_key().write(
+        voucher_key().write_voucher(
             provider().as_str(),
             uid,
             &Voucher {
@@ -544,15 +560,15 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
     let (peer, remote, _healthy) = connected(&consumer, there).await;
     let costs = until(|| {
         let costs = consumer
-            .accounts(&provider())
+            .accounts_with_provider(&provider())
             .pop()?
             .spent(liqo_api::BudgetPeriod::Month, now + 1);
         (!costs.total("EUR").is_zero()).then_some(costs)
     })
     .await;
-    assert_eq!(costs.of("EUR", "shop"), liqo_api::Money::ZERO);
+    assert_eq!(costs.of_namespace("EUR", "shop"), liqo_api::Money::ZERO);
     assert_eq!(
-        costs.of("EUR", "demo"),
+        costs.of_namespace("EUR", "demo"),
         costs.total("EUR"),
         "only the pod that this cluster sent, in its own namespace"
     );
@@ -563,11 +579,11 @@ async fn a_pod_that_only_the_provider_knows_costs_no_namespace_anything() {
         ("moved", Some(10..=16)),
     ] {
         let entries =
-            consumer.entries_of_orphan(&peer, uid, &remote.shadow(uid).unwrap(), None, now);
+            consumer.entries_of_orphan(&peer, uid, &remote.shadow_pod(uid).unwrap(), None, now);
         let counted = entries
             .iter()
             .find(|entry| !entry.amounts.is_empty())
-            .map(liqo_metering::Entry::seconds);
+            .map(liqo_metering::UsageEntry::seconds);
         assert!(
             counted.is_none() == seconds.is_none()
                 && seconds.is_none_or(|all| all.contains(&counted.unwrap())),
@@ -584,12 +600,12 @@ async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
     let consumer = started(api_server(with_contract(here(&json!({}))), |_, _| {
         std::future::ready(true)
     }));
-    until(|| consumer.voucher(&provider(), &pod, "default", Claimed::default())).await;
+    until(|| consumer.pod_voucher(&provider(), &pod, "default", Claimed::default())).await;
     let written = consumer
-        .voucher(&provider(), &pod, "default", Claimed::default())
+        .pod_voucher(&provider(), &pod, "default", Claimed::default())
         .unwrap();
     let read = voucher_key()
-        .read(provider().as_str(), "u", Claimed::new(Some(&written)))
+        .read_voucher(provider().as_str(), "u", Claimed::new(Some(&written)))
         .unwrap();
     assert_eq!(
         (
@@ -609,9 +625,9 @@ async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
         amounts: vec![[("cpu", "7".parse().unwrap())].into_iter().collect()],
         ..read.clone()
     };
-    let former = voucher_key().write(provider().as_str(), "u", &former);
+    let former = voucher_key().write_voucher(provider().as_str(), "u", &former);
     let renewed = consumer
-        .voucher(
+        .pod_voucher(
             &provider(),
             &pod,
             "default",
@@ -619,14 +635,15 @@ async fn a_shadow_pod_says_what_its_consumer_needs_to_know_it_again() {
         )
         .unwrap();
     let renewed = voucher_key()
-        .read(provider().as_str(), "u", Claimed::new(Some(&renewed)))
+        .read_voucher(provider().as_str(), "u", Claimed::new(Some(&renewed)))
         .unwrap();
     assert_eq!(
         (renewed.sent, renewed.amounts.len(), renewed.amounts.last()),
         (5, 2, read.amounts.last())
     );
-    let foreign = VoucherKey::derive(b"milan").write(provider().as_str(), "u", &former_of(&read));
-    let renewed = consumer.voucher(
+    let foreign =
+        VoucherKey::derive(b"milan").write_voucher(provider().as_str(), "u", &former_of(&read));
+    let renewed = consumer.pod_voucher(
         &provider(),
         &pod,
         "default",

@@ -73,13 +73,13 @@ async fn the_owner_of_a_namespace_with_too_many_events_is_told_and_new_events_co
     let consumer = started(home);
     let (peer, _remote, _healthy) = connected(&consumer, there_with_too_many_events()).await;
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
-    let pod = LocalPod::of(
+    let pod = LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("tenant", "milan"),
     )
     .unwrap();
     peer.pod_changed(None, Some(&Arc::new(pod)));
-    triggers::enqueue(&consumer, &peer, triggers::pods_listed());
+    triggers::enqueue_triggers(&consumer, &peer, triggers::pods_listed());
     until(|| (written.lock().len() >= 2).then_some(())).await;
     assert_eq!(
         *written.lock(),
@@ -110,14 +110,14 @@ async fn only_a_warning_about_the_remote_pod_is_written_and_the_watch_ends_with_
     ];
     let (peer, remote, _healthy) = connected(&consumer, there(&events)).await;
     let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
-    let pod = LocalPod::of(
+    let pod = LocalPod::from_pod(
         serde_json::from_value(pod).unwrap(),
         &Key::new("tenant", "milan"),
     )
     .unwrap();
     peer.pod_changed(None, Some(&Arc::new(pod)));
 
-    triggers::enqueue(&consumer, &peer, triggers::pods_listed());
+    triggers::enqueue_triggers(&consumer, &peer, triggers::pods_listed());
     // The last event is the only one that counts, so the others were handled before.
     until(|| (!written.lock().is_empty()).then_some(())).await;
     assert_eq!(written.lock().len(), 1, "{:?}", written.lock());
@@ -125,7 +125,11 @@ async fn only_a_warning_about_the_remote_pod_is_written_and_the_watch_ends_with_
     // The last pod of the namespace is gone, and so is the watch.
     let pod = peer.pod("u").unwrap();
     peer.pod_changed(Some(&pod), None);
-    triggers::enqueue(&consumer, &peer, triggers::local_pod(Some(&pod), None));
+    triggers::enqueue_triggers(
+        &consumer,
+        &peer,
+        triggers::local_pod_changed(Some(&pod), None),
+    );
     until(|| remote.event_watches.lock().is_empty().then_some(())).await;
     consumer.context.stop.cancel();
 }

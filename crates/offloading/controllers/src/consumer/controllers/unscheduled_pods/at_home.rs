@@ -13,20 +13,20 @@ use liqo_api::{
     NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, may_be_offloaded,
 };
 use liqo_controller_runtime::{
-    Key, Next,
+    Key, Requeue,
     departures::{self, Departure},
-    eviction::Outcome,
-    writes::{Step as _, StepError, unless_gone},
+    eviction::EvictionOutcome,
+    writes::{StepContext as _, StepError, unless_gone},
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Memory, held, pods, tell};
-use crate::consumer::state::Consumer;
+use super::{RepairMemory, held_by_budgets, pod_api, tell_owner};
+use crate::consumer::state::ConsumerState;
 use crate::webhook::{self, Offloading};
-use liqo_offloading_rules::namespace::lent_on::is_lent_on;
+use liqo_offloading_rules::namespace::lent_on::is_brokered;
 use liqo_offloading_rules::pod::unscheduled::{
-    Facts, Repair, UnscheduledPod, repair_here, strategy_since,
+    Repair, UnscheduledPod, UnscheduledPodFacts, decide_repair_here, strategy_since,
 };
 
 /// Namespaces that are handled at the same time.
@@ -38,7 +38,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 const BUDGET_RETRY_DELAY: Duration = Duration::from_mins(2);
 
 /// Runs the controller until the context stops.
-pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
+pub(super) async fn run_controller(consumer: Arc<ConsumerState>, memory: Arc<Mutex<RepairMemory>>) {
     let (queue, stop) = (
         consumer.queues.at_home.clone(),
         consumer.context.stop.clone(),
@@ -46,16 +46,16 @@ pub(super) async fn run(consumer: Arc<Consumer>, memory: Arc<Mutex<Memory>>) {
     queue
         .run("pods-at-home", CONCURRENCY, stop, move |namespace| {
             let (consumer, memory) = (consumer.clone(), memory.clone());
-            async move { reconcile(&consumer, &memory, &namespace).await }
+            async move { reconcile_namespace(&consumer, &memory, &namespace).await }
         })
         .await;
 }
 
-async fn reconcile(
-    consumer: &Consumer,
-    memory: &Mutex<Memory>,
+async fn reconcile_namespace(
+    consumer: &ConsumerState,
+    memory: &Mutex<RepairMemory>,
     namespace: &str,
-) -> Result<Next, StepError> {
+) -> Result<Requeue, StepError> {
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
     let may_leave = may_be_offloaded(namespace, &consumer.context.namespace);
     let known = consumer
@@ -63,12 +63,13 @@ async fn reconcile(
         .get(&key)
         .filter(|known| may_leave && sends_all_away(known));
     let Some(known) = known else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
     if !consumer.nodes.is_synced()
-        || !webhook::selected(&consumer.webhook).covers(namespace, PodOffloadingStrategy::Remote)
+        || !webhook::selected_namespaces(&consumer.webhook)
+            .covers(namespace, PodOffloadingStrategy::Remote)
     {
-        return Ok(Next::After(RETRY_DELAY));
+        return Ok(Requeue::After(RETRY_DELAY));
     }
     // The cache has no managed fields.
     let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
@@ -78,27 +79,28 @@ async fn reconcile(
         &key,
     )?;
     let Some(live) = live.filter(sends_all_away) else {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     };
-    let (Some(since), Some(offloading)) = (strategy_since(&live), Offloading::of(live)) else {
-        return Ok(Next::OnChange);
+    let (Some(since), Some(offloading)) = (strategy_since(&live), Offloading::from_object(live))
+    else {
+        return Ok(Requeue::OnChange);
     };
-    let held = held(consumer, namespace, &known, offloading.is_held());
+    let held = held_by_budgets(consumer, namespace, &known, offloading.is_held());
 
     let with_node = ListParams::default().fields("spec.nodeName!=");
-    let list = pods(&consumer.context.client, namespace)
+    let list = pod_api(&consumer.context.client, namespace)
         .list(&with_node)
         .await;
-    let mut next = Next::OnChange;
+    let mut next = Requeue::OnChange;
     for pod in list.step("list", "Pods", Key::new(namespace, ""))? {
         let key = Key::new(namespace, pod.name_any());
-        let Some((pod, node)) = UnscheduledPod::before_node(pod) else {
+        let Some((pod, node)) = UnscheduledPod::before_scheduling(pod) else {
             continue;
         };
         if consumer.nodes.get(&Key::new("", node)).is_some() {
             continue;
         }
-        let placement = offloading.place_anywhere(&pod.json());
+        let placement = offloading.place_anywhere(&pod.to_json());
         let controller = pod
             .controller
             .as_ref()
@@ -106,7 +108,7 @@ async fn reconcile(
         let recreated_since = controller
             .and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
         let now = consumer.context.now();
-        let facts = Facts {
+        let facts = UnscheduledPodFacts {
             pod: &pod,
             placement: &placement,
             refusals: &[],
@@ -117,14 +119,14 @@ async fn reconcile(
             recreated_since,
             now,
         };
-        match repair_here(&facts, since) {
-            Repair::Recreate if evict(consumer, memory, &key, &pod).await? => {
+        match decide_repair_here(&facts, since) {
+            Repair::Recreate if evict_in_turn(consumer, memory, &key, &pod).await? => {
                 memory
                     .lock()
-                    .deleted(controller.unwrap_or_default(), now, Instant::now());
+                    .record_deletion(controller.unwrap_or_default(), now, Instant::now());
             }
-            Repair::Recreate => next = Next::After(BUDGET_RETRY_DELAY),
-            Repair::Tell(message) => tell(consumer, memory, &key, &pod, message).await,
+            Repair::Recreate => next = Requeue::After(BUDGET_RETRY_DELAY),
+            Repair::Tell(message) => tell_owner(consumer, memory, &key, &pod, message).await,
             _ => {}
         }
     }
@@ -137,13 +139,13 @@ fn sends_all_away(offloading: &NamespaceOffloading) -> bool {
     let is_leaving = offloading.metadata.deletion_timestamp.is_some();
     offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
         && !is_leaving
-        && !is_lent_on(offloading)
+        && !is_brokered(offloading)
 }
 
 /// Evicts a pod when its turn comes. Returns false if a disruption budget does not allow it yet.
-async fn evict(
-    consumer: &Consumer,
-    memory: &Mutex<Memory>,
+async fn evict_in_turn(
+    consumer: &ConsumerState,
+    memory: &Mutex<RepairMemory>,
     key: &Key,
     pod: &UnscheduledPod,
 ) -> Result<bool, StepError> {
@@ -151,7 +153,7 @@ async fn evict(
         tokio::time::sleep(rest).await;
     }
     let message = "evicted, because pods of its namespace run in other clusters only: Liqo's webhook did not see it".to_owned();
-    let departure = Departure::new(DepartureCause::RunsHere, key, &pod.uid).telling(message);
-    let outcome = departures::leave(&consumer.context, departure).await?;
-    Ok(!matches!(outcome, Outcome::NotAllowed(_)))
+    let departure = Departure::new(DepartureCause::RunsHere, key, &pod.uid).with_message(message);
+    let outcome = departures::request_departure(&consumer.context, departure).await?;
+    Ok(!matches!(outcome, EvictionOutcome::NotAllowed(_)))
 }

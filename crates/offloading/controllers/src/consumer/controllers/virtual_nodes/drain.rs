@@ -8,18 +8,18 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::departure::DepartureCause;
 use liqo_api::{VirtualNode, finalizers};
 use liqo_controller_runtime::{
-    Cache, Key, Next,
+    Cache, Key, Requeue,
     departures::{self, Departure},
-    writes::{Step as _, StepError},
+    writes::{StepContext as _, StepError},
 };
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Error, POLL_INTERVAL, release};
+use super::{POLL_INTERVAL, VirtualNodeError, remove_node_finalizer};
 use crate::consumer::events;
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
-use crate::consumer::state::{Consumer, recorded_node};
+use crate::consumer::state::{ConsumerState, recorded_node};
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
@@ -43,23 +43,27 @@ const MAX_EVENTS: usize = 100;
 const CONCURRENCY: usize = 16;
 
 /// Empties the Node and removes it.
-pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> Result<Next, Error> {
+pub async fn drain(
+    consumer: &Arc<ConsumerState>,
+    key: &Key,
+    node: &VirtualNode,
+) -> Result<Requeue, VirtualNodeError> {
     let Some((name, port)) = recorded_node(node) else {
-        release(consumer, key, node).await?;
-        return Ok(Next::OnChange);
+        remove_node_finalizer(consumer, key, node).await?;
+        return Ok(Requeue::OnChange);
     };
     if !node
         .finalizers()
         .iter()
         .any(|one| one == finalizers::VIRTUAL_NODE)
     {
-        return Ok(Next::OnChange);
+        return Ok(Requeue::OnChange);
     }
     node_tasks::start(consumer, key, node, &name, port);
     let (pods, started) = {
         let mut tasks = consumer.node_tasks.lock();
         let Some(tasks) = tasks.get_mut(key) else {
-            return Ok(Next::After(POLL_INTERVAL));
+            return Ok(Requeue::After(POLL_INTERVAL));
         };
         (
             tasks.pods.clone(),
@@ -68,12 +72,12 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     };
     let client = &consumer.context.client;
     if let Some(known) = consumer.nodes.get(&Key::new("", &name)) {
-        node_objects::cordon(client, &name, &known).await?;
+        node_objects::cordon_node(client, &name, &known).await?;
     }
     if !pods.is_synced() {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
-    let peer = consumer.peer(&node.spec.cluster_id);
+    let peer = consumer.remote_provider(&node.spec.cluster_id);
     let at_once = peer.outage() != Outage::None || started.elapsed() > PODS_TIMEOUT;
     let due = consumer
         .node_tasks
@@ -91,17 +95,19 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
             events::warn(
                 consumer,
                 &pod,
-                DepartureCause::NodeRemoved.event().unwrap_or_default(),
+                DepartureCause::NodeRemoved
+                    .event_reason()
+                    .unwrap_or_default(),
                 message,
             )
             .await;
         }
         // When the node is gone, nobody says of a pod that does not run at the peer that it has
         // ended.
-        match deletion(&pod, at_once || !peer.may_run(&pod)) {
+        match deletion_grace(&pod, at_once || !peer.may_run(&pod)) {
             Some(grace) => {
                 let departure = Departure::new(DepartureCause::NodeRemoved, &pod.key, &pod.uid);
-                departures::leave(
+                departures::request_departure(
                     &consumer.context,
                     Departure {
                         grace: Some(grace),
@@ -125,27 +131,27 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     };
     let waited_for = |pod: &LocalPod| is_waited_for(pod) && peer.may_run(pod);
     let settled = !pods.all().iter().any(|(_, pod)| waited_for(pod))
-        && all_shown(consumer, &name, &pods).await?;
+        && are_all_pods_cached(consumer, &name, &pods).await?;
     if !settled && started.elapsed() < timeout {
-        return Ok(Next::After(POLL_INTERVAL));
+        return Ok(Requeue::After(POLL_INTERVAL));
     }
     node_objects::remove(client, &name, &node.spec.cluster_id, &node.spec.pool).await?;
-    if release(consumer, key, node).await? {
+    if remove_node_finalizer(consumer, key, node).await? {
         node_tasks::stop(consumer, key);
     }
-    Ok(Next::OnChange)
+    Ok(Requeue::OnChange)
 }
 
 /// With which grace in seconds to delete a pod of a drained node; nothing if it is being deleted so
 /// already.
-fn deletion(pod: &LocalPod, at_once: bool) -> Option<u32> {
+fn deletion_grace(pod: &LocalPod, at_once: bool) -> Option<u32> {
     match pod.deletion {
-        _ if pod.only_finalizers_keep_it() => None,
+        _ if pod.only_finalizers_remain() => None,
         _ if at_once => Some(0),
         Some(grace) if grace <= MAX_GRACE => None,
         _ => {
             let own = pod
-                .json()
+                .to_json()
                 .pointer("/spec/terminationGracePeriodSeconds")
                 .and_then(Value::as_i64);
             u32::try_from(own.unwrap_or(MAX_GRACE).clamp(1, MAX_GRACE)).ok()
@@ -184,7 +190,7 @@ fn removal_message(node: &str, cluster: &str) -> String {
 /// A pod of a `DaemonSet` is created again as long as the Node exists, and one that only a
 /// finalizer holds is not ours to wait for. Kubernetes collects both when the Node is gone.
 fn is_waited_for(pod: &LocalPod) -> bool {
-    !pod.only_finalizers_keep_it()
+    !pod.only_finalizers_remain()
         && pod
             .controller
             .as_ref()
@@ -193,8 +199,8 @@ fn is_waited_for(pod: &LocalPod) -> bool {
 
 /// Whether the watch shows every pod that the API server has on the Node: one may have been bound a
 /// moment ago.
-async fn all_shown(
-    consumer: &Consumer,
+async fn are_all_pods_cached(
+    consumer: &ConsumerState,
     node: &str,
     pods: &Cache<LocalPod>,
 ) -> Result<bool, StepError> {
@@ -224,7 +230,7 @@ mod tests {
         let mut pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
             "spec": {"terminationGracePeriodSeconds": 30, "containers": []}});
         json_patch::merge(&mut pod, &changes);
-        LocalPod::of(
+        LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("p", "default"),
         )
@@ -243,25 +249,25 @@ mod tests {
 
     #[test]
     fn a_drained_pod_gets_its_grace_but_not_all_day() {
-        assert_eq!(deletion(&pod(json!({})), false), Some(10));
+        assert_eq!(deletion_grace(&pod(json!({})), false), Some(10));
         assert_eq!(
-            deletion(
+            deletion_grace(
                 &pod(json!({"spec": {"terminationGracePeriodSeconds": 3}})),
                 false
             ),
             Some(3)
         );
-        assert_eq!(deletion(&pod(terminating(60)), false), Some(10));
-        assert_eq!(deletion(&pod(terminating(5)), false), None);
+        assert_eq!(deletion_grace(&pod(terminating(60)), false), Some(10));
+        assert_eq!(deletion_grace(&pod(terminating(5)), false), None);
     }
 
     #[test]
     fn a_pod_of_a_dead_peer_goes_at_once_and_only_once() {
-        assert_eq!(deletion(&pod(json!({})), true), Some(0));
-        assert_eq!(deletion(&pod(terminating(30)), true), Some(0));
-        assert_eq!(deletion(&pod(held()), true), None);
+        assert_eq!(deletion_grace(&pod(json!({})), true), Some(0));
+        assert_eq!(deletion_grace(&pod(terminating(30)), true), Some(0));
+        assert_eq!(deletion_grace(&pod(held()), true), None);
         assert_eq!(
-            deletion(&pod(terminating(0)), true),
+            deletion_grace(&pod(terminating(0)), true),
             Some(0),
             "its removal was interrupted"
         );

@@ -16,16 +16,18 @@ use jiff::Timestamp;
 use liqo_api::departure::DepartureCause;
 use liqo_api::{Key, VirtualNode, rfc3339};
 use liqo_controller_runtime::departures::{self, Departure};
-use liqo_controller_runtime::{Context, events::object_ref, eviction::Outcome, writes::StepError};
+use liqo_controller_runtime::{
+    Context, events::object_ref, eviction::EvictionOutcome, writes::StepError,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Error;
+use super::VirtualNodeError;
 use crate::consumer::node_objects;
-use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
-use liqo_offloading_rules::json::text;
+use crate::consumer::state::{ConsumerState, DelayedEvictions, EvictionBackoff};
+use liqo_offloading_rules::json::text_at;
 use liqo_offloading_rules::namespace::lent_on;
-use liqo_offloading_rules::namespace::placement::Candidate;
+use liqo_offloading_rules::namespace::placement::CandidateNode;
 use liqo_offloading_rules::pod::controller;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::takes_new_pods;
@@ -44,9 +46,9 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 /// Evictions that are requested at the same time.
 const CONCURRENCY: usize = 16;
 
-impl EvictionDelay {
+impl EvictionBackoff {
     /// The delay after one more refusal: twice the last one.
-    fn after(before: Option<&Self>, now: Instant) -> Self {
+    fn after_refusal(before: Option<&Self>, now: Instant) -> Self {
         let last = before.map_or(FIRST_DELAY, |before| (before.last * 2).min(MAX_DELAY));
         Self {
             until: now + last,
@@ -57,12 +59,12 @@ impl EvictionDelay {
 
 /// Cordons the Node of a pool that is taken back, or uncordons it again; evicts its pods while
 /// there is time. Returns when to look again.
-pub async fn follow(
-    consumer: &Arc<Consumer>,
+pub async fn follow_withdrawal(
+    consumer: &Arc<ConsumerState>,
     key: &Key,
     node: &VirtualNode,
     name: &str,
-) -> Result<Option<Duration>, Error> {
+) -> Result<Option<Duration>, VirtualNodeError> {
     let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| time.0);
     let context = &consumer.context;
     if let Some(live) = consumer.nodes.get(&Key::new("", name))
@@ -71,10 +73,10 @@ pub async fn follow(
         node_objects::patch(&context.client, "cordon", name, &patch).await?;
         if let Some(until) = withdrawal.filter(|_| !is_cordoned(&live)) {
             tracing::info!(node = name, cluster = %node.spec.cluster_id, %until, "pool is taken back, node cordoned");
-            warn(consumer, &live, name, &node.spec.cluster_name, until).await;
+            warn_about_withdrawal(consumer, &live, name, &node.spec.cluster_name, until).await;
         }
     }
-    let Some(again) = next_look(withdrawal) else {
+    let Some(again) = next_check(withdrawal) else {
         with_delayed(consumer, key, DelayedEvictions::clear);
         return Ok(None);
     };
@@ -89,7 +91,7 @@ pub async fn follow(
     let delayed =
         with_delayed(consumer, key, |delayed| DelayedEvictions::clone(delayed)).unwrap_or_default();
     let now = Instant::now();
-    let nodes = LeftNode::of(consumer, name);
+    let nodes = WithdrawnNode::with_alternatives(consumer, name);
     let is_due = |pod: &Arc<LocalPod>| is_due(pod, &delayed, now) && nodes.may_leave(consumer, pod);
     let due: Vec<Arc<LocalPod>> = pods
         .all()
@@ -98,7 +100,7 @@ pub async fn follow(
         .filter(is_due)
         .collect();
     let mut evictions = futures::stream::iter(due.into_iter().map(|pod| async move {
-        let allowed = evict(context, &pod).await;
+        let allowed = request_eviction(context, &pod).await;
         (pod, allowed)
     }))
     .buffer_unordered(CONCURRENCY);
@@ -117,7 +119,7 @@ pub async fn follow(
     with_delayed(consumer, key, |delayed| {
         delayed.retain(|uid, _| pods.all().iter().any(|(_, pod)| pod.uid == *uid));
         for uid in refused {
-            let delay = EvictionDelay::after(delayed.get(&uid), Instant::now());
+            let delay = EvictionBackoff::after_refusal(delayed.get(&uid), Instant::now());
             delayed.insert(uid, delay);
         }
     });
@@ -128,13 +130,13 @@ pub async fn follow(
 }
 
 /// A Node whose pool is taken back, and the other virtual nodes, if they take new pods.
-struct LeftNode {
-    node: Candidate,
-    others: Vec<Candidate>,
+struct WithdrawnNode {
+    node: CandidateNode,
+    others: Vec<CandidateNode>,
 }
 
-impl LeftNode {
-    fn of(consumer: &Consumer, name: &str) -> Self {
+impl WithdrawnNode {
+    fn with_alternatives(consumer: &ConsumerState, name: &str) -> Self {
         let labels = |live: &Value| {
             serde_json::from_value(
                 live.pointer("/metadata/labels")
@@ -142,7 +144,7 @@ impl LeftNode {
                     .unwrap_or_default(),
             )
         };
-        let candidate = |name: &str, live: &Value| Candidate {
+        let candidate = |name: &str, live: &Value| CandidateNode {
             node: name.to_owned(),
             labels: labels(live).unwrap_or_default(),
         };
@@ -166,17 +168,18 @@ impl LeftNode {
     }
 
     /// Whether the pod may be evicted before the provider ends it.
-    fn may_leave(&self, consumer: &Consumer, pod: &LocalPod) -> bool {
+    fn may_leave(&self, consumer: &ConsumerState, pod: &LocalPod) -> bool {
         if !consumer.is_lent_on(&pod.key.namespace) {
             return true;
         }
-        let offer = lent_on::offer_of(&pod.json()).and_then(|offer| consumer.offers.get(&offer));
-        lent_on::moves_at_once(pod.restarts, offer.as_deref(), &self.node, &self.others)
+        let offer =
+            lent_on::offer_of_pod(&pod.to_json()).and_then(|offer| consumer.offers.get(&offer));
+        lent_on::moves_before_notice_ends(pod.restarts, offer.as_deref(), &self.node, &self.others)
     }
 }
 
 fn with_delayed<T>(
-    consumer: &Consumer,
+    consumer: &ConsumerState,
     key: &Key,
     then: impl FnOnce(&mut DelayedEvictions) -> T,
 ) -> Option<T> {
@@ -190,7 +193,7 @@ fn with_delayed<T>(
 /// Returns the delay before the next check of a Node whose pool is taken back. Pods are evicted
 /// until the provider has taken it: the time of the withdrawal is by the provider's clock, and may
 /// pass earlier by this cluster's clock.
-fn next_look(withdrawal: Option<Timestamp>) -> Option<Duration> {
+fn next_check(withdrawal: Option<Timestamp>) -> Option<Duration> {
     withdrawal.map(|_| POLL_INTERVAL)
 }
 
@@ -224,23 +227,30 @@ fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
     let waits = delayed.get(&pod.uid).is_some_and(|delay| delay.until > now);
     !pod.finished
         && pod.deletion.is_none()
-        && DepartureCause::PoolWithdrawn.takes(controller::kind(pod.controller.as_ref()))
+        && DepartureCause::PoolWithdrawn
+            .takes_pods_of(controller::controller_kind(pod.controller.as_ref()))
         && !waits
 }
 
 /// Requests the eviction of a local pod. Returns whether the budgets allow it.
-async fn evict(context: &Context, pod: &LocalPod) -> Result<bool, StepError> {
-    let outcome = departures::leave(
+async fn request_eviction(context: &Context, pod: &LocalPod) -> Result<bool, StepError> {
+    let outcome = departures::request_departure(
         context,
         Departure::new(DepartureCause::PoolWithdrawn, &pod.key, &pod.uid),
     )
     .await?;
-    Ok(!matches!(outcome, Outcome::NotAllowed(_)))
+    Ok(!matches!(outcome, EvictionOutcome::NotAllowed(_)))
 }
 
 /// An event on the Node.
-async fn warn(consumer: &Consumer, live: &Value, name: &str, cluster: &str, until: Timestamp) {
-    let uid = text(live, "/metadata/uid").map(str::to_owned);
+async fn warn_about_withdrawal(
+    consumer: &ConsumerState,
+    live: &Value,
+    name: &str,
+    cluster: &str,
+    until: Timestamp,
+) {
+    let uid = text_at(live, "/metadata/uid").map(str::to_owned);
     let node = object_ref("v1", "Node", &Key::new("", name), uid);
     let message = format!(
         "cluster {cluster} takes the pool of this node back at {}; its pods are evicted until then",
@@ -249,7 +259,7 @@ async fn warn(consumer: &Consumer, live: &Value, name: &str, cluster: &str, unti
     consumer
         .context
         .events
-        .warning(&node, "PoolWithdrawn", message)
+        .record_warning(&node, "PoolWithdrawn", message)
         .await;
 }
 
@@ -311,7 +321,7 @@ mod tests {
         let mut pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"}, "spec": {"containers": []},
             "status": {"phase": "Running"}});
         json_patch::merge(&mut pod, &changes);
-        LocalPod::of(
+        LocalPod::from_pod(
             serde_json::from_value(pod).unwrap(),
             &Key::new("p", "default"),
         )
@@ -338,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn an_eviction_that_is_not_allowed_is_asked_for_again_later_and_later() {
         let now = Instant::now();
-        let mut delay = EvictionDelay::after(None, now);
+        let mut delay = EvictionBackoff::after_refusal(None, now);
         assert!(!is_due(
             &pod(json!({})),
             &[("u".to_owned(), delay)].into(),
@@ -352,16 +362,16 @@ mod tests {
         let mut delays = Vec::new();
         for _ in 0..6 {
             delays.push(delay.last.as_secs());
-            delay = EvictionDelay::after(Some(&delay), now);
+            delay = EvictionBackoff::after_refusal(Some(&delay), now);
         }
         assert_eq!(delays, [2, 4, 8, 16, 30, 30]);
     }
 
     #[test]
     fn pods_are_evicted_until_the_provider_takes_the_pool_whatever_the_clock_here_shows() {
-        assert_eq!(next_look(None), None);
+        assert_eq!(next_check(None), None);
         for until in [until(), Some(Timestamp::UNIX_EPOCH), Some(Timestamp::MAX)] {
-            assert_eq!(next_look(until), Some(POLL_INTERVAL));
+            assert_eq!(next_check(until), Some(POLL_INTERVAL));
         }
     }
 }

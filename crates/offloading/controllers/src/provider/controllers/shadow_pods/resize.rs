@@ -9,8 +9,8 @@ use kube::{
 };
 use liqo_api::Charge;
 use liqo_controller_runtime::events::object_ref;
-use liqo_controller_runtime::writes::{Step as _, unless_gone};
-use liqo_offloading_rules::pod::admission::Refusal;
+use liqo_controller_runtime::writes::{StepContext as _, unless_gone};
+use liqo_offloading_rules::pod::admission::AdmissionRefusal;
 use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize, ResizeCharge};
 use liqo_offloading_rules::pod::ledger::ResizeRequest;
 use liqo_offloading_rules::pod::remote::REFUSED_RETRY;
@@ -19,15 +19,15 @@ use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Pass;
-use crate::provider::state::Error;
+use super::ShadowPodReconciliation;
+use crate::provider::state::ProviderError;
 use crate::provider::triggers;
 
 const NO_SUBRESOURCE: &str = "the provider's API server does not resize pods in place; Kubernetes does from 1.33 on. Set the old size \
      again, or delete the pod for a new one";
 
 /// A resize that was refused.
-pub(super) struct Unresized {
+pub(super) struct RefusedResize {
     pub(super) pending: PendingResize,
     /// Whether it waits for room. Otherwise it is tried again after a while.
     waits_for_room: bool,
@@ -44,16 +44,16 @@ pub(super) struct WantedResize {
 
 impl WantedResize {
     /// `None` if the pod has the amounts of its record, or has ended.
-    pub(super) fn of(
+    pub(super) fn from_record(
         pod: &RemotePod,
         carried: &Value,
         live: &Value,
         policy: Option<&ConsumerPolicy>,
     ) -> Option<Self> {
-        let rules = policy.cloned().unwrap_or_default().rules(None);
-        let resize = Resize::of(carried, live, &rules).filter(|_| pod.end.is_none())?;
+        let rules = policy.cloned().unwrap_or_default().provider_rules(None);
+        let resize = Resize::needed_for(carried, live, &rules).filter(|_| pod.end.is_none())?;
         let charge = policy
-            .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
+            .ok_or_else(|| PendingResize::infeasible(usage::not_shared_refusal().message))
             .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
         Some(Self {
             patch: resize.patch,
@@ -64,9 +64,9 @@ impl WantedResize {
 
 /// Returns the amounts that the pod asks for by this answer of the API server; `None` for another
 /// pod of its name.
-pub(super) fn as_asked(pod: &RemotePod, answer: WatchedPod) -> Option<ResizeRequest> {
-    let live = RemotePod::reduce(answer).filter(|live| live.uid == pod.uid)?;
-    Some(ResizeRequest::as_asked(&live))
+pub(super) fn asked_resize(pod: &RemotePod, answer: WatchedPod) -> Option<ResizeRequest> {
+    let live = RemotePod::from_pod(answer).filter(|live| live.uid == pod.uid)?;
+    Some(ResizeRequest::for_asked_amounts(&live))
 }
 
 /// Whether the API server's answer names this object. An answer about a subresource that it does
@@ -78,16 +78,16 @@ fn is_about(status: &Status, name: &str) -> bool {
         .is_some_and(|details| details.name == name)
 }
 
-impl Pass<'_> {
+impl ShadowPodReconciliation<'_> {
     /// Gives the pod the amounts of its shadow pod. `asked` is what it asks for now. Returns
     /// whether it has these amounts now, as far as this cluster's API server decides that.
-    pub(super) async fn resize(
+    pub(super) async fn resize_pod(
         &mut self,
         pod: &RemotePod,
         asked: Option<ResizeRequest>,
         wanted: Option<WantedResize>,
-    ) -> Result<bool, Error> {
-        self.record(asked.clone());
+    ) -> Result<bool, ProviderError> {
+        self.record_asked_amounts(asked.clone());
         let Some(WantedResize { mut patch, charge }) = wanted else {
             self.memory.unresized = None;
             return Ok(true);
@@ -97,7 +97,7 @@ impl Pass<'_> {
             return Ok(false);
         }
         patch["metadata"]["uid"] = pod.uid.as_str().into();
-        let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
+        let api: Api<WatchedPod> = self.pod_api(&pod.key.namespace);
         let params = PatchParams::default();
         let refusal = match api
             .patch_subresource("resize", &pod.key.name, &params, &Patch::Strategic(&patch))
@@ -108,8 +108,8 @@ impl Pass<'_> {
             {
                 NO_SUBRESOURCE.to_owned()
             }
-            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
-                Refusal::of(&status).message
+            Err(kube::Error::Api(status)) if AdmissionRefusal::matches_status(&status) => {
+                AdmissionRefusal::from_status(&status).message
             }
             // After an error it stays charged, because the API server may have accepted it. The
             // queue tries again.
@@ -120,12 +120,12 @@ impl Pass<'_> {
                     tracing::debug!(pod = %pod.key, "resized a remote pod");
                 }
                 // Admission plugins of this cluster may have changed what it requests.
-                self.record(resized.and_then(|resized| as_asked(pod, resized)));
+                self.record_asked_amounts(resized.and_then(|resized| asked_resize(pod, resized)));
                 self.memory.unresized = None;
                 return Ok(true);
             }
         };
-        self.record(asked);
+        self.record_asked_amounts(asked);
         self.refuse_resize(pod, PendingResize::infeasible(refusal), false)
             .await;
         Ok(false)
@@ -138,10 +138,10 @@ impl Pass<'_> {
         charge: Result<(ResizeCharge, Charge), PendingResize>,
     ) -> Result<(), (PendingResize, bool)> {
         let (amounts, charge) = charge.map_err(|pending| (pending, false))?;
-        let offer = self.provider.offers.get(&pod.account().offer());
+        let offer = self.provider.offers.get(&pod.account().offer_key());
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         let mut ledger = self.provider.ledger.lock();
-        let verdict = ledger.resize(
+        let verdict = ledger.admit_resize(
             ResizeRequest::new(pod, amounts),
             offer.as_deref(),
             charge,
@@ -159,7 +159,7 @@ impl Pass<'_> {
     ) {
         let before = self.memory.unresized.take();
         let is_known = before.is_some_and(|before| before.pending.reason == pending.reason);
-        self.memory.unresized = Some(Unresized {
+        self.memory.unresized = Some(RefusedResize {
             pending: pending.clone(),
             waits_for_room,
             at: Instant::now(),
@@ -170,16 +170,16 @@ impl Pass<'_> {
             self.provider
                 .context
                 .events
-                .warning(&reference, &pending.event(), pending.message)
+                .record_warning(&reference, &pending.event_reason(), pending.message)
                 .await;
         }
     }
 
     /// Charges what the API server says that the pod asks for, if the watch does not show it yet.
-    fn record(&self, asked: Option<ResizeRequest>) {
+    fn record_asked_amounts(&self, asked: Option<ResizeRequest>) {
         let Some(asked) = asked else { return };
-        let freed = self.provider.ledger.lock().pod_asks(asked);
-        self.provider.queues.add(triggers::shadow_pods(freed));
+        let freed = self.provider.ledger.lock().record_asked_amounts(asked);
+        self.provider.queues.add(triggers::shadow_pods_due(freed));
     }
 
     /// Time until a refused resize is tried again; `None` if there is none, or no room for it.
@@ -193,7 +193,7 @@ impl Pass<'_> {
             .provider
             .offers
             .get(&liqo_api::Key::new(tenant.clone(), pool));
-        let (charge, ours) = (self.provider.charge(tenant), |namespace: &str| {
+        let (charge, ours) = (self.provider.charge_basis(tenant), |namespace: &str| {
             self.provider.is_mapped_for(namespace, tenant)
         });
         let has_room =

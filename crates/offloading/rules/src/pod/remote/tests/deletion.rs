@@ -6,13 +6,19 @@ use super::*;
 fn a_pod_that_somebody_deletes_here_has_not_ended_for_its_owner_if_it_will_be_made_again() {
     let mut drained = snapshot(created("Always", |_| {}));
     drained.seen = vec![going("Failed", false, 30)];
-    assert_eq!(decide(&drained), Step::Wait);
+    assert_eq!(decide_shadow_pod(&drained), ShadowPodStep::Wait);
     let mut evicted = snapshot(created("Always", |_| {}));
     evicted.seen = vec![live("u1", "Failed")];
-    assert_eq!(recorded(decide(&evicted)).phase, ShadowPodPhase::Failed);
+    assert_eq!(
+        recorded(decide_shadow_pod(&evicted)).phase,
+        ShadowPodPhase::Failed
+    );
     let mut once = snapshot(created("Never", |_| {}));
     once.seen = vec![going("Failed", true, 30)];
-    assert_eq!(recorded(decide(&once)).phase, ShadowPodPhase::Failed);
+    assert_eq!(
+        recorded(decide_shadow_pod(&once)).phase,
+        ShadowPodPhase::Failed
+    );
 }
 
 #[test]
@@ -32,10 +38,13 @@ fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
         stuck.seen = vec![never_placed.clone()];
         if stuck.shadow.deletion_grace.is_none() {
             // It never ran: its owner waits again, and does not learn that it is lost.
-            stuck.reported = recorded(decide(&stuck));
+            stuck.reported = recorded(decide_shadow_pod(&stuck));
             assert_eq!(stuck.reported, ReportedStatus::default());
         }
-        assert_eq!(decide(&stuck), Step::StripFinalizer(never_placed.clone()));
+        assert_eq!(
+            decide_shadow_pod(&stuck),
+            ShadowPodStep::StripFinalizer(never_placed.clone())
+        );
     }
 }
 
@@ -61,45 +70,55 @@ fn a_pod_that_waits_for_nodes_which_its_pool_has_no_longer_is_created_again_also
         snapshot
     };
     let pod = waiting(&|_| {});
-    assert_eq!(decide(&at(&pod, Some("before"), 60)), Step::Wait);
     assert_eq!(
-        decide(&at(&pod, None, 60)),
-        Step::Wait,
+        decide_shadow_pod(&at(&pod, Some("before"), 60)),
+        ShadowPodStep::Wait
+    );
+    assert_eq!(
+        decide_shadow_pod(&at(&pod, None, 60)),
+        ShadowPodStep::Wait,
         "without an offer no other pod could be created"
     );
     assert_eq!(
-        decide(&at(&pod, Some("now"), 3)),
-        Step::WaitFor(Duration::from_secs(7))
+        decide_shadow_pod(&at(&pod, Some("now"), 3)),
+        ShadowPodStep::WaitFor(Duration::from_secs(7))
     );
     let mut outdated = at(&pod, Some("now"), 60);
-    outdated.reported = recorded(decide(&outdated));
+    outdated.reported = recorded(decide_shadow_pod(&outdated));
     assert_eq!(outdated.reported, ReportedStatus::default());
-    assert_eq!(decide(&outdated), Step::DeleteUnscheduled(pod.clone()));
-    let gone = Snapshot {
+    assert_eq!(
+        decide_shadow_pod(&outdated),
+        ShadowPodStep::DeleteUnscheduled(pod.clone())
+    );
+    let gone = ShadowPodSnapshot {
         seen: Vec::new(),
         expected_uid: None,
         ..outdated
     };
-    assert_eq!(decide(&gone), Step::Create, "not lost: it never ran");
+    assert_eq!(
+        decide_shadow_pod(&gone),
+        ShadowPodStep::Create,
+        "not lost: it never ran"
+    );
 
     let placed = waiting(&|object| object["spec"]["nodeName"] = "n1".into());
     assert_eq!(
-        decide(&at(&placed, Some("now"), 60)),
-        Step::Wait,
+        decide_shadow_pod(&at(&placed, Some("now"), 60)),
+        ShadowPodStep::Wait,
         "a pod that has a node stays there"
     );
     let older = waiting(&|object| object["metadata"]["annotations"] = json!({}));
     assert_eq!(
-        decide(&at(&older, Some("now"), 60)),
-        Step::Wait,
+        decide_shadow_pod(&at(&older, Some("now"), 60)),
+        ShadowPodStep::Wait,
         "nobody knows what it waits for"
     );
-    let reclaimed = Snapshot {
-        taken_back: Some(TakenBack::Now("too small".into())),
+    let reclaimed = ShadowPodSnapshot {
+        taken_back: Some(PodReclaim::Now("too small".into())),
         ..at(&pod, Some("now"), 60)
     };
     assert!(
-        matches!(decide(&reclaimed), Step::Report(status) if status.reason.is_some()),
+        matches!(decide_shadow_pod(&reclaimed), ShadowPodStep::Report(status) if status.reason.is_some()),
         "it could not be created again"
     );
 }
@@ -127,19 +146,25 @@ fn a_run_once_pod_behind_this_cluster_is_held_until_its_end_is_known_however_it_
         for (phase, grace) in [("Pending", 0), ("Running", 0), ("Running", 30)] {
             deleted.seen = vec![with(phase, grace)];
             assert!(
-                !matches!(decide(&deleted), Step::StripFinalizer(_)),
+                !matches!(
+                    decide_shadow_pod(&deleted),
+                    ShadowPodStep::StripFinalizer(_)
+                ),
                 "it may still run at turin: {phase} {grace}"
             );
         }
         // The virtual node shows that the pod there is gone.
         let failed = with("Failed", 0);
         deleted.seen = vec![failed.clone()];
-        let Step::Report(status) = decide(&deleted) else {
+        let ShadowPodStep::Report(status) = decide_shadow_pod(&deleted) else {
             panic!("its end is recorded")
         };
         assert_eq!(status.phase, ShadowPodPhase::Failed);
         deleted.reported = status;
-        assert_eq!(decide(&deleted), Step::StripFinalizer(failed));
+        assert_eq!(
+            decide_shadow_pod(&deleted),
+            ShadowPodStep::StripFinalizer(failed)
+        );
     }
 }
 
@@ -163,17 +188,20 @@ fn a_deletion_that_was_interrupted_is_repeated_unless_a_kubelet_does_that() {
     let (half_deleted, held) = (with(Value::Null, false), with(Value::Null, true));
     ending.seen = vec![half_deleted.clone()];
     assert_eq!(
-        decide(&ending),
-        Step::Delete(half_deleted.clone(), Some(30))
+        decide_shadow_pod(&ending),
+        ShadowPodStep::Delete(half_deleted.clone(), Some(30))
     );
     assert_eq!(
         decide_orphan(&half_deleted),
-        Step::Delete(half_deleted, Some(30))
+        ShadowPodStep::Delete(half_deleted, Some(30))
     );
     ending.seen = vec![held.clone()];
-    assert_eq!(decide(&ending), Step::StripFinalizer(held));
+    assert_eq!(
+        decide_shadow_pod(&ending),
+        ShadowPodStep::StripFinalizer(held)
+    );
     ending.seen = vec![with("n1".into(), false)];
-    assert_eq!(decide(&ending), Step::Wait);
+    assert_eq!(decide_shadow_pod(&ending), ShadowPodStep::Wait);
 }
 
 #[test]
@@ -186,14 +214,20 @@ fn the_wanted_grace_is_given_and_may_be_shortened_but_not_lengthened() {
     let mut deletion = snapshot(wanted(20));
     let running = live("u1", "Running");
     deletion.seen = vec![running.clone()];
-    assert_eq!(decide(&deletion), Step::Delete(running, Some(20)));
+    assert_eq!(
+        decide_shadow_pod(&deletion),
+        ShadowPodStep::Delete(running, Some(20))
+    );
     let leaving = going("Running", false, 20);
     deletion.seen = vec![leaving.clone()];
-    assert_eq!(decide(&deletion), Step::Wait);
+    assert_eq!(decide_shadow_pod(&deletion), ShadowPodStep::Wait);
     deletion.shadow = wanted(60);
-    assert_eq!(decide(&deletion), Step::Wait);
+    assert_eq!(decide_shadow_pod(&deletion), ShadowPodStep::Wait);
     deletion.shadow = wanted(5);
-    assert_eq!(decide(&deletion), Step::Delete(leaving, Some(5)));
+    assert_eq!(
+        decide_shadow_pod(&deletion),
+        ShadowPodStep::Delete(leaving, Some(5))
+    );
 }
 
 #[test]
@@ -201,22 +235,29 @@ fn a_shadow_pod_goes_only_after_its_pod_is_known_to_be_gone() {
     let mut deletion = snapshot(created("Always", |object| {
         object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 });
     }));
-    assert_eq!(decide(&deletion), Step::ReadLive, "the watch may be late");
-    deletion.live = Live::Ours(live("u1", "Running"));
-    assert!(matches!(decide(&deletion), Step::Delete(_, Some(20))));
-    deletion.live = Live::Ours(going("Running", false, 20));
     assert_eq!(
-        decide(&deletion),
-        Step::WaitFor(UNSEEN_RETRY),
+        decide_shadow_pod(&deletion),
+        ShadowPodStep::ReadLive,
+        "the watch may be late"
+    );
+    deletion.live = LivePod::Ours(live("u1", "Running"));
+    assert!(matches!(
+        decide_shadow_pod(&deletion),
+        ShadowPodStep::Delete(_, Some(20))
+    ));
+    deletion.live = LivePod::Ours(going("Running", false, 20));
+    assert_eq!(
+        decide_shadow_pod(&deletion),
+        ShadowPodStep::WaitFor(UNSEEN_RETRY),
         "an interrupted watch may never show it"
     );
-    for answer in [Live::Absent, Live::OtherOwner] {
+    for answer in [LivePod::Absent, LivePod::OtherOwner] {
         deletion.live = answer;
-        assert_eq!(decide(&deletion), Step::Release);
+        assert_eq!(decide_shadow_pod(&deletion), ShadowPodStep::Release);
     }
-    deletion.live = Live::NotAsked;
+    deletion.live = LivePod::NotAsked;
     deletion.observed_deletion = true;
-    assert_eq!(decide(&deletion), Step::Release);
+    assert_eq!(decide_shadow_pod(&deletion), ShadowPodStep::Release);
 }
 
 #[test]
@@ -226,25 +267,37 @@ fn the_end_of_a_job_that_is_being_deleted_is_recorded_unless_nobody_reads_it() {
         object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 });
     }));
     wanted.seen = vec![job.clone()];
-    wanted.reported = recorded(decide(&wanted));
+    wanted.reported = recorded(decide_shadow_pod(&wanted));
     assert_eq!(wanted.reported.phase, ShadowPodPhase::Failed);
-    assert_eq!(decide(&wanted), Step::StripFinalizer(job));
+    assert_eq!(
+        decide_shadow_pod(&wanted),
+        ShadowPodStep::StripFinalizer(job)
+    );
 
     let still_running = going("Running", true, 0);
     let mut forced = snapshot(created("Never", |object| {
         object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 0 });
     }));
     forced.seen = vec![still_running.clone()];
-    assert_eq!(decide(&forced), Step::StripFinalizer(still_running));
+    assert_eq!(
+        decide_shadow_pod(&forced),
+        ShadowPodStep::StripFinalizer(still_running)
+    );
 
     let leaving = going("Running", true, 30);
     let mut deleted = snapshot(created("Never", |object| {
         object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     }));
     deleted.seen = vec![live("u1", "Running")];
-    assert!(matches!(decide(&deleted), Step::Delete(_, Some(30))));
+    assert!(matches!(
+        decide_shadow_pod(&deleted),
+        ShadowPodStep::Delete(_, Some(30))
+    ));
     deleted.seen = vec![leaving.clone()];
-    assert_eq!(decide(&deleted), Step::StripFinalizer(leaving));
+    assert_eq!(
+        decide_shadow_pod(&deleted),
+        ShadowPodStep::StripFinalizer(leaving)
+    );
 }
 
 #[test]
@@ -254,18 +307,22 @@ fn the_end_of_a_pod_that_restarts_is_recorded_if_its_consumer_asked_for_the_dele
     }));
     let ended = going("Failed", false, 20);
     wanted.seen = vec![ended.clone()];
-    let recorded_end = recorded(decide(&wanted));
+    let recorded_end = recorded(decide_shadow_pod(&wanted));
     assert_eq!(recorded_end.phase, ShadowPodPhase::Failed);
     // A kubelet removes it a moment later.
     wanted.seen = Vec::new();
     wanted.observed_deletion = true;
     wanted.ended_and_gone = Some(ended);
-    assert_eq!(recorded(decide(&wanted)), recorded_end);
+    assert_eq!(recorded(decide_shadow_pod(&wanted)), recorded_end);
     wanted.reported = recorded_end;
-    assert_eq!(decide(&wanted), Step::Release);
+    assert_eq!(decide_shadow_pod(&wanted), ShadowPodStep::Release);
     wanted.reported = wanted.shadow.reported.clone();
     wanted.ended_and_gone = None;
-    assert_eq!(decide(&wanted), Step::Release, "nobody knows its end");
+    assert_eq!(
+        decide_shadow_pod(&wanted),
+        ShadowPodStep::Release,
+        "nobody knows its end"
+    );
 }
 
 #[test]
@@ -273,7 +330,7 @@ fn a_pod_that_failed_because_somebody_here_deleted_it_says_so() {
     let reason = |pod: Arc<RemotePod>| {
         let mut failed = snapshot(created("Never", |_| {}));
         failed.seen = vec![pod];
-        let status = recorded(decide(&failed)).pod.unwrap().value();
+        let status = recorded(decide_shadow_pod(&failed)).pod.unwrap().to_value();
         status["conditions"]
             .as_array()
             .into_iter()
@@ -309,16 +366,16 @@ fn ends_of_containers_that_come_late_are_recorded_once() {
     late.seen = vec![evicted(
         json!({ "waiting": { "reason": "ContainerCreating" } }),
     )];
-    late.reported = recorded(decide(&late));
-    assert_eq!(decide(&late), Step::Wait);
+    late.reported = recorded(decide_shadow_pod(&late));
+    assert_eq!(decide_shadow_pod(&late), ShadowPodStep::Wait);
     late.seen = vec![evicted(json!({ "terminated": { "exitCode": 137 } }))];
-    late.reported = recorded(decide(&late));
+    late.reported = recorded(decide_shadow_pod(&late));
     assert_eq!(
-        late.reported.pod.as_ref().unwrap().value()["containerStatuses"][0]["state"]["terminated"]
+        late.reported.pod.as_ref().unwrap().to_value()["containerStatuses"][0]["state"]["terminated"]
             ["exitCode"],
         137
     );
-    assert_eq!(decide(&late), Step::Wait);
+    assert_eq!(decide_shadow_pod(&late), ShadowPodStep::Wait);
 }
 
 #[test]
@@ -345,35 +402,51 @@ fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
     ] {
         let mut ending = snapshot(deleted(asked));
         ending.seen = vec![running(own)];
-        assert_eq!(decide(&ending), Step::Delete(running(own), Some(given)));
+        assert_eq!(
+            decide_shadow_pod(&ending),
+            ShadowPodStep::Delete(running(own), Some(given))
+        );
         if asked.is_none() {
             assert_eq!(default_grace(Some(own)), given, "the consumer knows it");
         }
         ending.seen = vec![going("Running", false, given)];
-        assert_eq!(decide(&ending), Step::Wait, "it stays as long as the pod");
+        assert_eq!(
+            decide_shadow_pod(&ending),
+            ShadowPodStep::Wait,
+            "it stays as long as the pod"
+        );
         ending.seen = Vec::new();
         assert_eq!(
-            decide(&ending),
-            Step::ReadLive,
+            decide_shadow_pod(&ending),
+            ShadowPodStep::ReadLive,
             "after a restart nobody saw the pod go"
         );
-        ending.live = Live::Absent;
-        assert_eq!(decide(&ending), Step::Release);
+        ending.live = LivePod::Absent;
+        assert_eq!(decide_shadow_pod(&ending), ShadowPodStep::Release);
     }
     let mut shortened = snapshot(deleted(Some(5)));
     shortened.seen = vec![going("Running", false, 20)];
-    assert!(matches!(decide(&shortened), Step::Delete(_, Some(5))));
+    assert!(matches!(
+        decide_shadow_pod(&shortened),
+        ShadowPodStep::Delete(_, Some(5))
+    ));
 }
 
 #[test]
 fn a_pod_without_a_shadow_pod_is_deleted_gracefully() {
     assert!(matches!(
         decide_orphan(&live("u1", "Running")),
-        Step::Delete(_, Some(30))
+        ShadowPodStep::Delete(_, Some(30))
     ));
     let leaving = going("Running", true, 30);
-    assert_eq!(decide_orphan(&leaving), Step::StripFinalizer(leaving));
-    assert_eq!(decide_orphan(&going("Running", false, 30)), Step::Wait);
+    assert_eq!(
+        decide_orphan(&leaving),
+        ShadowPodStep::StripFinalizer(leaving)
+    );
+    assert_eq!(
+        decide_orphan(&going("Running", false, 30)),
+        ShadowPodStep::Wait
+    );
 }
 
 #[test]
@@ -381,14 +454,20 @@ fn a_pod_leaves_a_namespace_that_is_no_longer_wanted_but_not_one_that_is_only_no
     let mut unoffloaded = snapshot(created("Always", |_| {}));
     unoffloaded.seen = vec![live("u1", "Running")];
     unoffloaded.destination.state = DestinationState::NotReady("checking".into());
-    assert_eq!(decide(&unoffloaded), Step::Wait);
+    assert_eq!(decide_shadow_pod(&unoffloaded), ShadowPodStep::Wait);
     unoffloaded.destination.state = DestinationState::Unwanted;
-    assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(30))));
+    assert!(matches!(
+        decide_shadow_pod(&unoffloaded),
+        ShadowPodStep::Delete(_, Some(30))
+    ));
     unoffloaded.destination = Destination {
         namespace: "another".into(),
         state: DestinationState::Ready,
     };
-    assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(30))));
+    assert!(matches!(
+        decide_shadow_pod(&unoffloaded),
+        ShadowPodStep::Delete(_, Some(30))
+    ));
 }
 
 #[test]
@@ -401,27 +480,30 @@ fn a_consumer_cannot_make_its_pod_outlast_what_the_provider_ends() {
     };
     for (own, given) in [(1_000_000_000, 30), (5, 5), (-1, 1)] {
         assert!(
-            matches!(decide_orphan(&patient(own)), Step::Delete(_, Some(grace)) if grace == given),
+            matches!(decide_orphan(&patient(own)), ShadowPodStep::Delete(_, Some(grace)) if grace == given),
             "{own}"
         );
         let mut unoffloaded = snapshot(created("Always", |_| {}));
         unoffloaded.seen = vec![patient(own)];
         unoffloaded.destination.state = DestinationState::Unwanted;
         assert!(
-            matches!(decide(&unoffloaded), Step::Delete(_, Some(grace)) if grace == given),
+            matches!(decide_shadow_pod(&unoffloaded), ShadowPodStep::Delete(_, Some(grace)) if grace == given),
             "{own}"
         );
     }
     assert!(matches!(
         decide_orphan(&going("Running", true, 1_000_000_000)),
-        Step::Delete(_, Some(30))
+        ShadowPodStep::Delete(_, Some(30))
     ));
     let mut asked = snapshot(created("Always", |object| {
         object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 3600 });
     }));
     asked.seen = vec![patient(5)];
     assert!(
-        matches!(decide(&asked), Step::Delete(_, Some(3600))),
+        matches!(
+            decide_shadow_pod(&asked),
+            ShadowPodStep::Delete(_, Some(3600))
+        ),
         "that is the consumer's own choice"
     );
 }
@@ -431,30 +513,30 @@ fn a_pod_that_may_run_again_is_given_up_when_its_node_does_not_end_it() {
     let mut deleted = snapshot(created("Always", |_| {}));
     deleted.seen = vec![going("Running", false, 30)];
     deleted.reported.pod = Some(going("Running", false, 30).status.clone());
-    let at = |text: &str| Snapshot {
+    let at = |text: &str| ShadowPodSnapshot {
         now: text.parse().unwrap(),
         ..deleted.clone()
     };
     assert_eq!(
-        decide(&at("2025-12-31T23:59:40Z")),
-        Step::WaitFor(Duration::from_secs(50)),
+        decide_shadow_pod(&at("2025-12-31T23:59:40Z")),
+        ShadowPodStep::WaitFor(Duration::from_secs(50)),
         "grace is given until midnight"
     );
     assert_eq!(
-        decide(&at("2026-01-01T00:00:29Z")),
-        Step::WaitFor(Duration::from_secs(1))
+        decide_shadow_pod(&at("2026-01-01T00:00:29Z")),
+        ShadowPodStep::WaitFor(Duration::from_secs(1))
     );
-    let reported = recorded(decide(&at("2026-01-01T00:00:30Z")));
+    let reported = recorded(decide_shadow_pod(&at("2026-01-01T00:00:30Z")));
     assert_eq!(
         (reported.phase, reported.reason.as_deref()),
         (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST))
     );
     // The pod stays until its node is back; no further step follows.
-    let given_up = Snapshot {
+    let given_up = ShadowPodSnapshot {
         reported: ReportedStatus { ..reported },
         ..at("2026-01-01T00:00:30Z")
     };
-    assert_eq!(decide(&given_up), Step::Wait);
+    assert_eq!(decide_shadow_pod(&given_up), ShadowPodStep::Wait);
 }
 
 #[test]
@@ -464,6 +546,6 @@ fn a_pod_that_may_run_only_once_is_never_given_up() {
         deleted.seen = vec![going("Running", true, 30)];
         deleted.reported.pod = Some(going("Running", true, 30).status.clone());
         deleted.now = "2026-01-02T00:00:00Z".parse().unwrap();
-        assert_eq!(decide(&deleted), Step::Wait, "{policy}");
+        assert_eq!(decide_shadow_pod(&deleted), ShadowPodStep::Wait, "{policy}");
     }
 }

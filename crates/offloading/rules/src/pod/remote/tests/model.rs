@@ -12,7 +12,7 @@ struct Model {
     made: u32,
     ended: bool,
     /// Whether what the pod uses is taken back, and whether the pod was evicted for that.
-    taken_back: Option<TakenBack>,
+    taken_back: Option<PodReclaim>,
     evicted: bool,
     evicted_uid: Option<String>,
     random: u64,
@@ -30,7 +30,7 @@ impl Model {
     /// Runs the steps until there is nothing to do, or until we crash, which may come before or
     /// after any write.
     fn pass(&mut self) {
-        let (mut live, mut crashed) = (Live::NotAsked, false);
+        let (mut live, mut crashed) = (LivePod::NotAsked, false);
         for _ in 0..20 {
             let mut snapshot = snapshot(shadow(self.policy, |_| {}));
             snapshot.reported = self.reported.clone();
@@ -47,17 +47,17 @@ impl Model {
             if self.chance(10) {
                 crashed = true;
             } else {
-                match decide(&snapshot) {
-                    Step::ReadLive => {
+                match decide_shadow_pod(&snapshot) {
+                    ShadowPodStep::ReadLive => {
                         live = self
                             .pod
                             .clone()
-                            .map_or(Live::Absent, |pod| Live::Ours(Arc::new(pod)));
+                            .map_or(LivePod::Absent, |pod| LivePod::Ours(Arc::new(pod)));
                     }
-                    Step::Create if self.pod.is_some() => {
-                        live = Live::Ours(Arc::new(self.pod.clone().unwrap()));
+                    ShadowPodStep::Create if self.pod.is_some() => {
+                        live = LivePod::Ours(Arc::new(self.pod.clone().unwrap()));
                     }
-                    Step::Create => {
+                    ShadowPodStep::Create => {
                         assert!(!self.reported.phase.is_final(), "a finished pod ran again");
                         assert!(
                             !self.evicted,
@@ -76,9 +76,9 @@ impl Model {
                         };
                         self.pod = Some(pod.clone());
                         self.created_uid = Some(uid);
-                        live = Live::Ours(Arc::new(pod));
+                        live = LivePod::Ours(Arc::new(pod));
                     }
-                    Step::Report(reported) => {
+                    ShadowPodStep::Report(reported) => {
                         assert!(
                             !self.reported.phase.is_final()
                                 || self.reported.phase == reported.phase,
@@ -87,7 +87,7 @@ impl Model {
                         self.created_uid = reported.remote_uid.clone();
                         self.reported = reported;
                     }
-                    Step::Evict(pod, grace) => {
+                    ShadowPodStep::Evict(pod, grace) => {
                         assert_eq!(
                             self.reported.reason.as_deref(),
                             Some(OFFER_RECLAIMED),
@@ -100,7 +100,7 @@ impl Model {
                         }
                         return;
                     }
-                    Step::StripFinalizer(pod) => {
+                    ShadowPodStep::StripFinalizer(pod) => {
                         assert!(
                             self.reported.phase.is_final(),
                             "the finalizer went before the end was recorded"
@@ -114,14 +114,17 @@ impl Model {
                         }
                         return;
                     }
-                    Step::Delete(..)
-                    | Step::DeleteUnscheduled(_)
-                    | Step::Update(_)
-                    | Step::Release => {
+                    ShadowPodStep::Delete(..)
+                    | ShadowPodStep::DeleteUnscheduled(_)
+                    | ShadowPodStep::Update(_)
+                    | ShadowPodStep::Release => {
                         panic!("nobody wanted that")
                     }
                     // This model has no contract.
-                    Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) | Step::StoreUsage(_) => {
+                    ShadowPodStep::Wait
+                    | ShadowPodStep::WaitFor(_)
+                    | ShadowPodStep::WaitToReport(_)
+                    | ShadowPodStep::StoreUsage(_) => {
                         return;
                     }
                 }
@@ -140,8 +143,8 @@ impl Model {
     /// Time passes at the provider.
     fn happen(&mut self) {
         if self.chance(8) {
-            let now = || TakenBack::Now("taken back".to_owned());
-            let later = || TakenBack::AfterNotice("the pod ends soon".to_owned());
+            let now = || PodReclaim::Now("taken back".to_owned());
+            let later = || PodReclaim::AfterNotice("the pod ends soon".to_owned());
             let next = if self.chance(2) { now() } else { later() };
             self.taken_back = if self.taken_back.is_some() {
                 None
@@ -151,9 +154,9 @@ impl Model {
         }
         if self.chance(3) {
             let end = if self.chance(2) {
-                End::Succeeded
+                PodEnd::Succeeded
             } else {
-                End::Failed
+                PodEnd::Failed
             };
             if let Some(pod) = self.pod.as_mut().filter(|pod| pod.end.is_none()) {
                 (pod.end, self.ended) = (Some(end), true);
@@ -169,7 +172,7 @@ impl Model {
             .as_mut()
             .filter(|pod| pod.deletion_grace.is_some() && kubelet_ends_it)
         {
-            (pod.end, self.ended) = (pod.end.or(Some(End::Failed)), true);
+            (pod.end, self.ended) = (pod.end.or(Some(PodEnd::Failed)), true);
         }
         if self.pod.as_ref().is_some_and(|pod| {
             pod.deletion_grace.is_some() && pod.end.is_some() && !pod.has_finalizer

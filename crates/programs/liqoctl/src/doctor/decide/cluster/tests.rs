@@ -4,18 +4,18 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
 use crate::{
-    doctor::Verdict,
+    doctor::CheckVerdict,
     inspect::fixtures::{NOW, condition, facts, lease, of, slice},
 };
 
-fn verdict(facts: &Facts, check: Check) -> Finding {
-    decide(facts)
+fn verdict(facts: &ClusterFacts, check: Check) -> CheckFinding {
+    check_cluster(facts)
         .into_iter()
         .find(|one| one.check == check)
         .unwrap()
 }
 
-fn config(facts: &mut Facts) -> &mut liqo_api::ClusterConfig {
+fn config(facts: &mut ClusterFacts) -> &mut liqo_api::ClusterConfig {
     facts.liqo.config.as_mut().unwrap().as_mut().unwrap()
 }
 
@@ -56,9 +56,9 @@ fn a_cluster_that_is_well_has_no_fault() {
     let certificate = certificate();
     facts.webhook = Ok(Some(configuration(&certificate.ca)));
     facts.webhook_certificate = Ok(Some(certificate));
-    let found = decide(&facts);
+    let found = check_cluster(&facts);
     assert!(
-        found.iter().all(|one| one.verdict == Verdict::Ok),
+        found.iter().all(|one| one.verdict == CheckVerdict::Ok),
         "{found:#?}"
     );
     assert_eq!(found.len(), 12);
@@ -73,7 +73,12 @@ fn old_versions_of_kubernetes_are_named() {
     };
     assert_eq!(
         [with(Some(28)), with(Some(29)), with(Some(30)), with(None)],
-        [Verdict::Fail, Verdict::Warn, Verdict::Ok, Verdict::Unknown]
+        [
+            CheckVerdict::Fail,
+            CheckVerdict::Warn,
+            CheckVerdict::Ok,
+            CheckVerdict::Unknown
+        ]
     );
 }
 
@@ -92,10 +97,10 @@ fn what_may_not_be_read_is_listed() {
 fn without_liqo_nothing_more_is_judged() {
     let mut facts = facts();
     facts.liqo.config = Ok(None);
-    let found = decide(&facts);
+    let found = check_cluster(&facts);
     assert_eq!(
         (found.last().unwrap().check, found.last().unwrap().verdict),
-        (Check::Installed, Verdict::Fail)
+        (Check::Installed, CheckVerdict::Fail)
     );
     assert_eq!(found.len(), 4);
 }
@@ -104,9 +109,12 @@ fn without_liqo_nothing_more_is_judged() {
 fn a_cluster_without_identity_and_another_version_are_shown() {
     let mut facts = facts();
     config(&mut facts).status.as_mut().unwrap().version = Some("0.0.1".to_owned());
-    assert_eq!(verdict(&facts, Check::Version).verdict, Verdict::Warn);
+    assert_eq!(verdict(&facts, Check::Version).verdict, CheckVerdict::Warn);
     config(&mut facts).status = None;
-    assert_eq!(verdict(&facts, Check::Installed).verdict, Verdict::Fail);
+    assert_eq!(
+        verdict(&facts, Check::Installed).verdict,
+        CheckVerdict::Fail
+    );
 }
 
 #[test]
@@ -117,29 +125,29 @@ fn definitions_that_are_gone_foreign_or_others_are_named() {
         let found = verdict(&facts, Check::Definitions);
         (found.verdict, found.what)
     };
-    assert_eq!(broken(&|_| {}).0, Verdict::Ok);
+    assert_eq!(broken(&|_| {}).0, CheckVerdict::Ok);
     let gone = broken(&|all| drop(all.remove(0)));
     assert!(
-        gone.0 == Verdict::Fail && gone.1.contains("clusterconfigs.config.liqo.io"),
+        gone.0 == CheckVerdict::Fail && gone.1.contains("clusterconfigs.config.liqo.io"),
         "{}",
         gone.1
     );
     assert_eq!(
         broken(&|all| all[0].status = None).0,
-        Verdict::Fail,
+        CheckVerdict::Fail,
         "it is not served"
     );
     assert_eq!(
         broken(&|all| all[0].metadata.labels = None).0,
-        Verdict::Fail
+        CheckVerdict::Fail
     );
     assert_eq!(
         broken(&|all| all[0].spec.names.short_names = Some(vec!["x".to_owned()])).0,
-        Verdict::Warn
+        CheckVerdict::Warn
     );
     assert_eq!(
         broken(&|all| all[0].spec.names.singular = Some("x".to_owned())).0,
-        Verdict::Warn
+        CheckVerdict::Warn
     );
 }
 
@@ -167,10 +175,15 @@ fn a_manager_that_is_not_there_is_shown() {
     };
     assert_eq!(
         [with(1, 1), with(2, 1), with(2, 0), with(0, 0)],
-        [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Fail]
+        [
+            CheckVerdict::Ok,
+            CheckVerdict::Warn,
+            CheckVerdict::Fail,
+            CheckVerdict::Fail
+        ]
     );
     facts.liqo.manager = Ok(None);
-    assert_eq!(verdict(&facts, Check::Manager).verdict, Verdict::Fail);
+    assert_eq!(verdict(&facts, Check::Manager).verdict, CheckVerdict::Fail);
 }
 
 #[test]
@@ -178,7 +191,7 @@ fn a_manager_that_is_starting_is_not_blamed_on_pods_that_have_no_problem() {
     let mut facts = facts();
     let deployment = json!({ "spec": { "replicas": 1, "selector": {}, "template": {} }, "status": { "availableReplicas": 0 } });
     facts.liqo.manager = Ok(Some(of(deployment)));
-    let advice = |facts: &Facts| verdict(facts, Check::Manager).advice.unwrap();
+    let advice = |facts: &ClusterFacts| verdict(facts, Check::Manager).advice.unwrap();
     assert!(
         advice(&facts).starts_with("no pod of Liqo has a problem"),
         "{}",
@@ -209,14 +222,14 @@ fn replicas_that_do_not_fit_the_nodes_are_shown() {
         let found = verdict(&facts, Check::Manager);
         (found.verdict, found.what)
     };
-    assert_eq!(with(2, 2, &["a", "b"]).0, Verdict::Ok);
+    assert_eq!(with(2, 2, &["a", "b"]).0, CheckVerdict::Ok);
     for (found, what) in [
         (with(1, 2, &["a"]), "one replica"),
         (with(2, 1, &["a", "a"]), "only one node"),
         (with(2, 2, &["a", "a"]), "run on node a"),
     ] {
         assert!(
-            found.0 == Verdict::Warn && found.1.contains(what),
+            found.0 == CheckVerdict::Warn && found.1.contains(what),
             "{found:?}"
         );
     }
@@ -232,7 +245,7 @@ fn a_quota_that_refuses_replicas_is_named() {
     }))));
     let found = verdict(&facts, Check::Manager);
     assert!(
-        found.verdict == Verdict::Fail && found.what.contains("insufficient quota"),
+        found.verdict == CheckVerdict::Fail && found.what.contains("insufficient quota"),
         "{}",
         found.what
     );
@@ -247,21 +260,22 @@ fn a_leader_that_is_silent_is_named() {
     };
     assert_eq!(
         with(vec![lease(MANAGER, "manager-1", 16, 600)]).verdict,
-        Verdict::Ok,
+        CheckVerdict::Ok,
         "its clock does not matter"
     );
     let silent = with(vec![lease(MANAGER, "manager-1", 60, 0)]);
     assert!(
-        silent.verdict == Verdict::Fail && silent.what.contains("manager-1 was the last leader"),
+        silent.verdict == CheckVerdict::Fail
+            && silent.what.contains("manager-1 was the last leader"),
         "{}",
         silent.what
     );
     assert_eq!(
         with(vec![lease(MANAGER, "", 1, 0)]).verdict,
-        Verdict::Fail,
+        CheckVerdict::Fail,
         "it was given up"
     );
-    assert_eq!(with(Vec::new()).verdict, Verdict::Fail);
+    assert_eq!(with(Vec::new()).verdict, CheckVerdict::Fail);
 }
 
 #[test]
@@ -292,7 +306,7 @@ fn a_service_without_endpoints_is_named() {
     facts.slices = Ok(vec![slice("liqo-auth", false), slice("liqo-webhook", true)]);
     let found = verdict(&facts, Check::Services);
     assert!(
-        found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth, liqo-dns"),
+        found.verdict == CheckVerdict::Fail && found.what.ends_with("Service liqo-auth, liqo-dns"),
         "{}",
         found.what
     );
@@ -306,13 +320,13 @@ fn a_webhook_that_the_api_server_will_not_believe_is_shown() {
     facts.webhook_certificate = Ok(Some(good.clone()));
     assert_eq!(
         verdict(&facts, Check::Webhook).verdict,
-        Verdict::Warn,
+        CheckVerdict::Warn,
         "no entry"
     );
     facts.webhook = configuration(&good.ca);
     assert_eq!(
         verdict(&facts, Check::Webhook).verdict,
-        Verdict::Ok,
+        CheckVerdict::Ok,
         "{:?}",
         verdict(&facts, Check::Webhook)
     );
@@ -325,8 +339,8 @@ fn a_webhook_that_the_api_server_will_not_believe_is_shown() {
     facts.webhook = configuration(&good.ca);
     let end: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
     for (at, verdict_then) in [
-        (end - SignedDuration::from_hours(24), Verdict::Warn),
-        (end + SignedDuration::from_hours(1), Verdict::Fail),
+        (end - SignedDuration::from_hours(24), CheckVerdict::Warn),
+        (end + SignedDuration::from_hours(1), CheckVerdict::Fail),
     ] {
         facts.api_server.date = Some(at);
         assert_eq!(verdict(&facts, Check::Webhook).verdict, verdict_then);
@@ -338,11 +352,14 @@ fn a_webhook_that_the_api_server_will_not_believe_is_shown() {
     }));
     assert_eq!(
         verdict(&facts, Check::Webhook).verdict,
-        Verdict::Fail,
+        CheckVerdict::Fail,
         "that is no certificate of the webhook"
     );
     facts.webhook_certificate = Ok(None);
-    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Fail);
+    assert_eq!(verdict(&facts, Check::Webhook).verdict, CheckVerdict::Fail);
     facts.webhook_certificate = Err("cannot read".to_owned());
-    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Unknown);
+    assert_eq!(
+        verdict(&facts, Check::Webhook).verdict,
+        CheckVerdict::Unknown
+    );
 }

@@ -8,7 +8,7 @@ pub const UNPLACED: &str =
     "the offered resources are not on one node, or labels, taints and volumes there do not fit";
 
 /// Advice for a namespace that is not Ready.
-pub fn of_namespace(reason: &str) -> &'static str {
+pub fn namespace_advice(reason: &str) -> &'static str {
     match NamespaceReadyReason::parse(reason) {
         Some(NamespaceReadyReason::NoClusterSelected) => {
             "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
@@ -31,7 +31,7 @@ pub fn of_namespace(reason: &str) -> &'static str {
 }
 
 /// Advice for a pod that the provider accepted, and that lacks something there.
-pub fn of_incomplete(reason: &str) -> &'static str {
+pub fn incomplete_pod_advice(reason: &str) -> &'static str {
     if reason == pods::ADDRESS_REFUSED {
         return "the pod runs, and nobody here reaches it: compare `kubectl -n liqo get tunnelendpoints -o yaml` in both clusters";
     }
@@ -45,7 +45,7 @@ pub fn of_incomplete(reason: &str) -> &'static str {
 }
 
 /// Advice for a pod that the provider refuses, or that is not sent.
-pub fn of_refusal(reason: &str) -> &'static str {
+pub fn refused_pod_advice(reason: &str) -> &'static str {
     use OffloadedReason as Reason;
     match OffloadedReason::parse(reason) {
         Some(Reason::OfferExceeded) => {

@@ -12,7 +12,7 @@ use crate::manifests::LEADER_LOG;
 
 /// The action that a reason asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Advice {
+pub enum LinkAdvice {
     /// Something is broken: how to repair it. `PEER` means the name of the peer, `LEADER_LOG` the
     /// command.
     Repair(&'static str),
@@ -22,10 +22,10 @@ pub enum Advice {
     Nothing,
 }
 
-use Advice::{Decide, Nothing, Repair};
+use LinkAdvice::{Decide, Nothing, Repair};
 
 /// For reasons that say no more than the message.
-const OTHER: Advice = Repair("the message says what is wrong; `LEADER_LOG` says more");
+const OTHER: LinkAdvice = Repair("the message says what is wrong; `LEADER_LOG` says more");
 
 const APPROVE_THERE: &str = "the peer's owner has to decide: `liqoctl approve` there";
 const NO_UDP: &str = "let UDP pass from this gateway to that address, or the other way round: check firewalls of nodes and clouds, the forwarded port, and network.gateways.addresses at the peer. `--remote-kubeconfig` compares both sides";
@@ -37,13 +37,13 @@ const UNREACHABLE_THROUGH_TUNNEL: &str = "UDP from this cluster must reach a gat
 
 /// Advice for a link of this peer, by the reason of its condition. Reasons that this version does
 /// not know get general advice.
-pub fn of(kind: &str, reason: &str, peer: &ForeignCluster) -> Advice {
+pub fn link_advice(kind: &str, reason: &str, peer: &ForeignCluster) -> LinkAdvice {
     if reason == CallReason::Unreachable.as_str() && !peer.spec.tunnel.is_empty() {
         return Repair(UNREACHABLE_THROUGH_TUNNEL);
     }
     let known = match kind {
         links::IDENTITY_VERIFIED => IdentityVerifiedReason::parse(reason).map(identity_verified),
-        links::AUTHENTICATED => AuthenticatedReason::parse(reason).map(authenticated),
+        links::AUTHENTICATED => AuthenticatedReason::parse(reason).map(authenticated_advice),
         links::PEER_REACHABLE => PeerReachableReason::parse(reason).map(peer_reachable),
         links::RESOURCES_REQUESTED => {
             ResourcesRequestedReason::parse(reason).map(resources_requested)
@@ -64,9 +64,9 @@ pub fn of(kind: &str, reason: &str, peer: &ForeignCluster) -> Advice {
     known.unwrap_or(OTHER)
 }
 
-impl Advice {
+impl LinkAdvice {
     /// The text, with the name of the peer; nothing where there is nothing to do.
-    pub fn text(&self, peer: &ForeignCluster) -> Option<String> {
+    pub fn text_for_peer(&self, peer: &ForeignCluster) -> Option<String> {
         match self {
             Repair(text) | Decide(text) => Some(
                 text.replace("LEADER_LOG", LEADER_LOG)
@@ -77,7 +77,7 @@ impl Advice {
     }
 }
 
-fn call(reason: CallReason) -> Advice {
+fn call_advice(reason: CallReason) -> LinkAdvice {
     match reason {
         CallReason::InvalidUrl | CallReason::LoopbackAddress => Repair(
             "use an address that this cluster reaches: `liqoctl install --set authentication.address=https://...` there, then `liqoctl peer` again",
@@ -98,21 +98,21 @@ fn call(reason: CallReason) -> Advice {
     }
 }
 
-fn identity_verified(reason: IdentityVerifiedReason) -> Advice {
+fn identity_verified(reason: IdentityVerifiedReason) -> LinkAdvice {
     match reason {
         IdentityVerifiedReason::Waiting | IdentityVerifiedReason::Verified => Nothing,
-        IdentityVerifiedReason::AuthUrlMissing => call(CallReason::InvalidUrl),
+        IdentityVerifiedReason::AuthUrlMissing => call_advice(CallReason::InvalidUrl),
         IdentityVerifiedReason::OwnCluster => Repair(
             "this is the cluster itself: delete the ForeignCluster, and peer with another kubeconfig",
         ),
         IdentityVerifiedReason::Duplicate => {
             Repair("delete this ForeignCluster: another one has the same cluster ID")
         }
-        IdentityVerifiedReason::CallReason(reason) => call(reason),
+        IdentityVerifiedReason::CallReason(reason) => call_advice(reason),
     }
 }
 
-fn authenticated(reason: AuthenticatedReason) -> Advice {
+fn authenticated_advice(reason: AuthenticatedReason) -> LinkAdvice {
     use AuthenticatedReason as Reason;
     match reason {
         Reason::Waiting | Reason::Granted => Nothing,
@@ -152,11 +152,11 @@ fn authenticated(reason: AuthenticatedReason) -> Advice {
         | Reason::Replayed
         | Reason::Busy
         | Reason::Denied => OTHER,
-        Reason::CallReason(reason) => call(reason),
+        Reason::CallReason(reason) => call_advice(reason),
     }
 }
 
-fn peer_reachable(reason: PeerReachableReason) -> Advice {
+fn peer_reachable(reason: PeerReachableReason) -> LinkAdvice {
     match reason {
         PeerReachableReason::Waiting | PeerReachableReason::Reachable => Nothing,
         PeerReachableReason::AccessDenied => Repair(
@@ -177,7 +177,7 @@ fn peer_reachable(reason: PeerReachableReason) -> Advice {
     }
 }
 
-fn resources_requested(reason: ResourcesRequestedReason) -> Advice {
+fn resources_requested(reason: ResourcesRequestedReason) -> LinkAdvice {
     match reason {
         ResourcesRequestedReason::Requested => Nothing,
         ResourcesRequestedReason::RequestFailed => Repair(
@@ -186,7 +186,7 @@ fn resources_requested(reason: ResourcesRequestedReason) -> Advice {
     }
 }
 
-fn offer_accepted(reason: OfferAcceptedReason) -> Advice {
+fn offer_accepted(reason: OfferAcceptedReason) -> LinkAdvice {
     const NOTHING_FOR_US: &str = "the provider offers nothing that this cluster requests: `liqoctl policy explain` for this cluster there; `liqoctl offer list PEER` here";
     match reason {
         OfferAcceptedReason::Accepted => Nothing,
@@ -204,7 +204,7 @@ fn offer_accepted(reason: OfferAcceptedReason) -> Advice {
     }
 }
 
-fn virtual_nodes_ready(reason: VirtualNodesReadyReason) -> Advice {
+fn virtual_nodes_ready(reason: VirtualNodesReadyReason) -> LinkAdvice {
     match reason {
         VirtualNodesReadyReason::VirtualNodesReady => Nothing,
         VirtualNodesReadyReason::VirtualNodesNotReady => {
@@ -216,7 +216,7 @@ fn virtual_nodes_ready(reason: VirtualNodesReadyReason) -> Advice {
     }
 }
 
-fn consumer_authorized(reason: ConsumerAuthorizedReason) -> Advice {
+fn consumer_authorized(reason: ConsumerAuthorizedReason) -> LinkAdvice {
     match reason {
         ConsumerAuthorizedReason::Granted => Nothing,
         ConsumerAuthorizedReason::PendingApproval => {
@@ -231,7 +231,7 @@ fn consumer_authorized(reason: ConsumerAuthorizedReason) -> Advice {
     }
 }
 
-fn consumer_reachable(reason: ConsumerReachableReason) -> Advice {
+fn consumer_reachable(reason: ConsumerReachableReason) -> LinkAdvice {
     match reason {
         ConsumerReachableReason::Waiting | ConsumerReachableReason::Reachable => Nothing,
         ConsumerReachableReason::Silent => Repair(
@@ -243,7 +243,7 @@ fn consumer_reachable(reason: ConsumerReachableReason) -> Advice {
     }
 }
 
-fn resources_offered(reason: ResourcesOfferedReason) -> Advice {
+fn resources_offered(reason: ResourcesOfferedReason) -> LinkAdvice {
     match reason {
         ResourcesOfferedReason::Offered => Nothing,
         ResourcesOfferedReason::NoPolicy => {
@@ -263,7 +263,7 @@ fn resources_offered(reason: ResourcesOfferedReason) -> Advice {
     }
 }
 
-fn network_agreed(reason: NetworkAgreedReason) -> Advice {
+fn network_agreed(reason: NetworkAgreedReason) -> LinkAdvice {
     match reason {
         NetworkAgreedReason::Agreed => Nothing,
         NetworkAgreedReason::RangesUnknown => Repair(
@@ -284,7 +284,7 @@ fn network_agreed(reason: NetworkAgreedReason) -> Advice {
     }
 }
 
-fn tunnel_connected(reason: TunnelReason) -> Advice {
+fn tunnel_connected(reason: TunnelReason) -> LinkAdvice {
     match reason {
         TunnelReason::Connected => Nothing,
         TunnelReason::NoAnswer => Repair(NO_UDP),
@@ -327,17 +327,20 @@ mod tests {
         let peer = &facts().liqo.peers.unwrap()[0];
         let all: std::collections::BTreeSet<String> = usual
             .iter()
-            .filter_map(|(kind, reason)| of(kind, reason, peer).text(peer))
+            .filter_map(|(kind, reason)| link_advice(kind, reason, peer).text_for_peer(peer))
             .collect();
         assert_eq!(all.len(), usual.len());
         assert!(
-            !all.contains(&OTHER.text(peer).unwrap())
+            !all.contains(&OTHER.text_for_peer(peer).unwrap())
                 && all.iter().all(|advice| !advice.contains("PEER"))
         );
         assert!(
-            OTHER.text(peer).unwrap().contains(LEADER_LOG)
+            OTHER.text_for_peer(peer).unwrap().contains(LEADER_LOG)
                 && all.iter().all(|advice| !advice.contains("LEADER_LOG"))
         );
-        assert_eq!(of(links::TUNNEL_CONNECTED, "SomethingNew", peer), OTHER);
+        assert_eq!(
+            link_advice(links::TUNNEL_CONNECTED, "SomethingNew", peer),
+            OTHER
+        );
     }
 }

@@ -2,14 +2,14 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    doctor::Verdict,
+    doctor::CheckVerdict,
     inspect::{
-        Credential,
+        CredentialLifetime,
         fixtures::{NOW, condition, facts, lease, milan, of},
     },
 };
 
-fn set(facts: &mut Facts, kind: &str, status: &str, reason: &str) {
+fn set(facts: &mut ClusterFacts, kind: &str, status: &str, reason: &str) {
     let conditions = &mut facts.liqo.peers.as_mut().unwrap()[0]
         .status
         .as_mut()
@@ -19,8 +19,8 @@ fn set(facts: &mut Facts, kind: &str, status: &str, reason: &str) {
     conditions.push(condition(kind, status, reason));
 }
 
-fn verdict(facts: &Facts, check: Check) -> Finding {
-    decide(facts)
+fn verdict(facts: &ClusterFacts, check: Check) -> CheckFinding {
+    check_peers(facts)
         .into_iter()
         .find(|one| one.check == check)
         .unwrap()
@@ -28,11 +28,11 @@ fn verdict(facts: &Facts, check: Check) -> Finding {
 
 #[test]
 fn a_peer_that_works_has_no_fault() {
-    let found = decide(&facts());
+    let found = check_peers(&facts());
     assert!(
         found
             .iter()
-            .all(|one| one.verdict == Verdict::Ok && one.peer.as_deref() == Some("milan")),
+            .all(|one| one.verdict == CheckVerdict::Ok && one.peer.as_deref() == Some("milan")),
         "{found:#?}"
     );
     assert!(found.iter().any(|one| one.check == Check::TunnelConnected));
@@ -51,7 +51,7 @@ fn the_first_broken_link_is_the_cause_and_the_others_follow() {
         set(&mut facts, kind, "False", "Whatever");
     }
     let found = verdict(&facts, Check::Authenticated);
-    assert_eq!(found.verdict, Verdict::Fail);
+    assert_eq!(found.verdict, CheckVerdict::Fail);
     assert!(found.advice.unwrap().contains("generate peer-command"));
     for check in [
         Check::PeerReachable,
@@ -62,18 +62,18 @@ fn the_first_broken_link_is_the_cause_and_the_others_follow() {
         let found = verdict(&facts, check);
         assert_eq!(
             (found.verdict, found.what.as_str()),
-            (Verdict::Skipped, "follows from authenticated")
+            (CheckVerdict::Skipped, "follows from authenticated")
         );
     }
     assert_eq!(
         verdict(&facts, Check::ResourcesRequested).verdict,
-        Verdict::Ok,
+        CheckVerdict::Ok,
         "what still is, is said"
     );
     assert_eq!(
-        decide(&facts)
+        check_peers(&facts)
             .iter()
-            .filter(|one| one.verdict == Verdict::Fail)
+            .filter(|one| one.verdict == CheckVerdict::Fail)
             .count(),
         1
     );
@@ -90,7 +90,7 @@ fn one_that_is_called_through_its_tunnel_is_not_looked_for_by_tcp() {
             liqo_api::CallReason::Unreachable.as_str(),
         );
     }
-    let advice = |facts: &Facts| verdict(facts, Check::IdentityVerified).advice.unwrap();
+    let advice = |facts: &ClusterFacts| verdict(facts, Check::IdentityVerified).advice.unwrap();
     assert!(advice(&facts).contains("(TCP)"));
     let gateway = json!({ "publicKey": "k", "endpoints": ["203.0.113.5:51840"] });
     facts.liqo.peers.as_mut().unwrap()[0].spec.tunnel =
@@ -103,7 +103,7 @@ fn a_tunnel_alone_is_its_own_cause() {
     let mut facts = facts();
     set(&mut facts, links::TUNNEL_CONNECTED, "False", "NoAnswer");
     let found = verdict(&facts, Check::TunnelConnected);
-    assert_eq!(found.verdict, Verdict::Fail);
+    assert_eq!(found.verdict, CheckVerdict::Fail);
     assert!(found.advice.unwrap().contains("let UDP"));
 }
 
@@ -117,7 +117,7 @@ fn a_tunnel_over_tls_is_worth_a_look() {
         TunnelReason::ConnectedOverTls.as_str(),
     );
     let found = verdict(&facts, Check::TunnelConnected);
-    assert!(found.verdict == Verdict::Warn && found.advice.unwrap().contains("let UDP"));
+    assert!(found.verdict == CheckVerdict::Warn && found.advice.unwrap().contains("let UDP"));
 }
 
 #[test]
@@ -135,9 +135,9 @@ fn a_peer_for_the_network_alone_needs_no_offer() {
         .unwrap()
         .conditions
         .retain(|one| !resources.contains(&one.type_.as_str()));
-    let found = decide(&facts);
+    let found = check_peers(&facts);
     assert!(
-        found.iter().all(|one| one.verdict == Verdict::Ok),
+        found.iter().all(|one| one.verdict == CheckVerdict::Ok),
         "{found:#?}"
     );
 }
@@ -154,7 +154,7 @@ fn a_peer_for_the_network_alone_needs_a_network() {
         .retain(|one| !links::NETWORK.contains(&one.type_.as_str()));
     assert_eq!(
         verdict(&facts, Check::NetworkAgreed).verdict,
-        Verdict::Unknown,
+        CheckVerdict::Unknown,
         "it was just made"
     );
     facts.liqo.peers.as_mut().unwrap()[0]
@@ -162,7 +162,7 @@ fn a_peer_for_the_network_alone_needs_a_network() {
         .creation_timestamp = Some(liqo_api::Time("2026-01-01T11:00:00Z".parse().unwrap()));
     let found = verdict(&facts, Check::NetworkAgreed);
     assert!(
-        found.verdict == Verdict::Fail
+        found.verdict == CheckVerdict::Fail
             && found
                 .advice
                 .unwrap()
@@ -173,7 +173,7 @@ fn a_peer_for_the_network_alone_needs_a_network() {
         .request
         .network_only = false;
     assert!(
-        decide(&facts)
+        check_peers(&facts)
             .iter()
             .all(|one| one.check != Check::NetworkAgreed),
         "nobody wants one"
@@ -187,7 +187,7 @@ fn a_tunnel_that_cannot_be_read_is_not_believed_of_a_silent_manager() {
     facts.liqo.tunnels = Err("cannot list tunnels".to_owned());
     assert_eq!(
         verdict(&facts, Check::TunnelConnected).verdict,
-        Verdict::Unknown
+        CheckVerdict::Unknown
     );
 }
 
@@ -208,12 +208,12 @@ fn what_waits_for_a_person_is_no_fault() {
     );
     let found = verdict(&facts, Check::OfferAccepted);
     assert!(
-        found.verdict == Verdict::Warn
+        found.verdict == CheckVerdict::Warn
             && found.advice.unwrap().contains("liqoctl offer accept milan")
     );
     assert_eq!(
         verdict(&facts, Check::VirtualNodesReady).verdict,
-        Verdict::Skipped
+        CheckVerdict::Skipped
     );
 }
 
@@ -223,12 +223,15 @@ fn what_is_not_decided_is_a_fault_after_a_while() {
     set(&mut facts, links::NETWORK_AGREED, "Unknown", "NotAnnounced");
     assert_eq!(
         verdict(&facts, Check::NetworkAgreed).verdict,
-        Verdict::Unknown
+        CheckVerdict::Unknown
     );
     facts.api_server.date =
         Some(NOW.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(600));
     facts.leases = Err("not read".to_owned());
-    assert_eq!(verdict(&facts, Check::NetworkAgreed).verdict, Verdict::Fail);
+    assert_eq!(
+        verdict(&facts, Check::NetworkAgreed).verdict,
+        CheckVerdict::Fail
+    );
 }
 
 #[test]
@@ -238,20 +241,23 @@ fn what_a_silent_manager_wrote_is_not_believed() {
     set(&mut facts, links::TUNNEL_CONNECTED, "False", "NoAnswer");
     set(&mut facts, links::AUTHENTICATED, "False", "TokenInvalid");
     for check in [Check::Authenticated, Check::PeerReachable] {
-        assert_eq!(verdict(&facts, check).verdict, Verdict::Unknown);
+        assert_eq!(verdict(&facts, check).verdict, CheckVerdict::Unknown);
     }
     assert_eq!(
         verdict(&facts, Check::TunnelConnected).verdict,
-        Verdict::Ok,
+        CheckVerdict::Ok,
         "the gateway itself tells"
     );
     set(&mut facts, links::AUTHENTICATED, "True", "Granted");
     set(&mut facts, links::TUNNEL_CONNECTED, "True", "Connected");
     facts.leases = Ok(vec![lease(crate::manifests::MANAGER, "manager-1", 1, 0)]);
-    assert_eq!(verdict(&facts, Check::PeerReachable).verdict, Verdict::Ok);
+    assert_eq!(
+        verdict(&facts, Check::PeerReachable).verdict,
+        CheckVerdict::Ok
+    );
     assert_eq!(
         verdict(&facts, Check::TunnelConnected).verdict,
-        Verdict::Unknown,
+        CheckVerdict::Unknown,
         "no gateway is alive"
     );
 }
@@ -262,7 +268,7 @@ fn a_credential_that_is_not_renewed_is_noticed() {
     let now: Timestamp = NOW.parse().unwrap();
     let mut with = |left: i64| {
         let expires_at = now + SignedDuration::from_secs(left);
-        let credential = Credential {
+        let credential = CredentialLifetime {
             issued_at: expires_at - SignedDuration::from_hours(1),
             expires_at,
         };
@@ -271,10 +277,13 @@ fn a_credential_that_is_not_renewed_is_noticed() {
     };
     assert_eq!(
         [with(1800), with(600), with(-1)],
-        [Verdict::Ok, Verdict::Warn, Verdict::Fail]
+        [CheckVerdict::Ok, CheckVerdict::Warn, CheckVerdict::Fail]
     );
     facts.credentials.insert(milan(), Ok(None));
-    assert_eq!(verdict(&facts, Check::Credential).verdict, Verdict::Fail);
+    assert_eq!(
+        verdict(&facts, Check::Credential).verdict,
+        CheckVerdict::Fail
+    );
 }
 
 #[test]
@@ -293,23 +302,23 @@ fn offers_that_end_wait_or_are_empty_are_shown() {
         facts.liqo.offers = Ok(vec![of(offer)]);
         verdict(&facts, Check::Offers).verdict
     };
-    assert_eq!(with(json!({}), "Accepted"), Verdict::Ok);
-    assert_eq!(with(json!({}), "ManualActionRequired"), Verdict::Warn);
-    assert_eq!(with(json!({}), "Refused"), Verdict::Warn);
+    assert_eq!(with(json!({}), "Accepted"), CheckVerdict::Ok);
+    assert_eq!(with(json!({}), "ManualActionRequired"), CheckVerdict::Warn);
+    assert_eq!(with(json!({}), "Refused"), CheckVerdict::Warn);
     assert_eq!(
         with(json!({ "withdrawalTimestamp": NOW }), "Accepted"),
-        Verdict::Warn
+        CheckVerdict::Warn
     );
     assert_eq!(
         with(json!({ "reclaimTimestamp": NOW }), "Accepted"),
-        Verdict::Warn
+        CheckVerdict::Warn
     );
     assert_eq!(
         with(
             json!({ "resourceQuota": { "hard": { "cpu": "0" } } }),
             "Accepted"
         ),
-        Verdict::Warn
+        CheckVerdict::Warn
     );
 }
 
@@ -329,17 +338,20 @@ fn an_offer_that_costs_too_much_says_so() {
     let closed = "no new pods: cpu costs 0.05 EUR";
     assert_eq!(
         with("Accepted", closed),
-        (Verdict::Warn, format!("pool default: {closed}"))
+        (CheckVerdict::Warn, format!("pool default: {closed}"))
     );
-    assert_eq!(with("Accepted", "the node has no label x").0, Verdict::Ok);
+    assert_eq!(
+        with("Accepted", "the node has no label x").0,
+        CheckVerdict::Ok
+    );
     assert_eq!(
         with("Pending", "cpu costs too much"),
         (
-            Verdict::Warn,
+            CheckVerdict::Warn,
             "pool default waits: cpu costs too much".to_owned()
         )
     );
-    assert_eq!(with("Pending", "").0, Verdict::Unknown);
+    assert_eq!(with("Pending", "").0, CheckVerdict::Unknown);
 }
 
 #[test]
@@ -353,7 +365,10 @@ fn a_kubelet_that_nobody_signs_for_is_shown() {
         }))]);
         verdict(&facts, Check::KubeletServing).verdict
     };
-    assert_eq!((with("True"), with("False")), (Verdict::Ok, Verdict::Warn));
+    assert_eq!(
+        (with("True"), with("False")),
+        (CheckVerdict::Ok, CheckVerdict::Warn)
+    );
 }
 
 #[test]
@@ -369,7 +384,10 @@ fn a_consumer_that_is_silent_or_has_lost_its_namespace_is_shown() {
         set(&mut facts, kind, "True", "Fine");
     }
     facts.namespaces = Ok(vec![of(json!({ "metadata": { "name": tenant } }))]);
-    assert_eq!(verdict(&facts, Check::TenantNamespace).verdict, Verdict::Ok);
+    assert_eq!(
+        verdict(&facts, Check::TenantNamespace).verdict,
+        CheckVerdict::Ok
+    );
     facts.liqo.peers.as_mut().unwrap()[0]
         .status
         .as_mut()
@@ -378,18 +396,18 @@ fn a_consumer_that_is_silent_or_has_lost_its_namespace_is_shown() {
         .retain(|one| one.type_ != links::RESOURCES_OFFERED);
     assert_eq!(
         verdict(&facts, Check::ResourcesOffered).verdict,
-        Verdict::Skipped,
+        CheckVerdict::Skipped,
         "it asks for nothing"
     );
     set(&mut facts, links::CONSUMER_REACHABLE, "False", "Silent");
     assert_eq!(
         verdict(&facts, Check::ConsumerReachable).verdict,
-        Verdict::Fail
+        CheckVerdict::Fail
     );
     facts.namespaces = Ok(Vec::new());
     assert_eq!(
         verdict(&facts, Check::TenantNamespace).verdict,
-        Verdict::Fail
+        CheckVerdict::Fail
     );
 }
 
@@ -401,10 +419,10 @@ fn a_peering_that_does_not_end_is_shown() {
         let peer = &mut facts.liqo.peers.as_mut().unwrap()[0];
         peer.metadata.deletion_timestamp =
             Some(liqo_api::Time(now - SignedDuration::from_secs(seconds)));
-        decide(&facts).last().unwrap().verdict
+        check_peers(&facts).last().unwrap().verdict
     };
     assert_eq!(
         (ending_for(10), ending_for(600)),
-        (Verdict::Skipped, Verdict::Warn)
+        (CheckVerdict::Skipped, CheckVerdict::Warn)
     );
 }

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    doctor::Verdict,
+    doctor::CheckVerdict,
     inspect::fixtures::{facts, of},
 };
 
@@ -15,7 +15,7 @@ fn pod(state: &serde_json::Value, last: &serde_json::Value) -> Pod {
     }))
 }
 
-fn found(pod: Pod) -> Finding {
+fn found(pod: Pod) -> CheckFinding {
     let mut facts = facts();
     facts
         .diagnostics
@@ -32,7 +32,7 @@ fn the_last_log_line_of_a_crashing_pod_is_shown() {
         &json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
         &ended,
     ));
-    assert_eq!(found.verdict, Verdict::Fail);
+    assert_eq!(found.verdict, CheckVerdict::Fail);
     assert!(
         found
             .what
@@ -49,7 +49,7 @@ fn a_pod_without_an_image_or_a_node_is_shown() {
         &json!({}),
     ));
     assert!(
-        image.verdict == Verdict::Fail && image.what.contains("no image: not found"),
+        image.verdict == CheckVerdict::Fail && image.what.contains("no image: not found"),
         "{}",
         image.what
     );
@@ -64,7 +64,7 @@ fn a_pod_without_an_image_or_a_node_is_shown() {
             &json!({})
         ))
         .verdict,
-        Verdict::Ok
+        CheckVerdict::Ok
     );
 }
 
@@ -77,16 +77,16 @@ fn a_restart_is_of_interest_for_an_hour() {
     };
     let lately = with("2026-01-01T11:30:00Z");
     assert!(
-        lately.verdict == Verdict::Warn && lately.what.contains("OOMKilled"),
+        lately.verdict == CheckVerdict::Warn && lately.what.contains("OOMKilled"),
         "{}",
         lately.what
     );
-    assert_eq!(with("2026-01-01T10:30:00Z").verdict, Verdict::Ok);
+    assert_eq!(with("2026-01-01T10:30:00Z").verdict, CheckVerdict::Ok);
 }
 
 #[test]
 fn a_cluster_without_liqos_pods_is_shown() {
     let mut facts = facts();
     facts.pods = Ok(Vec::new());
-    assert_eq!(pods(&facts).verdict, Verdict::Fail);
+    assert_eq!(pods(&facts).verdict, CheckVerdict::Fail);
 }

@@ -7,13 +7,13 @@ use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{Charge, ClusterId, annotations, labels, tenant_namespace};
 use liqo_controller_runtime::Key;
-use liqo_offloading_rules::{namespace::mapped, pod::pace::Pace};
+use liqo_offloading_rules::{namespace::mapped, pod::pace::TenantPace};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::super::Memory;
+use super::super::ShadowPodMemory;
 use super::*;
-use crate::{provider::state::Provider, testing};
+use crate::{provider::state::ProviderState, testing};
 
 const NAMESPACE: &str = "demo-rome";
 
@@ -130,21 +130,21 @@ fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) ->
     Client::new(service, "default")
 }
 
-async fn provider(client: Client) -> Arc<Provider> {
-    let provider = Arc::new(Provider::start(testing::context("milan", client)));
+async fn provider(client: Client) -> Arc<ProviderState> {
+    let provider = Arc::new(ProviderState::start(testing::context("milan", client)));
     assert!(provider.synced().await);
     provider
 }
 
 fn reduced(object: Value) -> RemotePod {
-    RemotePod::reduce(serde_json::from_value(object).unwrap()).unwrap()
+    RemotePod::from_pod(serde_json::from_value(object).unwrap()).unwrap()
 }
 
-fn charged(provider: &Provider, pod: &RemotePod) -> String {
+fn charged(provider: &ProviderState, pod: &RemotePod) -> String {
     provider
         .ledger
         .lock()
-        .charged(&pod.account(), Charge::Requests, |_| true)
+        .total_charged(&pod.account(), Charge::Requests, |_| true)
         .get("cpu")
         .to_string()
 }
@@ -155,20 +155,20 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
     let provider = provider(api_server(live.clone(), "3", vec![503])).await;
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
-    let memory = Memory {
+    let memory = ShadowPodMemory {
         applied: Some(1),
-        ..Memory::default()
+        ..ShadowPodMemory::default()
     };
-    let mut pass = Pass {
+    let mut pass = ShadowPodReconciliation {
         provider: &provider,
         key: &key,
         memory,
-        pace: &Mutex::new(Pace::of_pods()),
+        pace: &Mutex::new(TenantPace::for_pods()),
     };
     let other = reduced(remote("other", "2"));
     provider.ledger.lock().pod_changed(None, Some(&other));
 
-    pass.update(&pod, 2).await.unwrap();
+    pass.update_pod(&pod, 2).await.unwrap();
     assert_eq!(
         pass.memory.unresized.as_ref().unwrap().pending.reason,
         "Deferred"
@@ -180,7 +180,7 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
     provider.ledger.lock().pod_changed(Some(&other), None);
     assert_eq!(pass.resize_retry("default"), Some(Duration::ZERO));
 
-    pass.update(&pod, 2).await.unwrap_err();
+    pass.update_pod(&pod, 2).await.unwrap_err();
     assert_ne!(
         pass.memory.applied,
         Some(2),
@@ -191,7 +191,7 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
         "3",
         "the API server may have accepted it"
     );
-    pass.update(&pod, 2).await.unwrap();
+    pass.update_pod(&pod, 2).await.unwrap();
     assert_eq!(
         (pass.memory.applied, pass.memory.unresized.is_none()),
         (Some(2), true)
@@ -202,7 +202,7 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
     );
 
     // Another change follows before the watch shows the new size.
-    pass.update(&pod, 3).await.unwrap();
+    pass.update_pod(&pod, 3).await.unwrap();
     assert_eq!(charged(&provider, &pod), "3");
     provider.context.stop.cancel();
 }
@@ -213,14 +213,14 @@ async fn a_resize_that_is_refused_leaves_the_charge_of_what_the_pod_asks_for() {
     let provider = provider(api_server(live, "3", vec![404, 422])).await;
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
-    let mut pass = Pass {
+    let mut pass = ShadowPodReconciliation {
         provider: &provider,
         key: &key,
-        memory: Memory::default(),
-        pace: &Mutex::new(Pace::of_pods()),
+        memory: ShadowPodMemory::default(),
+        pace: &Mutex::new(TenantPace::for_pods()),
     };
     for message in ["no", NO_SUBRESOURCE] {
-        pass.update(&pod, 2).await.unwrap();
+        pass.update_pod(&pod, 2).await.unwrap();
         let unresized = pass.memory.unresized.as_ref().unwrap();
         assert_eq!(
             (unresized.pending.reason, unresized.pending.message.as_str()),
