@@ -1,4 +1,5 @@
-//! Pages that name tests: for the claims of scenarios that are gone or wait for their turn, and for ends that did not end.
+//! Pages that name tests: for the claims of scenarios that are gone or wait for their turn, and for
+//! ends that did not end.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -35,7 +36,8 @@ fn names(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Fails if one of these tests, each after its place, does not exist. Returns the number of those that run each time.
+/// Fails if one of these tests, each after its place, does not exist. Returns the number of those
+/// that run each time.
 fn check_proofs(scenario: &str, proofs: &[String], waiting: &BTreeSet<String>) -> usize {
     let scenarios = read("tests/scenarios/main.rs");
     let mut known = None;

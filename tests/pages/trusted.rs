@@ -1,4 +1,5 @@
-//! `docs/reference/trusted-fields.md`: which functions open what a peer wrote, and what they rely on.
+//! `docs/reference/trusted-fields.md`: which functions open what a peer wrote, and what they rely
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +22,8 @@ const RAW: [(&str, &str); 3] = [
     ("status.pendingSignature", r"\bpending_signature\b"),
 ];
 
-/// All Rust files below a folder of `crates/` that are no tests, relative to it, without their tests and comments.
+/// All Rust files below a folder of `crates/` that are no tests, relative to it, without their
+/// tests and comments.
 fn sources(folder: &str) -> BTreeMap<String, String> {
     let tests = Regex::new(r"\n#\[cfg\(test\)\]\n(?:pub )?mod \w+ \{").unwrap();
     let mut found = BTreeMap::new();
@@ -82,7 +84,8 @@ fn openings(file: &str, text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The rows of the tables in a part of the page: the code in the first cell, and that in the last one. All cells say something.
+/// The rows of the tables in a part of the page: the code in the first cell, and that in the last
+/// one. All cells say something.
 fn rows(part: &str, cells: usize) -> Vec<(BTreeSet<String>, BTreeSet<String>)> {
     let code = Regex::new("`([^`]+)`").unwrap();
     let words = |cell: &str| {

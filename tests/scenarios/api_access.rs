@@ -1,4 +1,5 @@
-//! Pods at a provider use the API server of their own cluster, with kubectl, which checks certificates.
+//! Pods at a provider use the API server of their own cluster, with kubectl, which checks
+//! certificates.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,8 @@ use crate::network::{connected, disable_network, enable_network};
 
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Creates a namespace with a `ServiceAccount` that may read its pods, and whose tokens providers may get.
+/// Creates a namespace with a `ServiceAccount` that may read its pods, and whose tokens providers
+/// may get.
 async fn namespace(rome: &Cluster, name: &str) -> Result<()> {
     rome.offloaded_namespace(name, "Remote").await?;
     rome.liqoctl(&["offload", "namespace", name, "--api-server", "true"])
@@ -56,7 +58,8 @@ fn client(namespace: &str, name: &str, image: &str, annotation: Option<&str>) ->
     object.to_string()
 }
 
-/// Runs a command in a pod. Returns whether it succeeded, with its standard output and standard error.
+/// Runs a command in a pod. Returns whether it succeeded, with its standard output and standard
+/// error.
 async fn exec(
     cluster: &Cluster,
     namespace: &str,
@@ -68,7 +71,8 @@ async fn exec(
     Ok((tried.success, format!("{}{}", tried.stdout, tried.stderr)))
 }
 
-/// The Secrets with which this pod uses the API server: the record in the tenant namespace, and the Secret that the pod mounts.
+/// The Secrets with which this pod uses the API server: the record in the tenant namespace, and the
+/// Secret that the pod mounts.
 async fn secrets(world: &World, namespace: &str, pod: &Pod) -> Result<Vec<Secret>> {
     let (rome, milan) = (&world.rome, &world.milan);
     let name = format!("liqo-api-server-{}", pod.uid().context("a UID")?);

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 use crate::policies::apply_policy;
 
-/// Timeout for news to get from one cluster to the other: a consumer asks every five seconds if it was refused, and every fifteen if nobody
-/// answered, for example because the manager was just replaced.
+/// Timeout for news to get from one cluster to the other: a consumer asks every five seconds if it
+/// was refused, and every fifteen if nobody answered, for example because the manager was just
+/// replaced.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Creates a one-time token of milan.

@@ -1,5 +1,5 @@
-//! Whoever knows kubectl knows Liqo: about 200 commands are run on pods at home and on the same pods at the peer, and their outputs
-//! compared.
+//! Whoever knows kubectl knows Liqo: about 200 commands are run on pods at home and on the same
+//! pods at the peer, and their outputs compared.
 
 use std::{
     collections::BTreeSet,
@@ -27,15 +27,17 @@ const ENDINGS: usize = 4;
 /// How many sections run at a time.
 const CONCURRENCY: usize = 2;
 
-/// How often a row is compared before it counts as different, since what a command prints may differ from run to run at home, too. Sections
-/// that run alone change what they print about, so their rows have one try.
+/// How often a row is compared before it counts as different, since what a command prints may
+/// differ from run to run at home, too. Sections that run alone change what they print about, so
+/// their rows have one try.
 const TRIES: usize = 3;
 
 /// How long a command may take. Those of kubectl that wait end before.
 const TIMEOUT: Duration = Duration::from_secs(150);
 
-/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, another size for a pod's container, and
-/// waiting for a number of restarts, of pods behind the Service, and for an event about a pod.
+/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, another
+/// size for a pod's container, and waiting for a number of restarts, of pods behind the Service,
+/// and for an event about a pod.
 const FUNCTIONS: &str = r#"
 k() { $KUBECTL -n "$NS" "$@"; }
 forward() {
@@ -279,7 +281,8 @@ async fn run(
     Ok(compared)
 }
 
-/// Both outputs of each row, from one process at each side. None of them if it could not answer all rows.
+/// Both outputs of each row, from one process at each side. None of them if it could not answer all
+/// rows.
 async fn compare_joined(world: &World, rows: &[Row]) -> Result<Vec<[String; 2]>> {
     let [here, there] = NAMESPACES;
     let name = format!("{}-and-others", rows[0].name);

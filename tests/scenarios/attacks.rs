@@ -1,7 +1,8 @@
 //! Attacks on real clusters, with real credentials.
 //!
-//! This file: what a hostile consumer sends so that the manager or the API server of its provider runs out of memory, and stolen identities of
-//! Liqo's own programs. The other files: attacks at full speed beside honest peers, requests with stolen tokens, and a consumer that is refused.
+//! This file: what a hostile consumer sends so that the manager or the API server of its provider
+//! runs out of memory, and stolen identities of Liqo's own programs. The other files: attacks at
+//! full speed beside honest peers, requests with stolen tokens, and a consumer that is refused.
 
 mod flood;
 mod honest;
@@ -66,7 +67,8 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Creates an object. Returns code and message of the refusal; `None` if the API server accepts it.
+    /// Creates an object. Returns code and message of the refusal; `None` if the API server accepts
+    /// it.
     async fn create(
         &self,
         api: &str,
@@ -310,7 +312,8 @@ async fn the_api_server_refuses(attacker: &Attacker) -> Result<()> {
     large_managed_fields_are_refused(attacker).await
 }
 
-/// Managed fields that name a million bytes of fields which no object has: in every kind that a consumer creates, and in its Lease.
+/// Managed fields that name a million bytes of fields which no object has: in every kind that a
+/// consumer creates, and in its Lease.
 async fn large_managed_fields_are_refused(attacker: &Attacker) -> Result<()> {
     let invented = |api_version: &str| {
         let fields: Map<String, Value> = (0..10_000)
@@ -412,7 +415,8 @@ async fn the_manager_refuses(attacker: &Attacker, milan: &Cluster) -> Result<()>
     .await
 }
 
-/// Whether the API server counts the attacker's requests to the few that consumers may have at the same time.
+/// Whether the API server counts the attacker's requests to the few that consumers may have at the
+/// same time.
 async fn few_requests_are_handled_at_a_time(attacker: &Attacker, milan: &Cluster) -> Result<()> {
     let schema = milan
         .kubectl(&[
@@ -443,7 +447,8 @@ async fn few_requests_are_handled_at_a_time(attacker: &Attacker, milan: &Cluster
     Ok(())
 }
 
-/// A credential renews itself: its own account gets a token that is bound to its session and lives an hour, and no other.
+/// A credential renews itself: its own account gets a token that is bound to its session and lives
+/// an hour, and no other.
 async fn only_its_own_token_is_renewed(
     attacker: &Attacker,
     account: &str,
@@ -537,10 +542,12 @@ pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<Wor
     rome.end_namespace(NAMESPACE).await
 }
 
-/// A certificate request in the name of a node, in base64: `openssl req -new -newkey ed25519 -subj /O=system:nodes/CN=system:node:rome-1`.
+/// A certificate request in the name of a node, in base64:
+/// `openssl req -new -newkey ed25519 -subj /O=system:nodes/CN=system:node:rome-1`.
 const NODE_CERTIFICATE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIV01JR0pBZ0VBTURReEZUQVRCZ05WQkFvTURITjVjM1JsYlRwdWIyUmxjekViTUJrR0ExVUVBd3dTYzNsegpkR1Z0T201dlpHVTZjbTl0WlMweE1Db3dCUVlESzJWd0F5RUFNVzg1Ym56bVgzSmxUVGJMd0NzZ0VGK3IrWHV1CmR1bVoxWG53N3RmYm9XbWdJakFnQmdrcWhraUc5dzBCQ1E0eEV6QVJNQThHQTFVZEVRUUlNQWFIQkFvQUFBRXcKQlFZREsyVndBMEVBMUVyZEh6MW9VVWRhWjhUdGtJakdjWHVKeWZmMXphc1VSTGVYYWY2V2JWVVRDamVhM0JNdQpwZm8ydTF3MHl0OEozWVJzc3VKakNKQ215THkrNGdHL0J3PT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
 
-/// Creates a pod that does nothing, with these tolerations. A new namespace gets its account a moment later.
+/// Creates a pod that does nothing, with these tolerations. A new namespace gets its account a
+/// moment later.
 async fn idle_pod(
     cluster: &Cluster,
     namespace: &str,
@@ -580,7 +587,8 @@ async fn idle_pod(
 
 const MANAGER_ACCOUNT: &str = "system:serviceaccount:liqo:liqo-controller-manager";
 
-/// The manager may wake the controller of a workload by an annotation, and change nothing else of it.
+/// The manager may wake the controller of a workload by an annotation, and change nothing else of
+/// it.
 async fn only_wakes(rome: &Cluster, namespace: &str) -> Result<()> {
     let spec = json!({ "replicas": 0, "selector": { "matchLabels": { "app": "asleep" } }, "template": {
         "metadata": { "labels": { "app": "asleep" } }, "spec": { "containers": [{ "name": "main", "image": "localhost/busybox:1" }] },

@@ -105,7 +105,8 @@ pub async fn mapped(consumer: &Cluster, namespace: &str, provider: &Cluster) -> 
     consumer.remote_namespace(namespace, provider).await
 }
 
-/// Offloads a namespace of rome, and creates two pods `app=web` in it. Returns the names of its remote namespaces at milan and at turin.
+/// Offloads a namespace of rome, and creates two pods `app=web` in it. Returns the names of its
+/// remote namespaces at milan and at turin.
 pub async fn two_pods_behind_the_broker(
     world: &World,
     namespace: &str,
@@ -230,7 +231,8 @@ pub async fn a_deployment_runs_at_a_provider_of_the_provider(world: Arc<World>) 
     .await
 }
 
-/// Prints Liqo's writes for each pod in each cluster of a chain, when a Deployment of two pods grows to six. Then one pod is left.
+/// Prints Liqo's writes for each pod in each cluster of a chain, when a Deployment of two pods
+/// grows to six. Then one pod is left.
 async fn writes_of_a_pod(world: &World, chain: &[(&Cluster, &str)]) -> Result<()> {
     let scaled = async |replicas: usize| {
         let (home, namespace) = chain[0];
@@ -265,7 +267,8 @@ async fn writes_of_a_pod(world: &World, chain: &[(&Cluster, &str)]) -> Result<()
     scaled(1).await
 }
 
-/// Creates a Service with a server at rome and one at turin, and waits until both have addresses at rome.
+/// Creates a Service with a server at rome and one at turin, and waits until both have addresses at
+/// rome.
 pub async fn near_and_far(world: &World) -> Result<(Pod, Pod)> {
     let rome = &world.rome;
     rome.offloaded_namespace(NAMESPACE, "LocalAndRemote")
@@ -644,7 +647,8 @@ pub async fn commands_make_a_broker_show_it_and_end_it(world: Arc<World>) -> Res
     milan.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
 }
 
-/// Milan is no broker any more. Rome's pods leave turin within the notice: the pool has its name still, and other nodes.
+/// Milan is no broker any more. Rome's pods leave turin within the notice: the pool has its name
+/// still, and other nodes.
 async fn end_broker(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let at_milan = rome.remote_namespace(NAMESPACE, milan).await?;
@@ -830,7 +834,8 @@ async fn catalog_address(milan: &Cluster) -> Result<String> {
     Ok(format!("{address}:{port}"))
 }
 
-/// The customer reads the catalog by its identity, and no other cluster does. At the broker nobody needs to know where it is.
+/// The customer reads the catalog by its identity, and no other cluster does. At the broker nobody
+/// needs to know where it is.
 async fn only_a_customer_signs_in(world: &World, address: &str) -> Result<()> {
     let (rome, milan, turin) = (&world.rome, &world.milan, &world.turin);
     let (url, broker) = (format!("https://{address}"), milan.cluster_id().await?);
@@ -974,7 +979,8 @@ pub async fn a_broker_by_its_plugin_lends_the_sum_and_its_catalog_needs_a_token(
         .kubectl(&["-n", "default", "delete", "serviceaccount", READER])
         .await?;
 
-    // What the documents of the original broker create in Liqo's namespace is accepted, and has nothing to do.
+    // What the documents of the original broker create in Liqo's namespace is accepted, and has
+    // nothing to do.
     milan.apply(ORIGINAL_OFFLOADING).await?;
     milan
         .wait_for(

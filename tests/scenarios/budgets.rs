@@ -1,4 +1,5 @@
-//! A budget that is spent stops new remote pods with the reason on the pod, and what runs goes on or moves home.
+//! A budget that is spent stops new remote pods with the reason on the pod, and what runs goes on
+//! or moves home.
 
 use std::{sync::Arc, time::Duration};
 

@@ -28,7 +28,8 @@ const LONG: [&str; 3] = ["flapping", "scaled", "moved"];
 const NUMBERS: usize = 100;
 /// A pod that ends serves until all clusters know that.
 const SECONDS_BEFORE_STOP: u32 = 8;
-/// The same, until its long answers are over. Process 1, the server, has the word in its own script.
+/// The same, until its long answers are over. Process 1, the server, has the word in its own
+/// script.
 const ANSWERS: &str = "while cat /proc/[2-9]*/cmdline /proc/[1-9][0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q '[c]ount'; do sleep 1; done";
 const TIMEOUT: Duration = Duration::from_mins(1);
 

@@ -1,4 +1,5 @@
-//! Chains of clusters in which something dies or leaves, and two ways to one provider. Milan lends to rome what it borrows from turin.
+//! Chains of clusters in which something dies or leaves, and two ways to one provider. Milan lends
+//! to rome what it borrows from turin.
 
 use std::{sync::Arc, time::Duration};
 
@@ -110,7 +111,8 @@ pub async fn pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_c
         "a command through the broker printed {said:?}"
     );
 
-    // The provider of the provider dies: rome, which does not know it, sees that its pod does not answer.
+    // The provider of the provider dies: rome, which does not know it, sees that its pod does not
+    // answer.
     world.cut("turin").await?;
     eventually("rome's pod is not ready", DEATH_TIMEOUT, || async {
         let web = rome

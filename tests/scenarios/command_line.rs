@@ -1,4 +1,5 @@
-//! `liqoctl` as a user types it: several namespaces at once, single settings, the way of one pod, and pods that leave.
+//! `liqoctl` as a user types it: several namespaces at once, single settings, the way of one pod,
+//! and pods that leave.
 
 use std::{
     sync::{

@@ -1,4 +1,5 @@
-//! Some of Kubernetes' own conformance tests, with their pods at a peer. `cargo playground conformance` runs all of them.
+//! Some of Kubernetes' own conformance tests, with their pods at a peer.
+//! `cargo playground conformance` runs all of them.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Two owners agree on a contract, change it and end it; copies are verified offline, and a provider that changes a term is found out.
+//! Two owners agree on a contract, change it and end it; copies are verified offline, and a
+//! provider that changes a term is found out.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -80,7 +81,8 @@ async fn contract(world: &World) -> Result<Option<Value>> {
         .find(|contract| contract["status"]["phase"] != "Ended"))
 }
 
-/// The contract like this whose terms both signed, without an announced end, in force at both sides.
+/// The contract like this whose terms both signed, without an announced end, in force at both
+/// sides.
 pub async fn contract_in_force(
     world: &World,
     what: &str,
@@ -142,7 +144,8 @@ async fn without_contracts(world: &World) -> Result<()> {
     offers_need_no_contract(world).await
 }
 
-/// Waits until the policies have no contracts any more, as far as rome's offer and node are concerned.
+/// Waits until the policies have no contracts any more, as far as rome's offer and node are
+/// concerned.
 pub async fn offers_need_no_contract(world: &World) -> Result<()> {
     eventually("rome's offer needs no contract", TIMEOUT, || async {
         Ok(offer(world)

@@ -102,7 +102,8 @@ async fn set_lifetime(provider: &Cluster, seconds: Option<i64>) -> Result<()> {
         .map_err(Into::into)
 }
 
-/// Takes the auth endpoint away, or brings it back: its Service selects no pod. Waits until nobody, or somebody, answers.
+/// Takes the auth endpoint away, or brings it back: its Service selects no pod. Waits until nobody,
+/// or somebody, answers.
 async fn serve_auth(world: &World, is_there: bool) -> Result<()> {
     let milan = &world.milan;
     let leader = if is_there { "true" } else { "nobody" };
@@ -128,7 +129,8 @@ async fn serve_auth(world: &World, is_there: bool) -> Result<()> {
     .await
 }
 
-/// How many requests failed because of their credentials: every answer 401 of the API server, whoever asked.
+/// How many requests failed because of their credentials: every answer 401 of the API server,
+/// whoever asked.
 async fn failed_authentications(cluster: &Cluster) -> Result<f64> {
     let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]).await?;
     let attempts: Vec<&str> = metrics
@@ -414,7 +416,8 @@ fn certificates(pem: &str) -> usize {
     pem.matches("BEGIN CERTIFICATE").count()
 }
 
-/// With how many CA certificates Liqo's manager and resolver in milan verify their API server, for each process.
+/// With how many CA certificates Liqo's manager and resolver in milan verify their API server, for
+/// each process.
 fn cas_of_the_managers(world: &World) -> Result<Vec<usize>> {
     let processes = world.machinery(&world.milan)?.processes();
     let file =
@@ -488,7 +491,8 @@ pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(
         certificates(&credential.read().await?.api_server.ca) == 1,
         "rome knows the second CA already"
     );
-    // As an administrator would do it: pods trust both CAs before the API server uses the second one.
+    // As an administrator would do it: pods trust both CAs before the API server uses the second
+    // one.
     machinery.publish_cas(true).await?;
     eventually(
         "milan's managers trust both CAs",
@@ -536,7 +540,8 @@ pub async fn a_peering_heals_when_the_providers_api_server_gets_another_ca(
     rome.end_namespace(OTHER_CA).await
 }
 
-/// Without the auth endpoint the credential asks for another one like itself, which the provider does not issue any more.
+/// Without the auth endpoint the credential asks for another one like itself, which the provider
+/// does not issue any more.
 async fn a_shorter_lifetime_is_accepted(
     milan: &Cluster,
     credential: &RomesCredential,

@@ -47,7 +47,8 @@ pub async fn allow_all(world: &World, is_allowed: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until all gateways of each end send packets directly to the other one, or none does any longer.
+/// Waits until all gateways of each end send packets directly to the other one, or none does any
+/// longer.
 pub async fn direct(world: &World, is_wanted: bool) -> Result<()> {
     let what = if is_wanted {
         "use the direct path"
@@ -132,8 +133,8 @@ pub async fn packets_take_the_direct_path_while_both_ends_answer_and_else_pass_t
         "pings and their answers do not pass through the broker"
     );
 
-    // A connection goes on while packets change their way three times: half a megabyte a second, so the kernel of the broker misses more
-    // than it may expect.
+    // A connection goes on while packets change their way three times: half a megabyte a second, so
+    // the kernel of the broker misses more than it may expect.
     let line = format!("timeout 200 wget -qO- http://{to_far}:8080/cgi-bin/flow?450 | wc -c");
     let stream = exec(rome, NAMESPACE, &caller, &line);
     let change = async {

@@ -151,7 +151,8 @@ pub async fn clusters_on_a_network_find_each_other_and_peer_by_a_policy(
 ) -> Result<()> {
     let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
     let (turins, milans) = (turin.cluster_id().await?, milan.cluster_id().await?);
-    // Milan finds no cluster that it still knows as a consumer, and an earlier scenario has just ended that peering.
+    // Milan finds no cluster that it still knows as a consumer, and an earlier scenario has just
+    // ended that peering.
     eventually("milan forgot turin", TIMEOUT, || async {
         Ok(record(milan, &turins).await?.is_none().then_some(()))
     })

@@ -1,5 +1,6 @@
-//! Whoever counts wrong is named by the receipt, a receipt waits for a consumer that is away, and no second counts twice: not when a price
-//! changes, not when a contract is renewed or ends, and not after peering again.
+//! Whoever counts wrong is named by the receipt, a receipt waits for a consumer that is away, and
+//! no second counts twice: not when a price changes, not when a contract is renewed or ends, and
+//! not after peering again.
 //!
 //! ```text
 //!   a period        | the next one                    | the one after
@@ -221,7 +222,8 @@ impl<'a> Papers<'a> {
 
     /// Changes when the entry of a pod ends. Its manager must be stopped.
     ///
-    /// A manager that writes and does not hear that it did so writes an entry once more, in another record. That one counts once.
+    /// A manager that writes and does not hear that it did so writes an entry once more, in another
+    /// record. That one counts once.
     async fn change_end(
         &self,
         side: (&Cluster, &str),
@@ -402,8 +404,9 @@ struct Known {
     short: (i64, i64),
 }
 
-/// Stops both managers. Milan's administrator then counts one pod to the end of the period, and rome's only one second of another one. Starts
-/// milan's manager. Returns what each of them counts now.
+/// Stops both managers. Milan's administrator then counts one pod to the end of the period, and
+/// rome's only one second of another one. Starts milan's manager. Returns what each of them counts
+/// now.
 async fn both_count_wrong(
     papers: &Papers<'_>,
     period: i64,
@@ -444,7 +447,8 @@ async fn both_count_wrong(
     })
 }
 
-/// While rome's manager is stopped, milan's receipt of an honest period waits, and its records stay.
+/// While rome's manager is stopped, milan's receipt of an honest period waits, and its records
+/// stay.
 async fn a_receipt_waits_for_the_consumer(
     papers: &Papers<'_>,
     honest: i64,
@@ -579,7 +583,8 @@ async fn the_contract_is_renewed(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The receipt of the period about which both lied is disputed, unsigned, and names both pods with the seconds of each side.
+/// The receipt of the period about which both lied is disputed, unsigned, and names both pods with
+/// the seconds of each side.
 async fn both_are_named(
     papers: &Papers<'_>,
     period: i64,
@@ -637,7 +642,8 @@ async fn both_are_named(
     .await
 }
 
-/// Runs the commands of docs/how-to/check-usage-and-receipts.md as printed, on a receipt that both signed.
+/// Runs the commands of docs/how-to/check-usage-and-receipts.md as printed, on a receipt that both
+/// signed.
 async fn commands_of_the_page_work(world: &World, receipt: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let mut page = Page::new(

@@ -35,7 +35,8 @@ impl Examination {
         Ok(Self { output, report })
     }
 
-    /// The findings with this verdict for one cluster, or for two that are compared: check and text.
+    /// The findings with this verdict for one cluster, or for two that are compared: check and
+    /// text.
     fn with(&self, clusters: &[&Cluster], verdict: &str) -> Vec<(&str, &str)> {
         let of_these = |one: &&Value| {
             let names = one["clusters"].as_array().into_iter().flatten();

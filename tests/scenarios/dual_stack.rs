@@ -1,4 +1,5 @@
-//! Clusters with IPv4 and IPv6: pods and Services have addresses of both families, at the peer, too.
+//! Clusters with IPv4 and IPv6: pods and Services have addresses of both families, at the peer,
+//! too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -81,7 +81,8 @@ fn for_web(name: &str, ingress: &Value) -> String {
     )
 }
 
-/// Pods that send requests: rome's at home and at milan, milan's own, and another consumer's at milan.
+/// Pods that send requests: rome's at home and at milan, milan's own, and another consumer's at
+/// milan.
 struct Callers<'a> {
     near_friend: Caller<'a>,
     near_stranger: Caller<'a>,
@@ -91,14 +92,16 @@ struct Callers<'a> {
     tenant: Caller<'a>,
 }
 
-/// Checks that rome's policies also apply at milan. `from_home` and `at_milan` are the server's addresses as seen from both clusters.
+/// Checks that rome's policies also apply at milan. `from_home` and `at_milan` are the server's
+/// addresses as seen from both clusters.
 async fn policies_of_the_consumer_apply_at_the_provider(
     callers: &Callers<'_>,
     from_home: &str,
     at_milan: &str,
 ) -> Result<()> {
     let rome = callers.near_friend.cluster;
-    // A policy that closes pods closes them there, too, and applies to the consumer's pods in both clusters.
+    // A policy that closes pods closes them there, too, and applies to the consumer's pods in both
+    // clusters.
     rome.apply(&for_web(
         "friends",
         &json!([{ "from": [{ "podSelector": { "matchLabels": { "app": "friend" } } }] }]),
@@ -224,7 +227,8 @@ pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
     let at_milan = ip(&milan.api::<Pod>(&remote).get(&far_web.name_any()).await?)?;
     let home_from_milan = seen(&endpoint(rome, milan).await?, &ip(&near_web)?)?;
 
-    // By default rome's pods reach each other in both clusters, but not milan's pods and those of other tenants.
+    // By default rome's pods reach each other in both clusters, but not milan's pods and those of
+    // other tenants.
     own_too.finds(true, &of_own).await?;
     callers.tenant.finds(true, &of_tenant).await?;
     callers.near_stranger.finds(true, &from_home).await?;

@@ -1,4 +1,5 @@
-//! The provider's policy decides what the pods of a consumer may be and use, and may change at any time.
+//! The provider's policy decides what the pods of a consumer may be and use, and may change at any
+//! time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -451,7 +452,8 @@ pub async fn limits_are_charged_if_the_policy_says_so(world: Arc<World>) -> Resu
     no_policy(&world).await?;
     rome.ready_pods("limits", "app=unlimited", 1).await?;
     rome.ready_pods("limits", "app=huge", 1).await?;
-    // Running pods continue and count with their limits. That exceeds the cluster, so the provider announces that it takes the excess back.
+    // Running pods continue and count with their limits. That exceeds the cluster, so the provider
+    // announces that it takes the excess back.
     policy(&world, &json!({ "charge": "Limits" })).await?;
     let tenant = liqo_api::tenant_namespace(&rome.cluster_id().await?.parse()?);
     eventually(

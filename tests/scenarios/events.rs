@@ -95,7 +95,8 @@ pub async fn warnings_about_remote_pods_are_events_of_the_local_pods(
         "{described}"
     );
 
-    // What is said of healthy pods stays at milan. A busy machine may give one a warning there, and rome's scheduler may wait for room.
+    // What is said of healthy pods stays at milan. A busy machine may give one a warning there, and
+    // rome's scheduler may wait for room.
     let there = milan
         .items(&["-n", &remote, "events", "--field-selector", "type=Warning"])
         .await?;

@@ -1,4 +1,5 @@
-//! Ingresses and load balancers at the provider: only what its policy allows, with the provider's classes.
+//! Ingresses and load balancers at the provider: only what its policy allows, with the provider's
+//! classes.
 
 use std::{sync::Arc, time::Duration};
 

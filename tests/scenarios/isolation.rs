@@ -253,7 +253,8 @@ pub async fn two_consumers_cannot_see_or_touch_each_other(world: Arc<World>) -> 
         ],
     )
     .await?;
-    // A consumer cannot write what the provider decides, and can only read single pods in a mapped namespace.
+    // A consumer cannot write what the provider decides, and can only read single pods in a mapped
+    // namespace.
     let more = r#"{"spec":{"resourceQuota":{"hard":{"cpu":"1000"}}}}"#;
     forbidden(
         &as_rome,

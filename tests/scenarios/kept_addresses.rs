@@ -1,4 +1,5 @@
-//! Pods that keep their addresses in both clusters: programs whose members tell each other their own addresses span clusters.
+//! Pods that keep their addresses in both clusters: programs whose members tell each other their
+//! own addresses span clusters.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -20,8 +21,8 @@ const NAMESPACE: &str = "members";
 /// Members in each of the two clusters.
 const MEMBERS: usize = 3;
 
-/// A member serves what it knows, tells its address to all that it knows, and learns what they know, in each family apart. It finds the
-/// first one by the name of a Service.
+/// A member serves what it knows, tells its address to all that it knows, and learns what they
+/// know, in each family apart. It finds the first one by the name of a Service.
 const MEMBER: &str = r#"
 host() { case $1 in *:*) echo "[$1]";; *) echo "$1";; esac; }
 mkdir -p /tmp/www/cgi-bin
@@ -80,7 +81,8 @@ fn addresses(pod: &Pod) -> BTreeSet<String> {
         .collect()
 }
 
-/// Waits until each member knows the addresses of all, as its own interface and home's API server say.
+/// Waits until each member knows the addresses of all, as its own interface and home's API server
+/// say.
 async fn know_each_other(rome: &Cluster) -> Result<()> {
     eventually(
         "each member knows the addresses of all",

@@ -1,4 +1,5 @@
-//! Offers stay correct when a consumer is a provider, too, and when nothing enforces `NetworkPolicies`.
+//! Offers stay correct when a consumer is a provider, too, and when nothing enforces
+//! `NetworkPolicies`.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,7 +17,8 @@ use crate::{
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Adds `count` fake nodes with these amounts to milan, in addition to the first one, which has none. Returns their names.
+/// Adds `count` fake nodes with these amounts to milan, in addition to the first one, which has
+/// none. Returns their names.
 async fn fake_nodes(world: &World, count: u16, amounts: &str) -> Result<Vec<String>> {
     let machinery = world.machinery(&world.milan)?;
     machinery.scale_fake_nodes(1 + count).await?;
@@ -208,7 +210,8 @@ pub async fn two_clusters_lend_to_each_other(world: Arc<World>) -> Result<()> {
     .await
 }
 
-/// Whether `NetworkPolicies` are enforced in a cluster, as the condition of its `ClusterConfig` says: status and message.
+/// Whether `NetworkPolicies` are enforced in a cluster, as the condition of its `ClusterConfig`
+/// says: status and message.
 pub async fn enforced(cluster: &Cluster) -> Result<Option<(String, String)>> {
     let config = cluster
         .object(&["clusterconfig", "liqo"])

@@ -1,6 +1,7 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, each with its own clusters, which run at the same time. Each set has these lists:
+//! There are three sets, each with its own clusters, which run at the same time. Each set has these
+//! lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees
@@ -9,9 +10,14 @@
 //!   groups       run then, like `alone`, in whichever set has time first
 //!   last         run at the end: what they change stays
 //! ```
-//! `cargo test --test scenarios -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
-//! all scenarios that docs/reference/attacks.md names, and prints the table there with their outcomes.
-//! `LIQO_TEST_KEEP=1` leaves the clusters up.
+//! `cargo test --test scenarios -- jobs` runs the scenarios whose names contain `jobs`, and starts
+//! only the clusters that they need. `-- attack` runs all scenarios that docs/reference/attacks.md
+//! names, and prints the table there with their outcomes. `LIQO_TEST_KEEP=1` leaves the clusters
+//! up.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a scenario is told from its beginning to its end"
+)]
 
 mod api_access;
 mod approval;
@@ -85,8 +91,8 @@ macro_rules! scenarios {
     };
 }
 
-/// Pods and policies for them, and that a settled system writes nothing. Rome has another domain. Towards the end milan
-/// enforces `NetworkPolicies`, and then Liqo is uninstalled.
+/// Pods and policies for them, and that a settled system writes nothing. Rome has another domain.
+/// Towards the end milan enforces `NetworkPolicies`, and then Liqo is uninstalled.
 fn pods_and_policies() -> Set {
     Set {
         clusters: Clusters {
@@ -99,7 +105,8 @@ fn pods_and_policies() -> Set {
             ..Clusters::default()
         },
         parallel: scenarios! {
-            // It closes the API server to all pods for a while. No other scenario in this list has pods that use it.
+            // It closes the API server to all pods for a while. No other scenario in this list has
+            // pods that use it.
             api_access:
                 a_remote_pod_uses_its_home_api_server_and_nothing_else_there;
             network:
@@ -118,7 +125,8 @@ fn pods_and_policies() -> Set {
                 what_a_consumers_token_must_not_do,
                 what_the_tokens_of_a_manager_and_of_a_node_must_not_do,
                 a_stolen_token_of_a_node_changes_no_report_of_another_gateway;
-            // Its unknown clusters have their own keys, and the one that is accepted requests no resources.
+            // Its unknown clusters have their own keys, and the one that is accepted requests no
+            // resources.
             peering:
                 a_wrong_token_is_refused;
         }
@@ -172,8 +180,9 @@ fn pods_and_policies() -> Set {
     }
 }
 
-/// Beside others an API server would need so long to start again that its peers take it for dead, which they write down. The long periods
-/// in which nothing is written need no machine of their own.
+/// Beside others an API server would need so long to start again that its peers take it for dead,
+/// which they write down. The long periods in which nothing is written need no machine of their
+/// own.
 fn settled() -> Vec<Scenario> {
     let all = scenarios! {
         settled:
@@ -211,7 +220,8 @@ fn behind_a_broker() -> Vec<Scenario> {
             packets_take_the_direct_path_while_both_ends_answer_and_else_pass_through_the_broker;
         kept_addresses:
             a_pod_behind_a_broker_has_one_address_also_on_the_direct_path;
-        // They peer rome with turin, cut milan and turin off, and end the peering of rome and milan.
+        // They peer rome with turin, cut milan and turin off, and end the peering of rome and
+        // milan.
         chains:
             two_ways_to_one_provider_share_what_it_has,
             pods_outlive_their_broker_show_a_dead_provider_and_end_with_their_customer;
@@ -230,7 +240,8 @@ fn becoming_a_broker() -> Vec<Scenario> {
     }
 }
 
-/// Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with rome.
+/// Rome is tethered to milan, which borrows from rome. They cut milan off, and turin peers with
+/// rome.
 fn tethered() -> Vec<Scenario> {
     let all = scenarios! {
         tethering:
@@ -258,8 +269,8 @@ fn contracts() -> Vec<Scenario> {
     }
 }
 
-/// Their figures mean something only if nothing else runs, and they would make other scenarios late. They stop turin's manager, and peer
-/// turin with milan or rome with turin.
+/// Their figures mean something only if nothing else runs, and they would make other scenarios
+/// late. They stop turin's manager, and peer turin with milan or rome with turin.
 fn attacks_at_full_speed() -> Vec<Scenario> {
     let all = scenarios! {
         attacks:
@@ -299,7 +310,8 @@ fn network_and_nodes() -> Vec<Scenario> {
     }
 }
 
-/// Namespaces that are offloaded, what the command line says of them, and pods there that ask for too much.
+/// Namespaces that are offloaded, what the command line says of them, and pods there that ask for
+/// too much.
 fn offloaded_namespaces() -> Vec<Scenario> {
     scenarios! {
         offloading:
@@ -325,8 +337,8 @@ fn offloaded_namespaces() -> Vec<Scenario> {
     }
 }
 
-/// Milan enforces `NetworkPolicies` from then on. The first one also changes the policies for rome's pods, and the last one ends the network
-/// of rome and milan.
+/// Milan enforces `NetworkPolicies` from then on. The first one also changes the policies for
+/// rome's pods, and the last one ends the network of rome and milan.
 fn enforced_network_policies() -> Vec<Scenario> {
     scenarios! {
         enforced_network_policies:
@@ -351,8 +363,8 @@ fn doctor_and_the_end() -> Vec<Scenario> {
     }
 }
 
-/// Services, the network, offers, and outages. Turin has two nodes, which are both gateways, and its pods have a range of their own. The
-/// clusters have IPv6 in addition to IPv4.
+/// Services, the network, offers, and outages. Turin has two nodes, which are both gateways, and
+/// its pods have a range of their own. The clusters have IPv6 in addition to IPv4.
 fn network_and_sharing() -> Set {
     Set {
         clusters: Clusters {
@@ -398,7 +410,8 @@ fn network_and_sharing() -> Set {
             // It waits until nothing is written.
             dual_stack:
                 pods_and_services_have_addresses_of_both_families_on_both_sides;
-            // They end the network of rome and milan, stop rome's manager, or wait until nothing is written.
+            // They end the network of rome and milan, stop rome's manager, or wait until nothing is
+            // written.
             services:
                 services_are_reflected_with_endpoints_as_the_provider_sees_them,
                 a_hostile_consumer_adds_no_endpoints_outside_its_prefixes_and_services;
@@ -457,7 +470,8 @@ fn rome_and_turin() -> Vec<Scenario> {
 /// They need metrics, the usual domain, or a milan that soon takes a silent node for dead.
 fn at_home_and_lending() -> Vec<Scenario> {
     scenarios! {
-        // Beside others its hundreds of commands would take so much that managers lose their Leases.
+        // Beside others its hundreds of commands would take so much that managers lose their
+        // Leases.
         as_at_home:
             kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
         // They change milan's offer to rome, or milan's nodes.

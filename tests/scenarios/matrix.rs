@@ -1,4 +1,5 @@
-//! `liqoctl test network` on the clusters of the scenarios: it tests many more paths than other scenarios.
+//! `liqoctl test network` on the clusters of the scenarios: it tests many more paths than other
+//! scenarios.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,7 +16,8 @@ use serde_json::Value;
 
 use crate::network::{AT_HOME, ask, connected, endpoint, exec, ip, servers, service};
 
-/// Runs the test from rome with access to these other clusters. Returns whether it passed, and its matrix.
+/// Runs the test from rome with access to these other clusters. Returns whether it passed, and its
+/// matrix.
 async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
     let mut arguments = vec![
         "test".to_owned(),
@@ -160,7 +162,8 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
     rome.apply(&service(namespace, "web")).await?;
     rome.apply(&servers(namespace, "near", "web", 1, AT_HOME))
         .await?;
-    // On the first node of turin, more pods than half of the buckets, so that each gateway carries some.
+    // On the first node of turin, more pods than half of the buckets, so that each gateway carries
+    // some.
     rome.apply(&servers(
         namespace,
         "far",

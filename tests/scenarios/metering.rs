@@ -25,7 +25,8 @@ const PERIOD_SECONDS: u32 = 60;
 const CLOCK_TOLERANCE_SECONDS: u32 = 5;
 const TIMEOUT: Duration = Duration::from_mins(4);
 
-/// Rome borrows from milan under a contract with short periods. Returns its ID: contracts of other scenarios have longer periods.
+/// Rome borrows from milan under a contract with short periods. Returns its ID: contracts of other
+/// scenarios have longer periods.
 async fn under_contract(world: &World) -> Result<String> {
     let (rome, milan) = (&world.rome, &world.milan);
     let tolerance =
@@ -63,8 +64,9 @@ async fn under_contract(world: &World) -> Result<String> {
     Ok(id.to_owned())
 }
 
-/// Whether an entry of a record has a second for certain. One without a second, or with an estimated time, only says that a pod may have run
-/// beyond the boundary of a period: if the provider counts nothing there, no receipt comes, and it goes with the next receipt.
+/// Whether an entry of a record has a second for certain. One without a second, or with an
+/// estimated time, only says that a pod may have run beyond the boundary of a period: if the
+/// provider counts nothing there, no receipt comes, and it goes with the next receipt.
 fn counts_a_second(record: &Value) -> bool {
     let entries = record["spec"]["entries"].as_str().unwrap_or_default();
     entries.lines().any(|entry| {
@@ -100,7 +102,8 @@ async fn receipts(
         .collect())
 }
 
-/// What is left of a contract in a namespace, for a message: the records, and what became of the receipts.
+/// What is left of a contract in a namespace, for a message: the records, and what became of the
+/// receipts.
 async fn papers(
     cluster: &Cluster,
     namespace: &str,
@@ -151,7 +154,8 @@ async fn many_short_pods(rome: &Cluster, milan: &Cluster, number: usize) -> Resu
     Ok(())
 }
 
-/// A pod of rome runs at milan under a contract for a few seconds. No receipt of that is written yet.
+/// A pod of rome runs at milan under a contract for a few seconds. No receipt of that is written
+/// yet.
 pub async fn run_for_a_moment(world: &World) -> Result<()> {
     let (rome, name) = (&world.rome, "metered-for-a-moment");
     let policy = ["delete", "peeringpolicy", POLICY, "--ignore-not-found"];
@@ -242,7 +246,8 @@ pub async fn both_sides_count_the_same_seconds_over_restarts_and_sign_receipts(
         .filter(|write| write.contains(" usagerecords ") && !write.starts_with("delete"))
         .count();
     println!("{records} writes of usage records at the provider for {number} pods");
-    // At most one a second: how many that are depends on how fast the pods end. Bursts are counted by the tests of the recorder.
+    // At most one a second: how many that are depends on how fast the pods end. Bursts are counted
+    // by the tests of the recorder.
     ensure!(
         records <= 2 * number,
         "{records} writes of usage records for {number} pods: they come in batches"

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::pods::{deployment, node_of};
 
-/// metrics-server in both clusters needs two readings, ten seconds apart, the second one after the first. An autoscaler looks every 15 s.
+/// metrics-server in both clusters needs two readings, ten seconds apart, the second one after the
+/// first. An autoscaler looks every 15 s.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The numbers in a line of `kubectl top`, for example 12 and 3 in `web 12m 3Mi`.

@@ -123,7 +123,8 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         },
     )
     .await?;
-    // What stands for another name is no such Service at milan, whose Ingresses would reach any host through it.
+    // What stands for another name is no such Service at milan, whose Ingresses would reach any
+    // host through it.
     let mapped = rome.remote_namespace("names", milan).await?;
     let alias = milan
         .object(&["-n", &mapped, "service", "alias"])
@@ -149,7 +150,8 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         let found = exec(rome, "names", &far, &format!("nslookup {name}; true")).await?;
         ensure!(found.contains("NXDOMAIN"), "{found}");
     }
-    // In the domain of rome, milan has nothing else, and no question leaves milan: its DNS would refuse names outside its own domain.
+    // In the domain of rome, milan has nothing else, and no question leaves milan: its DNS would
+    // refuse names outside its own domain.
     for name in [
         full("kube-dns.kube-system"),
         format!("x.{ROMES_DOMAIN}"),

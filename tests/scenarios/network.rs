@@ -95,8 +95,9 @@ pub async fn enable_network(world: &World) -> Result<()> {
     connected(&world.rome, &world.milan).await
 }
 
-/// An HTTP server. It answers with the pod's name, a large file, or the caller's address, or it counts: up to 40 or as far as the query says,
-/// at most five numbers a second. Or it sends so many times 100,000 bytes, five times a second.
+/// An HTTP server. It answers with the pod's name, a large file, or the caller's address, or it
+/// counts: up to 40 or as far as the query says, at most five numbers a second. Or it sends so many
+/// times 100,000 bytes, five times a second.
 const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
     begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
     printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \
@@ -152,7 +153,8 @@ pub fn service(namespace: &str, app: &str) -> String {
 pub const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
 pub const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
 
-/// Creates a namespace of rome with a Service and a server in each cluster, and waits until both have addresses at home.
+/// Creates a namespace of rome with a Service and a server in each cluster, and waits until both
+/// have addresses at home.
 async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
     let rome = &world.rome;
     connected(rome, &world.milan).await?;
@@ -232,7 +234,8 @@ pub async fn ask(
 pub async fn two_clusters_with_the_same_ranges_agree_on_a_network(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
-    // The first of several scenarios may come before each side has written down what the other one imports.
+    // The first of several scenarios may come before each side has written down what the other one
+    // imports.
     let here = eventually(
         "both clusters know the same ranges",
         Duration::from_mins(1),

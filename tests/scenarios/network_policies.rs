@@ -1,4 +1,5 @@
-//! The content of replicas of `NetworkPolicies` at the provider. `enforced_network_policies` checks that packets obey them.
+//! The content of replicas of `NetworkPolicies` at the provider. `enforced_network_policies` checks
+//! that packets obey them.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -129,7 +130,8 @@ pub async fn policies_are_translated_and_follow_the_pods_at_home(world: Arc<Worl
         "{open:#}"
     );
 
-    // A policy selects the same pods there. Pods at home become addresses, and the defaults no longer apply to the selected pods.
+    // A policy selects the same pods there. Pods at home become addresses, and the defaults no
+    // longer apply to the selected pods.
     let web = json!({ "matchLabels": { "app": "web" } });
     rome.apply(&policy(
         "web",
@@ -210,7 +212,8 @@ pub async fn policies_are_translated_and_follow_the_pods_at_home(world: Arc<Worl
     })
     .await?;
 
-    // A policy that selects all pods leaves no default. A policy that is not reflected changes nothing there.
+    // A policy that selects all pods leaves no default. A policy that is not reflected changes
+    // nothing there.
     rome.apply(&policy(
         "closed",
         "isolated",

@@ -151,7 +151,8 @@ pub async fn without_a_network_a_service_never_sends_packets_to_wrong_pods(
         nodes == BTreeSet::from(["milan", "rome-1"]),
         "the pods are on {nodes:?}"
     );
-    // Other pods of rome with the same addresses that the remote pods have at milan. They answer something else.
+    // Other pods of rome with the same addresses that the remote pods have at milan. They answer
+    // something else.
     rome.apply(
         &answering("stranger", "wrong")
             .replace("replicas: 4", "replicas: 8")
@@ -407,7 +408,8 @@ pub async fn a_pod_that_no_provider_can_run_stays_at_home(world: Arc<World>) -> 
     rome.end_namespace("homely").await
 }
 
-/// A pod that is created before its namespace is offloaded looks like one that was created while no manager answered.
+/// A pod that is created before its namespace is offloaded looks like one that was created while no
+/// manager answered.
 pub async fn a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node(
     world: Arc<World>,
 ) -> Result<()> {

@@ -253,7 +253,8 @@ pub async fn unpeering_from_a_dead_peer_succeeds_and_leaves_nothing(
     .await
 }
 
-/// Whether all endpoints of a Service are ready, and all serve. `None` if there are none, or if they differ.
+/// Whether all endpoints of a Service are ready, and all serve. `None` if there are none, or if
+/// they differ.
 async fn endpoints_ready(
     cluster: &Cluster,
     namespace: &str,

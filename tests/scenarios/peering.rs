@@ -162,7 +162,8 @@ pub async fn two_way_peering_works(world: Arc<World>) -> Result<()> {
         .await?;
     ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
     rome.end_namespace("forward").await?;
-    // What rome announced as milan's provider no longer counts: without rome's announcement as a consumer there is no network.
+    // What rome announced as milan's provider no longer counts: without rome's announcement as a
+    // consumer there is no network.
     disable_network(&world).await?;
     enable_network(&world).await
 }

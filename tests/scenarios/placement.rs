@@ -1,4 +1,5 @@
-//! Prices steer where new pods go, and `liqoctl cost` says what they cost. The commands are those of docs/how-to/send-pods-to-the-cheapest-provider.md.
+//! Prices steer where new pods go, and `liqoctl cost` says what they cost. The commands are those
+//! of docs/how-to/send-pods-to-the-cheapest-provider.md.
 
 use std::{
     sync::Arc,
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::pods::{deployment, node_of, pod};
 
-/// Timeout until a price gets from the policy to the node. A price that was just written stays for 10 seconds.
+/// Timeout until a price gets from the policy to the node. A price that was just written stays for
+/// 10 seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sets what a core costs.
@@ -63,8 +65,8 @@ async fn nodes_of(rome: &Cluster, name: &str, count: usize) -> Result<Vec<String
     Ok(pods.iter().map(|pod| node_of(pod).to_owned()).collect())
 }
 
-/// Creates pods one after another until one goes to this virtual node, and removes them. Returns the time from `began` until that one was
-/// created, and until it had its node.
+/// Creates pods one after another until one goes to this virtual node, and removes them. Returns
+/// the time from `began` until that one was created, and until it had its node.
 async fn first_pod_on(rome: &Cluster, node: &str, began: Instant) -> Result<(Duration, Duration)> {
     let mut names = Vec::new();
     let times = loop {

@@ -25,7 +25,8 @@ fn amounts(cpu: &str) -> Vec<u8> {
     pool("", &[("cpu", cpu), ("memory", "2Gi"), ("pods", "20")])
 }
 
-/// Starts a plugin at milan that decides what rome is offered, and waits until its offer has arrived.
+/// Starts a plugin at milan that decides what rome is offered, and waits until its offer has
+/// arrived.
 async fn decides_for_rome(world: &World, cpu: &str) -> Result<ScriptedPlugin> {
     let act = Act {
         answer: Answer::Says(amounts(cpu)),
@@ -46,7 +47,8 @@ async fn node_has(world: &World, cpu: &str) -> Result<()> {
     .await
 }
 
-/// Removes the plugin from milan's policies, and waits until the nodes decide again. The plugin must not be told that the peering ended.
+/// Removes the plugin from milan's policies, and waits until the nodes decide again. The plugin
+/// must not be told that the peering ended.
 async fn without_plugin(world: &World, plugin: &ScriptedPlugin) -> Result<()> {
     world
         .milan
@@ -269,7 +271,8 @@ pub async fn a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy(
         window.elapsed()
     );
 
-    // Delays of 0.2, 0.4, 0.8, ... seconds, each at least half of that: six attempts in the first 6.3 seconds.
+    // Delays of 0.2, 0.4, 0.8, ... seconds, each at least half of that: six attempts in the first
+    // 6.3 seconds.
     let subscriptions = plugin.subscriptions();
     plugin.act(Answer::Says(amounts("2")), Subscribers::Rejected);
     tokio::time::sleep(WINDOW).await;
@@ -283,7 +286,8 @@ pub async fn a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy(
     without_plugin(&world, &plugin).await
 }
 
-/// The prices that rome sees: in its offer, in the annotation of its node milan, and in the labels of that.
+/// The prices that rome sees: in its offer, in the annotation of its node milan, and in the labels
+/// of that.
 async fn shown_prices(world: &World) -> Result<[Value; 3]> {
     let rome = &world.rome;
     let offers: Value = serde_json::from_str(

@@ -30,7 +30,8 @@ async fn offered(world: &World, consumer: &Cluster) -> Result<Option<ResourceLis
         .map(|offer| offer.spec.resource_quota.hard))
 }
 
-/// What a node has for pods. The pods of a virtual node may be charged more than they request, and its allocatable is less by that.
+/// What a node has for pods. The pods of a virtual node may be charged more than they request, and
+/// its allocatable is less by that.
 pub async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
     let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
     let is_virtual = node
@@ -131,7 +132,8 @@ pub async fn two_peers_with_different_policies_get_different_offers(
                 Ok::<_, anyhow::Error>(offer.context("there is no offer")?.get("cpu"))
             };
             let (of_rome, of_turin) = (of(of_rome)?, of(of_turin)?);
-            // One of them gets the millicore that cannot be divided, and offers do not follow changes of less than five percent.
+            // One of them gets the millicore that cannot be divided, and offers do not follow
+            // changes of less than five percent.
             let tolerance: Quantity = "50m".parse()?;
             ensure!(
                 of_rome <= of_turin + tolerance && of_turin <= of_rome + tolerance,

@@ -1,5 +1,5 @@
-//! The commands of the pages about contracts and prices work as the pages print them, from the first contract to a guarantee that its
-//! provider ends early.
+//! The commands of the pages about contracts and prices work as the pages print them, from the
+//! first contract to a guarantee that its provider ends early.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -237,7 +237,8 @@ async fn prices_are_seen(reader: &mut Reader<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Rome sets a budget for a namespace and one for its peers, sees both, and takes the first one away.
+/// Rome sets a budget for a namespace and one for its peers, sees both, and takes the first one
+/// away.
 async fn budgets_are_set_seen_and_taken_away(reader: &mut Reader<'_>) -> Result<()> {
     let rome = &reader.world.rome;
     rome.offloaded_namespace(DEMO, "Remote").await?;
@@ -321,7 +322,8 @@ async fn the_consumer_ends_it_and_begins_again(
     .await
 }
 
-/// Rome's person decides on a contract for a day with guaranteed amounts, within the limits of rome's policy.
+/// Rome's person decides on a contract for a day with guaranteed amounts, within the limits of
+/// rome's policy.
 async fn a_person_accepts_a_guarantee(reader: &mut Reader<'_>, contract: &Value) -> Result<()> {
     let (rome, milan) = (&reader.world.rome, &reader.world.milan);
     reader.contracts(rome, r#""require":true"#).await?;

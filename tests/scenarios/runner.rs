@@ -24,15 +24,19 @@ use tokio::{
     sync::{Mutex, OnceCell, RwLock, Semaphore, mpsc, oneshot},
 };
 
-/// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's `alone`: as many as two cores can handle.
+/// Maximum number of scenarios that run at a time, in all sets together, besides one of each set's
+/// `alone`: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 5;
-/// Number of programs that want a processor, for each processor, above which no scenario starts beside another. Then more at a time would
-/// finish nothing earlier, and managers would lose their Leases.
+/// Number of programs that want a processor, for each processor, above which no scenario starts
+/// beside another. Then more at a time would finish nothing earlier, and managers would lose their
+/// Leases.
 const MAX_RUNNABLE: usize = 6;
-/// How often the programs that want a processor are counted before a scenario starts, and the time between two counts.
+/// How often the programs that want a processor are counted before a scenario starts, and the time
+/// between two counts.
 const COUNTS: u32 = 5;
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
-/// Kind of the scenarios that docs/reference/attacks.md names, and the filter that selects all of them.
+/// Kind of the scenarios that docs/reference/attacks.md names, and the filter that selects all of
+/// them.
 const ATTACK: &str = "attack";
 /// The filter that selects all scenarios: `cargo test -- --skip scenarios` runs everything else.
 const ALL: &str = "scenarios";
@@ -81,7 +85,8 @@ impl Scenario {
         }
     }
 
-    /// It waits while Kubernetes' own tests are not built, which takes minutes of all processors. Who names it lets them be built.
+    /// It waits while Kubernetes' own tests are not built, which takes minutes of all processors.
+    /// Who names it lets them be built.
     pub fn with_kubernetes_tests(self) -> Self {
         Self {
             needs_kubernetes_tests: true,
@@ -109,13 +114,16 @@ impl Scenario {
 /// Scenarios that share clusters.
 pub struct Set {
     pub clusters: Clusters,
-    /// They run first, several at a time. They have their own namespaces and only read everything else.
+    /// They run first, several at a time. They have their own namespaces and only read everything
+    /// else.
     pub parallel: Vec<Scenario>,
-    /// They run at the same time as `parallel`, but one after another: they change turin and its peering with milan, and nothing that rome uses.
+    /// They run at the same time as `parallel`, but one after another: they change turin and its
+    /// peering with milan, and nothing that rome uses.
     pub with_turin: Vec<Scenario>,
     /// They run then, one after another, in this order.
     pub alone: Vec<Scenario>,
-    /// They run after `alone`, the scenarios of a group one after another: here, or on the clusters of another set that is done before.
+    /// They run after `alone`, the scenarios of a group one after another: here, or on the clusters
+    /// of another set that is done before.
     pub groups: Vec<Vec<Scenario>>,
     /// They run at the very end, one after another: the clusters are not the same afterwards.
     pub last: Vec<Scenario>,
@@ -190,7 +198,8 @@ impl Tasks {
 struct Shared {
     built: OnceCell<Built>,
     permits: Semaphore,
-    /// Running scenarios read it. Who has the whole machine writes it: some scenarios, and the start of clusters.
+    /// Running scenarios read it. Who has the whole machine writes it: some scenarios, and the
+    /// start of clusters.
     machine: Arc<RwLock<()>>,
     /// Held while a parallel scenario waits for room: they start one after another.
     admission: Mutex<()>,
@@ -208,7 +217,8 @@ impl Shared {
     }
 }
 
-/// Whether programs wait for a processor too long. Takes a second, in which a scenario that has just started becomes visible.
+/// Whether programs wait for a processor too long. Takes a second, in which a scenario that has
+/// just started becomes visible.
 async fn is_overloaded() -> bool {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut sum = 0;
@@ -241,7 +251,8 @@ struct Ended {
 pub fn run(sets: Vec<Set>) -> ExitCode {
     let begun = Instant::now();
     let mut arguments = Arguments::from_args();
-    // libtest_mimic only reports, one outcome after another. This module decides what runs at the same time.
+    // libtest_mimic only reports, one outcome after another. This module decides what runs at the
+    // same time.
     arguments.test_threads = Some(1);
     let filters = arguments.filter.take();
     let attacks = match attacks::table() {
@@ -339,7 +350,8 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Whether the command line names the scenario: by one of the filters, which commas separate, and by no `--skip`. [`ATTACK`] names all attacks.
+/// Whether the command line names the scenario: by one of the filters, which commas separate, and
+/// by no `--skip`. [`ATTACK`] names all attacks.
 fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack: bool) -> bool {
     let fits = |filter: &str| {
         filter == ALL
@@ -354,7 +366,8 @@ fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack:
         && !arguments.skip.iter().any(|filter| fits(filter))
 }
 
-/// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters before others run.
+/// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters
+/// before others run.
 async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
     let (begun, instance) = (Instant::now(), clusters.instance);
     let built = shared.built.get_or_try_init(Built::build).await?;
@@ -400,7 +413,8 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
             alone.extend(group);
             continue;
         };
-        // They need no permit: a set would end late if each of them queued behind the scenarios of other sets.
+        // They need no permit: a set would end late if each of them queued behind the scenarios of
+        // other sets.
         if !run_admitted(&world, task, &shared).await {
             has_failed = true;
             restore(&world, &baseline).await;
@@ -509,7 +523,8 @@ fn show_slowest(all: &mut [Ended], total: Duration) {
     );
 }
 
-/// The table of docs/reference/attacks.md with the outcomes of its scenarios, if this run had some of them.
+/// The table of docs/reference/attacks.md with the outcomes of its scenarios, if this run had some
+/// of them.
 fn show_attacks(attacks: &[Attack], ended: &[Ended]) {
     let outcome_of = |attack: &Attack| {
         let name = attack.scenario()?;

@@ -1,6 +1,7 @@
 //! A resource plugin that a scenario controls, and that can misbehave.
 //!
-//! It runs in the process of the test. Pods reach it at this machine's address on the bridge of the clusters.
+//! It runs in the process of the test. Pods reach it at this machine's address on the bridge of the
+//! clusters.
 
 use std::{
     future::pending,
@@ -208,7 +209,8 @@ async fn subscribe(respond: SendResponse<Bytes>, mut act: watch::Receiver<Act>, 
     }
 }
 
-/// Encodes a pool of an answer in generation P3. An answer with several pools is their concatenation.
+/// Encodes a pool of an answer in generation P3. An answer with several pools is their
+/// concatenation.
 pub fn pool(name: &str, amounts: &[(&str, &str)]) -> Vec<u8> {
     let amount = |(resource, quantity): &(&str, &str)| {
         field(

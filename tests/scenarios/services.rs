@@ -12,7 +12,8 @@ use crate::{
     pods::{deployment, name_of, node_of},
 };
 
-/// The first halves of the addresses under which each cluster sees the other's pods: milan's at rome, rome's at milan.
+/// The first halves of the addresses under which each cluster sees the other's pods: milan's at
+/// rome, rome's at milan.
 pub async fn prefixes(world: &World) -> Result<(String, String)> {
     connected(&world.rome, &world.milan).await?;
     let half = async |here: &Cluster, peer: &Cluster| {
@@ -95,8 +96,8 @@ async fn endpoints(
     .await
 }
 
-/// A Service without a selector, with this number of ports, and its slice with this number of endpoints, whose hostnames are as long as they
-/// can be.
+/// A Service without a selector, with this number of ports, and its slice with this number of
+/// endpoints, whose hostnames are as long as they can be.
 fn large_service(namespace: &str, prefix: &str, endpoints: u8, ports: u16) -> String {
     let port = |number: u16| json!({ "name": format!("p{number}"), "port": 1000 + number });
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "large", "namespace": namespace },
@@ -289,7 +290,8 @@ pub async fn services_are_reflected_with_endpoints_as_the_provider_sees_them(
         "{policy}"
     );
 
-    // Changes are applied, the address of the Service stays, and nothing is written if nothing changes.
+    // Changes are applied, the address of the Service stays, and nothing is written if nothing
+    // changes.
     rome.kubectl(&[
         "-n",
         "services",

@@ -9,8 +9,8 @@ use crate::pods::deployment;
 
 /// Everything in Liqo that is done again and again is done at least once in this time.
 const EVERY_PERIOD: Duration = Duration::from_secs(75);
-/// Resources that may be written after a peer or its own API server was away for a moment: status, what a restarted manager needs, and
-/// warnings of kubelets that needed the API server.
+/// Resources that may be written after a peer or its own API server was away for a moment: status,
+/// what a restarted manager needs, and warnings of kubelets that needed the API server.
 const WRITTEN_AFTER_AN_OUTAGE: [&str; 6] = [
     " foreignclusters ",
     " nodes ",
@@ -20,14 +20,16 @@ const WRITTEN_AFTER_AN_OUTAGE: [&str; 6] = [
     " events ",
 ];
 
-/// Whether a write renews a credential for a provider. The consumer renews it at 60% of its lifetime, and after the provider's API server
-/// has refused it, which happens just after that has started. The provider issues a token, and the consumer stores it.
+/// Whether a write renews a credential for a provider. The consumer renews it at 60% of its
+/// lifetime, and after the provider's API server has refused it, which happens just after that has
+/// started. The provider issues a token, and the consumer stores it.
 fn is_renewed_credential(write: &str) -> bool {
     write.contains(" secrets liqo-provider-")
         || (write.contains(" serviceaccounts liqo/liqo-consumer-") && write.contains("/token by "))
 }
 
-/// Whether a write publishes latency or loss of a path. They change with the load of this machine, and are written twice a minute at most.
+/// Whether a write publishes latency or loss of a path. They change with the load of this machine,
+/// and are written twice a minute at most.
 fn is_of_a_path(write: &str) -> bool {
     write.starts_with("patch tunnelendpoints liqo/")
         && write.contains("/status by system:serviceaccount:liqo-fabric:liqo-fabric")
@@ -65,7 +67,8 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     rome.ready_pods("settled", "app=web", 6).await?;
     world.quiet(&[rome, milan]).await?;
     writes_nothing(&world, EVERY_PERIOD).await?;
-    // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
+    // A forced resync: every watch of the managers breaks and starts again. Peers may report that
+    // an API server was away.
     drop(part);
     let whole = world.machine.write().await;
     world.quiet(&[rome, milan]).await?;
@@ -76,7 +79,8 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
     world.quiet(&[rome, milan]).await?;
     for (cluster, from) in [rome, milan].into_iter().zip(from) {
         let mut writes = cluster.liqo_writes(from)?;
-        // On a slow machine the API server is away for so long that Kubernetes takes the virtual node for dead.
+        // On a slow machine the API server is away for so long that Kubernetes takes the virtual
+        // node for dead.
         let marked = cluster.marked_not_ready(from)?;
         let is_restored = |write: &str| {
             marked

@@ -67,7 +67,8 @@ pub async fn the_offer_follows_the_free_capacity_and_the_node_follows_the_offer(
     milan
         .kubectl(&["-n", "default", "delete", "pod", "local-load", "--wait"])
         .await?;
-    // An offer is rewritten only if it changes by more than 5%, so what was offered before may differ a little from what is free.
+    // An offer is rewritten only if it changes by more than 5%, so what was offered before may
+    // differ a little from what is free.
     let enough = before.saturating_sub("100m".parse()?);
     eventually("both grow again", Duration::from_secs(30), || async {
         let now = offered(&world, rome, "cpu").await?;

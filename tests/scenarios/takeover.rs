@@ -18,8 +18,8 @@ use crate::pods::{deployment, node_of};
 const NAMESPACE: &str = "takeover";
 /// Enough for a rollout of several steps; two cores start about two pods a second.
 const PODS: usize = 12;
-/// Maximum time until another replica leads, for a machine that is busy. How long it really takes is printed, and told in
-/// docs/explanation/replicas-of-the-manager.md.
+/// Maximum time until another replica leads, for a machine that is busy. How long it really takes
+/// is printed, and told in docs/explanation/replicas-of-the-manager.md.
 const TIMEOUT: Duration = Duration::from_secs(45);
 const MANAGERS: &str = "app.kubernetes.io/name=liqo-controller-manager";
 
@@ -103,7 +103,8 @@ fn process_of(world: &World, cluster: &Cluster, pod: &str) -> Result<Option<i32>
         .map(|process| process.pid))
 }
 
-/// Kills the leader, and removes its pod before the kubelet starts the container again: so only another replica can take over.
+/// Kills the leader, and removes its pod before the kubelet starts the container again: so only
+/// another replica can take over.
 async fn kill_leader(world: &World, cluster: &Cluster) -> Result<()> {
     let what = format!("the leader of {} has a process", cluster.name);
     let (pod, pid) = eventually(&what, TIMEOUT, || async {
@@ -174,7 +175,8 @@ async fn begin_rollout(turin: &Cluster, version: &str) -> Result<()> {
     .await
 }
 
-/// Waits until the rollout is complete: all pods are ready, and the provider runs each of them once, and no other.
+/// Waits until the rollout is complete: all pods are ready, and the provider runs each of them
+/// once, and no other.
 async fn end_rollout(world: &World, remote: &str) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     turin
@@ -251,7 +253,8 @@ async fn the_virtual_node_follows(turin: &Cluster) -> Result<()> {
     .await
 }
 
-/// Checks that a cluster with two nodes has two replicas, on different nodes, if nobody chose a number.
+/// Checks that a cluster with two nodes has two replicas, on different nodes, if nobody chose a
+/// number.
 async fn two_nodes_have_two_replicas(turin: &Cluster) -> Result<()> {
     set_replicas(turin, "").await?;
     let nodes: BTreeSet<String> = turin
@@ -374,7 +377,8 @@ async fn delete_managers(cluster: &Cluster, delay: u64) -> Result<()> {
         .map(drop)
 }
 
-/// Rolls the Deployment out, deletes all managers meanwhile, and checks that every pod runs in the end, each once.
+/// Rolls the Deployment out, deletes all managers meanwhile, and checks that every pod runs in the
+/// end, each once.
 async fn round(world: &World, remote: &str, number: u64, delays: (u64, u64)) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.kubectl(&[
@@ -399,7 +403,8 @@ async fn round(world: &World, remote: &str, number: u64, delays: (u64, u64)) -> 
         "--timeout=240s",
     ])
     .await?;
-    // All of them are Ready, so none waits for a node, with or without the toleration for virtual nodes.
+    // All of them are Ready, so none waits for a node, with or without the toleration for virtual
+    // nodes.
     let pods = rome
         .ready_pods(DELETED_MANAGERS, "app=web", MANY_PODS)
         .await?;

@@ -131,7 +131,8 @@ async fn silence_is_noticed(rome: &Cluster) -> Result<()> {
     .await
 }
 
-/// A command that has to fail because the cluster is tethered; with the break-glass group it succeeds.
+/// A command that has to fail because the cluster is tethered; with the break-glass group it
+/// succeeds.
 async fn only_in_an_emergency(cluster: &Cluster, command: &[&str]) -> Result<()> {
     let refused = cluster.try_kubectl(command).await?;
     ensure!(!refused.success, "{command:?} succeeded");
@@ -275,7 +276,8 @@ pub async fn a_laptop_hands_itself_over_to_the_office_and_gets_control_back(
     autonomous_again(rome).await
 }
 
-/// Pods in namespace `default` are refused while a cluster is tethered, and so their controller tries less and less often.
+/// Pods in namespace `default` are refused while a cluster is tethered, and so their controller
+/// tries less and less often.
 async fn is_refused_in_default(rome: &Cluster, app: &str) -> Result<()> {
     rome.apply(&deployment("default", app, 1)).await?;
     eventually("the pod of the Deployment is refused", TIMEOUT, || async {
@@ -318,8 +320,9 @@ async fn runs_after_its_refusal(rome: &Cluster, app: &str) -> Result<()> {
         .map(drop)
 }
 
-/// Where milan has no other node for them, pods of rome run on rome, as milan's pods. Their Service has them as its endpoints here and there,
-/// for a pod that runs on rome as rome's own, for `at_milan`, which runs at milan, and for one of themselves.
+/// Where milan has no other node for them, pods of rome run on rome, as milan's pods. Their Service
+/// has them as its endpoints here and there, for a pod that runs on rome as rome's own, for
+/// `at_milan`, which runs at milan, and for one of themselves.
 async fn come_back_to_the_laptop(world: &World, at_milan: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan
@@ -598,7 +601,8 @@ pub async fn a_short_cut_changes_nothing_and_a_long_one_brings_control_back(
     autonomous_again(rome).await
 }
 
-/// The user does not wait until the silence is long enough. Milan, which is not heard, runs the pods that come home.
+/// The user does not wait until the silence is long enough. Milan, which is not heard, runs the
+/// pods that come home.
 async fn comes_home_without_a_network(world: &World, namespace: &str) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan.kubectl(&["cordon", "rome"]).await?;
@@ -722,7 +726,8 @@ pub async fn a_power_cut_in_any_state_ends_in_the_state_that_was_wanted(
     let web = rome.ready_pods(NAMESPACE, "app=web", 1).await?;
     ensure!(node_of(&web[0]) == "milan", "it is on {}", node_of(&web[0]));
 
-    // While it is tethered. When the Lease of the former manager is over, after 15 seconds, the next one decides.
+    // While it is tethered. When the Lease of the former manager is over, after 15 seconds, the
+    // next one decides.
     let former = running_manager(rome).await?;
     world.power_cut(rome).await?;
     eventually("another manager runs", TIMEOUT, || async {

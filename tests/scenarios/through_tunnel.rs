@@ -87,7 +87,8 @@ async fn open(world: &World) -> Result<()> {
     nft(world, &world.milan, "delete table inet scenario_closed").await
 }
 
-/// Checks that milan's API server and auth endpoint are both `open` or both `shut` for turin's nodes and pods, such as its manager.
+/// Checks that milan's API server and auth endpoint are both `open` or both `shut` for turin's
+/// nodes and pods, such as its manager.
 async fn all_are(world: &World, wanted: &str, namespace: &str) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     let config = milan
@@ -202,7 +203,8 @@ async fn token_is_refused(what: &str, token: &str, command: &str) -> Result<()> 
     .await
 }
 
-/// Checks that an unused token gives access only to the auth endpoint, and a deleted token to nothing.
+/// Checks that an unused token gives access only to the auth endpoint, and a deleted token to
+/// nothing.
 async fn a_token_gives_access_only_to_the_auth_endpoint(milan: &Cluster) -> Result<()> {
     let (command, token) = invitation(milan).await?;
     let stranger = with_token("not a token of milan", &command)?;
@@ -244,7 +246,8 @@ async fn a_token_gives_access_only_to_the_auth_endpoint(milan: &Cluster) -> Resu
     token_is_refused("a deleted token gives no access", &token, &command).await
 }
 
-/// Waits until milan's tunnel clients are exactly this number of consumers, with access to both ports.
+/// Waits until milan's tunnel clients are exactly this number of consumers, with access to both
+/// ports.
 async fn tunnel_clients_are(milan: &Cluster, tenants: usize) -> Result<()> {
     eventually(
         &format!("milan has {tenants} tunnel clients"),
@@ -321,7 +324,8 @@ async fn exec_works(turin: &Cluster, after: &str) -> Result<()> {
     turin.wait_for(&["node/milan"], "condition=Ready", 60).await
 }
 
-/// Checks that a consumer that restarts while the provider's gateways have two keys can connect, whichever key it tries first.
+/// Checks that a consumer that restarts while the provider's gateways have two keys can connect,
+/// whichever key it tries first.
 async fn keys_are_renewed(world: &World) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     let renewed: Value = serde_json::from_str(

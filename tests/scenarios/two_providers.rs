@@ -1,4 +1,5 @@
-//! A broker that lends the sum of what two clusters lend to it, while one of them leaves and comes back.
+//! A broker that lends the sum of what two clusters lend to it, while one of them leaves and comes
+//! back.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,7 +18,8 @@ const NAMESPACE: &str = "sum";
 const PODS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Waits until milan offers to rome what these nodes of milan have together, and rome's node has it.
+/// Waits until milan offers to rome what these nodes of milan have together, and rome's node has
+/// it.
 async fn offers_the_sum_of(world: &World, providers: &[&str]) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     eventually(

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{Cluster, World, eventually};
 
-/// Kinds of objects that scenarios create, change or remove, as arguments of `kubectl get`. Kinds that refer to others come first.
+/// Kinds of objects that scenarios create, change or remove, as arguments of `kubectl get`. Kinds
+/// that refer to others come first.
 const KINDS: [&[&str]; 7] = [
     &["peeringpolicies"],
     &["clusterconfigs"],
@@ -23,7 +24,8 @@ const NAMESPACES: [&str; 3] = [
 ];
 /// Prefix of the names of nftables tables that scenarios create on nodes.
 const TABLE_PREFIX: &str = "scenario_";
-/// As an argument of `kubectl taint`: the taint of Kubernetes' own tests, without which they leave the nodes.
+/// As an argument of `kubectl taint`: the taint of Kubernetes' own tests, without which they leave
+/// the nodes.
 const REMOVED_TAINT: &str = "playground.liqo.io/tests-";
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -59,7 +61,8 @@ impl State {
     }
 }
 
-/// A patch for each object, by name, that restores what scenarios change: the labels of nodes, and the specs of other objects.
+/// A patch for each object, by name, that restores what scenarios change: the labels of nodes, and
+/// the specs of other objects.
 async fn list(cluster: &Cluster, kind: &[&str]) -> Result<BTreeMap<String, Value>> {
     let of = |object: Value| {
         let name = object["metadata"]["name"]
@@ -241,7 +244,8 @@ async fn restore_peers(cluster: &Cluster, state: &State) -> Result<()> {
     for (name, now) in list(cluster, &["foreignclusters"]).await? {
         match state.peers.get(&name) {
             None => {
-                // The object of a cluster that only borrows goes once that cluster has said goodbye, so do not wait here.
+                // The object of a cluster that only borrows goes once that cluster has said
+                // goodbye, so do not wait here.
                 cluster.try_liqoctl(&["unpeer", &name, "--yes"]).await?;
                 cluster
                     .kubectl(&[

@@ -32,8 +32,8 @@ use crate::{
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long each step of a command of liqoctl that waits for managers may take.
 const LIQOCTL_TIMEOUT: &str = "6m";
-/// Environment of kubectl, which ends before it pays to collect garbage, or to use several processors. The limit is for commands that move
-/// much data.
+/// Environment of kubectl, which ends before it pays to collect garbage, or to use several
+/// processors. The limit is for commands that move much data.
 pub const SHORT_LIVED: [(&str, &str); 3] = [
     ("GOGC", "off"),
     ("GOMEMLIMIT", "200MiB"),
@@ -111,7 +111,8 @@ impl Cluster {
         succeed("kubectl", arguments, self.try_kubectl(arguments).await?)
     }
 
-    /// Runs kubectl, which may fail. A timeout is for a machine that is as fast as those of the developers.
+    /// Runs kubectl, which may fail. A timeout is for a machine that is as fast as those of the
+    /// developers.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<Output> {
         let patient: Vec<_> = arguments.iter().map(|argument| patient(argument)).collect();
         let patient: Vec<_> = patient.iter().map(AsRef::as_ref).collect();
@@ -174,7 +175,8 @@ impl Cluster {
         run(&self.programs.liqoctl, &self.kubeconfig, &patient, None).await
     }
 
-    /// Runs a command line that the docs print, in this directory, and returns its standard output. Fails if it fails.
+    /// Runs a command line that the docs print, in this directory, and returns its standard output.
+    /// Fails if it fails.
     pub async fn printed(&self, line: &str, directory: &Path) -> Result<String> {
         let programs = [
             ("kubectl", &self.programs.kubectl),
@@ -204,9 +206,11 @@ impl Cluster {
         )
     }
 
-    /// Creates a namespace, offloads it with this strategy, and waits until every selected provider has it.
+    /// Creates a namespace, offloads it with this strategy, and waits until every selected provider
+    /// has it.
     pub async fn offloaded_namespace(&self, name: &str, strategy: &str) -> Result<()> {
-        // A scenario before this one may have had a namespace of this name, in a run before this one if the clusters were kept.
+        // A scenario before this one may have had a namespace of this name, in a run before this
+        // one if the clusters were kept.
         let namespaces = Api::<Namespace>::all(self.client.clone());
         eventually(
             &format!("no former namespace {}/{name} ends any more", self.name),
@@ -265,8 +269,9 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Ends a scenario's namespace: deletes it, and waits until its pods are gone. Kubernetes then needs 5 to 20 seconds more, because its
-    /// namespace controller looks again so rarely; [`Self::ended_namespaces_are_gone`] waits for that.
+    /// Ends a scenario's namespace: deletes it, and waits until its pods are gone. Kubernetes then
+    /// needs 5 to 20 seconds more, because its namespace controller looks again so rarely;
+    /// [`Self::ended_namespaces_are_gone`] waits for that.
     pub async fn end_namespace(&self, name: &str) -> Result<()> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let uid = namespaces.get_metadata(name).await?.uid();
@@ -280,7 +285,8 @@ impl Cluster {
             &format!("the pods of {}/{name} are gone", self.name),
             Duration::from_mins(2),
             || async {
-                // Until the namespace controller has started, a Deployment may have pods whose creation was under way.
+                // Until the namespace controller has started, a Deployment may have pods whose
+                // creation was under way.
                 pods.delete_collection(&DeleteParams::default(), &ListParams::default())
                     .await?;
                 Ok(pods
@@ -294,7 +300,8 @@ impl Cluster {
         .await
     }
 
-    /// Waits until the namespaces that scenarios have ended are gone, here and wherever they were offloaded to.
+    /// Waits until the namespaces that scenarios have ended are gone, here and wherever they were
+    /// offloaded to.
     pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
         let ended = self.ended.lock().clone();
         let namespaces = Api::<Namespace>::all(self.client.clone());
@@ -314,7 +321,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The object or list that `kubectl get` with these arguments finds, as JSON. For the arguments see `get.rs`.
+    /// The object or list that `kubectl get` with these arguments finds, as JSON. For the arguments
+    /// see `get.rs`.
     pub async fn object(&self, arguments: &[&str]) -> Result<Option<Value>> {
         self.kinds.get(&self.client, arguments).await
     }
@@ -376,8 +384,8 @@ impl Cluster {
         Ok(remote.to_owned())
     }
 
-    /// The replica of a consumer's `ConfigMap` or Secret (`kind` is `configmaps` or `secrets`) in a namespace of this cluster. Its name
-    /// begins with the one at home.
+    /// The replica of a consumer's `ConfigMap` or Secret (`kind` is `configmaps` or `secrets`) in a
+    /// namespace of this cluster. Its name begins with the one at home.
     pub async fn replica(&self, namespace: &str, kind: &str, home: &str) -> Result<Option<Value>> {
         let start = format!("{home}-liqo-");
         let replicas = self
@@ -490,7 +498,8 @@ impl Cluster {
         Ok(std::fs::metadata(&self.audit_log)?.len())
     }
 
-    /// The writes of Liqo's service accounts after this position in the audit log, except writes of leases and reviews.
+    /// The writes of Liqo's service accounts after this position in the audit log, except writes of
+    /// leases and reviews.
     pub fn liqo_writes(&self, from: u64) -> Result<Vec<String>> {
         let mut writes = Vec::new();
         for event in self.audited(from, "system:serviceaccount:liqo")? {
@@ -542,7 +551,8 @@ impl Cluster {
         Ok(writes)
     }
 
-    /// The names of the pods that Kubernetes declared as not ready after this position in the audit log, because their node was silent.
+    /// The names of the pods that Kubernetes declared as not ready after this position in the audit
+    /// log, because their node was silent.
     pub fn marked_not_ready(&self, from: u64) -> Result<Vec<String>> {
         let is_mark = |event: &Value| {
             event["user"]["username"] == "system:serviceaccount:kube-system:node-controller"
@@ -572,8 +582,8 @@ impl Cluster {
             .collect())
     }
 
-    /// The requests that wanted to change something after this position in the audit log and were denied (401 or 403): those of consumers, and
-    /// those of which nobody knows whose they are.
+    /// The requests that wanted to change something after this position in the audit log and were
+    /// denied (401 or 403): those of consumers, and those of which nobody knows whose they are.
     pub fn denied_consumers(&self, from: u64) -> Result<Vec<String>> {
         let mut denied = Vec::new();
         for event in self.audited(from, "responseStatus")? {

@@ -31,8 +31,8 @@ pub struct Row {
     pub line: String,
 }
 
-/// Reads sections: `== NAME`, which `, late`, `, joined` and `, alone` may follow, then `ROW: LINE` for each row. Lines that begin with `#`
-/// are comments.
+/// Reads sections: `== NAME`, which `, late`, `, joined` and `, alone` may follow, then `ROW: LINE`
+/// for each row. Lines that begin with `#` are comments.
 pub fn sections(text: &str) -> Result<Vec<Section>> {
     let (mut sections, mut names) = (Vec::<Section>::new(), BTreeSet::new());
     for line in text
@@ -136,7 +136,8 @@ impl Joint {
                 "{prefix}{}",
                 quoted(&each("", &format!("{{{{\"{marker}\"}}}}")))
             ),
-            // The script is part of the URL of a request, so it should be short: hence the function.
+            // The script is part of the URL of a request, so it should be short: hence the
+            // function.
             Self::Exec => format!(
                 "{prefix}sh -c {}",
                 quoted(&format!("e() {{ {end}; }}\n{}", each("(", ") 2>&1; e\n")))
@@ -151,7 +152,8 @@ impl Joint {
     }
 }
 
-/// The rows that one process can answer together, at the place of the first, and the other rows one by one.
+/// The rows that one process can answer together, at the place of the first, and the other rows one
+/// by one.
 pub fn grouped(rows: Vec<Row>) -> Vec<Vec<Row>> {
     let mut groups = Vec::<(Option<Joint>, Vec<Row>)>::new();
     for row in rows {
@@ -169,7 +171,8 @@ pub fn grouped(rows: Vec<Row>) -> Vec<Vec<Row>> {
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// One line for all rows of a group, whose output [`split`] takes apart. None if they cannot be joined.
+/// One line for all rows of a group, whose output [`split`] takes apart. None if they cannot be
+/// joined.
 pub fn joined(rows: &[Row]) -> Option<String> {
     Joint::ALL.into_iter().find_map(|joint| {
         let rests = rows
@@ -180,7 +183,8 @@ pub fn joined(rows: &[Row]) -> Option<String> {
     })
 }
 
-/// The outputs of so many rows in that of a joined line. None if it failed or did not answer all of them.
+/// The outputs of so many rows in that of a joined line. None if it failed or did not answer all of
+/// them.
 pub fn split(output: &str, rows: usize) -> Option<Vec<&str>> {
     let mut parts: Vec<_> = output.split(END_OF_ROW).collect();
     // What follows the last row comes from kubectl, for example that it failed.
@@ -227,8 +231,8 @@ pub fn listed(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Replaces what differs between two pods of the same node, too: the namespace, addresses, times, IDs, generated names and the width of
-/// columns.
+/// Replaces what differs between two pods of the same node, too: the namespace, addresses, times,
+/// IDs, generated names and the width of columns.
 pub struct Normalizer(Vec<(Regex, &'static str)>);
 
 impl Normalizer {
@@ -402,7 +406,8 @@ mod tests {
         }
     }
 
-    /// What bash prints for a line, with a kubectl that executes at home, or prints what it was given.
+    /// What bash prints for a line, with a kubectl that executes at home, or prints what it was
+    /// given.
     fn run(line: &str) -> String {
         let kubectl =
             "k() { case $1 in exec) shift 5; \"$@\";; *) printf '%s\\n' one two three;; esac; }\n";

@@ -1,5 +1,5 @@
-//! `kubectl get` without a process: scenarios read objects several times a second, and so many processes would use more of a small machine
-//! than the clusters do.
+//! `kubectl get` without a process: scenarios read objects several times a second, and so many
+//! processes would use more of a small machine than the clusters do.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ struct Query<'a> {
 }
 
 impl Kinds {
-    /// The kind with this plural or this name (in any case), without short names and groups. The core group takes precedence.
+    /// The kind with this plural or this name (in any case), without short names and groups. The
+    /// core group takes precedence.
     async fn find(&self, client: &Client, word: &str) -> Result<(ApiResource, Scope)> {
         let mut known = self.0.lock().await;
         let find = |known: &[(ApiResource, Scope)]| {

@@ -1,4 +1,5 @@
-//! What the scenarios share: clusters, the programs that a user would use, and waiting for something to happen.
+//! What the scenarios share: clusters, the programs that a user would use, and waiting for
+//! something to happen.
 //!
 //! ```text
 //!   scenarios/*.rs ---> World ---> rome   borrows from milan
@@ -7,8 +8,8 @@
 //!                        +-------> kubectl, liqoctl: run as a user would run them
 //! ```
 //!
-//! All scenarios of a set share its clusters. Each has its own namespace and leaves the peerings as it found them. [`Baseline`] cleans up
-//! after scenarios that failed.
+//! All scenarios of a set share its clusters. Each has its own namespace and leaves the peerings as
+//! it found them. [`Baseline`] cleans up after scenarios that failed.
 
 pub mod attacks;
 mod baseline;

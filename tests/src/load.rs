@@ -1,4 +1,5 @@
-//! What clusters take while they are attacked: how long steps last, the memory of managers, and the size of etcd.
+//! What clusters take while they are attacked: how long steps last, the memory of managers, and the
+//! size of etcd.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -96,7 +97,8 @@ fn memory(status: &str) -> Option<Memory> {
 /// Size of an etcd in MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EtcdSize {
-    /// Size of its file. It holds former versions of all objects, too, until the API server compacts them every five minutes.
+    /// Size of its file. It holds former versions of all objects, too, until the API server
+    /// compacts them every five minutes.
     pub file: f64,
     /// What it takes without former versions.
     pub live: f64,
@@ -132,7 +134,8 @@ impl World {
         Ok(managers)
     }
 
-    /// Compacts a cluster's etcd, and returns its size before and after. Lists that were read in part have to begin again.
+    /// Compacts a cluster's etcd, and returns its size before and after. Lists that were read in
+    /// part have to begin again.
     pub async fn etcd_size(&self, cluster: &Cluster) -> Result<EtcdSize> {
         let file = self
             .etcd_metric(cluster, "etcd_mvcc_db_total_size_in_bytes")

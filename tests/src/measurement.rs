@@ -1,4 +1,5 @@
-//! Longer variants of scenarios, for runs that also measure. The usual length is enough for a proof.
+//! Longer variants of scenarios, for runs that also measure. The usual length is enough for a
+//! proof.
 
 use anyhow::{Context as _, Result, bail};
 
@@ -17,7 +18,8 @@ pub enum Measurement {
 }
 
 impl Measurement {
-    /// `proof` is enough to prove what the scenario promises; `measured` is for a run that measures this.
+    /// `proof` is enough to prove what the scenario promises; `measured` is for a run that measures
+    /// this.
     pub fn choose<T>(self, proof: T, measured: T) -> Result<T> {
         let wanted = std::env::var(VARIABLE).unwrap_or_default();
         let is_wanted = self

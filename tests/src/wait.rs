@@ -13,10 +13,12 @@ const LATER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longer waits are printed.
 const LONG_WAIT: Duration = Duration::from_secs(4);
 const FIRST_SECONDS: Duration = Duration::from_secs(5);
-/// Timeouts are for a machine that is as fast as those of the developers. A slower or busier one gets so many times more.
+/// Timeouts are for a machine that is as fast as those of the developers. A slower or busier one
+/// gets so many times more.
 pub const PATIENCE: u32 = 4;
 
-/// Waits until `check` returns something, and returns that. An error of `check` means "not yet"; after the timeout it becomes the error.
+/// Waits until `check` returns something, and returns that. An error of `check` means "not yet";
+/// after the timeout it becomes the error.
 pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut check: F) -> Result<T>
 where
     F: FnMut() -> Fut,
@@ -52,7 +54,8 @@ pub(crate) fn show_long(what: &str, begun: Instant) {
     }
 }
 
-/// Checks during a whole period that something does not change: `check` must return `expected` each time.
+/// Checks during a whole period that something does not change: `check` must return `expected` each
+/// time.
 pub async fn still<T, F, Fut>(what: &str, period: Duration, expected: T, mut check: F) -> Result<()>
 where
     T: PartialEq + Debug,

@@ -46,7 +46,8 @@ pub struct Clusters {
     pub milans_node_grace_seconds: Option<u16>,
     /// The domain of Services in rome; `None` for the usual one, which the others have.
     pub romes_domain: Option<&'static str>,
-    /// The second octet of the range of turin's pods; `None` for the usual range, which the others have.
+    /// The second octet of the range of turin's pods; `None` for the usual range, which the others
+    /// have.
     pub turins_pod_octet: Option<u8>,
     /// Whether there is a fourth cluster, florence.
     pub florence: bool,
@@ -57,8 +58,9 @@ pub struct Clusters {
 pub struct Built(BTreeMap<String, PathBuf>);
 
 impl Built {
-    /// Builds all of them at once. Examples are included so that cargo chooses the same features as for tests: otherwise it would compile
-    /// nearly all libraries again. (A release build does so all the same: tests unwind, and programs abort.)
+    /// Builds all of them at once. Examples are included so that cargo chooses the same features as
+    /// for tests: otherwise it would compile nearly all libraries again. (A release build does so
+    /// all the same: tests unwind, and programs abort.)
     pub async fn build() -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
@@ -132,7 +134,8 @@ impl Built {
     }
 }
 
-/// The clusters to start. milan starts with one fake node without resources. Scenarios add the nodes that they need.
+/// The clusters to start. milan starts with one fake node without resources. Scenarios add the
+/// nodes that they need.
 fn cluster_specs(wanted: &Clusters) -> Result<Vec<ClusterSpec>> {
     let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0"
         .split(',')
@@ -175,7 +178,8 @@ fn cluster_specs(wanted: &Clusters) -> Result<Vec<ClusterSpec>> {
     Ok(specs)
 }
 
-/// Loads Liqo's images into all clusters. Returns the names of those of the controller manager and of `liqo-fabric`.
+/// Loads Liqo's images into all clusters. Returns the names of those of the controller manager and
+/// of `liqo-fabric`.
 async fn load_images(playground: &Playground, built: &Built) -> Result<[String; 2]> {
     let (manager, fabric) = (
         built.program("liqo-controller-manager")?,
@@ -215,14 +219,15 @@ pub struct World {
     images: [String; 2],
     scratch: PathBuf,
     keep: bool,
-    /// Whoever does something on this machine reads it, and whoever needs the whole machine writes it. The runner reads it for most scenarios:
-    /// only those with their own share may use it.
+    /// Whoever does something on this machine reads it, and whoever needs the whole machine writes
+    /// it. The runner reads it for most scenarios: only those with their own share may use it.
     pub machine: Arc<RwLock<()>>,
     /// The fixture that is set up now.
     fixture: Mutex<Option<&'static Fixture>>,
 }
 
-/// What several scenarios start from, such as a broker between three clusters. It is set up once for all of them.
+/// What several scenarios start from, such as a broker between three clusters. It is set up once
+/// for all of them.
 pub struct Fixture {
     pub name: &'static str,
     pub set_up: fn(&World) -> BoxFuture<'_, Result<()>>,
@@ -337,7 +342,8 @@ impl World {
             .context("these clusters are without florence")
     }
 
-    /// Installs Liqo again, without the settings of scenarios, and waits until the manager and `liqo-fabric` run.
+    /// Installs Liqo again, without the settings of scenarios, and waits until the manager and
+    /// `liqo-fabric` run.
     pub(crate) async fn reinstall(&self, cluster: &Cluster) -> Result<()> {
         self.install(cluster).await?;
         cluster
@@ -373,7 +379,8 @@ impl World {
         // A pod on a fake node never runs.
         let (key, value) = FAKE_NODE_LABEL;
         let avoid = format!("controllerManager.avoidNodes={key}={value}");
-        // The machine is slower than its clusters need, and scenarios restart managers. `takeover` has two replicas.
+        // The machine is slower than its clusters need, and scenarios restart managers. `takeover`
+        // has two replicas.
         let mut settings = vec![
             name.as_str(),
             &image,
@@ -382,7 +389,8 @@ impl World {
             &avoid,
             "controllerManager.replicas=1",
         ];
-        // Most of these clusters do not enforce NetworkPolicies. `lending` tests what happens without this setting.
+        // Most of these clusters do not enforce NetworkPolicies. `lending` tests what happens
+        // without this setting.
         settings.push("lendWithoutNetworkPolicies=true");
         if self.kind.dual_stack {
             settings.extend(DUAL_STACK_SETTINGS);
@@ -397,7 +405,8 @@ impl World {
         self.rome.peer_with(&self.milan).await
     }
 
-    /// Runs the program of the playground on these clusters. Returns its output, and fails if it fails.
+    /// Runs the program of the playground on these clusters. Returns its output, and fails if it
+    /// fails.
     pub async fn playground(&self, arguments: &[&str]) -> Result<String> {
         let program = self.built.program("liqo-playground")?;
         let output = Command::new(program)
@@ -423,7 +432,8 @@ impl World {
         Ok(self.playground.cluster(&cluster.name)?)
     }
 
-    /// Loads a resource plugin, or an example of one, into a cluster, as the image that the manifests of this plugin name.
+    /// Loads a resource plugin, or an example of one, into a cluster, as the image that the
+    /// manifests of this plugin name.
     pub async fn load_plugin(&self, program: &str, plugin: &str, cluster: &Cluster) -> Result<()> {
         self.load_program(self.built.program(program)?, plugin, cluster)
             .await
@@ -469,7 +479,8 @@ impl World {
             .map(drop)
     }
 
-    /// Waits likewise, unless `LIQO_TEST_KEEP` is set: Kubernetes needs ten seconds more for it, and somebody waits for the outcome.
+    /// Waits likewise, unless `LIQO_TEST_KEEP` is set: Kubernetes needs ten seconds more for it,
+    /// and somebody waits for the outcome.
     pub async fn ended_namespaces_are_gone_unless_kept(&self) -> Result<()> {
         if self.keep {
             Ok(())
@@ -494,8 +505,9 @@ impl World {
         Ok(self.machinery(&self.milan)?.start(KUBE_ROUTER).await?)
     }
 
-    /// Ends what enforces `NetworkPolicies` in milan, and removes its rules. It runs a dozen programs whenever a pod or a namespace changes,
-    /// which takes a tenth of two cores while scenarios run that do not need it.
+    /// Ends what enforces `NetworkPolicies` in milan, and removes its rules. It runs a dozen
+    /// programs whenever a pod or a namespace changes, which takes a tenth of two cores while
+    /// scenarios run that do not need it.
     async fn stop_network_policies(&self) -> Result<()> {
         let milan = self.machinery(&self.milan)?;
         milan.stop(KUBE_ROUTER).await?;
@@ -518,7 +530,8 @@ impl World {
         Ok(())
     }
 
-    /// Kills the API server of a cluster, so every watch breaks. The supervisor starts it again. Returns when it answers.
+    /// Kills the API server of a cluster, so every watch breaks. The supervisor starts it again.
+    /// Returns when it answers.
     pub async fn break_watches(&self, cluster: &Cluster) -> Result<()> {
         self.playground
             .cluster(&cluster.name)?
@@ -542,8 +555,9 @@ impl World {
         .await
     }
 
-    /// Waits until an API server that was started again knows the kinds from which admission policies take parameters. It looks for them
-    /// every half minute; before, it refuses everything that these policies check.
+    /// Waits until an API server that was started again knows the kinds from which admission
+    /// policies take parameters. It looks for them every half minute; before, it refuses everything
+    /// that these policies check.
     pub async fn admission_policies_work(&self, cluster: &Cluster) -> Result<()> {
         let offloading = json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
             "metadata": { "name": "offloading", "namespace": "default" }, "spec": { "podOffloadingStrategy": "Local" } });
@@ -558,7 +572,8 @@ impl World {
         .await
     }
 
-    /// Takes the power from the only node of a cluster, and gives it back. Returns when the API server answers.
+    /// Takes the power from the only node of a cluster, and gives it back. Returns when the API
+    /// server answers.
     pub async fn power_cut(&self, cluster: &Cluster) -> Result<()> {
         let (machinery, node) = (self.machinery(cluster)?, format!("{}-1", cluster.name));
         machinery.stop_node(&node).await?;
@@ -649,8 +664,9 @@ impl World {
     }
 }
 
-/// Some packages install a dispatcher as `kubectl`. It asks the API server for its version each time, and then starts one of the programs
-/// `kubectl.1.NUMBER` in its folder. Returns the newest of them, or `kubectl` if there are none.
+/// Some packages install a dispatcher as `kubectl`. It asks the API server for its version each
+/// time, and then starts one of the programs `kubectl.1.NUMBER` in its folder. Returns the newest
+/// of them, or `kubectl` if there are none.
 fn without_dispatcher(kubectl: PathBuf) -> PathBuf {
     let newest = || {
         let real = kubectl.canonicalize().ok()?;

@@ -21,7 +21,7 @@ use liqo_controller_runtime::{
 use serde::de::DeserializeOwned;
 
 use crate::decide::{
-    homecoming::{Pod as PodState, UserPodPlace},
+    homecoming::{UserPod, UserPodPlace},
     namespaces::is_ours,
     refusals::is_refusal,
 };
@@ -166,7 +166,7 @@ impl ClusterCaches {
     }
 
     /// The unfinished pods of a namespace.
-    pub async fn pods(&self, namespace: &str) -> Result<Vec<PodState>, StepError> {
+    pub async fn pods(&self, namespace: &str) -> Result<Vec<UserPod>, StepError> {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
         let unfinished =
             ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
@@ -207,7 +207,7 @@ impl ClusterCaches {
             .collect()
     }
 
-    fn pod_state(&self, pod: &Pod, heard: &BTreeSet<ClusterId>) -> PodState {
+    fn pod_state(&self, pod: &Pod, heard: &BTreeSet<ClusterId>) -> UserPod {
         let (meta, spec, status) = (&pod.metadata, pod.spec.as_ref(), pod.status.as_ref());
         let controller = meta
             .owner_references
@@ -221,7 +221,7 @@ impl ClusterCaches {
         let conditions = status
             .and_then(|status| status.conditions.as_deref())
             .unwrap_or_default();
-        PodState {
+        UserPod {
             key: Key::of_object(pod),
             uid: pod.uid().unwrap_or_default(),
             controller: controller.map(|owner| (owner.kind.clone(), owner.uid.clone())),

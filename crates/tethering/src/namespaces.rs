@@ -16,7 +16,7 @@ use crate::{
     Error,
     cluster::{COUNT_INTERVAL, ClusterCaches},
     decide::{
-        homecoming::Pod,
+        homecoming::UserPod,
         machine::StateEffects,
         namespaces::{NamespaceChange, is_taken_over, namespace_change},
     },
@@ -94,11 +94,11 @@ async fn reconcile_namespace(cluster: &ClusterCaches, namespace: &str) -> Result
         Vec::new()
     };
     let wanted = namespace_change(namespace, live.as_deref(), to.as_ref(), || {
-        pods.iter().any(Pod::is_away)
+        pods.iter().any(UserPod::is_away)
     });
     apply_change(cluster, &key, wanted).await?;
     // A pod that ends changes no object that is watched here.
-    let waits = to.is_none() && pods.iter().any(Pod::is_away);
+    let waits = to.is_none() && pods.iter().any(UserPod::is_away);
     Ok(if waits {
         Requeue::After(COUNT_INTERVAL)
     } else {

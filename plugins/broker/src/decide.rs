@@ -1,5 +1,5 @@
-//! Computes the offer to each cluster. Pure: it calls the ledger of `liqo-sharing` with the policies that name this
-//! plugin, as if each said that it lends what this cluster borrows.
+//! Computes the offer to each cluster. Pure: it calls the ledger of `liqo-sharing` with the
+//! policies that name this plugin, as if each said that it lends what this cluster borrows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +42,8 @@ pub struct CustomerOffers {
 }
 
 impl CustomerOffers {
-    /// Splits what this cluster borrows between all its customers. Policies name this plugin by its Service `service`.
+    /// Splits what this cluster borrows between all its customers. Policies name this plugin by its
+    /// Service `service`.
     pub fn from_snapshot(snapshot: ProviderSnapshot, service: &str, now: Instant) -> Self {
         let ledger = LendingLedger::from_snapshot(snapshot, service);
         let customers = ledger.customer_offers(now);
@@ -55,7 +56,8 @@ impl CustomerOffers {
         }
     }
 
-    /// The offer to this cluster. One without a request is offered what it would get if it asked for everything.
+    /// The offer to this cluster. One without a request is offered what it would get if it asked
+    /// for everything.
     pub fn offer_of_cluster(&self, cluster: &str, now: Instant) -> Vec<LentPool> {
         match cluster.parse::<ClusterId>() {
             Ok(id) => self
@@ -63,7 +65,8 @@ impl CustomerOffers {
                 .get(&id)
                 .cloned()
                 .unwrap_or_else(|| self.ledger.offer_to(&id, now)),
-            // Earlier versions of Liqo have IDs of another form. No offer comes through such a cluster.
+            // Earlier versions of Liqo have IDs of another form. No offer comes through such a
+            // cluster.
             Err(_) => self.newcomer.clone(),
         }
     }
@@ -104,7 +107,8 @@ impl LendingLedger {
             let provide = lends_on(&policy.spec.provide);
             Arc::make_mut(policy).spec.provide = provide;
         }
-        // Thresholds and notices are the manager's, so the offers that it wrote do not count here. The others are those that it received.
+        // Thresholds and notices are the manager's, so the offers that it wrote do not count here.
+        // The others are those that it received.
         let ProviderSnapshot {
             offers, namespaces, ..
         } = &mut snapshot;
@@ -126,7 +130,8 @@ impl LendingLedger {
         customers
     }
 
-    /// The offer of one cluster. If its policy names another source, it is offered what it would get if the policy named this plugin.
+    /// The offer of one cluster. If its policy names another source, it is offered what it would
+    /// get if the policy named this plugin.
     fn offer_to(&self, cluster: &ClusterId, now: Instant) -> Vec<LentPool> {
         let peer = self
             .snapshot
@@ -150,8 +155,8 @@ fn names_plugin(policy: &PeeringPolicy, service: &str) -> bool {
     plugin.and_then(|plugin| plugin.address.split(['.', ':']).next()) == Some(service)
 }
 
-/// The `Provide` of a policy that names this plugin: everything that is borrowed, within its own caps. Use beyond that is not part of it:
-/// the manager gives notice.
+/// The `Provide` of a policy that names this plugin: everything that is borrowed, within its own
+/// caps. Use beyond that is not part of it: the manager gives notice.
 fn lends_on(provide: &Provide) -> Provide {
     Provide {
         percentage: 100,
@@ -203,7 +208,8 @@ fn pools_by_consumer(plan: ProviderPlan) -> BTreeMap<ClusterId, Vec<LentPool>> {
     all
 }
 
-/// Providers choose the names of resources. With too many of them, those that every pod needs come first.
+/// Providers choose the names of resources. With too many of them, those that every pod needs come
+/// first.
 fn bounded_resources(mut resources: ResourceList) -> ResourceList {
     if !is_bounded(&resources) {
         let is_other = |name: &&str| !NEEDED.contains(name) && name.len() <= MAX_RESOURCE_NAME_LEN;
@@ -231,7 +237,8 @@ fn empty_offer() -> LentPool {
     }
 }
 
-/// The answer to `ReadResources`. Before the third generation there is only one pool, so it is the sum.
+/// The answer to `ReadResources`. Before the third generation there is only one pool, so it is the
+/// sum.
 pub fn answer_in_generation(generation: Generation, lent: &[LentPool]) -> Vec<Pool> {
     if generation != Generation::P3 {
         return vec![Pool::unnamed(bounded_resources(

@@ -67,7 +67,8 @@ impl Milan {
         self
     }
 
-    /// A virtual node, and the offer that it comes from. `path` are the clusters behind the provider.
+    /// A virtual node, and the offer that it comes from. `path` are the clusters behind the
+    /// provider.
     fn borrows(mut self, provider: &str, cpu: &str, path: &[&str]) -> Self {
         let id = cluster(provider);
         let labels = json!({ "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": id, "liqo.io/pool": "default" });

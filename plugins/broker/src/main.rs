@@ -8,13 +8,14 @@
 //!                       rome asks ──▶ what this cluster borrows, less what others get
 //! ```
 //!
-//! Liqo itself has the same rules without a plugin: `provide.source.offers` of a policy. This plugin is for programs
-//! that call a plugin, and for its catalog: with `--catalog-port` it also shows all offers that this cluster received,
-//! over HTTPS (`catalog`). See `docs/how-to/use-the-broker-plugin.md`.
+//! Liqo itself has the same rules without a plugin: `provide.source.offers` of a policy. This
+//! plugin is for programs that call a plugin, and for its catalog: with `--catalog-port` it also
+//! shows all offers that this cluster received, over HTTPS (`catalog`). See
+//! `docs/how-to/use-the-broker-plugin.md`.
 //!
-//! A moment after a relevant change, the plugin computes everything again from the current objects (`source.rs`), and
-//! notifies subscribers if an answer differs. It stores nothing for a cluster, so the end of a peering needs no work:
-//! the request is gone.
+//! A moment after a relevant change, the plugin computes everything again from the current objects
+//! (`source.rs`), and notifies subscribers if an answer differs. It stores nothing for a cluster,
+//! so the end of a peering needs no work: the request is gone.
 
 mod catalog;
 mod decide;

@@ -72,7 +72,8 @@ pub struct LedgerWatches {
 }
 
 impl Broker {
-    /// Offers what `cluster` borrows until `stop`. Policies name this plugin by its Service `service`.
+    /// Offers what `cluster` borrows until `stop`. Policies name this plugin by its Service
+    /// `service`.
     pub fn start(
         cluster: LedgerWatches,
         service: String,
@@ -212,8 +213,8 @@ impl LedgerWatches {
         !all.contains(&false)
     }
 
-    /// The input of the ledger; `None` while this cluster has no ID. The manager decides whether and under which contract this cluster
-    /// lends.
+    /// The input of the ledger; `None` while this cluster has no ID. The manager decides whether
+    /// and under which contract this cluster lends.
     fn snapshot(&self) -> Option<ProviderSnapshot> {
         let own = own_id(&self.config)?;
         let peers = by_peer(&self.peers);
@@ -274,7 +275,8 @@ fn own_id(config: &Cache<ClusterId>) -> Option<ClusterId> {
         .map(|(_, id)| id.as_ref().clone())
 }
 
-/// The data and the readers of the catalog: the offers that this cluster received, from whom, how far away these are, and its customers.
+/// The data and the readers of the catalog: the offers that this cluster received, from whom, how
+/// far away these are, and its customers.
 pub struct CatalogOffers {
     config: Cache<ClusterId>,
     offers: Cache<ResourceOffer>,

@@ -1,5 +1,5 @@
-//! `fixed-resources`: a resource plugin that offers the same amount to each peer. It is the smallest of the plugins
-//! here.
+//! `fixed-resources`: a resource plugin that offers the same amount to each peer. It is the
+//! smallest of the plugins here.
 //!
 //! ```text
 //!   --resource=cpu=2000m --resource=memory=2G --resource=pods=10
@@ -11,8 +11,8 @@
 //!
 //! With `--price=cpu=0.04 --currency=EUR` it also says what they cost.
 //!
-//! The plugin does not compare the amounts with what the cluster has, or with what it offers to other peers. They never
-//! change while the program runs, so it reports no changes.
+//! The plugin does not compare the amounts with what the cluster has, or with what it offers to
+//! other peers. They never change while the program runs, so it reports no changes.
 
 use std::process::ExitCode;
 
@@ -28,10 +28,12 @@ use liqo_resource_plugin::{
 #[derive(Debug, Parser)]
 #[command(name = "fixed-resources", version)]
 struct FixedOfferArguments {
-    /// Amount of a resource that each peer is offered, such as cpu=2000m or nvidia.com/gpu=1; repeat the flag, or separate amounts by commas
+    /// Amount of a resource that each peer is offered, such as cpu=2000m or nvidia.com/gpu=1;
+    /// repeat the flag, or separate amounts by commas
     #[arg(long = "resource", value_name = "NAME=QUANTITY", required = true)]
     resources: Vec<String>,
-    /// Price of a resource for one hour, such as cpu=0.04: of a core of cpu, a GiB of memory or storage, a piece of everything else; repeat the flag, or separate prices by commas
+    /// Price of a resource for one hour, such as cpu=0.04: of a core of cpu, a GiB of memory or
+    /// storage, a piece of everything else; repeat the flag, or separate prices by commas
     #[arg(
         long = "price",
         value_name = "NAME=PRICE",

@@ -1,4 +1,5 @@
-//! Tests of the program with a client that uses none of our code: HTTP/2, and bytes written by hand.
+//! Tests of the program with a client that uses none of our code: HTTP/2, and bytes written by
+//! hand.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{

@@ -1,4 +1,5 @@
-//! Reduces nodes, pods and namespaces to what matters, and computes how much each cluster is offered. Pure.
+//! Reduces nodes, pods and namespaces to what matters, and computes how much each cluster is
+//! offered. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,8 +21,8 @@ pub struct SelectedNode {
     pub allocatable: ResourceList,
 }
 
-/// The relevant part of a node. Returns `None` for nodes that are not selected, and for virtual nodes: borrowed resources are not lent
-/// again.
+/// The relevant part of a node. Returns `None` for nodes that are not selected, and for virtual
+/// nodes: borrowed resources are not lent again.
 ///
 /// Pods of consumers have no tolerations, so taints close a node to them.
 pub fn select_node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
@@ -62,7 +63,8 @@ pub fn select_node(node: core::Node, selectors: &[Selector]) -> Option<SelectedN
 pub struct BoundPod {
     pub node: String,
     pub requests: ResourceList,
-    /// The consumer in its label. Anybody can set this label, so it counts only in that consumer's mapped namespaces.
+    /// The consumer in its label. Anybody can set this label, so it counts only in that consumer's
+    /// mapped namespaces.
     pub consumer: Option<String>,
 }
 
@@ -139,10 +141,12 @@ struct NodeUsage<'a> {
     by_consumer: HashMap<&'a str, ResourceList>,
 }
 
-/// Computes the offers. An open node counts with its allocatable minus the requests of all pods except the cluster's own. A closed node
-/// counts with the requests of the cluster's own pods there.
+/// Computes the offers. An open node counts with its allocatable minus the requests of all pods
+/// except the cluster's own. A closed node counts with the requests of the cluster's own pods
+/// there.
 ///
-/// `nodes` are keyed by name, `pods` by namespace. `namespaces` maps a mapped namespace to its consumer.
+/// `nodes` are keyed by name, `pods` by namespace. `namespaces` maps a mapped namespace to its
+/// consumer.
 pub fn compute_offers<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a SelectedNode)>,
     pods: impl IntoIterator<Item = (&'a str, &'a BoundPod)>,
@@ -194,7 +198,8 @@ pub fn compute_offers<'a>(
                 .values()
                 .any(|node| !node.allocatable.get(name).is_zero())
         };
-        // A consumer cannot use resources that no container may request, such as limits of attached volumes.
+        // A consumer cannot use resources that no container may request, such as limits of attached
+        // volumes.
         list.retain(|name, _| {
             NEEDED.contains(&name) || (exists(name) && ResourceArgument::new(name, "0").is_ok())
         });

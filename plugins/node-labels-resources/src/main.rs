@@ -1,4 +1,5 @@
-//! `node-labels-resources`: a resource plugin that offers what is free on the nodes with given labels.
+//! `node-labels-resources`: a resource plugin that offers what is free on the nodes with given
+//! labels.
 //!
 //! ```text
 //!   nodes ──────▶ selected by --node-label? open to new pods? ──▶ allocatable ─┐
@@ -9,11 +10,12 @@
 //!                                     does not make it smaller
 //! ```
 //!
-//! Mapped namespaces contain the pods of consumers. The plugin does not divide what is free: it offers all of it to
-//! each peer.
+//! Mapped namespaces contain the pods of consumers. The plugin does not divide what is free: it
+//! offers all of it to each peer.
 //!
-//! A moment after a relevant change, the plugin computes everything again from the current objects (`source.rs`). There
-//! is no running total that could drift. Subscribers get one notification for each real change of an answer.
+//! A moment after a relevant change, the plugin computes everything again from the current objects
+//! (`source.rs`). There is no running total that could drift. Subscribers get one notification for
+//! each real change of an answer.
 
 mod decide;
 mod source;
@@ -30,8 +32,9 @@ use crate::source::NodeLabels;
 #[derive(Debug, Parser)]
 #[command(name = "node-labels-resources", version)]
 struct NodeLabelsArguments {
-    /// Selects nodes by labels, as kubectl does: pool=shared, 'zone in (a,b),!gpu', or node-role.kubernetes.io/worker.
-    /// A node must meet all parts of a selector; repeat the flag for alternatives
+    /// Selects nodes by labels, as kubectl does: pool=shared, 'zone in (a,b),!gpu', or
+    /// node-role.kubernetes.io/worker. A node must meet all parts of a selector; repeat the flag
+    /// for alternatives
     #[arg(long = "node-label", value_name = "SELECTOR", required = true)]
     selectors: Vec<Selector>,
     #[command(flatten)]

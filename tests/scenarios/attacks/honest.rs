@@ -123,7 +123,8 @@ impl<'a> Honest<'a> {
         })
     }
 
-    /// Creates and deletes pods, and renews rome's credential, for this long. Fails if a pod is lost, or runs twice.
+    /// Creates and deletes pods, and renews rome's credential, for this long. Fails if a pod is
+    /// lost, or runs twice.
     pub async fn work(&self, phase: &str, length: Duration) -> Result<Paces> {
         let until = Instant::now() + length;
         let users = try_join_all(
@@ -171,8 +172,8 @@ impl<'a> Honest<'a> {
         Ok(paces)
     }
 
-    /// Checks that the pods that ran all the time were never restarted, that milan runs each of rome's pods once, and no other, and that the
-    /// credential is renewed.
+    /// Checks that the pods that ran all the time were never restarted, that milan runs each of
+    /// rome's pods once, and no other, and that the credential is renewed.
     pub async fn has_everything(&self) -> Result<()> {
         let rome = &self.world.rome;
         let now = rome
@@ -307,7 +308,8 @@ impl<'a> ManagerWatch<'a> {
         })
     }
 
-    /// Prints the memory, and checks that the manager was not restarted and stayed below the limit of its container.
+    /// Prints the memory, and checks that the manager was not restarted and stayed below the limit
+    /// of its container.
     pub async fn end(self) -> Result<()> {
         let (name, limit) = (
             &self.cluster.name,

@@ -1,4 +1,5 @@
-//! A hostile consumer that sends all that its credential allows, at full speed, beside an honest one.
+//! A hostile consumer that sends all that its credential allows, at full speed, beside an honest
+//! one.
 
 use std::{
     collections::VecDeque,
@@ -37,14 +38,16 @@ const NAMESPACE: &str = "attackers";
 /// The pod of the attacker that it enters, and whose log it reads.
 const TARGET: &str = "target";
 const HONEST: &str = "beside-a-hostile-consumer";
-/// How many clients the attacker has. Each opens as many connections as it has requests at the same time.
+/// How many clients the attacker has. Each opens as many connections as it has requests at the same
+/// time.
 const CLIENTS: usize = 8;
 /// What metadata and other fields take of a text.
 const REST: usize = 512;
 /// etcd stores a value in whole pages, and some pages are not full.
 const PAGES: f64 = 1.25;
 
-/// Maximum size in MiB of what a tenant can store: the numbers of its quota times the maximum sizes.
+/// Maximum size in MiB of what a tenant can store: the numbers of its quota times the maximum
+/// sizes.
 fn bound() -> Result<f64> {
     let hard = tenant_quota()
         .spec
@@ -337,7 +340,8 @@ impl Attack {
         Ok(())
     }
 
-    /// Runs real pods, one after another: more of them would only show how fast the node starts containers.
+    /// Runs real pods, one after another: more of them would only show how fast the node starts
+    /// containers.
     async fn runs_and_ends_a_pod(self: Arc<Self>, task: usize) -> Result<()> {
         let (path, mut number) = (Large::Pod.path(&self.tenant), 0);
         while self.goes_on() {
@@ -414,7 +418,8 @@ async fn the_quota_holds(milan: &Cluster, tenant: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends the tenancy at the provider, while the attacker's objects are still there. Then everything is as before the attack.
+/// Ends the tenancy at the provider, while the attacker's objects are still there. Then everything
+/// is as before the attack.
 async fn the_provider_ends_the_tenancy(world: &World) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     let id = turin.cluster_id().await?;

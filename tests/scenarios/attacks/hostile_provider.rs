@@ -1,4 +1,5 @@
-//! A hostile provider that writes as much as it can, as fast as it can, into what its consumer reads, beside an honest provider.
+//! A hostile provider that writes as much as it can, as fast as it can, into what its consumer
+//! reads, beside an honest provider.
 
 use std::{
     sync::Arc,
@@ -161,7 +162,8 @@ impl Attack {
         Ok(())
     }
 
-    /// Records in rome's name that rome did not write. A finalizer keeps them when rome deletes them.
+    /// Records in rome's name that rome did not write. A finalizer keeps them when rome deletes
+    /// them.
     async fn writes_records(self: Arc<Self>, task: u64) -> Result<()> {
         let mut number = 0;
         while self.goes_on() {
@@ -217,7 +219,8 @@ impl Attack {
     }
 }
 
-/// Runs pods at the hostile provider only: one of them writes a log as fast as its little CPU time allows.
+/// Runs pods at the hostile provider only: one of them writes a log as fast as its little CPU time
+/// allows.
 async fn believe(rome: &Cluster, turin: &Cluster) -> Result<()> {
     let selector = format!(
         "{}={}",

@@ -1,4 +1,5 @@
-//! A consumer that uses everything that it has at the provider, also more often than it may, and is refused.
+//! A consumer that uses everything that it has at the provider, also more often than it may, and is
+//! refused.
 
 use std::{
     pin::pin,
@@ -60,9 +61,11 @@ async fn watch(api: Api<ShadowPod>) -> Result<()> {
     Ok(())
 }
 
-/// Starts commands with the consumer's credential, all at once. Some run, and the others are refused.
+/// Starts commands with the consumer's credential, all at once. Some run, and the others are
+/// refused.
 async fn commands_have_a_limit(credential: &Cluster, mapped: &str, pod: &str) -> Result<()> {
-    // This client sends each request once. The usual one would try again until the provider has time.
+    // This client sends each request once. The usual one would try again until the provider has
+    // time.
     let pods = Api::<Pod>::namespaced(client(&credential.kubeconfig).await?, mapped);
     let parameters = AttachParams::default();
     let start = || pods.exec(pod, ["true"], &parameters);
@@ -189,7 +192,8 @@ pub async fn a_refused_consumer_is_out_within_seconds(world: Arc<World>) -> Resu
         milan.api::<Pod>(&mapped).get_opt(&pod).await?.is_none(),
         "the pod is still there"
     );
-    // Kubernetes checks rights only when a watch begins: docs/how-to/refuse-a-consumer.md says when it ends. What it shows does not exist any more.
+    // Kubernetes checks rights only when a watch begins: docs/how-to/refuse-a-consumer.md says when
+    // it ends. What it shows does not exist any more.
     println!(
         "the watch with the credential {}",
         if watched.is_finished() {

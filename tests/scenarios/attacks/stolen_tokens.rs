@@ -1,4 +1,5 @@
-//! Real tokens of a consumer, of a manager and of a node, and requests that the API server must refuse to each.
+//! Real tokens of a consumer, of a manager and of a node, and requests that the API server must
+//! refuse to each.
 
 use std::{path::Path, sync::Arc};
 
@@ -47,7 +48,8 @@ fn delete(path: impl AsRef<str>, words: &'static str) -> Case {
     case(format!("DELETE {}", path.as_ref()), Value::Null, words)
 }
 
-/// Sends a request that changes nothing even if it is accepted. Returns the status code and the message.
+/// Sends a request that changes nothing even if it is accepted. Returns the status code and the
+/// message.
 async fn answer(client: &Client, case: &Case, user: Option<&str>) -> Result<(u16, String)> {
     let (method, path) = case.request.split_once(' ').context("no method")?;
     let path = if method == "GET" {
@@ -135,7 +137,8 @@ fn certificate_request(signer: &str) -> Value {
         "spec": { "request": super::NODE_CERTIFICATE, "signerName": signer, "usages": ["digital signature", "client auth"] } })
 }
 
-/// In its own tenant namespace a consumer writes only what it wants, and leaves nothing that holds the namespace.
+/// In its own tenant namespace a consumer writes only what it wants, and leaves nothing that holds
+/// the namespace.
 fn in_its_tenant_namespace(tenant: &str) -> Vec<Case> {
     let of = |api: &str, rest: &str| format!("{api}/namespaces/{tenant}/{rest}");
     let stays = json!({ "metadata": { "finalizers": ["example.com/stays"] } });

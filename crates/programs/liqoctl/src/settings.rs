@@ -328,7 +328,7 @@ impl InstallSettings {
             AVOID_NODES => self.avoid_nodes = Some(parse_labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(parse_image(value).map_err(bad(IMAGE))?),
             FABRIC_IMAGE => {
-                self.fabric_image = Some(parse_image(value).map_err(bad(FABRIC_IMAGE))?)
+                self.fabric_image = Some(parse_image(value).map_err(bad(FABRIC_IMAGE))?);
             }
             KEY_DIRECTORY => {
                 self.key_directory = Some(parse_directory(value).map_err(bad(KEY_DIRECTORY))?);

@@ -18,7 +18,7 @@ const ONE_AFTER_THE_OTHER: &str = "StatefulSet";
 
 /// A pod of a namespace of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
+pub struct UserPod {
     pub key: Key,
     pub uid: String,
     /// Kind and UID of its controller.
@@ -38,7 +38,7 @@ pub enum UserPodPlace {
     Away { is_heard_of: bool },
 }
 
-impl Pod {
+impl UserPod {
     pub fn is_away(&self) -> bool {
         self.place != UserPodPlace::Here
     }
@@ -54,8 +54,8 @@ impl Pod {
 /// The pods to evict now: of each controller at most one, the oldest. The next one follows when the
 /// new pod is ready, and the former one is gone; a silent peer does not say that it is, so then
 /// only the new pod counts where it does not wait for the former one itself.
-pub fn next_to_evict(pods: &[Pod]) -> Vec<&Pod> {
-    let mut of_controllers: BTreeMap<(&str, &str), Vec<&Pod>> = BTreeMap::new();
+pub fn next_to_evict(pods: &[UserPod]) -> Vec<&UserPod> {
+    let mut of_controllers: BTreeMap<(&str, &str), Vec<&UserPod>> = BTreeMap::new();
     for pod in pods {
         if let Some((kind, uid)) = &pod.controller {
             of_controllers.entry((kind, uid)).or_default().push(pod);
@@ -67,8 +67,8 @@ pub fn next_to_evict(pods: &[Pod]) -> Vec<&Pod> {
         .collect()
 }
 
-fn next_of_controller<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
-    let is_unsettled = |pod: &Pod| match (pod.terminating, pod.place) {
+fn next_of_controller<'a>(kind: &str, pods: &[&'a UserPod]) -> Option<&'a UserPod> {
+    let is_unsettled = |pod: &UserPod| match (pod.terminating, pod.place) {
         (true, UserPodPlace::Away { is_heard_of }) => is_heard_of || kind == ONE_AFTER_THE_OTHER,
         (true, UserPodPlace::Here) => true,
         (false, place) => place == UserPodPlace::Here && !pod.ready,
@@ -86,8 +86,8 @@ fn next_of_controller<'a>(kind: &str, pods: &[&'a Pod]) -> Option<&'a Pod> {
 mod tests {
     use super::*;
 
-    fn pod(name: &str, kind: &str, away: bool, created: i64) -> Pod {
-        Pod {
+    fn pod(name: &str, kind: &str, away: bool, created: i64) -> UserPod {
+        UserPod {
             key: Key::new("demo", name),
             uid: name.into(),
             controller: (!kind.is_empty()).then(|| (kind.to_owned(), format!("{kind}-uid"))),
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    fn names(pods: &[Pod]) -> Vec<&str> {
+    fn names(pods: &[UserPod]) -> Vec<&str> {
         next_to_evict(pods)
             .iter()
             .map(|pod| pod.uid.as_str())
@@ -126,7 +126,7 @@ mod tests {
             pod("web-2", "ReplicaSet", true, 2),
         ];
         pods[0].terminating = true;
-        pods.push(Pod {
+        pods.push(UserPod {
             ready: false,
             ..pod("web-3", "ReplicaSet", false, 9)
         });

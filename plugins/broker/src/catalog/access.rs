@@ -1,5 +1,6 @@
-//! Checks the readers of the catalog: callers with a token that this cluster issued for it, and its customers, which sign in with their
-//! key. The API server says which of them have the right to get its path.
+//! Checks the readers of the catalog: callers with a token that this cluster issued for it, and its
+//! customers, which sign in with their key. The API server says which of them have the right to get
+//! its path.
 //!
 //! ```text
 //!   Bearer token         ──▶ TokenReview ───────────────────────▶ user ─┐
@@ -100,7 +101,8 @@ fn read_credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
     }
 }
 
-/// Succeeds if the caller is known, and may get this path. There are few calls, so no answer is cached.
+/// Succeeds if the caller is known, and may get this path. There are few calls, so no answer is
+/// cached.
 pub async fn admit_caller(
     client: &Client,
     clusters: &dyn KnownClusters,
@@ -135,14 +137,16 @@ async fn token_holder(client: &Client, token: &str) -> Result<UserInfo, DeniedRe
     status.user.ok_or(DeniedReason::Unauthenticated)
 }
 
-/// Whether the token is valid, and for the catalog. An authenticator that ignores audiences names none.
+/// Whether the token is valid, and for the catalog. An authenticator that ignores audiences names
+/// none.
 fn is_accepted(status: &TokenReviewStatus) -> bool {
     let audiences = status.audiences.as_deref().unwrap_or_default();
     status.authenticated == Some(true) && audiences.iter().any(|audience| audience == AUDIENCE)
 }
 
-/// The user that a cluster is, if it signs in properly and may borrow from this one. Discovery makes records of clusters that nobody here
-/// knows, and those that only lend to this cluster need not see what others ask for.
+/// The user that a cluster is, if it signs in properly and may borrow from this one. Discovery
+/// makes records of clusters that nobody here knows, and those that only lend to this cluster need
+/// not see what others ask for.
 fn signed_in_customer(
     clusters: &dyn KnownClusters,
     sign_in: &str,

@@ -1,4 +1,5 @@
-//! The catalog: a read-only interface over HTTPS that shows what other clusters offer to this one, by price, capacity, labels and latency.
+//! The catalog: a read-only interface over HTTPS that shows what other clusters offer to this one,
+//! by price, capacity, labels and latency.
 //!
 //! ```text
 //!   GET /catalog/v1/offers?currency=EUR&maxPrice=cpu=0.04&sort=latency

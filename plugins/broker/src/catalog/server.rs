@@ -195,7 +195,8 @@ impl Catalog {
                     });
                 }
                 (_, Err(error)) => {
-                    // Usually: too many open files. An immediate retry would only burn the processor.
+                    // Usually: too many open files. An immediate retry would only burn the
+                    // processor.
                     tracing::warn!(%error, "cannot accept a connection to the catalog");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }

@@ -22,8 +22,9 @@ use tokio_util::sync::DropGuard;
 use super::*;
 use crate::catalog::{connections::MAX_PER_ADDRESS, entry_of};
 
-/// An API server whose tokens are the names of their users, and the number of its answers. All users but `stranger` may read, and the group
-/// of customers. The token `elsewhere` is for another audience, and whoever checks `unaware` ignores audiences.
+/// An API server whose tokens are the names of their users, and the number of its answers. All
+/// users but `stranger` may read, and the group of customers. The token `elsewhere` is for another
+/// audience, and whoever checks `unaware` ignores audiences.
 fn api_server() -> (Client, Arc<AtomicUsize>) {
     let answers = Arc::new(AtomicUsize::new(0));
     let count = answers.clone();

@@ -5,6 +5,10 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
+#![allow(
+    clippy::too_many_lines,
+    reason = "a story is told from its beginning to its end"
+)]
 
 mod api_endpoint;
 mod broker;

@@ -205,7 +205,7 @@ pub struct TravellingObjects {
 pub struct PolicySources {
     /// Labels by the name of the namespace.
     pub namespaces: Cache<LabelMap>,
-    pub pods: Cache<network_policy_translation::Pod>,
+    pub pods: Cache<network_policy_translation::PolicyPod>,
 }
 
 impl PolicySources {

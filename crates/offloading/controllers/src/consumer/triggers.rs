@@ -575,7 +575,7 @@ pub fn draining_changed(
 
 /// A pod anywhere in this cluster changed: those of the policies are due that select it.
 pub fn policy_pod_changed(
-    changed: &[&network_policy_translation::Pod],
+    changed: &[&network_policy_translation::PolicyPod],
     labels_of_namespace: impl Fn(&str) -> Option<Arc<LabelMap>>,
     policies: &[(Key, Arc<NormalizedPolicy>)],
 ) -> Vec<ConsumerTrigger> {

@@ -535,7 +535,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             enqueue_if_alive(
                 &weak,
                 &[triggers::named_object_changed(ReplicaKind::ConfigMap, key)],
-            )
+            );
         },
     );
     let weak = state();
@@ -548,7 +548,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             enqueue_if_alive(
                 &weak,
                 &[triggers::named_object_changed(ReplicaKind::Secret, key)],
-            )
+            );
         },
     );
     let weak = state();
@@ -561,7 +561,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             enqueue_if_alive(
                 &weak,
                 &[triggers::object_changed(ReplicaKind::EndpointSlice, key)],
-            )
+            );
         },
     );
     let weak = state();
@@ -754,7 +754,7 @@ pub fn watch_policy_sources(consumer: &Arc<ConsumerState>) -> PolicySources {
             let Some(consumer) = weak.upgrade() else {
                 return;
             };
-            let changed: Vec<&network_policy_translation::Pod> = [old, new]
+            let changed: Vec<&network_policy_translation::PolicyPod> = [old, new]
                 .into_iter()
                 .flatten()
                 .map(AsRef::as_ref)
@@ -786,7 +786,7 @@ pub fn watch_policy_sources(consumer: &Arc<ConsumerState>) -> PolicySources {
     clippy::needless_pass_by_value,
     reason = "what a watch's reduction takes"
 )]
-pub fn reduce_pod(pod: Pod) -> Option<network_policy_translation::Pod> {
+pub fn reduce_pod(pod: Pod) -> Option<network_policy_translation::PolicyPod> {
     let namespace = pod.namespace()?;
     let status = pod.status.unwrap_or_default();
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
@@ -800,7 +800,7 @@ pub fn reduce_pod(pod: Pod) -> Option<network_policy_translation::Pod> {
         .chain(status.pod_ip.as_deref())
         .filter_map(|ip| ip.parse().ok())
         .collect();
-    Some(network_policy_translation::Pod {
+    Some(network_policy_translation::PolicyPod {
         namespace,
         labels: pod.metadata.labels.unwrap_or_default(),
         addresses: addresses.into_iter().collect(),
@@ -813,7 +813,7 @@ mod tests {
 
     use super::*;
 
-    fn kept(pod: Value) -> Option<network_policy_translation::Pod> {
+    fn kept(pod: Value) -> Option<network_policy_translation::PolicyPod> {
         reduce_pod(serde_json::from_value(pod).unwrap())
     }
 

@@ -217,7 +217,7 @@ impl ProviderQueues {
             match target {
                 ProviderTarget::Namespaces(tenant) => add_key(&self.namespaces, tenant, delay),
                 ProviderTarget::TenantSecrets(tenant) => {
-                    add_key(&self.tenant_secrets, tenant, delay)
+                    add_key(&self.tenant_secrets, tenant, delay);
                 }
                 ProviderTarget::TenantPods(pods) => add_key(&self.tenant_pods, pods, delay),
                 ProviderTarget::ShadowPod(key) => add_key(&self.shadow_pods, key, delay),

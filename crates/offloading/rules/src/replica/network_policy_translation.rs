@@ -39,7 +39,7 @@ const DNS_PORT: u16 = 53;
 
 /// The fields of a pod that policies look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
+pub struct PolicyPod {
     pub namespace: String,
     pub labels: LabelMap,
     pub addresses: Vec<IpAddr>,
@@ -50,7 +50,7 @@ pub struct ClusterView<'a> {
     /// The labels of each namespace, by its name.
     pub namespaces: &'a BTreeMap<String, LabelMap>,
     /// Every pod that has not ended, wherever it runs.
-    pub pods: &'a [&'a Pod],
+    pub pods: &'a [&'a PolicyPod],
     /// Our namespaces that exist at the provider.
     pub mapped: &'a BTreeSet<String>,
     /// The address translation between both clusters; `None` without a network, so that no address
@@ -120,7 +120,7 @@ pub fn translate_policy(
 pub fn depends_on_pod(
     policy: &NormalizedPolicy,
     namespace: &str,
-    pod: &Pod,
+    pod: &PolicyPod,
     labels_of_namespace: Option<&LabelMap>,
 ) -> bool {
     let mut peers = policy.rules().flat_map(|rule| rule.peers.iter().flatten());
@@ -130,7 +130,7 @@ pub fn depends_on_pod(
 fn selects_pod(
     peer: &RulePeer,
     own: &str,
-    pod: &Pod,
+    pod: &PolicyPod,
     labels_of_namespace: Option<&LabelMap>,
 ) -> bool {
     match peer {
@@ -144,7 +144,7 @@ fn selects_pod(
 }
 
 /// Whether this is a DNS pod of this cluster.
-fn is_dns(pod: &Pod) -> bool {
+fn is_dns(pod: &PolicyPod) -> bool {
     pod.namespace == DNS_NAMESPACE
         && pod
             .labels
@@ -267,7 +267,7 @@ impl Translation<'_> {
             .exported
             .pairs()
             .filter(|(here, _)| whole.iter().any(|range| range.contains(&here.0)));
-        let is_selected = |pod: &&&Pod| {
+        let is_selected = |pod: &&&PolicyPod| {
             selects_pod(
                 peer,
                 self.namespace,
@@ -341,7 +341,7 @@ impl Translation<'_> {
         let namespace = self.seen.namespaces.get(DNS_NAMESPACE);
         let (key, value) = DNS_LABEL;
         let labels = LabelMap::from([(key.to_owned(), value.to_owned())]);
-        let usual = Pod {
+        let usual = PolicyPod {
             namespace: DNS_NAMESPACE.to_owned(),
             labels,
             addresses: Vec::new(),

@@ -470,7 +470,7 @@ impl LocalIngress {
                 exposure::set_class(ReplicaKind::Ingress, &mut whole, &class);
             }
             exposure::ExposureRequest::Any => {
-                exposure::set_class(ReplicaKind::Ingress, &mut whole, "")
+                exposure::set_class(ReplicaKind::Ingress, &mut whole, "");
             }
         }
         let mut object = ingress::travelling_ingress(&whole);

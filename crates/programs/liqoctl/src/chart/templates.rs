@@ -169,17 +169,17 @@ fn object_template(
             slots.add_map_lines(&mut value["spec"]["ports"][0], NODE_PORT);
         }
         ("ClusterConfig", _) => {
-            templatize_configuration(&mut value["spec"], renderings, &mut slots, parts)?
+            templatize_configuration(&mut value["spec"], renderings, &mut slots, parts)?;
         }
         ("PeeringPolicy", AUTO_PEERING) => {
             value["spec"]["peers"]["discoveredBy"] =
                 slots.slot_for_json(".Values.discovery.autoPeering");
         }
         ("PeeringPolicy", _) => {
-            templatize_default_policy(&mut value["spec"], renderings, &mut slots)?
+            templatize_default_policy(&mut value["spec"], renderings, &mut slots)?;
         }
         ("Deployment", MANAGER) => {
-            templatize_workload("controllerManager", &mut value, &mut slots, parts)?
+            templatize_workload("controllerManager", &mut value, &mut slots, parts)?;
         }
         ("Deployment", RESOLVER) => templatize_workload("dns", &mut value, &mut slots, parts)?,
         ("DaemonSet", _) => templatize_workload("fabric", &mut value, &mut slots, parts)?,

@@ -95,7 +95,7 @@ fn note_answer(
     match answer {
         Ok(EvictionOutcome::Accepted | EvictionOutcome::Gone) => refused.lock().clear(&pod.uid),
         Ok(EvictionOutcome::NotAllowed(why)) => {
-            refused.lock().note_refusal(&pod.uid, why, Instant::now())
+            refused.lock().note_refusal(&pod.uid, why, Instant::now());
         }
         // The API server answers so if more than one budget selects the pod.
         Err(kube::Error::Api(status)) if status.code == 500 => {

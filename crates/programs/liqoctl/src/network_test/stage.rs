@@ -217,7 +217,7 @@ pub async fn prepare_test(
         )
         .await?;
     let namespace = &offloaded.namespace;
-    let participants = Participants::of(all, home);
+    let participants = PlacedParticipants::of(all, home);
     let providers = &participants.providers;
     let mut scene = participants.initial_scene(&offloaded);
     let planned = PlannedPods {
@@ -296,13 +296,13 @@ struct StartedPods {
 }
 
 /// The clusters that take part in the test of one of them.
-struct Participants<'a> {
+struct PlacedParticipants<'a> {
     all: &'a [KnownCluster],
     home: usize,
     providers: Vec<&'a ClusterId>,
 }
 
-impl<'a> Participants<'a> {
+impl<'a> PlacedParticipants<'a> {
     fn of(all: &'a [KnownCluster], home: usize) -> Self {
         let here = &all[home];
         let asleep = here

@@ -35,7 +35,8 @@ impl DiscoveryChanges {
             LAN => self.lan = Some(parse_boolean(value).map_err(bad(LAN))?),
             INTERFACES => self.interfaces = Some(parse_interfaces(value).map_err(bad(INTERFACES))?),
             AUTO_PEERING => {
-                self.auto_peering = Some(parse_discovery_methods(value).map_err(bad(AUTO_PEERING))?)
+                self.auto_peering =
+                    Some(parse_discovery_methods(value).map_err(bad(AUTO_PEERING))?);
             }
             _ => {
                 return Err(SettingError::Key {

@@ -48,7 +48,7 @@ fn collect_inputs(
             _ if is_for_others => {}
             Value::Null if table::find(&key).is_some() || table::has_parts(&key) => {}
             Value::Object(inner) if table::has_parts(&key) => {
-                collect_inputs(&key, inner, origin, inputs)?
+                collect_inputs(&key, inner, origin, inputs)?;
             }
             value => {
                 let row = table::find(&key).ok_or_else(|| unknown_key_error(&key))?;

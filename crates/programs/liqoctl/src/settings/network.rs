@@ -72,10 +72,10 @@ impl NetworkChanges {
             REPLICAS => self.replicas = Some(parse_number(value, &(1..=7)).map_err(bad(REPLICAS))?),
             PORT => self.port = Some(parse_number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
             NODE_SELECTOR => {
-                self.node_selector = Some(parse_labels(value).map_err(bad(NODE_SELECTOR))?)
+                self.node_selector = Some(parse_labels(value).map_err(bad(NODE_SELECTOR))?);
             }
             ADDRESSES => {
-                self.addresses = Some(parse_gateway_addresses(value).map_err(bad(ADDRESSES))?)
+                self.addresses = Some(parse_gateway_addresses(value).map_err(bad(ADDRESSES))?);
             }
             TLS_PORT => {
                 self.tls_port = Some(parse_number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?);

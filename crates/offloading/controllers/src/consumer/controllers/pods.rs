@@ -622,7 +622,7 @@ impl LocalPodReconciliation<'_> {
                 }
             }
             LocalPodAction::Refuse { reason, message } => {
-                self.show_refusal(&reason, &message, now).await?
+                self.show_refusal(&reason, &message, now).await?;
             }
             LocalPodAction::Replace {
                 reason,

@@ -179,9 +179,10 @@ pub fn wanted_policy(
         .into_iter()
         .map(|(key, labels)| (key.name, Arc::unwrap_or_clone(labels)))
         .collect();
-    let pods: Vec<Arc<network_policy_translation::Pod>> =
+    let pods: Vec<Arc<network_policy_translation::PolicyPod>> =
         sources.pods.all().into_iter().map(|(_, pod)| pod).collect();
-    let pods: Vec<&network_policy_translation::Pod> = pods.iter().map(AsRef::as_ref).collect();
+    let pods: Vec<&network_policy_translation::PolicyPod> =
+        pods.iter().map(AsRef::as_ref).collect();
     let network = consumer.networks.network_of_peer(&peer.id);
     let config = consumer.context.config();
     let ranges = config

@@ -626,7 +626,7 @@ fn a_policy_is_due_when_a_pod_changes_that_it_selects() {
         let spec = json!({ "podSelector": {}, "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": app } } }] }] });
         (key(app), Arc::new(NormalizedPolicy::from_spec(&spec)))
     };
-    let pod = network_policy_translation::Pod {
+    let pod = network_policy_translation::PolicyPod {
         namespace: "demo".into(),
         labels: [("app".to_owned(), "web".to_owned())].into(),
         addresses: Vec::new(),

@@ -63,7 +63,7 @@ pub fn translate_addresses(
             None => {
                 found.refused = found
                     .refused
-                    .or_else(|| Some(address_refusal(address, imported)))
+                    .or_else(|| Some(address_refusal(address, imported)));
             }
         }
     }

@@ -213,7 +213,7 @@ impl Provider {
 }
 
 /// A pod that has no node yet.
-struct Pod {
+struct BurstPod {
     amounts: Amounts,
     created: u64,
     /// Clusters that the webhook keeps it off.
@@ -250,7 +250,7 @@ const SETTLING: u64 = 10;
 const LAST_SECOND: u64 = 4000;
 
 /// Whether the webhook avoids each provider, or the controller remembers it.
-fn avoided(pod: &Pod, providers: &[Provider], now: u64) -> Vec<bool> {
+fn avoided(pod: &BurstPod, providers: &[Provider], now: u64) -> Vec<bool> {
     let nodes: Vec<&PricedNode> = providers.iter().map(|provider| &provider.node).collect();
     let room = ClusterRoom::for_amounts(&pod.amounts.list(), &nodes, true);
     let full: Vec<&str> = room.avoided_clusters().collect();
@@ -276,7 +276,7 @@ fn refusal(provider: &Provider) -> NewRefusal<'_> {
 }
 
 /// Whether some node could take a pod now.
-fn has_node(pod: &Pod, home: &[Node], providers: &[Provider]) -> bool {
+fn has_node(pod: &BurstPod, home: &[Node], providers: &[Provider]) -> bool {
     let there = providers.iter().flat_map(|provider| &provider.nodes);
     home.iter()
         .chain(there)
@@ -295,7 +295,7 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
         .map(|(number, nodes)| Provider::new(number, nodes))
         .collect();
     let mut coming: VecDeque<Amounts> = pods.iter().copied().collect();
-    let mut waiting: Vec<Pod> = Vec::new();
+    let mut waiting: Vec<BurstPod> = Vec::new();
     let mut outcome = Outcome::default();
     for now in 0..LAST_SECOND {
         if rules != Rules::Sums && now % OFFERS_EVERY == 0 {
@@ -304,7 +304,7 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
             }
         }
         for amounts in coming.drain(..PODS_EACH_SECOND.min(coming.len())) {
-            let mut pod = Pod {
+            let mut pod = BurstPod {
                 amounts,
                 created: now,
                 avoided: Vec::new(),
@@ -317,7 +317,7 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
             waiting.push(pod);
         }
         // The scheduler at home: its own nodes and the virtual ones are nodes.
-        let mut still: Vec<Pod> = Vec::new();
+        let mut still: Vec<BurstPod> = Vec::new();
         for mut pod in waiting {
             if pod.at.is_none() && now % OFFERS_EVERY == 0 && now >= pod.created + SETTLING {
                 let wanted = avoided(&pod, &providers, now);

@@ -15,8 +15,8 @@ fn labels_of(pairs: &[(&str, &str)]) -> LabelMap {
         .collect()
 }
 
-fn pod(namespace: &str, app: &str, address: &str) -> Pod {
-    Pod {
+fn pod(namespace: &str, app: &str, address: &str) -> PolicyPod {
+    PolicyPod {
         namespace: namespace.into(),
         labels: labels_of(&[("app", app)]),
         addresses: vec![address.parse().unwrap()],
@@ -27,7 +27,7 @@ fn pod(namespace: &str, app: &str, address: &str) -> Pod {
 /// and a third cluster's at 10.67.0.0/16.
 struct Rome {
     namespaces: BTreeMap<String, LabelMap>,
-    pods: Vec<Pod>,
+    pods: Vec<PolicyPod>,
     mapped: BTreeSet<String>,
     maps: Option<PeerMaps>,
 }
@@ -81,7 +81,7 @@ impl Rome {
     }
 
     fn translated(&self, spec: &Value) -> NormalizedPolicy {
-        let pods: Vec<&Pod> = self.pods.iter().collect();
+        let pods: Vec<&PolicyPod> = self.pods.iter().collect();
         let ranges = [net("10.244.0.0/16")];
         let seen = ClusterView {
             namespaces: &self.namespaces,
@@ -371,7 +371,7 @@ fn a_policy_that_is_too_long_opens_nothing_there() {
 #[test]
 fn a_pod_concerns_the_policies_that_speak_of_it() {
     let rome = Rome::new();
-    let concerns = |peer: Value, pod: &Pod| {
+    let concerns = |peer: Value, pod: &PolicyPod| {
         let policy = NormalizedPolicy::from_spec(
             &json!({ "podSelector": {}, "ingress": [{ "from": [peer] }] }),
         );
