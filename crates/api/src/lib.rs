@@ -56,6 +56,7 @@ pub mod connection_limits;
 mod contract;
 mod contract_policy;
 pub mod departure;
+mod descriptions;
 mod derived_names;
 mod foreign_cluster;
 pub mod isolation;
@@ -126,7 +127,7 @@ use kube::CustomResourceExt as _;
 
 /// The custom resource definitions of all kinds.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    vec![
+    let definitions = vec![
         ClusterConfig::crd(),
         ForeignCluster::crd(),
         SearchDomain::crd(),
@@ -143,5 +144,14 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         TunnelEndpoint::crd(),
         UsageRecord::crd(),
         Receipt::crd(),
-    ]
+    ];
+    definitions.into_iter().map(with_joined_lines).collect()
+}
+
+fn with_joined_lines(definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let Ok(mut value) = serde_json::to_value(&definition) else {
+        return definition;
+    };
+    descriptions::join_lines(&mut value);
+    serde_json::from_value(value).unwrap_or(definition)
 }
