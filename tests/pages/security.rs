@@ -63,7 +63,7 @@ fn every_scenario_of_an_attack_is_in_the_table() {
         .into_iter()
         .map(|attack| (attack.place, attack.test))
         .collect();
-    let scenario = Regex::new(r"pub async fn ([a-z0-9_]+)\(world: Arc<World>\)").unwrap();
+    let scenario = Regex::new(r"pub async fn ([a-z0-9_]+)\(\s*world: Arc<World>,?\s*\)").unwrap();
     let mut found = 0;
     for path in files_of_attacks() {
         for name in scenario
