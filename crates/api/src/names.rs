@@ -262,10 +262,15 @@ pub mod annotations {
     /// On the record of a token in a tenant namespace: time at which the consumer renews it (RFC
     /// 3339).
     pub const RENEW_AT: &str = "liqo.io/renew-at";
-    /// On a Service, `EndpointSlice`, Ingress or `NetworkPolicy` of an offloaded namespace: with
-    /// `deny` it is not reflected, and neither are the endpoints of a Service. On a Service or
-    /// Ingress: with `allow` it is reflected from a namespace with an `AllowList`.
+    /// On a Service, `EndpointSlice`, Ingress, `NetworkPolicy` or `PodDisruptionBudget` of an
+    /// offloaded namespace: with `deny` it is not reflected, and neither are the endpoints of a
+    /// Service. On a Service or Ingress: with `allow` it is reflected from a namespace with an
+    /// `AllowList`.
     pub const REFLECTION: &str = "liqo.io/reflection";
+    /// The same as `deny`, as Liqo's earlier versions spell it, with any value but `false`.
+    pub const SKIP_REFLECTION: &str = "liqo.io/skip-reflection";
+    /// The same as `allow`, as Liqo's earlier versions spell it, with any value but `false`.
+    pub const ALLOW_REFLECTION: &str = "liqo.io/allow-reflection";
     /// On a Service of type `LoadBalancer` or an Ingress of an offloaded namespace: its class in
     /// other clusters, or `none` to make it unreachable from outside there. On its replica: the
     /// class that it got.

@@ -20,10 +20,7 @@ pub fn is_external_name(service: &Service) -> bool {
 
 /// Whether the user excludes this object from reflection, by annotation.
 pub fn is_denied(object: &impl Resource) -> bool {
-    object
-        .annotations()
-        .get(annotations::REFLECTION)
-        .is_some_and(|value| value == "deny")
+    says(object, "deny") || is_marked(object, annotations::SKIP_REFLECTION)
 }
 
 /// Whether Liqo created this object for itself: in a mapped namespace, what isolates the pods of
@@ -48,10 +45,19 @@ pub fn is_replica(object: &impl Resource) -> bool {
 
 /// Whether the user allows this object to be reflected, by annotation.
 pub fn is_allowed(object: &impl Resource) -> bool {
-    object
-        .annotations()
-        .get(annotations::REFLECTION)
-        .is_some_and(|value| value == "allow")
+    says(object, "allow") || is_marked(object, annotations::ALLOW_REFLECTION)
+}
+
+fn says(object: &impl Resource, word: &str) -> bool {
+    let said = object.annotations().get(annotations::REFLECTION);
+    said.is_some_and(|said| said == word)
+}
+
+/// Whether an object has an annotation with any value but `false`, as Liqo's earlier versions read
+/// them.
+fn is_marked(object: &impl Resource, annotation: &str) -> bool {
+    let value = object.annotations().get(annotation);
+    value.is_some_and(|value| !value.eq_ignore_ascii_case("false"))
 }
 
 /// Whether an object that is not denied is reflected from a namespace with this kind of list.
@@ -88,6 +94,25 @@ mod tests {
         )));
         assert!(is_reflected(&service("shop", "web", "ExternalName", "")));
         assert!(!is_reflected(&service("shop", "web", "ClusterIP", "deny")));
+    }
+
+    #[test]
+    fn the_annotations_of_earlier_versions_mean_what_they_meant() {
+        let service = |annotation: &str, value: &str| -> Service {
+            let annotations = json!({ annotation: value });
+            serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
+        };
+        for (value, counts) in [
+            ("true", true),
+            ("", true),
+            ("false", false),
+            ("False", false),
+        ] {
+            let skipped = service(annotations::SKIP_REFLECTION, value);
+            assert_eq!(is_reflected(&skipped), !counts, "{value:?}");
+            let allowed = service(annotations::ALLOW_REFLECTION, value);
+            assert_eq!(is_allowed(&allowed), counts, "{value:?}");
+        }
     }
 
     #[test]
