@@ -76,6 +76,7 @@ pub mod program;
 pub mod progress;
 pub mod readiness;
 pub mod receipt;
+pub mod reference_pages;
 pub mod renew;
 pub mod replicas;
 pub mod rights_table;

@@ -23,7 +23,8 @@ use liqoctl::{
     output::{self, OutputFormat, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::StepProgress,
-    receipt, renew, settings, status, tether, token, uninstall, unpeer, usage, version,
+    receipt, reference_pages, renew, settings, status, tether, token, uninstall, unpeer, usage,
+    version,
 };
 
 fn main() -> ExitCode {
@@ -141,6 +142,9 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
             chart::write_page(&page)
         }
         Command::Generate(GenerateCommand::Rights { page }) => generate::write_rights(&page),
+        Command::Generate(GenerateCommand::Reference { directory }) => {
+            reference_pages::write_reference(&directory)
+        }
         Command::Plugin(PluginCommand::New { name, dir, sdk }) => {
             let created = plugin::create_plugin(&plugin::PluginOptions {
                 name,

@@ -500,6 +500,13 @@ pub enum GenerateCommand {
         #[arg(long, default_value = "docs/reference/settings.md")]
         page: PathBuf,
     },
+    /// Write the pages of kinds and commands
+    #[command(hide = true)]
+    Reference {
+        /// The directory of the pages
+        #[arg(long, default_value = "docs/reference")]
+        directory: PathBuf,
+    },
     /// Write the table of rights
     #[command(hide = true)]
     Rights {
