@@ -27,6 +27,7 @@ mod broker;
 mod budgets;
 mod calls;
 mod chains;
+mod colleague;
 mod command_line;
 mod conformance;
 mod contracts;
@@ -330,6 +331,8 @@ fn offloaded_namespaces() -> Vec<Scenario> {
             an_offloaded_namespace_keeps_the_settings_that_are_not_named,
             the_way_of_a_pod_is_explained_up_to_the_provider,
             unoffloading_evicts_pods_as_disruption_budgets_allow;
+        colleague:
+            a_colleague_with_one_namespace_offloads_it_and_nothing_else;
         hostile_pods:
             a_pod_that_asks_for_nothing_is_charged_and_limited_and_keeps_its_own_labels,
             a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes,

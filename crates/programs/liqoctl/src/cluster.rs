@@ -147,6 +147,25 @@ impl Cluster {
             .is_some_and(|config| config.spec.network.enabled))
     }
 
+    /// The `ClusterConfig`, or nothing where Liqo is not installed, or this user may not see it.
+    pub async fn visible_configuration(&self) -> anyhow::Result<Option<ClusterConfig>> {
+        let api: Api<ClusterConfig> = Api::all(self.client.clone());
+        match api.get_opt(CLUSTER_CONFIG).await {
+            Err(error) if is_forbidden(&error) => Ok(None),
+            _ => self.read_configuration().await,
+        }
+    }
+
+    /// Liqo in this cluster, or nothing if this user may not see it: people with rights in one
+    /// namespace use Liqo there, and know nothing of the whole cluster.
+    pub async fn visible_installation(&self) -> anyhow::Result<Option<InstalledLiqo>> {
+        let api: Api<ClusterConfig> = Api::all(self.client.clone());
+        match api.get_opt(CLUSTER_CONFIG).await {
+            Err(error) if is_forbidden(&error) => Ok(None),
+            _ => self.require_installed().await.map(Some),
+        }
+    }
+
     /// The `ClusterConfig`; an error if Liqo is not installed.
     pub async fn require_installed(&self) -> anyhow::Result<InstalledLiqo> {
         let config = self.read_configuration().await?.ok_or_else(|| {
@@ -216,6 +235,9 @@ pub fn explain_request_error(error: kube::Error) -> anyhow::Error {
                 "the API server does not know this user: are the kubeconfig's credentials out of date?"
             )
         }
+        kube::Error::Api(status) if status.code == 403 => {
+            anyhow!(missing_right(&status.message).unwrap_or_else(|| status.message.clone()))
+        }
         kube::Error::Api(status) => anyhow!("{}", status.message),
         kube::Error::Service(error) => anyhow!(
             "cannot reach the API server ({}): is the cluster up, and does the kubeconfig belong to it?",
@@ -236,6 +258,50 @@ fn innermost_cause(error: &(dyn std::error::Error + 'static)) -> String {
         error = source;
     }
     error.to_string()
+}
+
+/// Whether this user may not do what was asked.
+pub fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// Lists what this user may see. If that is nothing, a line on standard error says so.
+pub async fn list_visible<K>(
+    api: &Api<K>,
+    parameters: &kube::api::ListParams,
+    what: &str,
+) -> anyhow::Result<Vec<K>>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    match list_or_none(api, parameters).await {
+        Err(error) if is_forbidden(&error) => {
+            eprintln!("you may not list {what}, so the result leaves them out");
+            Ok(Vec::new())
+        }
+        found => found.doing(format!("list {what}")),
+    }
+}
+
+/// What people may read to whom `liqo-user` is bound.
+const READABLE_BY_USERS: [&str; 4] = ["clusterconfigs", "foreignclusters", "nodes", "virtualnodes"];
+
+/// One sentence about a right that this user does not have, from the API server's message.
+fn missing_right(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once(" cannot ")?;
+    let (verb, rest) = rest.split_once(" resource \"")?;
+    let (resource, rest) = rest.split_once('"')?;
+    let place = match rest.split_once(" in the namespace \"") {
+        Some((_, namespace)) => format!("in namespace {}", namespace.split('"').next()?),
+        None if rest.contains("at the cluster scope") => "in the whole cluster".to_owned(),
+        None => return None,
+    };
+    let who = if READABLE_BY_USERS.contains(&resource) && ["get", "list", "watch"].contains(&verb) {
+        "an administrator allows it with `kubectl create clusterrolebinding liqo-users --clusterrole=liqo-user --group=GROUP`"
+    } else {
+        "ask an administrator of the cluster"
+    };
+    Some(format!("you may not {verb} {resource} {place}: {who}"))
 }
 
 /// Whether the request failed because the object, its kind or its whole API group does not exist.

@@ -456,7 +456,7 @@ async fn unoffload_namespaces(
 
 async fn move_pods(global: &GlobalFlags, arguments: &MovePodsArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.require_installed().await?;
+    cluster.visible_installation().await?;
     let plan = move_pods::plan_move(
         &cluster,
         &arguments.move_options(cluster.client.default_namespace()),
@@ -753,7 +753,7 @@ async fn run_contract_command(
 
 async fn show_costs(global: &GlobalFlags, arguments: CostArguments) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    cluster.require_installed().await?;
+    cluster.visible_installation().await?;
     if let Some(CostCommand::Plan(arguments)) = arguments.command {
         let namespace = arguments
             .namespace

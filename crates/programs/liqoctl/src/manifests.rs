@@ -38,7 +38,7 @@ pub const AUTO_PEERING: &str = "auto-peering";
 /// Namespace of the agent on each node.
 pub use liqo_api::FABRIC_NAMESPACE;
 
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 16] = [
     (
         "namespace.yaml",
         include_str!("../../../../deploy/liqo/namespace.yaml"),
@@ -54,6 +54,10 @@ const FILES: [(&str, &str); 15] = [
     (
         "rbac-fabric.yaml",
         include_str!("../../../../deploy/liqo/rbac-fabric.yaml"),
+    ),
+    (
+        "rbac-users.yaml",
+        include_str!("../../../../deploy/liqo/rbac-users.yaml"),
     ),
     (
         "admission-policies.yaml",

@@ -277,7 +277,7 @@ pub async fn preview_offloading(
     namespaces: &[String],
     options: &OffloadOptions,
 ) -> anyhow::Result<Vec<Value>> {
-    cluster.require_installed().await?;
+    cluster.visible_installation().await?;
     let mut objects = Vec::new();
     for namespace in namespaces {
         ensure_can_be_offloaded(cluster, namespace).await?;
@@ -318,7 +318,7 @@ pub async fn offload(
     options: &OffloadOptions,
     progress: &StepProgress,
 ) -> anyhow::Result<OffloadResult> {
-    cluster.require_installed().await?;
+    cluster.visible_installation().await?;
     ensure_can_be_offloaded(cluster, namespace).await?;
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     let written = if present_offloading(cluster, namespace).await?.is_some() {
@@ -350,7 +350,7 @@ pub async fn offload(
         remote,
         note,
     };
-    if evict::virtual_nodes(cluster).await?.is_empty() {
+    if evict::has_no_virtual_node(cluster).await? {
         let note = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
         return Ok(offloaded(Vec::new(), Some(note.to_owned())));
     }
@@ -415,7 +415,8 @@ fn reason_not_ready(status: &NamespaceOffloadingStatus, generation: Option<i64>)
 /// The unfinished pods of a namespace that run in other clusters: they are lost when it is no
 /// longer offloaded.
 pub async fn remote_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
-    let nodes = evict::virtual_nodes(cluster)
+    let namespaces = [namespace.to_owned()];
+    let nodes = evict::virtual_nodes_of_namespaces(cluster, &namespaces)
         .await?
         .into_iter()
         .map(|node| node.name)
@@ -451,7 +452,7 @@ pub async fn plan_unoffload(
     cluster: &Cluster,
     namespaces: &[String],
 ) -> anyhow::Result<Vec<UnoffloadPlan>> {
-    let all = evict::virtual_nodes(cluster).await?;
+    let all = evict::virtual_nodes_of_namespaces(cluster, namespaces).await?;
     let nodes: BTreeSet<String> = all.iter().map(|node| node.name.clone()).collect();
     let silent: BTreeSet<String> = all
         .iter()

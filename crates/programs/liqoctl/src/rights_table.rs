@@ -47,6 +47,15 @@ fn holder_of_role(role: &DynamicObject) -> Option<(&'static str, String)> {
             ("manager", "namespaces that a user offloads".into())
         }
         liqo_api::roles::OWN_NAMESPACE => ("manager", "namespaces that it created".into()),
+        "liqo-view" => (
+            "who has `view`, `edit` or `admin`",
+            "in that namespace".into(),
+        ),
+        "liqo-edit" => ("who has `edit` or `admin`", "in that namespace".into()),
+        "liqo-user" => (
+            "groups of people to which it is bound",
+            "the whole cluster".into(),
+        ),
         name if name == consumer_service_account(&some_consumer()) => {
             ("consumer", format!("namespace `{NAMESPACE}`"))
         }

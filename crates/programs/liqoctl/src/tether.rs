@@ -280,7 +280,7 @@ fn tethering_status(config: &ClusterConfig) -> Option<&TetheringStatus> {
 
 /// The peer that controls this cluster, by its name or ID, if one does or is about to.
 pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(ClusterId, String)>> {
-    let config = cluster.read_configuration().await?.unwrap_or_default();
+    let config = cluster.visible_configuration().await?.unwrap_or_default();
     let (TetheringState::Tethering | TetheringState::Tethered, Some(peer)) = config.tethering()
     else {
         return Ok(None);

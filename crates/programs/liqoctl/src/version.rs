@@ -74,10 +74,10 @@ pub async fn client_and_cluster_versions(cluster: &Cluster) -> anyhow::Result<Ve
         .await
         .doing(format!("reach {}", cluster.server))?
         .git_version;
-    let server = cluster
-        .read_configuration()
-        .await?
-        .and_then(|config| config.status?.version);
+    let server = match cluster.read_configuration().await {
+        Ok(config) => config.and_then(|config| config.status?.version),
+        Err(error) => Some(format!("unknown ({error:#})")),
+    };
     Ok(Versions {
         server,
         kubernetes: Some(kubernetes),

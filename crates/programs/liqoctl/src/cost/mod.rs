@@ -20,7 +20,7 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{ForeignCluster, Money, labels};
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_forbidden, list_visible},
     offload, unpeer,
 };
 use plan::WorkloadCosts;
@@ -102,9 +102,7 @@ pub async fn running_costs(
 /// The names of peers, by their ID.
 async fn peer_names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&api, &ListParams::default())
-        .await
-        .doing("list the peers")?;
+    let peers = list_visible(&api, &ListParams::default(), "peers").await?;
     Ok(peers
         .into_iter()
         .map(|peer| (peer.spec.cluster_id.to_string(), peer.name_any()))
@@ -127,15 +125,34 @@ async fn list_pods(
         || Api::all(client.clone()),
         |name| Api::namespaced(client.clone(), name),
     );
+    list_pages(&api, fields).await.doing("list pods")
+}
+
+async fn list_pages(api: &Api<Pod>, fields: &str) -> kube::Result<Vec<Pod>> {
     let mut parameters = ListParams::default().fields(fields).limit(PAGE);
     let mut found = Vec::new();
     loop {
-        let page = api.list(&parameters).await.doing("list pods")?;
+        let page = api.list(&parameters).await?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),
             None => return Ok(found),
         }
+    }
+}
+
+/// The pods that take room on nodes: all, or those of a namespace for people who see no more.
+async fn pods_that_take_room(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
+    let fields = format!("spec.nodeName!=,{UNFINISHED}");
+    let api: Api<Pod> = Api::all(cluster.client.clone());
+    match list_pages(&api, &fields).await {
+        Err(error) if is_forbidden(&error) => {
+            eprintln!(
+                "you may not list pods of other namespaces, so nodes may have less room than shown"
+            );
+            list_pods(cluster, Some(namespace), &fields).await
+        }
+        found => found.doing("list pods"),
     }
 }
 
@@ -145,11 +162,12 @@ pub async fn plan_costs(
     file: &Path,
     namespace: &str,
 ) -> anyhow::Result<Vec<WorkloadCosts>> {
-    let own_name = cluster.require_installed().await?.config.spec.cluster_name;
+    let own = cluster.visible_installation().await?;
+    let own_name = own.map_or_else(String::new, |own| own.config.spec.cluster_name);
     let workloads = workload::parse_workloads(&read_workload_file(file)?, namespace)
         .with_context(|| format!("cannot read {}", file.display()))?;
     let nodes = list_nodes(cluster, ListParams::default()).await?;
-    let pods = list_pods(cluster, None, &format!("spec.nodeName!=,{UNFINISHED}")).await?;
+    let pods = pods_that_take_room(cluster, namespace).await?;
     let peers = peer_names(cluster).await?;
     let mut planned = Vec::new();
     for workload in &workloads {

@@ -24,7 +24,7 @@ use liqo_offloading_rules::budget::{
 use liqo_offloading_rules::node::priced::PricedNode;
 
 use super::running::{BudgetLine, NamespaceSpending, VirtualNodePods, charged_resources};
-use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
+use crate::cluster::{Cluster, ExplainFailure as _, list_or_none, list_visible};
 use crate::parties::{ContractRole, peer_and_role};
 use crate::usage::local_entry;
 
@@ -39,9 +39,10 @@ pub struct ContractCosts {
 pub async fn contracts_with_providers(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> {
     let everything = ListParams::default();
     let api: Api<Contract> = Api::all(cluster.client.clone());
-    let all = list_or_none(&api, &everything)
-        .await
-        .doing("list the contracts")?;
+    let all = list_visible(&api, &everything, "contracts").await?;
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
     let api: Api<UsageRecord> = Api::all(cluster.client.clone());
     let records = list_or_none(&api, &everything)
         .await
@@ -264,21 +265,22 @@ pub async fn budget_lines(
     now: Timestamp,
 ) -> anyhow::Result<Vec<BudgetLine>> {
     let everything = ListParams::default();
-    let api: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
+    let client = cluster.client.clone();
+    let api: Api<NamespaceOffloading> = match namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
     let offloadings = list_or_none(&api, &everything)
         .await
         .doing("list the NamespaceOffloadings")?;
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies: Vec<Arc<PeeringPolicy>> = list_or_none(&api, &everything)
-        .await
-        .doing("list the policies")?
+    let policies: Vec<Arc<PeeringPolicy>> = list_visible(&api, &everything, "policies")
+        .await?
         .into_iter()
         .map(Arc::new)
         .collect();
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&api, &everything)
-        .await
-        .doing("list the peers")?;
+    let peers = list_visible(&api, &everything, "peers").await?;
 
     let providers = budget_providers(contracts, running, &policies, &peers, now);
     let is_meant = |of: &str| namespace.is_none_or(|namespace| namespace == of);

@@ -35,6 +35,15 @@ pub struct EvictionNode {
 }
 
 impl EvictionNode {
+    /// A node of which only the name is known.
+    pub fn assumed(name: String) -> Self {
+        Self {
+            name,
+            answers: true,
+            ..Self::default()
+        }
+    }
+
     pub fn from_object(node: &Node) -> Self {
         let conditions = node
             .status

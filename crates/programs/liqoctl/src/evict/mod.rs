@@ -15,13 +15,13 @@ use std::{collections::BTreeSet, time::Duration};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::ListParams, core::PartialObjectMeta};
-use liqo_api::labels;
+use liqo_api::{labels, pods};
 use liqo_controller_runtime::eviction::{self, EvictionOutcome};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _},
+    cluster::{Cluster, ExplainFailure as _, is_forbidden},
     progress::StepProgress,
     wait::{PollResult, final_error, wait_until_every},
 };
@@ -114,18 +114,29 @@ fn note_answer(
     Ok(())
 }
 
+fn virtual_node_selection() -> ListParams {
+    ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE))
+}
+
 /// All virtual nodes.
 pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<EvictionNode>> {
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let ours =
-        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     Ok(api
-        .list(&ours)
+        .list(&virtual_node_selection())
         .await
         .doing("list the virtual nodes")?
         .iter()
         .map(EvictionNode::from_object)
         .collect())
+}
+
+/// Whether there is no virtual node at all. Whoever may not list nodes does not know, so: no.
+pub async fn has_no_virtual_node(cluster: &Cluster) -> anyhow::Result<bool> {
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    match api.list(&virtual_node_selection()).await {
+        Err(error) if is_forbidden(&error) => Ok(false),
+        nodes => Ok(nodes.doing("list the virtual nodes")?.items.is_empty()),
+    }
 }
 
 /// The names of the virtual nodes whose cluster answers. Pods on others do not end before it
@@ -141,6 +152,49 @@ pub async fn answering_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<Strin
         .filter(|node| node.answers)
         .map(|node| node.name)
         .collect())
+}
+
+/// The same for the pods of one namespace.
+pub async fn answering_nodes_of_namespace(
+    cluster: &Cluster,
+    namespace: &str,
+) -> anyhow::Result<BTreeSet<String>> {
+    let nodes = virtual_nodes_of_namespaces(cluster, &[namespace.to_owned()]).await?;
+    Ok(nodes
+        .into_iter()
+        .filter(|node| node.answers)
+        .map(|node| node.name)
+        .collect())
+}
+
+/// All virtual nodes. Whoever may not list nodes learns from the conditions of the pods in these
+/// namespaces which of them run in other clusters; these nodes count as answering.
+pub async fn virtual_nodes_of_namespaces(
+    cluster: &Cluster,
+    namespaces: &[String],
+) -> anyhow::Result<Vec<EvictionNode>> {
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    match api.list(&virtual_node_selection()).await {
+        Err(error) if is_forbidden(&error) => {}
+        _ => return virtual_nodes(cluster).await,
+    }
+    let mut names = BTreeSet::new();
+    for namespace in namespaces {
+        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+        let pods = api.list(&ListParams::default().fields(UNFINISHED)).await;
+        let pods = pods.doing(format!("list the pods of namespace {namespace}"))?;
+        names.extend(pods.into_iter().filter_map(node_of_remote_pod));
+    }
+    Ok(names.into_iter().map(EvictionNode::assumed).collect())
+}
+
+/// The virtual node of a pod in another cluster.
+fn node_of_remote_pod(pod: Pod) -> Option<String> {
+    let conditions = pod.status.and_then(|status| status.conditions)?;
+    let is_offloaded = conditions
+        .iter()
+        .any(|condition| condition.type_ == pods::OFFLOADED);
+    pod.spec?.node_name.filter(|_| is_offloaded)
 }
 
 /// The unfinished pods of a namespace, or of all, on a node.

@@ -50,6 +50,15 @@ pub struct ProviderPodFacts {
     pub remote_pod: ReadResult<Option<Pod>>,
 }
 
+impl ProviderPodFacts {
+    fn unreadable(why: &str) -> Self {
+        Self {
+            shadow_pod: Err(why.to_owned()),
+            remote_pod: Err(why.to_owned()),
+        }
+    }
+}
+
 impl PodFacts {
     /// Name of the pod's node.
     pub fn node_name(&self) -> Option<&str> {
@@ -98,7 +107,7 @@ fn remote_namespace<'a>(
 /// Reads everything about a pod; nothing if there is no such pod.
 pub async fn collect(
     cluster: &Cluster,
-    own: &ClusterId,
+    own: Option<&ClusterId>,
     namespace: &str,
     name: &str,
 ) -> ReadResult<Option<PodFacts>> {
@@ -128,7 +137,10 @@ pub async fn collect(
         read_at: Timestamp::now(),
     };
     if let Some(provider) = facts.provider_id() {
-        facts.provider = Some(read_provider_facts(&reader, own, &provider, &facts).await);
+        facts.provider = Some(match own {
+            Some(own) => read_provider_facts(&reader, own, &provider, &facts).await,
+            None => ProviderPodFacts::unreadable("you may not read the ID of this cluster"),
+        });
     }
     Ok(Some(facts))
 }
@@ -146,12 +158,7 @@ async fn read_provider_facts(
         .find(|peer| peer.spec.cluster_id == *provider);
     let there = match provider_client(reader, own, provider, peer).await {
         Ok(client) => ClusterReader::with_client(client),
-        Err(why) => {
-            return ProviderPodFacts {
-                shadow_pod: Err(why.clone()),
-                remote_pod: Err(why),
-            };
-        }
+        Err(why) => return ProviderPodFacts::unreadable(&why),
     };
     let uid = facts.pod.uid().unwrap_or_default();
     let shadow_pod = async { there.get::<ShadowPod>(&tenant_namespace(own), &uid).await };

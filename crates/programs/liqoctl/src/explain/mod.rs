@@ -85,8 +85,8 @@ pub struct PodStep {
 
 /// Explains where a pod is on its way.
 pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<PodExplanation> {
-    let own = cluster.require_installed().await?;
-    match Box::pin(facts::collect(cluster, &own.id, namespace, name)).await {
+    let own = cluster.visible_installation().await?.map(|own| own.id);
+    match Box::pin(facts::collect(cluster, own.as_ref(), namespace, name)).await {
         Ok(Some(facts)) => Ok(decide::explain_facts(&facts)),
         Ok(None) => bail!("there is no pod {name} in namespace {namespace}"),
         Err(why) => bail!(why),

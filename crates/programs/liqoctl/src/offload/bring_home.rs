@@ -27,7 +27,7 @@ pub async fn bring_home(
     timeout: Duration,
     progress: &StepProgress,
 ) -> anyhow::Result<()> {
-    let nodes = evict::answering_nodes(cluster).await?;
+    let nodes = evict::answering_nodes_of_namespace(cluster, namespace).await?;
     let leaving = || evict::pods_to_evict(cluster, Some(namespace), &nodes);
     let Some(offloading) = present_offloading(cluster, namespace).await? else {
         return Ok(());
