@@ -198,7 +198,7 @@ async fn wait_for_nodes(
     let away = progress
         .run_step(
             step,
-            rollout::wait_for_rollout(cluster, timeout, false, news),
+            rollout::wait_for_rollout(cluster, timeout, rollout::FabricForm::Normal, news),
         )
         .await?
         .away;

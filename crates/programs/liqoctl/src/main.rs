@@ -1,6 +1,6 @@
 //! `liqoctl`, and `kubectl liqo`: reads the command line, calls the library, prints.
 
-use std::{path::Path, process::ExitCode};
+use std::{path::Path, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
@@ -9,8 +9,8 @@ use liqoctl::{
     approve, ask, broker, catalog, chart,
     cli::{
         self, BenchCommand, BenchNetworkArguments, BenchOffloadArguments, BrokerCommand,
-        BrokerEnableArguments, Cli, Command, ContractCommand, CostArguments, CostCommand,
-        DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand, GlobalFlags,
+        BrokerEnableArguments, CatalogArguments, Cli, Command, ContractCommand, CostArguments,
+        CostCommand, DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand, GlobalFlags,
         InstallArguments, MoveCommand, MovePodsArguments, NamespaceArguments, OfferCommand,
         OfferDecisionArguments, OffloadCommand, OffloadNamespaceArguments, PeerArguments,
         PluginCommand, PolicyCommand, ReceiptCommand, RenewCommand, TestCommand,
@@ -67,27 +67,10 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
             decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::No, yes).await
         }
         Command::Renew(RenewCommand::GatewayKeys { no_wait, timeout }) => {
-            let cluster = Cluster::connect(&global.access()).await?;
-            let outcome = renew::gateway_keys(
-                &cluster,
-                (!no_wait).then_some(timeout),
-                &StepProgress::new(),
-            )
-            .await?;
-            output::print_result(format, &outcome, renew::render_renewal_result)
+            renew_gateway_keys(&global, (!no_wait).then_some(timeout)).await
         }
-        Command::Tether { peer, wait } => {
-            let cluster = Cluster::connect(&global.access()).await?;
-            let foreign = unpeer::peer_by_name(&cluster, &peer).await?;
-            let outcome =
-                tether::tether(&cluster, &foreign, wait.timeout(), &StepProgress::new()).await?;
-            output::print_result(format, &outcome, tether::render_tethering_result)
-        }
-        Command::Untether { wait } => {
-            let cluster = Cluster::connect(&global.access()).await?;
-            let outcome = tether::untether(&cluster, wait.timeout(), &StepProgress::new()).await?;
-            output::print_result(format, &outcome, tether::render_tethering_result)
-        }
+        Command::Tether { peer, wait } => tether_to_peer(&global, &peer, wait.timeout()).await,
+        Command::Untether { wait } => untether_cluster(&global, wait.timeout()).await,
         Command::Offload(OffloadCommand::Namespace(arguments)) => {
             offload_namespaces(&global, &arguments).await
         }
@@ -102,16 +85,7 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
         Command::Cost(arguments) => show_costs(&global, arguments).await,
         Command::Policy(command) => run_policy_command(&global, command).await,
         Command::Broker(command) => Box::pin(run_broker_command(&global, command)).await,
-        Command::Catalog(arguments) => {
-            let offers = Box::pin(catalog::read_catalog(
-                &global.access(),
-                &arguments.catalog_options(),
-            ))
-            .await?;
-            output::print_result(format, &offers, |offers| {
-                catalog::render_catalog_offers(offers)
-            })
-        }
+        Command::Catalog(arguments) => Box::pin(show_catalog(&global, *arguments)).await,
         Command::Explain(ExplainCommand::Pod { pod, namespace }) => {
             explain_pod(&global, &pod, namespace.as_deref()).await
         }
@@ -124,27 +98,7 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(BenchCommand::Offload(arguments)) => bench_offload(&global, arguments).await,
         Command::Doctor(arguments) => run_doctor(&global, &arguments).await,
         Command::Token(command) => run_token_command(&global, command).await,
-        Command::Generate(GenerateCommand::PeerCommand(arguments)) => {
-            let cluster = Cluster::connect(&global.access()).await?;
-            let invitation = generate::peer_command(
-                &cluster,
-                &arguments.token.token_to_create(),
-                arguments.through_tunnel,
-            )
-            .await?;
-            output::print_result(format, &invitation, |invitation| invitation.command.clone())
-        }
-        Command::Generate(GenerateCommand::Crds { directory }) => {
-            generate::write_definitions(&directory)
-        }
-        Command::Generate(GenerateCommand::Chart { directory, page }) => {
-            chart::write_chart(&directory)?;
-            chart::write_page(&page)
-        }
-        Command::Generate(GenerateCommand::Rights { page }) => generate::write_rights(&page),
-        Command::Generate(GenerateCommand::Reference { directory }) => {
-            reference_pages::write_reference(&directory)
-        }
+        Command::Generate(command) => run_generate_command(&global, command).await,
         Command::Plugin(PluginCommand::New { name, dir, sdk }) => {
             let created = plugin::create_plugin(&plugin::PluginOptions {
                 name,
@@ -168,6 +122,63 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
             Some(wanted) => output::write_out(&complete::complete_names(&wanted).await.join("\n")),
             None => Ok(()),
         },
+    }
+}
+
+async fn renew_gateway_keys(global: &GlobalFlags, timeout: Option<Duration>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let outcome = renew::gateway_keys(&cluster, timeout, &StepProgress::new()).await?;
+    output::print_result(global.output, &outcome, renew::render_renewal_result)
+}
+
+async fn tether_to_peer(
+    global: &GlobalFlags,
+    peer: &str,
+    timeout: Option<Duration>,
+) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let foreign = unpeer::peer_by_name(&cluster, peer).await?;
+    let outcome = tether::tether(&cluster, &foreign, timeout, &StepProgress::new()).await?;
+    output::print_result(global.output, &outcome, tether::render_tethering_result)
+}
+
+async fn untether_cluster(global: &GlobalFlags, timeout: Option<Duration>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let outcome = tether::untether(&cluster, timeout, &StepProgress::new()).await?;
+    output::print_result(global.output, &outcome, tether::render_tethering_result)
+}
+
+async fn show_catalog(global: &GlobalFlags, arguments: CatalogArguments) -> anyhow::Result<()> {
+    let offers = catalog::read_catalog(&global.access(), &arguments.catalog_options()).await?;
+    output::print_result(global.output, &offers, |offers| {
+        catalog::render_catalog_offers(offers)
+    })
+}
+
+async fn run_generate_command(
+    global: &GlobalFlags,
+    command: GenerateCommand,
+) -> anyhow::Result<()> {
+    match command {
+        GenerateCommand::PeerCommand(arguments) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let invitation = generate::peer_command(
+                &cluster,
+                &arguments.token.token_to_create(),
+                arguments.through_tunnel,
+            )
+            .await?;
+            output::print_result(global.output, &invitation, |invitation| {
+                invitation.command.clone()
+            })
+        }
+        GenerateCommand::Crds { directory } => generate::write_definitions(&directory),
+        GenerateCommand::Chart { directory, page } => {
+            chart::write_chart(&directory)?;
+            chart::write_page(&page)
+        }
+        GenerateCommand::Rights { page } => generate::write_rights(&page),
+        GenerateCommand::Reference { directory } => reference_pages::write_reference(&directory),
     }
 }
 
@@ -201,16 +212,28 @@ async fn show_status(
     namespace: Option<&str>,
 ) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let show = |found: status::StatusReport| {
-        let found = found.only_namespace(namespace);
-        output::format_result(global.output, &found, |found| {
-            status::render_status(found, Paint::for_stdout())
-        })
-    };
     if watch {
-        return status::watch_status(&cluster, global.output, show).await;
+        return status::watch_status(&cluster, global.output, |found| {
+            format_status(global, namespace, found)
+        })
+        .await;
     }
-    output::write_out(&show(status::collect(&cluster).await?)?)
+    output::write_out(&format_status(
+        global,
+        namespace,
+        status::collect(&cluster).await?,
+    )?)
+}
+
+fn format_status(
+    global: &GlobalFlags,
+    namespace: Option<&str>,
+    found: status::StatusReport,
+) -> anyhow::Result<String> {
+    let found = found.only_namespace(namespace);
+    output::format_result(global.output, &found, |found| {
+        status::render_status(found, Paint::for_stdout())
+    })
 }
 
 async fn run_doctor(global: &GlobalFlags, arguments: &DoctorArguments) -> anyhow::Result<()> {
@@ -411,11 +434,10 @@ async fn unoffload_namespaces(
     let cluster = Cluster::connect(&global.access()).await?;
     let names = named_or_selected_namespaces(&cluster, &arguments.namespaces).await?;
     let endings = offload::plan_unoffload(&cluster, &names).await?;
-    let is_offloaded = |name: &&String| endings.iter().any(|ending| ending.namespace == **name);
-    match (
-        &arguments.namespaces.namespace_selector,
-        names.iter().find(|name| !is_offloaded(name)),
-    ) {
+    let not_offloaded = names
+        .iter()
+        .find(|name| endings.iter().all(|ending| ending.namespace != **name));
+    match (&arguments.namespaces.namespace_selector, not_offloaded) {
         (None, Some(name)) => bail!("namespace {name} is not offloaded"),
         (Some(selector), _) if endings.is_empty() => {
             bail!("no offloaded namespace has the labels {selector}")

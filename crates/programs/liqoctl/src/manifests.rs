@@ -129,13 +129,14 @@ pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
     let avoided = expressions.filter(|expression| {
         expression["operator"] == "NotIn" && expression["key"] != liqo_api::labels::TYPE
     });
-    let label = |expression: &Value| {
-        Some((
-            expression["key"].as_str()?.to_owned(),
-            expression["values"][0].as_str()?.to_owned(),
-        ))
-    };
-    avoided.filter_map(label).collect()
+    avoided
+        .filter_map(|expression| {
+            Some((
+                expression["key"].as_str()?.to_owned(),
+                expression["values"][0].as_str()?.to_owned(),
+            ))
+        })
+        .collect()
 }
 
 /// The directory of the nodes for the keys of gateways, in the pods of an installed `DaemonSet`.
@@ -165,21 +166,35 @@ pub fn render_manifests(values: &InstallValues) -> Result<Vec<DynamicObject>, Ma
 pub fn render_files(
     values: &InstallValues,
 ) -> Result<Vec<(&'static str, Vec<DynamicObject>)>, ManifestError> {
-    let render_file = |(file, text): (&'static str, &str)| {
-        let broken = |reason: String| ManifestError::File { file, reason };
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(text).map_err(|error| broken(error.to_string()))?;
-        let mut objects = Vec::new();
-        for mut document in documents {
-            fill_document(&mut document, values);
-            let mut object =
-                serde_json::from_value(document).map_err(|error| broken(error.to_string()))?;
-            label_as_installed(&mut object);
-            objects.push(object);
-        }
-        Ok((file, objects))
-    };
-    FILES.into_iter().map(render_file).collect()
+    FILES
+        .into_iter()
+        .map(|(file, text)| Ok((file, render_file(file, text, values)?)))
+        .collect()
+}
+
+fn render_file(
+    file: &'static str,
+    text: &str,
+    values: &InstallValues,
+) -> Result<Vec<DynamicObject>, ManifestError> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| broken_file(file, &error))?;
+    let mut objects = Vec::new();
+    for mut document in documents {
+        fill_document(&mut document, values);
+        let mut object =
+            serde_json::from_value(document).map_err(|error| broken_file(file, &error))?;
+        label_as_installed(&mut object);
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+fn broken_file(file: &'static str, error: &dyn std::error::Error) -> ManifestError {
+    ManifestError::File {
+        file,
+        reason: error.to_string(),
+    }
 }
 
 /// All objects with default settings. Roles do not depend on settings.
@@ -193,10 +208,9 @@ pub fn with_defaults() -> Result<Vec<DynamicObject>, ManifestError> {
 
 /// The custom resource definitions, with the label of installed objects.
 pub fn custom_resource_definitions() -> Result<Vec<DynamicObject>, ManifestError> {
-    let convert = |definition| serde_json::to_value(definition).and_then(serde_json::from_value);
     let converted: Result<Vec<DynamicObject>, _> = liqo_api::custom_resource_definitions()
         .into_iter()
-        .map(convert)
+        .map(|definition| serde_json::to_value(definition).and_then(serde_json::from_value))
         .collect();
     let mut definitions = converted.map_err(ManifestError::Definition)?;
     definitions.iter_mut().for_each(label_as_installed);
@@ -1155,15 +1169,9 @@ mod tests {
             "{variables}"
         );
         let deployment: Deployment = serde_json::from_value(json!(of("Deployment"))).unwrap();
-        let avoided = avoided_nodes(&deployment);
-        assert!(
-            avoided
-                .iter()
-                .eq([("kwok.x-k8s.io/node", "fake"), ("spot", "")]
-                    .map(|(a, b)| (a.to_owned(), b.to_owned()))
-                    .iter()
-                    .map(|(a, b)| (a, b)))
-        );
+        let avoided = [("kwok.x-k8s.io/node", "fake"), ("spot", "")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(avoided_nodes(&deployment), BTreeMap::from(avoided));
         for deployment in objects.iter().filter(|object| kind(object) == "Deployment") {
             let pod = &deployment.data["spec"]["template"]["spec"];
             assert_eq!(

@@ -31,7 +31,7 @@ use crate::{
     bench_report::{BenchFigure, BenchReport, with_unit},
     cluster::{Cluster, ExplainFailure as _},
     output::{self, Paint},
-    probes::{self, ProbeNode, TestNamespaces, median, pods},
+    probes::{self, NamespaceSecurity, ProbeNode, TestNamespaces, median, pods},
     progress::StepProgress,
     token, version,
 };
@@ -133,17 +133,17 @@ pub async fn run_network_bench(
         }
     }
     probes::remove_leftovers(clusters).await?;
-    let stage = TestNamespaces::new(options.timeout, false);
+    let namespaces = TestNamespaces::new(options.timeout, false);
     let deadline = Instant::now() + options.timeout;
     let measuring = async {
         let measured: Vec<&Cluster> = iter::once(home).chain(&there).collect();
         let mut notes = vec![version::measured_builds(&measured).await?];
-        let scene = prepare_paths(
+        let setup = prepare_paths(
             home,
             there.as_ref(),
             &foreign,
             options,
-            &stage,
+            &namespaces,
             &mut notes,
             progress,
         )
@@ -155,11 +155,11 @@ pub async fn run_network_bench(
         let rounds = progress
             .run_step(
                 &step,
-                measure_paths(&scene, options, progress, &step, &mut notes),
+                measure_paths(&setup, options, progress, &step, &mut notes),
             )
             .await?;
         let changes =
-            measure_service_changes(home, there.as_ref(), &scene, deadline, progress, &mut notes)
+            measure_service_changes(home, there.as_ref(), &setup, deadline, progress, &mut notes)
                 .await;
         anyhow::Ok(NetworkBenchResult {
             from: own.config.spec.cluster_name.clone(),
@@ -174,9 +174,10 @@ pub async fn run_network_bench(
             changes,
         })
     };
-    let mut played = Box::pin(stage.run_and_clean_up(options.timeout, progress, measuring)).await?;
-    played.found.report.left = played.left;
-    Ok(played.found)
+    let mut run =
+        Box::pin(namespaces.run_and_clean_up(options.timeout, progress, measuring)).await?;
+    run.found.report.left = run.left;
+    Ok(run.found)
 }
 
 /// The paths, and the gateways on them.
@@ -193,7 +194,7 @@ async fn prepare_paths(
     there: Option<&Cluster>,
     foreign: &ForeignCluster,
     options: &NetworkBenchOptions,
-    stage: &TestNamespaces,
+    namespaces: &TestNamespaces,
     notes: &mut Vec<String>,
     progress: &StepProgress,
 ) -> anyhow::Result<NetworkBenchSetup> {
@@ -208,7 +209,7 @@ async fn prepare_paths(
         .remove(id.as_str())
         .with_context(|| format!("there is no virtual node of {peer}"))?;
     let here = gateways_in_use(home, id.as_str()).await?;
-    let offloaded = stage
+    let offloaded = namespaces
         .offloaded_namespace(home, "network-bench", None, PODS_TIMEOUT, progress)
         .await?;
     let namespace = offloaded.namespace;
@@ -239,7 +240,7 @@ async fn prepare_paths(
         };
         let own = home.require_installed().await?.id;
         let far = self::gateways_in_use(there, own.as_str()).await?;
-        let plain = pods.start_on_nodes(stage, there, &far[0]).await?;
+        let plain = pods.start_on_nodes(namespaces, there, &far[0]).await?;
         gateways.extend(gateways_of(there, &far));
         Ok(NetworkBenchSetup {
             tunnel,
@@ -252,14 +253,23 @@ async fn prepare_paths(
 }
 
 fn gateways_of(cluster: &Cluster, nodes: &[ProbeNode]) -> Vec<MeasuredGateway> {
-    let gateway = |node: &ProbeNode| MeasuredGateway {
-        cluster: cluster.clone(),
-        node: node.clone(),
-    };
-    nodes.iter().map(gateway).collect()
+    nodes
+        .iter()
+        .map(|node| MeasuredGateway {
+            cluster: cluster.clone(),
+            node: node.clone(),
+        })
+        .collect()
 }
 
-/// What the pods of all paths have in common.
+/// The network of a pod that measures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PodNetwork {
+    Own,
+    OfNode,
+}
+
+/// The values that all pods of all paths share.
 struct BenchPods<'a> {
     home: &'a Cluster,
     /// The node here from which each path begins.
@@ -277,19 +287,19 @@ impl BenchPods<'_> {
         virtual_node: &str,
     ) -> anyhow::Result<BenchPath> {
         let (sender, receiver) = (
-            self.sender_pod(false),
-            self.receiver_pod(virtual_node, false),
+            self.sender_pod(PodNetwork::Own),
+            self.receiver_pod(virtual_node, PodNetwork::Own),
         );
         pods::create_pod(self.home, namespace, &sender, self.image).await?;
         pods::create_pod(self.home, namespace, &receiver, self.image).await?;
-        let no_address = |pod: &Pod| {
-            pods::addresses_of_pod(pod)
-                .is_empty()
-                .then(|| "it has no address yet: does the tunnel work?".to_owned())
-        };
-        let news = |text: &str| self.progress.message(STARTING_PODS, text);
-        let found =
-            pods::wait_for_pods(self.home, namespace, PODS_TIMEOUT, news, no_address).await?;
+        let found = pods::wait_for_pods(
+            self.home,
+            namespace,
+            PODS_TIMEOUT,
+            |text| self.progress.message(STARTING_PODS, text),
+            reason_without_address,
+        )
+        .await?;
         let receiver = found
             .iter()
             .find(|pod| pod.name_any() == "receiver")
@@ -301,31 +311,45 @@ impl BenchPods<'_> {
     /// Starts the pods of the plain link, in the network of the gateways' nodes.
     async fn start_on_nodes(
         &self,
-        stage: &TestNamespaces,
+        namespaces: &TestNamespaces,
         there: &Cluster,
         far: &ProbeNode,
     ) -> anyhow::Result<BenchPath> {
-        let near_nodes = stage
-            .create_namespace(self.home, "network-bench-nodes", true)
+        let near_nodes = namespaces
+            .create_namespace(
+                self.home,
+                "network-bench-nodes",
+                NamespaceSecurity::Privileged,
+            )
             .await?;
-        let far_nodes = stage
-            .create_namespace(there, "network-bench-nodes", true)
+        let far_nodes = namespaces
+            .create_namespace(there, "network-bench-nodes", NamespaceSecurity::Privileged)
             .await?;
-        let (sender, receiver) = (self.sender_pod(true), self.receiver_pod(&far.name, true));
+        let (sender, receiver) = (
+            self.sender_pod(PodNetwork::OfNode),
+            self.receiver_pod(&far.name, PodNetwork::OfNode),
+        );
         pods::create_pod(self.home, &near_nodes, &sender, self.image).await?;
         pods::create_pod(there, &far_nodes, &receiver, self.image).await?;
-        let news = |text: &str| self.progress.message(STARTING_PODS, text);
-        pods::wait_for_pods(self.home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
-        pods::wait_for_pods(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        for (cluster, namespace) in [(self.home, &near_nodes), (there, &far_nodes)] {
+            pods::wait_for_pods(
+                cluster,
+                namespace,
+                PODS_TIMEOUT,
+                |text| self.progress.message(STARTING_PODS, text),
+                |_| None,
+            )
+            .await?;
+        }
         Ok(self.path_to(far.address, near_nodes))
     }
 
-    fn sender_pod(&self, host_network: bool) -> pods::ProbePod {
+    fn sender_pod(&self, network: PodNetwork) -> pods::ProbePod {
         pods::ProbePod {
             name: "sender".to_owned(),
             node: self.sender_node.to_owned(),
             is_virtual: false,
-            host_network,
+            host_network: network == PodNetwork::OfNode,
             role: pods::ProbePodRole::Wait,
             group: "sender".to_owned(),
         }
@@ -333,12 +357,12 @@ impl BenchPods<'_> {
 
     /// On a virtual node, unless it uses the network of its node. Everybody who reaches the node
     /// reaches the pod in the node's network, so that pod requires a token.
-    fn receiver_pod(&self, node: &str, host_network: bool) -> pods::ProbePod {
+    fn receiver_pod(&self, node: &str, network: PodNetwork) -> pods::ProbePod {
         pods::ProbePod {
             name: "receiver".to_owned(),
             node: node.to_owned(),
-            is_virtual: !host_network,
-            host_network,
+            is_virtual: network == PodNetwork::Own,
+            host_network: network == PodNetwork::OfNode,
             role: pods::ProbePodRole::ServeWithToken(self.token.to_owned()),
             group: "receiver".to_owned(),
         }
@@ -353,6 +377,12 @@ impl BenchPods<'_> {
             token: self.token.to_owned(),
         }
     }
+}
+
+fn reason_without_address(pod: &Pod) -> Option<String> {
+    pods::addresses_of_pod(pod)
+        .is_empty()
+        .then(|| "it has no address yet: does the tunnel work?".to_owned())
 }
 
 /// The nodes whose gateways are in use for a peer; at least one.
@@ -391,16 +421,15 @@ async fn gateways_in_use(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<Pr
 async fn measure_service_changes(
     home: &Cluster,
     there: Option<&Cluster>,
-    scene: &NetworkBenchSetup,
+    setup: &NetworkBenchSetup,
     deadline: Instant,
     progress: &StepProgress,
     notes: &mut Vec<String>,
 ) -> Option<SliceDelays> {
     let there = there?;
     let step = "Changing a Service";
-    let news = |text: String| progress.message(step, &text);
     let measuring = async {
-        let remote = scene
+        let remote = setup
             .remote_namespace
             .as_ref()
             .context("the namespace does not exist at the peer")?;
@@ -410,10 +439,10 @@ async fn measure_service_changes(
                 .saturating_sub(RESERVED_TIME),
         );
         let measuring = slices::measure_slice_delays(
-            (home, &scene.tunnel.namespace),
+            (home, &setup.tunnel.namespace),
             (there, remote),
             "receiver",
-            news,
+            |text| progress.message(step, &text),
         );
         let measured = tokio::time::timeout(limit, measuring).await;
         measured.unwrap_or_else(|_| Err(anyhow!("it was not finished after {} s", limit.as_secs())))
@@ -432,7 +461,7 @@ async fn measure_service_changes(
 
 /// Measures both paths in turns.
 async fn measure_paths(
-    scene: &NetworkBenchSetup,
+    setup: &NetworkBenchSetup,
     options: &NetworkBenchOptions,
     progress: &StepProgress,
     step: &str,
@@ -445,11 +474,11 @@ async fn measure_paths(
             &format!("round {} of {}: the tunnel", number + 1, options.rounds),
         );
         rounds[0].push(
-            measure_round(&scene.tunnel, options, &scene.gateways)
+            measure_round(&setup.tunnel, options, &setup.gateways)
                 .await
                 .context("through the tunnel")?,
         );
-        if let Some(plain) = &scene.plain {
+        if let Some(plain) = &setup.plain {
             progress.message(
                 step,
                 &format!("round {} of {}: the plain link", number + 1, options.rounds),
@@ -478,35 +507,18 @@ async fn measure_round(
 ) -> anyhow::Result<ThroughputRound> {
     let seconds = f64::from(options.seconds);
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
-    let ask = |what: QuestionKind| async move {
-        let questions = vec![AskedQuestion {
-            to: path.to.clone(),
-            what,
-        }];
-        let request = AskRequest {
-            questions,
-            timeout_millis: 5_000,
-            at_once: 1,
-            token: Some(path.token.clone()),
-        };
-        let answers =
-            probes::run_probe(&path.cluster, &path.namespace, &path.pod, &request, limit).await;
-        let Some(report) = answers.reports.into_iter().next() else {
-            answers.end?;
-            bail!("pod {} reported nothing", path.pod);
-        };
-        report
-            .outcome
-            .map_err(|problem| anyhow!("{} does not answer as it should: {problem}", path.to))
-    };
     let mut found = ThroughputRound::default();
     let before = total_cpu_seconds(gateways).await;
     let mut gigabytes = 0.0;
     for (connections, figure) in [(1, &mut found.one), (4, &mut found.four)] {
-        if let MeasuredAnswer::Carried { bytes, seconds, .. } = ask(QuestionKind::Stream {
-            seconds,
-            connections,
-        })
+        if let MeasuredAnswer::Carried { bytes, seconds, .. } = ask_over_path(
+            path,
+            limit,
+            QuestionKind::Stream {
+                seconds,
+                connections,
+            },
+        )
         .await?
         {
             *figure = Some(megabits(bytes, seconds));
@@ -518,7 +530,8 @@ async fn measure_round(
         .zip(after)
         .filter(|_| gigabytes > 0.0)
         .map(|(before, after)| (after - before) / gigabytes);
-    if let MeasuredAnswer::Latency { p50, p99, .. } = ask(QuestionKind::Latency { seconds }).await?
+    if let MeasuredAnswer::Latency { p50, p99, .. } =
+        ask_over_path(path, limit, QuestionKind::Latency { seconds }).await?
     {
         (found.p50, found.p99) = (Some(p50), Some(p99));
     }
@@ -526,16 +539,46 @@ async fn measure_round(
         bytes,
         seconds,
         sent,
-    } = ask(QuestionKind::Flood {
-        seconds,
-        bytes: DATAGRAM_LEN,
-    })
+    } = ask_over_path(
+        path,
+        limit,
+        QuestionKind::Flood {
+            seconds,
+            bytes: DATAGRAM_LEN,
+        },
+    )
     .await?
     {
         found.udp = Some(megabits(bytes, seconds));
         found.lost = Some(100.0 * (1.0 - as_number(bytes) / as_number(sent.max(1))));
     }
     Ok(found)
+}
+
+async fn ask_over_path(
+    path: &BenchPath,
+    limit: Duration,
+    what: QuestionKind,
+) -> anyhow::Result<MeasuredAnswer> {
+    let questions = vec![AskedQuestion {
+        to: path.to.clone(),
+        what,
+    }];
+    let request = AskRequest {
+        questions,
+        timeout_millis: 5_000,
+        at_once: 1,
+        token: Some(path.token.clone()),
+    };
+    let answers =
+        probes::run_probe(&path.cluster, &path.namespace, &path.pod, &request, limit).await;
+    let Some(report) = answers.reports.into_iter().next() else {
+        answers.end?;
+        bail!("pod {} reported nothing", path.pod);
+    };
+    report
+        .outcome
+        .map_err(|problem| anyhow!("{} does not answer as it should: {problem}", path.to))
 }
 
 fn megabits(bytes: u64, seconds: f64) -> f64 {

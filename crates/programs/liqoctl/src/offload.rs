@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::{Namespace, NodeSelector, Pod};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
-    core::PartialObjectMeta,
 };
 use liqo_api::{
     EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading,
@@ -109,12 +108,9 @@ pub async fn namespaces_matching(cluster: &Cluster, selector: &str) -> anyhow::R
         .list_metadata(&ListParams::default().labels(selector))
         .await;
     let found = found.doing(format!("list the namespaces with the labels {selector}"))?;
-    let ours = |object: &PartialObjectMeta<Namespace>| {
-        object.labels().contains_key(labels::NAMESPACE_KIND)
-    };
     let names = found
         .iter()
-        .filter(|object| !ours(object))
+        .filter(|object| !object.labels().contains_key(labels::NAMESPACE_KIND))
         .map(kube::ResourceExt::name_any);
     let names: Vec<String> = names
         .filter(|name| may_be_offloaded(name, SYSTEM_NAMESPACE))
@@ -344,15 +340,16 @@ pub async fn offload(
     let applied = written.doing(format!(
         "write the NamespaceOffloading of namespace {namespace}"
     ))?;
-    let offloaded = |remote, note| OffloadResult {
+    let mut offloaded = OffloadResult {
         namespace: namespace.to_owned(),
         pod_offloading_strategy: applied.spec.pod_offloading_strategy,
-        remote,
-        note,
+        remote: Vec::new(),
+        note: None,
     };
     if evict::has_no_virtual_node(cluster).await? {
         let note = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
-        return Ok(offloaded(Vec::new(), Some(note.to_owned())));
+        offloaded.note = Some(note.to_owned());
+        return Ok(offloaded);
     }
     let step = format!("Offloading namespace {namespace}");
     let what = format!("namespace {namespace} exists in all selected clusters");
@@ -375,7 +372,7 @@ pub async fn offload(
         },
     );
     let status = progress.run_step(&step, ready).await?;
-    let remote = status
+    offloaded.remote = status
         .remote_namespaces
         .into_iter()
         .map(|remote| ProviderNamespace {
@@ -383,7 +380,7 @@ pub async fn offload(
             namespace: remote.namespace,
         })
         .collect();
-    Ok(offloaded(remote, None))
+    Ok(offloaded)
 }
 
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
@@ -446,7 +443,7 @@ fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
     !is_finished(pod) && node.is_some_and(|node| nodes.contains(node))
 }
 
-/// Finds those of these namespaces whose offloading [`unoffload`] would end, with their pods. Ends
+/// Finds those of these namespaces whose offloading [`unoffload_and_wait`] would end, with their pods. Ends
 /// nothing.
 pub async fn plan_unoffload(
     cluster: &Cluster,
@@ -515,10 +512,8 @@ pub fn question_before_unoffload(endings: &[UnoffloadPlan], now: bool) -> Option
 }
 
 fn how_pods_end(lost: &[&UnoffloadPlan], now: bool) -> String {
-    let count = |pods: fn(&UnoffloadPlan) -> &Vec<String>| {
-        lost.iter().map(|one| pods(one).len()).sum::<usize>()
-    };
-    let (all, silent) = (count(|one| &one.lost_pods), count(|one| &one.silent_pods));
+    let all: usize = lost.iter().map(|one| one.lost_pods.len()).sum();
+    let silent: usize = lost.iter().map(|one| one.silent_pods.len()).sum();
     if now {
         return "They are deleted at once".to_owned();
     }

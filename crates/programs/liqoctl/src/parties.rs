@@ -33,6 +33,13 @@ impl fmt::Display for ContractRole {
     }
 }
 
+/// One side of a contract: a peer, and the role of this cluster towards it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContractParty {
+    pub id: ClusterId,
+    pub role: ContractRole,
+}
+
 /// An object, and with whom it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerObject<K> {
@@ -49,7 +56,7 @@ pub struct PeerObject<K> {
 }
 
 /// The peer that a namespace is for, and the role of this cluster towards it.
-pub fn peer_and_role(namespace: &str) -> Option<(ClusterId, ContractRole)> {
+pub fn peer_and_role(namespace: &str) -> Option<ContractParty> {
     let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
     let role = if namespace == tenant_namespace(&id) {
         ContractRole::Provider
@@ -58,11 +65,11 @@ pub fn peer_and_role(namespace: &str) -> Option<(ClusterId, ContractRole)> {
     } else {
         return None;
     };
-    Some((id, role))
+    Some(ContractParty { id, role })
 }
 
 /// The same of an object that is kept of an ended peering.
-fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, ContractRole)> {
+fn kept_role_of<K: Resource>(object: &K) -> Option<ContractParty> {
     // In other namespaces, users may write such labels.
     let labels = object
         .meta()
@@ -74,7 +81,8 @@ fn kept_role_of<K: Resource>(object: &K) -> Option<(ClusterId, ContractRole)> {
         "consumer" => ContractRole::Consumer,
         _ => return None,
     };
-    Some((labels.get(labels::FORMER_PEER_ID)?.parse().ok()?, role))
+    let id = labels.get(labels::FORMER_PEER_ID)?.parse().ok()?;
+    Some(ContractParty { id, role })
 }
 
 /// The name of a peer's `ForeignCluster`, or its ID.
@@ -123,40 +131,35 @@ fn select_objects_of_peers<K: Resource>(
     of: Option<&ForeignCluster>,
     all: Vec<K>,
 ) -> Vec<PeerObject<K>> {
-    let with = |mut object: K| {
-        let kept = kept_role_of(&object);
-        let is_kept = kept.is_some();
-        let (id, role) = kept.or_else(|| peer_and_role(&object.namespace()?))?;
-        object.meta_mut().managed_fields = None;
-        if of.is_some_and(|of| of.spec.cluster_id != id) {
-            return None;
-        }
-        let kept_name = || {
-            object
-                .annotations()
-                .get(annotations::CLUSTER_NAME)
-                .filter(|_| is_kept)
-                .cloned()
-        };
-        let peer = known_name(known, &id)
-            .or_else(kept_name)
-            .unwrap_or_else(|| id.to_string());
-        let name = object.name_any();
-        let ending = format!("-{role}-{id}-");
-        let name = name
-            .split_once(&ending)
-            .filter(|_| is_kept)
-            .map_or(name.clone(), |(name, _)| name.to_owned());
-        Some(PeerObject {
-            id,
-            peer,
-            role,
-            is_kept,
-            name,
-            object,
-        })
-    };
-    all.into_iter().filter_map(with).collect()
+    all.into_iter()
+        .filter_map(|object| object_of_peer(known, object))
+        .filter(|one| of.is_none_or(|of| of.spec.cluster_id == one.id))
+        .collect()
+}
+
+fn object_of_peer<K: Resource>(known: &[ForeignCluster], mut object: K) -> Option<PeerObject<K>> {
+    let kept = kept_role_of(&object);
+    let is_kept = kept.is_some();
+    let ContractParty { id, role } = kept.or_else(|| peer_and_role(&object.namespace()?))?;
+    object.meta_mut().managed_fields = None;
+    let kept_name = object.annotations().get(annotations::CLUSTER_NAME);
+    let peer = known_name(known, &id)
+        .or_else(|| kept_name.filter(|_| is_kept).cloned())
+        .unwrap_or_else(|| id.to_string());
+    let name = object.name_any();
+    let ending = format!("-{role}-{id}-");
+    let name = name
+        .split_once(&ending)
+        .filter(|_| is_kept)
+        .map_or(name.clone(), |(name, _)| name.to_owned());
+    Some(PeerObject {
+        id,
+        peer,
+        role,
+        is_kept,
+        name,
+        object,
+    })
 }
 
 #[cfg(test)]
@@ -171,11 +174,17 @@ mod tests {
         let id = ClusterId::of_public_key(&[1; 32]);
         assert_eq!(
             peer_and_role(&tenant_namespace(&id)),
-            Some((id.clone(), ContractRole::Provider))
+            Some(ContractParty {
+                id: id.clone(),
+                role: ContractRole::Provider
+            })
         );
         assert_eq!(
             peer_and_role(&provider_namespace(&id)),
-            Some((id.clone(), ContractRole::Consumer))
+            Some(ContractParty {
+                id: id.clone(),
+                role: ContractRole::Consumer
+            })
         );
         assert_eq!(peer_and_role(&format!("liqo-{id}")), None);
     }

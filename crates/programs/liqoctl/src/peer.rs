@@ -54,7 +54,7 @@ pub struct PeeringTarget {
 }
 
 impl PeeringTarget {
-    /// What a cluster says about itself.
+    /// Reads the target from its own cluster.
     pub async fn of_cluster(cluster: &Cluster) -> anyhow::Result<Self> {
         Self::from_installed(cluster.require_installed().await?)
             .with_context(|| format!("cannot borrow from cluster {} yet", cluster.context))
@@ -231,16 +231,16 @@ impl RequestArguments {
     }
 }
 
-/// What to request, and how long to wait.
+/// The request, and the limit of the wait.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
     /// Name of the `ForeignCluster`; nothing for the other cluster's name.
     pub name: Option<String>,
-    /// What to request.
+    /// The amounts to request.
     pub request: RequestArguments,
     /// Which pools to request; nothing for the same as before.
     pub granularity: Option<PoolGranularity>,
-    /// How long to wait for the virtual node, or the tunnel.
+    /// Time limit until the virtual node, or the tunnel, works.
     pub timeout: Duration,
     /// Whether to wait at all.
     pub wait: bool,
@@ -283,7 +283,7 @@ pub struct PeeredNode {
 pub struct PeeredNetwork {
     /// The peer's prefixes, and what they are mapped to here.
     pub prefixes: BTreeMap<IpNet, IpNet>,
-    /// What the peer may open connections to.
+    /// The part of this cluster to which the peer may open connections.
     pub reach: Reach,
 }
 
@@ -343,18 +343,8 @@ async fn known_clusters(
     options: &PeerOptions,
     progress: &StepProgress,
 ) -> anyhow::Result<Vec<ForeignCluster>> {
-    let list = async || {
-        api.list(&ListParams::default())
-            .await
-            .doing("list the known clusters")
-            .map(|list| list.items)
-    };
-    let is_ending = |foreign: &ForeignCluster| {
-        foreign.spec.cluster_id == target.cluster_id
-            && foreign.metadata.deletion_timestamp.is_some()
-    };
-    let known = list().await?;
-    if !known.iter().any(is_ending) {
+    let known = list_known(api).await?;
+    if !is_peering_ending(&known, &target.cluster_id) {
         return Ok(known);
     }
     if !options.wait {
@@ -368,26 +358,31 @@ async fn known_clusters(
         target.cluster_name
     );
     let what = format!("the earlier peering with {} has ended", target.cluster_name);
-    let look = || async {
-        let known = list().await?;
-        let is_over = !known.iter().any(is_ending);
-        Ok(if is_over {
-            PollResult::Done(known)
-        } else {
-            PollResult::NotYet("it is still ending".to_owned())
-        })
-    };
-    progress
-        .run_step(
-            &step,
-            until(
-                &what,
-                options.timeout,
-                |text| progress.message(&step, text),
-                look,
-            ),
-        )
-        .await
+    let ended = until(
+        &what,
+        options.timeout,
+        |text| progress.message(&step, text),
+        || async {
+            let known = list_known(api).await?;
+            Ok(if is_peering_ending(&known, &target.cluster_id) {
+                PollResult::NotYet("it is still ending".to_owned())
+            } else {
+                PollResult::Done(known)
+            })
+        },
+    );
+    progress.run_step(&step, ended).await
+}
+
+async fn list_known(api: &Api<ForeignCluster>) -> anyhow::Result<Vec<ForeignCluster>> {
+    let list = api.list(&ListParams::default()).await;
+    Ok(list.doing("list the known clusters")?.items)
+}
+
+fn is_peering_ending(known: &[ForeignCluster], id: &ClusterId) -> bool {
+    known.iter().any(|foreign| {
+        foreign.spec.cluster_id == *id && foreign.metadata.deletion_timestamp.is_some()
+    })
 }
 
 /// Peers, or changes the request to a peer.
@@ -530,7 +525,7 @@ async fn write_foreign_cluster(
     Ok(())
 }
 
-/// What can be used of a peer after waiting for it.
+/// The part of a peer that can be used once the wait is over.
 #[derive(Default)]
 struct UsablePeer {
     nodes: Vec<PeeredNode>,
@@ -703,8 +698,8 @@ fn stated_request(request: &RequestedResources) -> serde_json::Value {
     said
 }
 
-/// What to remove after applying the request: leaving out fields that another field manager set
-/// does not remove them.
+/// A patch that removes fields after the request was applied: leaving out fields that another field
+/// manager set does not remove them.
 fn request_correction(
     written: &RequestedResources,
     wanted: &RequestedResources,
@@ -732,12 +727,6 @@ fn choose_name(
     wanted: Option<&str>,
     target: &PeeringTarget,
 ) -> anyhow::Result<String> {
-    let owner = |name: &str| {
-        known
-            .iter()
-            .find(|foreign| foreign.name_any() == name)
-            .map(|foreign| &foreign.spec.cluster_id)
-    };
     if let Some(present) = known
         .iter()
         .find(|foreign| foreign.spec.cluster_id == target.cluster_id)
@@ -751,11 +740,11 @@ fn choose_name(
         };
     }
     match wanted {
-        Some(wanted) if owner(wanted).is_some() => {
+        Some(wanted) if is_name_taken(known, wanted) => {
             bail!("another peer has the name {wanted}: choose another --name")
         }
         Some(wanted) => Ok(wanted.to_owned()),
-        None if owner(&target.cluster_name).is_none()
+        None if !is_name_taken(known, &target.cluster_name)
             && target.cluster_name.parse::<ClusterId>().is_err() =>
         {
             Ok(target.cluster_name.clone())
@@ -769,6 +758,10 @@ fn choose_name(
             ))
         }
     }
+}
+
+fn is_name_taken(known: &[ForeignCluster], name: &str) -> bool {
+    known.iter().any(|foreign| foreign.name_any() == name)
 }
 
 async fn one_time_token(remote: &Cluster, consumer: &ClusterId) -> anyhow::Result<String> {

@@ -32,10 +32,6 @@ pub fn pod(pod: &Pod) -> bool {
 
 /// Reason why a pod is not ready, in the words of its status.
 pub fn why_pod_not_ready(status: &PodStatus) -> Option<String> {
-    let words = |reason: Option<&String>, message: Option<&String>| {
-        let reason = reason?;
-        Some(message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}")))
-    };
     for container in status.container_statuses.iter().flatten() {
         let waiting = container
             .state
@@ -44,7 +40,7 @@ pub fn why_pod_not_ready(status: &PodStatus) -> Option<String> {
         if let Some(waiting) =
             waiting.filter(|waiting| waiting.reason.as_deref() != Some("ContainerCreating"))
         {
-            return words(waiting.reason.as_ref(), waiting.message.as_ref());
+            return reason_and_message(waiting.reason.as_ref(), waiting.message.as_ref());
         }
     }
     let unscheduled = status
@@ -52,7 +48,12 @@ pub fn why_pod_not_ready(status: &PodStatus) -> Option<String> {
         .iter()
         .flatten()
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
-    words(unscheduled.reason.as_ref(), unscheduled.message.as_ref())
+    reason_and_message(unscheduled.reason.as_ref(), unscheduled.message.as_ref())
+}
+
+fn reason_and_message(reason: Option<&String>, message: Option<&String>) -> Option<String> {
+    let reason = reason?;
+    Some(message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}")))
 }
 
 /// Reason why the API server refuses the pods of a Deployment, for example a quota.
@@ -61,11 +62,10 @@ pub fn why_pods_refused(deployment: &Deployment) -> Option<String> {
         .status
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
-    let refused = |kind: &str, status: &str| kind == "ReplicaFailure" && status == "True";
     conditions
         .into_iter()
         .flatten()
-        .find(|condition| refused(&condition.type_, &condition.status))?
+        .find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")?
         .message
         .clone()
 }

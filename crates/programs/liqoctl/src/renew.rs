@@ -101,17 +101,19 @@ pub async fn gateway_keys(
         });
     };
     let step = "Waiting for new keys of the gateways";
-    let news = |missing: &str| progress.message(step, missing);
-    let renewing = wait::until("every gateway has a new key", timeout, news, || async {
-        let (renewed, missing) = compare_keys(&before, &keys_by_node(cluster).await?);
-        let waits =
-            || PollResult::NotYet(format!("still with the former key: {}", missing.join(", ")));
-        Ok(if missing.is_empty() {
-            PollResult::Done(renewed)
-        } else {
-            waits()
-        })
-    });
+    let renewing = wait::until(
+        "every gateway has a new key",
+        timeout,
+        |missing| progress.message(step, missing),
+        || async {
+            let (renewed, missing) = compare_keys(&before, &keys_by_node(cluster).await?);
+            Ok(if missing.is_empty() {
+                PollResult::Done(renewed)
+            } else {
+                PollResult::NotYet(format!("still with the former key: {}", missing.join(", ")))
+            })
+        },
+    );
     let gateways = progress.run_step(step, renewing).await?;
     Ok(RenewalResult {
         keys_not_before,
@@ -128,17 +130,15 @@ async fn keys_by_node(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, Stri
         .list(&selected)
         .await
         .doing("list the Leases of gateways")?;
-    let key = |lease: Lease| {
-        let key = lease.annotations().get(annotations::GATEWAY_KEY)?.clone();
-        Some((
-            lease
-                .spec?
-                .holder_identity
-                .filter(|holder| !holder.is_empty())?,
-            key,
-        ))
-    };
-    Ok(leases.items.into_iter().filter_map(key).collect())
+    let mut keys = BTreeMap::new();
+    for lease in leases.items {
+        let key = lease.annotations().get(annotations::GATEWAY_KEY).cloned();
+        let holder = lease.spec.and_then(|spec| spec.holder_identity);
+        if let (Some(holder), Some(key)) = (holder.filter(|holder| !holder.is_empty()), key) {
+            keys.insert(holder, key);
+        }
+    }
+    Ok(keys)
 }
 
 /// The gateways with new keys, and those that still have their old key. Gateways that are gone do

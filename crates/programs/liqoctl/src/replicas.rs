@@ -14,27 +14,27 @@ pub fn usable_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     avoided: &BTreeMap<String, String>,
 ) -> usize {
-    let takes_pods = |spec: &NodeSpec| {
-        let keeps_off = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
-        spec.unschedulable != Some(true)
-            && !spec
-                .taints
-                .iter()
-                .flatten()
-                .any(|taint| keeps_off(&taint.effect))
-    };
-    let is_avoided = |node: &Node| {
-        avoided
-            .iter()
-            .any(|(key, value)| node.labels().get(key) == Some(value))
-    };
-    let fits = |node: &Node| {
-        !is_virtual(node)
-            && readiness::node(node)
-            && node.spec.as_ref().is_none_or(takes_pods)
-            && !is_avoided(node)
-    };
-    nodes.into_iter().filter(|node| fits(node)).count()
+    nodes
+        .into_iter()
+        .filter(|node| {
+            !is_virtual(node)
+                && readiness::node(node)
+                && node.spec.as_ref().is_none_or(takes_new_pods)
+                && !has_avoided_label(node, avoided)
+        })
+        .count()
+}
+
+fn takes_new_pods(spec: &NodeSpec) -> bool {
+    let mut taints = spec.taints.iter().flatten();
+    spec.unschedulable != Some(true)
+        && !taints.any(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
+}
+
+fn has_avoided_label(node: &Node, avoided: &BTreeMap<String, String>) -> bool {
+    avoided
+        .iter()
+        .any(|(key, value)| node.labels().get(key) == Some(value))
 }
 
 /// The number where nobody chose one: a second replica only where it can survive the node of the
@@ -52,13 +52,15 @@ pub struct ReplicaMismatch {
 
 /// Whether this number fits the number of usable nodes. Zero replicas are another fault.
 pub fn replica_mismatch(replicas: i32, usable: usize) -> Option<ReplicaMismatch> {
-    let set = |count: u8| format!("`liqoctl install --set controllerManager.replicas={count}`");
     match (replicas, usable) {
         (1, 2..) => Some(ReplicaMismatch {
             what: format!(
                 "one replica, although {usable} nodes could run one: until it is replaced, nothing in Liqo changes"
             ),
-            advice: format!("{} adds one that takes over within ten seconds", set(2)),
+            advice: format!(
+                "{} adds one that takes over within ten seconds",
+                command_for_replicas(2)
+            ),
         }),
         (2.., 1) => Some(ReplicaMismatch {
             what: format!(
@@ -66,11 +68,15 @@ pub fn replica_mismatch(replicas: i32, usable: usize) -> Option<ReplicaMismatch>
             ),
             advice: format!(
                 "check the other nodes (Ready, cordons, taints), or {}",
-                set(1)
+                command_for_replicas(1)
             ),
         }),
         _ => None,
     }
+}
+
+fn command_for_replicas(count: u8) -> String {
+    format!("`liqoctl install --set controllerManager.replicas={count}`")
 }
 
 /// The node that runs all replicas.
@@ -84,14 +90,7 @@ pub struct SharedNode {
 /// The only node of all replicas, if there are several replicas and another node could run one of
 /// them.
 pub fn shared_node(pods: &[Pod], usable: usize) -> Option<SharedNode> {
-    let is_manager = |pod: &&Pod| {
-        let is_named = pod
-            .labels()
-            .get("app.kubernetes.io/name")
-            .is_some_and(|name| name == CONTROLLER_MANAGER);
-        is_named && pod.metadata.deletion_timestamp.is_none()
-    };
-    let managers: Vec<&Pod> = pods.iter().filter(is_manager).collect();
+    let managers: Vec<&Pod> = pods.iter().filter(|pod| is_manager_pod(pod)).collect();
     let nodes: BTreeSet<&str> = managers
         .iter()
         .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
@@ -99,19 +98,26 @@ pub fn shared_node(pods: &[Pod], usable: usize) -> Option<SharedNode> {
     let only = nodes
         .first()
         .filter(|_| nodes.len() == 1 && managers.len() > 1 && usable > 1)?;
-    let leads = |pod: &Pod| {
-        pod.labels()
-            .get(labels::LEADER)
-            .is_some_and(|value| value == "true")
-    };
     let follower = managers
         .iter()
-        .find(|pod| !leads(pod))
+        .find(|pod| {
+            pod.labels()
+                .get(labels::LEADER)
+                .is_none_or(|value| value != "true")
+        })
         .or(managers.last())?;
     Some(SharedNode {
         name: (*only).to_owned(),
         follower: follower.name_any(),
     })
+}
+
+fn is_manager_pod(pod: &Pod) -> bool {
+    let is_named = pod
+        .labels()
+        .get("app.kubernetes.io/name")
+        .is_some_and(|name| name == CONTROLLER_MANAGER);
+    is_named && pod.metadata.deletion_timestamp.is_none()
 }
 
 #[cfg(test)]

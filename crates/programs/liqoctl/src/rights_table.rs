@@ -31,16 +31,15 @@ fn some_consumer() -> ClusterId {
 
 /// The identity that a role is for, and the namespaces where it applies.
 fn holder_of_role(role: &DynamicObject) -> Option<(&'static str, String)> {
-    let namespace = || {
-        role.namespace()
-            .map_or("the whole cluster".to_owned(), |namespace| {
-                format!("namespace `{namespace}`")
-            })
-    };
+    let namespace = role
+        .namespace()
+        .map_or("the whole cluster".to_owned(), |namespace| {
+            format!("namespace `{namespace}`")
+        });
     Some(match role.name_any().as_str() {
-        MANAGER => ("manager", namespace()),
-        FABRIC => ("process on a node", namespace()),
-        RESOLVER => ("resolver", namespace()),
+        MANAGER => ("manager", namespace),
+        FABRIC => ("process on a node", namespace),
+        RESOLVER => ("resolver", namespace),
         liqo_api::roles::TENANT => ("consumer", "its tenant namespace".into()),
         liqo_api::roles::TENANT_POD_ACCESS => ("consumer", "its mapped namespaces".into()),
         liqo_api::roles::OFFLOADED_NAMESPACE => {
@@ -113,16 +112,13 @@ fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
 
 fn resources(rule: &Value) -> String {
     let groups = texts(rule, "apiGroups");
-    let one = |resource: &str, group: &str| {
-        // As kubectl writes them: the subresource comes last.
-        let (resource, subresource) =
-            resource.split_at(resource.find('/').unwrap_or(resource.len()));
-        let dot = if group.is_empty() { "" } else { "." };
-        format!("`{resource}{dot}{group}{subresource}`")
-    };
     let all: Vec<String> = texts(rule, "resources")
         .into_iter()
-        .flat_map(|resource| groups.iter().map(move |group| one(resource, group)))
+        .flat_map(|resource| {
+            groups
+                .iter()
+                .map(move |group| resource_of_group(resource, group))
+        })
         .collect();
     let names = texts(rule, "resourceNames");
     let suffix = if names.is_empty() {
@@ -131,6 +127,13 @@ fn resources(rule: &Value) -> String {
         format!(" named {}", names.join(", "))
     };
     all.join(", ") + &suffix
+}
+
+fn resource_of_group(resource: &str, group: &str) -> String {
+    // As kubectl writes them: the subresource comes last.
+    let (resource, subresource) = resource.split_at(resource.find('/').unwrap_or(resource.len()));
+    let dot = if group.is_empty() { "" } else { "." };
+    format!("`{resource}{dot}{group}{subresource}`")
 }
 
 /// `read` is get, list and watch; `write` is create, update, patch and delete, for some kinds also

@@ -49,12 +49,19 @@ impl Rollout {
     }
 }
 
-/// Waits until the current version of the agent is ready on every Ready node; with `clears`, the
-/// version that cleans up its node.
+/// The form of the agent that is rolled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricForm {
+    Normal,
+    /// It cleans up its node.
+    Clearing,
+}
+
+/// Waits until the current version of the agent is ready in this form on every Ready node.
 pub async fn wait_for_rollout(
     cluster: &Cluster,
     timeout: Duration,
-    clears: bool,
+    form: FabricForm,
     news: impl FnMut(&str),
 ) -> anyhow::Result<Rollout> {
     until(
@@ -62,7 +69,7 @@ pub async fn wait_for_rollout(
         timeout,
         news,
         || async {
-            let rollout = read_rollout(cluster, clears).await?;
+            let rollout = read_rollout(cluster, form).await?;
             Ok(if rollout.is_done {
                 PollResult::Done(rollout)
             } else {
@@ -74,7 +81,7 @@ pub async fn wait_for_rollout(
 }
 
 /// Reads the current progress.
-pub async fn read_rollout(cluster: &Cluster, clears: bool) -> anyhow::Result<Rollout> {
+pub async fn read_rollout(cluster: &Cluster, form: FabricForm) -> anyhow::Result<Rollout> {
     let (sets, pods) = (
         Api::<DaemonSet>::namespaced(cluster.client.clone(), FABRIC_NAMESPACE),
         Api::<Pod>::namespaced(cluster.client.clone(), FABRIC_NAMESPACE),
@@ -90,7 +97,7 @@ pub async fn read_rollout(cluster: &Cluster, clears: bool) -> anyhow::Result<Rol
         &set,
         &pods,
         &nodes_not_ready(cluster).await?,
-        clears,
+        form,
     ))
 }
 
@@ -142,35 +149,34 @@ pub async fn forget_pods(
     Ok(())
 }
 
-fn judge_rollout(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) -> Rollout {
-    let node_of = |pod: &Pod| {
-        pod.spec
-            .as_ref()
-            .and_then(|spec| spec.node_name.clone())
-            .unwrap_or_else(|| "none yet".to_owned())
-    };
-    let (gone, present): (Vec<&Pod>, Vec<&Pod>) =
-        pods.iter().partition(|pod| away.contains(&node_of(pod)));
+fn judge_rollout(
+    set: &DaemonSet,
+    pods: &[Pod],
+    away: &BTreeSet<String>,
+    form: FabricForm,
+) -> Rollout {
+    let (gone, present): (Vec<&Pod>, Vec<&Pod>) = pods
+        .iter()
+        .partition(|pod| away.contains(&node_of_pod(pod)));
     let unready = present.iter().filter_map(|pod| {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
         let is_clearing = spec
             .containers
             .iter()
             .any(|one| one.args.iter().flatten().any(|argument| argument == CLEAR));
-        let is_former = clears && !is_clearing;
+        let is_former = form == FabricForm::Clearing && !is_clearing;
         (!readiness::pod(pod) || is_former).then(|| {
             (
-                node_of(pod),
+                node_of_pod(pod),
                 readiness::why_pod_not_ready(status).unwrap_or_else(|| "not ready yet".to_owned()),
             )
         })
     });
     let waiting: BTreeMap<String, String> = unready.collect();
-    let count = |number: i32| usize::try_from(number).unwrap_or_default();
     let is_done = set.status.as_ref().is_some_and(|status| {
-        let wanted = count(status.desired_number_scheduled).saturating_sub(gone.len());
+        let wanted = pod_count(status.desired_number_scheduled).saturating_sub(gone.len());
         status.observed_generation >= set.metadata.generation
-            && count(status.updated_number_scheduled.unwrap_or(0)) >= wanted
+            && pod_count(status.updated_number_scheduled.unwrap_or(0)) >= wanted
             && present.len() >= wanted
             && waiting.is_empty()
     });
@@ -179,6 +185,17 @@ fn judge_rollout(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears:
         waiting,
         away: away.clone(),
     }
+}
+
+fn pod_count(number: i32) -> usize {
+    usize::try_from(number).unwrap_or_default()
+}
+
+fn node_of_pod(pod: &Pod) -> String {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.clone())
+        .unwrap_or_else(|| "none yet".to_owned())
 }
 
 #[cfg(test)]
@@ -210,16 +227,16 @@ mod tests {
     fn it_is_done_only_when_each_node_has_the_present_form() {
         let none = BTreeSet::new();
         let ready = [pod("n1", true, &[]), pod("n2", true, &[])];
-        assert!(judge_rollout(&set(2, 2), &ready, &none, false).is_done);
-        assert!(!judge_rollout(&set(1, 2), &ready, &none, false).is_done);
-        assert!(!judge_rollout(&set(2, 1), &ready, &none, false).is_done);
-        assert!(!judge_rollout(&set(2, 2), &ready[..1], &none, false).is_done);
-        assert!(!judge_rollout(&DaemonSet::default(), &[], &none, false).is_done);
+        assert!(judge_rollout(&set(2, 2), &ready, &none, FabricForm::Normal).is_done);
+        assert!(!judge_rollout(&set(1, 2), &ready, &none, FabricForm::Normal).is_done);
+        assert!(!judge_rollout(&set(2, 1), &ready, &none, FabricForm::Normal).is_done);
+        assert!(!judge_rollout(&set(2, 2), &ready[..1], &none, FabricForm::Normal).is_done);
+        assert!(!judge_rollout(&DaemonSet::default(), &[], &none, FabricForm::Normal).is_done);
         let starting = judge_rollout(
             &set(2, 2),
             &[pod("n1", true, &[]), pod("n2", false, &[])],
             &none,
-            false,
+            FabricForm::Normal,
         );
         assert!(
             !starting.is_done && starting.describe().contains("node n2: "),
@@ -234,7 +251,7 @@ mod tests {
             &set(2, 1),
             &[pod("n1", true, &[]), pod("n2", false, &[])],
             &away,
-            false,
+            FabricForm::Normal,
         );
         assert!(rollout.is_done && rollout.away == away);
     }
@@ -246,7 +263,7 @@ mod tests {
             &set(2, 2),
             &[pod("n1", true, &[CLEAR]), pod("n2", true, &[])],
             &none,
-            true,
+            FabricForm::Clearing,
         );
         assert_eq!(rollout.waiting.keys().collect::<Vec<_>>(), ["n2"]);
         assert!(
@@ -254,7 +271,7 @@ mod tests {
                 &set(2, 2),
                 &[pod("n1", true, &[CLEAR]), pod("n2", true, &[CLEAR])],
                 &none,
-                true
+                FabricForm::Clearing
             )
             .is_done
         );

@@ -92,7 +92,7 @@ pub enum SettingError {
     Value {
         key: &'static str,
         value: String,
-        /// What is wrong with it.
+        /// The fault of the value.
         problem: String,
     },
     /// Liqo cannot do what the key of another version asks for.
@@ -161,28 +161,24 @@ fn hint(key: &str) -> String {
 /// The key that the user probably meant: all of it, or its last part, differs only in a few
 /// letters.
 fn suggestion(key: &str) -> Option<&'static str> {
-    let last = |key: &str| {
-        key.rsplit('.')
-            .next()
-            .unwrap_or_default()
-            .to_ascii_lowercase()
-    };
-    let lower = |key: &str| key.to_ascii_lowercase();
+    let key = key.to_ascii_lowercase();
     let known = table::rows()
         .filter(|row| row.is_in_chart() || row.is_for_install())
         .map(|row| row.key);
     let distances = known.map(|known| {
-        let whole = strsim::levenshtein(&lower(known), &lower(key));
-        (
-            whole.min(strsim::levenshtein(&last(known), &last(key))),
-            whole,
-            known,
-        )
+        let known_lower = known.to_ascii_lowercase();
+        let whole = strsim::levenshtein(&known_lower, &key);
+        let last = strsim::levenshtein(last_part(&known_lower), last_part(&key));
+        (whole.min(last), whole, known)
     });
     let nearest = distances
         .min()
-        .filter(|(off, ..)| off * 4 <= last(key).len());
+        .filter(|(off, ..)| off * 4 <= last_part(&key).len());
     nearest.map(|(.., known)| known)
+}
+
+fn last_part(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or_default()
 }
 
 /// One value that a user gave.
@@ -215,8 +211,9 @@ impl InstallSettings {
         }
         for argument in arguments {
             let argument = argument.as_ref();
-            let form = || SettingError::Form(argument.to_owned()).with_origin("--set");
-            let (key, value) = argument.split_once('=').ok_or_else(form)?;
+            let (key, value) = argument
+                .split_once('=')
+                .ok_or_else(|| SettingError::Form(argument.to_owned()).with_origin("--set"))?;
             inputs.push(SettingInput {
                 origin: "--set".into(),
                 key: key.trim().to_owned(),
@@ -227,11 +224,11 @@ impl InstallSettings {
     }
 
     fn from_inputs(inputs: Vec<SettingInput>) -> Result<Self, SettingError> {
-        let is_mapped = |input: &SettingInput| {
-            table::find(&input.key).is_some_and(|row| matches!(row.class, SettingClass::Mapped(..)))
-        };
         let (mapped, own): (Vec<SettingInput>, Vec<SettingInput>) =
-            inputs.into_iter().partition(is_mapped);
+            inputs.into_iter().partition(|input| {
+                table::find(&input.key)
+                    .is_some_and(|row| matches!(row.class, SettingClass::Mapped(..)))
+            });
         let mut settings = Self::default();
         for input in mapped.iter().chain(&own) {
             settings
@@ -250,7 +247,19 @@ impl InstallSettings {
         })?;
         let is_false = value == "false";
         match row.class {
-            SettingClass::Setting | SettingClass::CommandLine => return self.set(key, value),
+            SettingClass::Setting | SettingClass::CommandLine => {
+                let set = self.set(key, value);
+                let is_known = set.map_err(|problem| SettingError::Value {
+                    key: row.key,
+                    value: value.to_owned(),
+                    problem,
+                })?;
+                if !is_known {
+                    return Err(SettingError::Key {
+                        key: key.to_owned(),
+                    });
+                }
+            }
             SettingClass::Chart if value.is_empty() => {}
             SettingClass::Chart => self.add_note(format!(
                 "{key} is a value of the Helm chart alone: `liqoctl install` ignores it"
@@ -289,65 +298,36 @@ impl InstallSettings {
         }
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let bad = |key: &'static str| {
-            move |problem: String| SettingError::Value {
-                key,
-                value: value.to_owned(),
-                problem,
-            }
-        };
+    /// Takes a key, if it is a setting. An error says what is wrong with the value.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
-            CLUSTER_NAME => {
-                self.cluster_name = Some(cluster_name(value).map_err(bad(CLUSTER_NAME))?);
-            }
-            CLUSTER_LABELS => {
-                self.cluster_labels = Some(parse_labels(value).map_err(bad(CLUSTER_LABELS))?);
-            }
-            API_SERVER_ADDRESS => {
-                self.api_server_address =
-                    Some(parse_address_url(value).map_err(bad(API_SERVER_ADDRESS))?);
-            }
-            API_SERVER_CA => {
-                self.api_server_ca = Some(parse_certificates(value).map_err(bad(API_SERVER_CA))?);
-            }
-            AUTHENTICATION_ADDRESS => {
-                self.authentication_address =
-                    Some(parse_address_url(value).map_err(bad(AUTHENTICATION_ADDRESS))?);
-            }
-            PERCENTAGE => self.percentage = Some(parse_percentage(value).map_err(bad(PERCENTAGE))?),
-            THRESHOLD => self.threshold = Some(parse_percentage(value).map_err(bad(THRESHOLD))?),
-            PLUGIN_ADDRESS => {
-                self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?);
-            }
-            PLUGIN_GENERATION => {
-                self.plugin_generation =
-                    Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?);
-            }
-            REPLICAS => self.replicas = Some(parse_replicas(value).map_err(bad(REPLICAS))?),
-            AVOID_NODES => self.avoid_nodes = Some(parse_labels(value).map_err(bad(AVOID_NODES))?),
-            IMAGE => self.image = Some(parse_image(value).map_err(bad(IMAGE))?),
-            FABRIC_IMAGE => {
-                self.fabric_image = Some(parse_image(value).map_err(bad(FABRIC_IMAGE))?);
-            }
-            KEY_DIRECTORY => {
-                self.key_directory = Some(parse_directory(value).map_err(bad(KEY_DIRECTORY))?);
-            }
+            CLUSTER_NAME => self.cluster_name = Some(cluster_name(value)?),
+            CLUSTER_LABELS => self.cluster_labels = Some(parse_labels(value)?),
+            API_SERVER_ADDRESS => self.api_server_address = Some(parse_address_url(value)?),
+            API_SERVER_CA => self.api_server_ca = Some(parse_certificates(value)?),
+            AUTHENTICATION_ADDRESS => self.authentication_address = Some(parse_address_url(value)?),
+            PERCENTAGE => self.percentage = Some(parse_percentage(value)?),
+            THRESHOLD => self.threshold = Some(parse_percentage(value)?),
+            PLUGIN_ADDRESS => self.plugin_address = Some(plugin_address(value)?),
+            PLUGIN_GENERATION => self.plugin_generation = Some(plugin_generation(value)?),
+            REPLICAS => self.replicas = Some(parse_replicas(value)?),
+            AVOID_NODES => self.avoid_nodes = Some(parse_labels(value)?),
+            IMAGE => self.image = Some(parse_image(value)?),
+            FABRIC_IMAGE => self.fabric_image = Some(parse_image(value)?),
+            KEY_DIRECTORY => self.key_directory = Some(parse_directory(value)?),
             LEND_WITHOUT => {
-                self.lend_without_network_policies =
-                    Some(network::parse_boolean(value).map_err(bad(LEND_WITHOUT))?);
+                self.lend_without_network_policies = Some(network::parse_boolean(value)?);
             }
             CREDENTIAL_LIFETIME => {
-                self.credential_lifetime_seconds =
-                    Some(credential_lifetime(value).map_err(bad(CREDENTIAL_LIFETIME))?);
+                self.credential_lifetime_seconds = Some(credential_lifetime(value)?);
             }
-            discovery::LAN | discovery::INTERFACES | discovery::AUTO_PEERING => {
-                return self.discovery.set(key, value);
+            _ => {
+                return Ok(self.images.set(key, value)
+                    || self.discovery.set(key, value)?
+                    || self.network.set(key, value)?);
             }
-            _ if self.images.set(key, value) => {}
-            _ => return self.network.set(key, value),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -423,7 +403,7 @@ pub struct InstallValues {
     pub credential_lifetime_seconds: Option<u32>,
 }
 
-/// What is installed already.
+/// The present installation.
 #[derive(Clone, Debug, Default)]
 pub struct InstalledState {
     pub config: Option<ClusterConfig>,
@@ -481,15 +461,6 @@ impl InstallValues {
         let lifetime = config.peering.credential_lifetime_seconds;
         let kept_lifetime = Some(lifetime)
             .filter(|kept| *kept != PeeringTimes::default().credential_lifetime_seconds);
-        let chosen = |set: &Option<String>, kept: Option<String>| {
-            set.clone().or(kept).filter(|text| !text.is_empty())
-        };
-        let chosen_image = |name: &str, present: &Option<String>| {
-            present
-                .clone()
-                .filter(|image| !is_of_a_version(name, image))
-        };
-        let (image, fabric_image) = (&present.image, &present.fabric_image);
         let policy = present
             .policy
             .as_ref()
@@ -500,12 +471,12 @@ impl InstallValues {
             .clone()
             .unwrap_or_else(|| present.avoid_nodes.clone());
         let by_nodes =
-            || replicas::default_replicas(replicas::usable_nodes(&present.nodes, &avoid_nodes));
+            replicas::default_replicas(replicas::usable_nodes(&present.nodes, &avoid_nodes));
         let replicas = match settings.replicas {
             Some(ReplicaSetting::Count(count)) => count,
-            Some(ReplicaSetting::ByNodes) => by_nodes(),
+            Some(ReplicaSetting::ByNodes) => by_nodes,
             // A user who sets a number has a reason. A node that is away for an hour is none.
-            None => present.replicas.unwrap_or_else(by_nodes),
+            None => present.replicas.unwrap_or(by_nodes),
         };
         Self {
             cluster_name: settings
@@ -517,10 +488,13 @@ impl InstallValues {
                 .cluster_labels
                 .clone()
                 .unwrap_or(config.cluster_labels),
-            api_server_address: chosen(&settings.api_server_address, config.api_server.address),
-            api_server_ca: chosen(&settings.api_server_ca, config.api_server.ca),
-            authentication_address: chosen(
-                &settings.authentication_address,
+            api_server_address: set_or_kept(
+                settings.api_server_address.as_ref(),
+                config.api_server.address,
+            ),
+            api_server_ca: set_or_kept(settings.api_server_ca.as_ref(), config.api_server.ca),
+            authentication_address: set_or_kept(
+                settings.authentication_address.as_ref(),
                 config.authentication.address,
             ),
             policy: settings.policy_with_settings(policy),
@@ -529,13 +503,16 @@ impl InstallValues {
             image: settings
                 .image
                 .clone()
-                .or_else(|| chosen_image(IMAGE_NAME, image))
+                .or_else(|| image_of_user(IMAGE_NAME, present.image.as_ref()))
                 .unwrap_or_else(default_image),
             fabric_image: (settings.fabric_image.clone())
-                .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
+                .or_else(|| image_of_user(FABRIC_IMAGE_NAME, present.fabric_image.as_ref()))
                 .unwrap_or_else(default_fabric_image),
-            key_directory: chosen(&settings.key_directory, present.key_directory.clone())
-                .unwrap_or_else(|| DEFAULT_KEY_DIRECTORY.to_owned()),
+            key_directory: set_or_kept(
+                settings.key_directory.as_ref(),
+                present.key_directory.clone(),
+            )
+            .unwrap_or_else(|| DEFAULT_KEY_DIRECTORY.to_owned()),
             lend_without_network_policies: (settings.lend_without_network_policies)
                 .unwrap_or(config.lend_without_network_policies),
             network: settings.network.applied_to(config.network),
@@ -549,6 +526,18 @@ impl InstallValues {
             credential_lifetime_seconds: settings.credential_lifetime_seconds.or(kept_lifetime),
         }
     }
+}
+
+/// The value that is set, or else the kept one; nothing if it is empty.
+fn set_or_kept(set: Option<&String>, kept: Option<String>) -> Option<String> {
+    set.cloned().or(kept).filter(|text| !text.is_empty())
+}
+
+/// The installed image, if a user chose it.
+fn image_of_user(name: &str, present: Option<&String>) -> Option<String> {
+    present
+        .filter(|image| !is_of_a_version(name, image))
+        .cloned()
 }
 
 /// Makes a valid cluster name from the name in the kubeconfig.
@@ -619,9 +608,10 @@ fn plugin_generation(text: &str) -> Result<PluginGeneration, String> {
 }
 
 pub fn cluster_name(text: &str) -> Result<String, String> {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let good = (1..=63).contains(&text.len())
-        && text.bytes().all(inner)
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !text.starts_with('-')
         && !text.ends_with('-');
     if text.parse::<ClusterId>().is_ok() {
@@ -650,45 +640,47 @@ pub fn parse_labels(text: &str) -> Result<BTreeMap<String, String>, String> {
 }
 
 fn parse_label(pair: &str) -> Result<(String, String), String> {
-    let form = || format!("{pair:?} is not a label; labels are given as a=b,c=d");
-    let (key, value) = pair.split_once('=').ok_or_else(form)?;
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let part = |text: &str| {
-        text.len() <= 63
-            && text.bytes().all(inner)
-            && text
-                .bytes()
-                .next()
-                .is_some_and(|byte| byte.is_ascii_alphanumeric())
-            && text
-                .bytes()
-                .last()
-                .is_some_and(|byte| byte.is_ascii_alphanumeric())
-    };
-    let (prefix, name) = key.rsplit_once('/').unzip();
-    let prefix_good =
-        prefix.is_none_or(|prefix| (1..=253).contains(&prefix.len()) && prefix.bytes().all(inner));
-    if prefix_good && part(name.unwrap_or(key)) && (value.is_empty() || part(value)) {
-        Ok((key.to_owned(), value.to_owned()))
-    } else {
-        Err(form())
-    }
+    pair.split_once('=')
+        .filter(|(key, value)| is_label_key(key) && (value.is_empty() || is_label_part(value)))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .ok_or_else(|| format!("{pair:?} is not a label; labels are given as a=b,c=d"))
 }
+
+fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.rsplit_once('/').unzip();
+    let prefix_good = prefix.is_none_or(|prefix| {
+        (1..=253).contains(&prefix.len()) && prefix.bytes().all(is_label_byte)
+    });
+    prefix_good && is_label_part(name.unwrap_or(key))
+}
+
+/// Whether this can be the name of a label, or its value.
+fn is_label_part(text: &str) -> bool {
+    let mut ends = text.bytes().next().into_iter().chain(text.bytes().last());
+    (1..=63).contains(&text.len())
+        && text.bytes().all(is_label_byte)
+        && ends.all(|byte| byte.is_ascii_alphanumeric())
+}
+
+fn is_label_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
+const ADDRESS_URL_FORM: &str = "it looks like https://203.0.113.5:6443";
 
 /// The URL of an address that other clusters can call. Empty stays empty.
 pub fn parse_address_url(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Ok(String::new());
     }
-    let form = || "it looks like https://203.0.113.5:6443".to_owned();
     let rest = match text.split_once("://") {
         Some(("https", rest)) => rest,
-        Some(_) => return Err(form()),
+        Some(_) => return Err(ADDRESS_URL_FORM.to_owned()),
         None => text,
     };
     let rest = rest.trim_end_matches('/');
     if rest.is_empty() || rest.contains(['/', '@', '?', '#', ' ']) {
-        return Err(form());
+        return Err(ADDRESS_URL_FORM.to_owned());
     }
     if means_this_machine(host_of_url(rest)) {
         return Err("only the machine itself can reach this address".to_owned());

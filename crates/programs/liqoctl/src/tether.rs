@@ -93,16 +93,20 @@ pub async fn tether(
         });
     };
     let step = format!("Tethering this cluster to {peer}");
-    let news = |missing: &str| progress.message(&step, missing);
-    let tethering = wait::until("the peer controls this cluster", timeout, news, || async {
-        match result_of_attempt(
-            tethering_status(&installed_configuration(cluster).await?),
-            id,
-        ) {
-            Ok(poll) => Ok(poll),
-            Err(why) => Err(final_error(why)),
-        }
-    });
+    let tethering = wait::until(
+        "the peer controls this cluster",
+        timeout,
+        |missing| progress.message(&step, missing),
+        || async {
+            match result_of_attempt(
+                tethering_status(&installed_configuration(cluster).await?),
+                id,
+            ) {
+                Ok(poll) => Ok(poll),
+                Err(why) => Err(final_error(why)),
+            }
+        },
+    );
     match progress.run_step(&step, tethering).await {
         Ok(state) => Ok(TetheringResult {
             state,
@@ -130,12 +134,11 @@ pub async fn untether(
         });
     };
     let step = "Taking back control";
-    let news = |missing: &str| progress.message(step, missing);
     let releasing = wait::wait_until_every(
         HOMECOMING_INTERVAL,
         "this cluster is autonomous",
         timeout,
-        news,
+        |missing| progress.message(step, missing),
         || async {
             let config = installed_configuration(cluster).await?;
             let state = config.tethering().0;
@@ -185,31 +188,32 @@ async fn pods_to_bring_home(cluster: &Cluster) -> Vec<String> {
         return Vec::new();
     };
     let nodes: Vec<String> = nodes.items.iter().map(ResourceExt::name_any).collect();
-    let is_away = |pod: &&Pod| {
-        let has_ended = pod
-            .status
-            .as_ref()
-            .is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let controller = pod
-            .owner_references()
-            .iter()
-            .find(|owner| owner.controller == Some(true));
-        let comes_home = DepartureCause::ControlIsBack
-            .takes_pods_of(controller.map(|owner| owner.kind.as_str()));
-        let is_of_the_mode = pod
-            .namespace()
-            .is_some_and(|namespace| namespaces.contains(&namespace));
-        !has_ended
-            && comes_home
-            && is_of_the_mode
-            && node.is_some_and(|node| nodes.iter().any(|one| one == node))
-    };
     pods.items
         .iter()
-        .filter(is_away)
+        .filter(|pod| has_to_come_home(pod, &namespaces, &nodes))
         .map(|pod| Key::of_object(pod).to_string())
         .collect()
+}
+
+fn has_to_come_home(pod: &Pod, namespaces: &[String], nodes: &[String]) -> bool {
+    let has_ended = pod
+        .status
+        .as_ref()
+        .is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let controller = pod
+        .owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true));
+    let comes_home =
+        DepartureCause::ControlIsBack.takes_pods_of(controller.map(|owner| owner.kind.as_str()));
+    let is_of_the_mode = pod
+        .namespace()
+        .is_some_and(|namespace| namespaces.contains(&namespace));
+    !has_ended
+        && comes_home
+        && is_of_the_mode
+        && node.is_some_and(|node| nodes.iter().any(|one| one == node))
 }
 
 /// Number of pods that are named.

@@ -288,40 +288,43 @@ pub fn render_tokens(tokens: &[ListedToken]) -> String {
     if tokens.is_empty() {
         return "No tokens. Create one with `liqoctl token create`, or with `liqoctl generate peer-command`.".to_owned();
     }
-    let row = |token: &ListedToken| {
-        let expires = token
-            .expires_at
-            .as_deref()
-            .map_or_else(|| "never".to_owned(), output::to_the_second);
-        let usage = match token.max_uses {
-            Some(max) => format!("{}, {} of {max} clusters", token.usage, token.uses),
-            None => token.usage.clone(),
-        };
-        vec![token.name.clone(), usage, expires]
+    output::format_table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(token_row))
+}
+
+fn token_row(token: &ListedToken) -> Vec<String> {
+    let expires = token
+        .expires_at
+        .as_deref()
+        .map_or_else(|| "never".to_owned(), output::to_the_second);
+    let usage = match token.max_uses {
+        Some(max) => format!("{}, {} of {max} clusters", token.usage, token.uses),
+        None => token.usage.clone(),
     };
-    output::format_table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(row))
+    vec![token.name.clone(), usage, expires]
 }
 
 /// Parses a duration, for example `90s`, `15m`, `24h` or `7d`. A bare number means seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let form = || format!("{text:?} is not a duration; durations are given as 90s, 15m, 24h or 7d");
+    let problem = format!("{text:?} is not a duration; durations are given as 90s, 15m, 24h or 7d");
     let (number, unit) = text.split_at(
         text.find(|c: char| !c.is_ascii_digit())
             .unwrap_or(text.len()),
     );
-    let number: u64 = number.parse().map_err(|_| form())?;
+    let Ok(number) = number.parse::<u64>() else {
+        return Err(problem);
+    };
     let seconds = match unit {
         "" | "s" => 1,
         "m" => 60,
         "h" => 60 * 60,
         "d" => 24 * 60 * 60,
-        _ => return Err(form()),
+        _ => return Err(problem),
     };
     number
         .checked_mul(seconds)
         .filter(|total| *total > 0)
         .map(Duration::from_secs)
-        .ok_or_else(form)
+        .ok_or(problem)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::{
     manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, RESOLVER, kind},
     offload, preflight,
     progress::StepProgress,
-    rollout,
+    rollout::{self, FabricForm},
     settings::{InstallSettings, InstallValues, InstalledState},
     tether, unpeer,
     wait::{PollResult, until},
@@ -268,11 +268,11 @@ async fn clear_nodes(
     sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch))
         .await
         .doing("change the program on each node")?;
-    let waited = rollout::wait_for_rollout(cluster, timeout, true, news).await;
+    let waited = rollout::wait_for_rollout(cluster, timeout, FabricForm::Clearing, news).await;
     // An object that cannot be removed must not prevent the removal of others.
     let left = match waited {
         Ok(rollout) => rollout,
-        Err(_) => rollout::read_rollout(cluster, true).await?,
+        Err(_) => rollout::read_rollout(cluster, FabricForm::Clearing).await?,
     };
     Ok(left.waiting.into_keys().chain(left.away).collect())
 }
@@ -324,29 +324,30 @@ async fn end_everything_in_use(
     }
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     until("all peerings are ended", timeout, news, || async {
-        let mut left = names_in_use(
-            &list_or_none(&offloadings, &ListParams::default())
-                .await
-                .doing("list the offloaded namespaces")?,
-            "the NamespaceOffloading of namespace",
-            true,
-        );
-        left.extend(names_in_use(
-            &list_or_none(&foreign, &ListParams::default())
-                .await
-                .doing("list the peers")?,
-            "the ForeignCluster",
-            false,
-        ));
-        left.extend(names_in_use(
-            &namespaces
-                .list_metadata(&created_by_liqo())
-                .await
-                .doing("list Liqo's namespaces")?
-                .items,
-            "namespace",
-            false,
-        ));
+        let mut left = Vec::new();
+        for offloading in list_or_none(&offloadings, &ListParams::default())
+            .await
+            .doing("list the offloaded namespaces")?
+        {
+            left.extend(
+                offloading
+                    .namespace()
+                    .map(|name| format!("the NamespaceOffloading of namespace {name}")),
+            );
+        }
+        for peer in list_or_none(&foreign, &ListParams::default())
+            .await
+            .doing("list the peers")?
+        {
+            left.push(format!("the ForeignCluster {}", peer.name_any()));
+        }
+        for namespace in namespaces
+            .list_metadata(&created_by_liqo())
+            .await
+            .doing("list Liqo's namespaces")?
+        {
+            left.push(format!("namespace {}", namespace.name_any()));
+        }
         Ok(if left.is_empty() {
             PollResult::Done(())
         } else {
@@ -397,21 +398,6 @@ async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
             .doing("switch discovery off")?;
     }
     Ok(())
-}
-
-fn names_in_use<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {
-    let name = |object: &K| {
-        if of_namespace {
-            object.namespace()
-        } else {
-            Some(object.name_any())
-        }
-    };
-    objects
-        .iter()
-        .filter_map(name)
-        .map(|name| format!("{what} {name}"))
-        .collect()
 }
 
 fn created_by_liqo() -> ListParams {
@@ -501,13 +487,6 @@ async fn release_waiting(cluster: &Cluster) -> anyhow::Result<()> {
         .list(&ListParams::default().fields("spec.nodeName="))
         .await
         .doing("list the pods without a node")?;
-    let is_gated = |pod: &Pod| {
-        let gates = pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.scheduling_gates.iter().flatten());
-        gates.into_iter().any(|gate| gate.name == OFFLOADING_GATE)
-    };
     for pod in waiting.into_iter().filter(is_gated) {
         let gone = json!({ "name": OFFLOADING_GATE, "$patch": "delete" });
         let patch =
@@ -528,6 +507,14 @@ async fn release_waiting(cluster: &Cluster) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_gated(pod: &Pod) -> bool {
+    let gates = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.scheduling_gates.iter().flatten());
+    gates.into_iter().any(|gate| gate.name == OFFLOADING_GATE)
 }
 
 /// Removes what a running Liqo created and nobody cleans up any more.
@@ -566,17 +553,17 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
     ));
     let mapped = list_metadata(&dynamic_api::<Namespace>(cluster, None), &mapped).await?;
     // A pod elsewhere that has this label is not Liqo's.
-    let is_ours = |pod: &PartialObjectMeta<DynamicObject>| {
-        mapped
-            .iter()
-            .any(|one| Some(one.name_any()) == pod.namespace())
-    };
     let pods = list_metadata(
         &dynamic_api::<Pod>(cluster, None),
         &ListParams::default().labels(labels::SHADOW_POD),
     )
     .await?;
-    for pod in pods.into_iter().filter(is_ours) {
+    let ours = pods.into_iter().filter(|pod| {
+        mapped
+            .iter()
+            .any(|one| Some(one.name_any()) == pod.namespace())
+    });
+    for pod in ours {
         delete_and_release(
             &dynamic_api::<Pod>(cluster, pod.namespace().as_deref()),
             &pod,
@@ -754,13 +741,6 @@ async fn remove_namespace(cluster: &Cluster, options: &UninstallOptions) -> anyh
         apply::wait_until_gone(&namespaces, NAMESPACE, options.timeout).await?;
         return Ok(false);
     }
-    let kept = |kind: &str, meta: &ObjectMeta| match kind {
-        "Secret" => meta.name.as_deref() == Some(IDENTITY),
-        "ServiceAccount" => meta.name.as_deref() == Some("default"),
-        // Kubernetes creates it in every namespace.
-        "ConfigMap" => meta.name.as_deref() == Some("kube-root-ca.crt"),
-        _ => false,
-    };
     for (group, kind) in [
         ("", "Secret"),
         ("", "ConfigMap"),
@@ -772,12 +752,23 @@ async fn remove_namespace(cluster: &Cluster, options: &UninstallOptions) -> anyh
         for object in list_metadata(&api, &ListParams::default())
             .await?
             .iter()
-            .filter(|object| !kept(kind, &object.metadata))
+            .filter(|object| !stays_in_namespace(kind, &object.metadata))
         {
             apply::delete_if_present(&api, &object.name_any()).await?;
         }
     }
     Ok(true)
+}
+
+/// Whether an object stays if the identity is kept.
+fn stays_in_namespace(kind: &str, meta: &ObjectMeta) -> bool {
+    match kind {
+        "Secret" => meta.name.as_deref() == Some(IDENTITY),
+        "ServiceAccount" => meta.name.as_deref() == Some("default"),
+        // Kubernetes creates it in every namespace.
+        "ConfigMap" => meta.name.as_deref() == Some("kube-root-ca.crt"),
+        _ => false,
+    }
 }
 
 /// The question to ask first.

@@ -63,14 +63,14 @@ pub async fn peer_by_name(cluster: &Cluster, name: &str) -> anyhow::Result<Forei
 fn find_in(all: Vec<ForeignCluster>, name: &str) -> anyhow::Result<ForeignCluster> {
     let names: Vec<_> = all.iter().map(kube::ResourceExt::name_any).collect();
     let is_id = name.parse::<ClusterId>().is_ok();
-    let is_meant = |foreign: &ForeignCluster| {
+    let found = all.into_iter().find(|foreign| {
         if is_id {
             foreign.spec.cluster_id.as_str() == name
         } else {
             foreign.name_any() == name
         }
-    };
-    match all.into_iter().find(is_meant) {
+    });
+    match found {
         Some(foreign) => Ok(foreign),
         None if names.is_empty() => bail!("there is no peer {name}: this cluster has no peers"),
         None if is_id => bail!(

@@ -10,8 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{
-    ClusterId, Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode,
-    pods,
+    Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode, pods,
 };
 use liqo_metering::{Charges, UsageEntries, UsageEntry};
 use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
@@ -19,7 +18,7 @@ use serde::Serialize;
 
 use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
 use crate::output::{self, strip_control_characters};
-use crate::parties::{self, ContractRole, peer_and_role, peer_name};
+use crate::parties::{self, ContractParty, ContractRole, peer_and_role, peer_name};
 
 /// Usage of one resource of one pool by pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,9 +38,6 @@ pub struct ResourceUsage {
     /// Number of pods that used it.
     pub pods: usize,
 }
-
-/// One side of a contract: a peer, and what this cluster is.
-type ContractParty = (ClusterId, ContractRole);
 
 /// Usage with all peers, or with one.
 pub async fn collect(
@@ -81,22 +77,22 @@ pub async fn collect(
         );
     }
     let prices = prices_in_force(&contracts);
-    for (id, _) in prices
+    for party in prices
         .keys()
-        .filter(|(_, role)| *role == ContractRole::Provider)
+        .filter(|party| party.role == ContractRole::Provider)
     {
-        let usage = parties
-            .entry((id.clone(), ContractRole::Provider))
-            .or_default();
+        let usage = parties.entry(party.clone()).or_default();
         for shadow in shadows.iter().filter(|shadow| {
-            peer_and_role(&shadow.namespace().unwrap_or_default())
-                == Some((id.clone(), ContractRole::Provider))
+            peer_and_role(&shadow.namespace().unwrap_or_default()).as_ref() == Some(party)
         }) {
             usage.extend(usage_of_running(shadow, now));
         }
     }
     for node in &nodes {
-        let party = (node.spec.cluster_id.clone(), ContractRole::Consumer);
+        let party = ContractParty {
+            id: node.spec.cluster_id.clone(),
+            role: ContractRole::Consumer,
+        };
         if let (true, Some(name)) = (
             prices.contains_key(&party),
             node.status
@@ -202,41 +198,45 @@ pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Usage
     Some(entry)
 }
 
+/// The use of one resource of a pool.
+#[derive(Default)]
+struct UsageSum<'a> {
+    amount_seconds: AmountSeconds,
+    /// The UIDs of the pods that used it.
+    pods: BTreeSet<&'a str>,
+}
+
 fn usage_rows(
     known: &[ForeignCluster],
     party: &ContractParty,
     usage: &UsageEntries,
     prices: Option<&BTreeMap<String, PriceList>>,
 ) -> Vec<ResourceUsage> {
-    let mut sums: BTreeMap<(String, String), (AmountSeconds, BTreeSet<&str>)> = BTreeMap::new();
+    let mut sums: BTreeMap<(&str, &str), UsageSum> = BTreeMap::new();
     for entry in usage.entries().filter(|entry| !entry.from.is_estimate) {
         let seconds = u64::try_from(entry.seconds()).unwrap_or_default();
         for (name, amount) in &entry.amounts {
-            let sum = sums
-                .entry((entry.pool.clone(), name.to_owned()))
-                .or_default();
-            sum.0 += AmountSeconds::from_amount(amount, seconds);
-            sum.1.insert(&entry.uid);
+            let sum = sums.entry((&entry.pool, name)).or_default();
+            sum.amount_seconds += AmountSeconds::from_amount(amount, seconds);
+            sum.pods.insert(&entry.uid);
         }
     }
-    let row = |((pool, resource), (amount_seconds, pods)): (
-        (String, String),
-        (AmountSeconds, BTreeSet<&str>),
-    )| {
-        let prices = prices.and_then(|prices| prices.get(&pool));
-        let rate = prices.and_then(|prices| prices.rates.get(&resource));
-        ResourceUsage {
-            peer: peer_name(known, &party.0),
-            role: party.1,
-            cost: rate.map(|rate| cost_of_use(rate, priced_unit(&resource), amount_seconds)),
-            currency: prices.map(|prices| prices.currency.clone()),
-            pods: pods.len(),
-            pool,
-            resource,
-            amount_seconds,
-        }
-    };
-    sums.into_iter().map(row).collect()
+    sums.into_iter()
+        .map(|((pool, resource), sum)| {
+            let prices = prices.and_then(|prices| prices.get(pool));
+            let rate = prices.and_then(|prices| prices.rates.get(resource));
+            ResourceUsage {
+                peer: peer_name(known, &party.id),
+                role: party.role,
+                pool: pool.to_owned(),
+                resource: resource.to_owned(),
+                amount_seconds: sum.amount_seconds,
+                cost: rate.map(|rate| cost_of_use(rate, priced_unit(resource), sum.amount_seconds)),
+                currency: prices.map(|prices| prices.currency.clone()),
+                pods: sum.pods.len(),
+            }
+        })
+        .collect()
 }
 
 /// The usage as text for people.
@@ -267,6 +267,7 @@ pub fn render_usage(used: &[ResourceUsage]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::ClusterId;
     use serde_json::json;
 
     use super::*;
@@ -285,7 +286,10 @@ mod tests {
                 rates,
             },
         )]);
-        let party = (ClusterId::of_public_key(&[1; 32]), ContractRole::Provider);
+        let party = ContractParty {
+            id: ClusterId::of_public_key(&[1; 32]),
+            role: ContractRole::Provider,
+        };
         let used = usage_rows(&[], &party, &usage, Some(&prices));
         assert_eq!(used.len(), 1);
         assert_eq!(

@@ -69,8 +69,9 @@ fn has_taken_over_costs(heir: &Contract, contract: &Contract) -> bool {
 
 fn costs_of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<ContractCosts> {
     let namespace = contract.namespace()?;
-    let (provider, _) =
-        peer_and_role(&namespace).filter(|(_, role)| *role == ContractRole::Consumer)?;
+    let provider = peer_and_role(&namespace)
+        .filter(|party| party.role == ContractRole::Consumer)?
+        .id;
     let settled = SettledCosts::from_annotations(contract.metadata.annotations.as_ref());
     let terms = receipt::ReceiptContract::of_spec(&contract.spec)?;
     let mut account =

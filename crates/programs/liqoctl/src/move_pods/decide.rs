@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{bail, ensure};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, ResourceList, short_on_largest_node};
 use liqo_offloading_rules::{
@@ -157,12 +160,12 @@ pub fn plan_moves(request: &MoveRequest, facts: &MoveFacts) -> anyhow::Result<Mo
 }
 
 fn eviction_for_move(request: &MoveRequest, pod: &Pod) -> Result<PlannedEviction, StayReason> {
-    let not_meant = |reason: &str| StayReason::NotMeant(reason.to_owned());
-    let leaving = PodToEvict::from_pod(pod)
-        .ok_or_else(|| not_meant("it has no node, has ended, or belongs to its node"))?;
+    let leaving = PodToEvict::from_pod(pod).ok_or_else(|| {
+        StayReason::NotMeant("it has no node, has ended, or belongs to its node".to_owned())
+    })?;
     let node = leaving.node;
     if leaving.ends {
-        return Err(not_meant("it is being deleted"));
+        return Err(StayReason::NotMeant("it is being deleted".to_owned()));
     }
     if let Some(from) = request.from.filter(|from| !from.nodes.contains(&node)) {
         return Err(StayReason::NotMeant(format!(
@@ -185,18 +188,21 @@ fn eviction_for_move(request: &MoveRequest, pod: &Pod) -> Result<PlannedEviction
             return Err(StayReason::Bound(refusal.message));
         }
     }
-    let owner = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| PodOwner {
+    Ok(PlannedEviction {
+        pod: leaving.key.name,
+        node,
+        controller: controller_of(pod).map(pod_owner),
+        uid: leaving.uid,
+    })
+}
+
+fn pod_owner(owner: &OwnerReference) -> PodOwner {
+    PodOwner {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),
         uid: owner.uid.clone(),
-    };
-    Ok(PlannedEviction {
-        pod: leaving.key.name,
-        node,
-        controller: controller_of(pod).map(owner),
-        uid: leaving.uid,
-    })
+    }
 }
 
 /// The pods that would find no room where they may go. Pods that may run in this cluster, too, are
@@ -209,14 +215,10 @@ fn without_room(
     if offloading_strategy(facts) != Some(PodOffloadingStrategy::Remote) {
         return Vec::new();
     }
-    let is_target = |node: &&EvictionNode| match (request.to, request.from) {
-        (Some(to), _) => to.nodes.contains(&node.name),
-        (None, from) => from.is_none_or(|from| !from.nodes.contains(&node.name)),
-    };
     let open = facts
         .nodes
         .iter()
-        .filter(is_target)
+        .filter(|node| is_target_node(request, &node.name))
         .filter(|node| takes_pods(facts, node));
     let mut targets: Vec<(&EvictionNode, Option<ResourceList>)> = open
         .map(|node| (node, facts.free.get(&node.name).cloned()))
@@ -230,15 +232,15 @@ fn without_room(
         let Some(amounts) = pod.and_then(|pod| pod.spec.clone()).map(default_charge) else {
             continue;
         };
-        let room = |(node, free): &(&EvictionNode, Option<ResourceList>)| {
-            room_at(node, free.as_ref(), &amounts)
-        };
-        if let Some((_, free)) = targets.iter_mut().find(|target| room(target).is_ok()) {
+        if let Some((_, free)) = targets
+            .iter_mut()
+            .find(|(node, free)| room_at(node, free.as_ref(), &amounts).is_ok())
+        {
             *free = free.as_ref().map(|free| free.saturating_sub(&amounts));
         } else {
             let short: Vec<String> = targets
                 .iter()
-                .filter_map(|target| room(target).err())
+                .filter_map(|(node, free)| room_at(node, free.as_ref(), &amounts).err())
                 .collect();
             staying.push(StayingPod {
                 pod: one.pod.clone(),
@@ -266,14 +268,21 @@ fn room_at(
 
 /// The names of the nodes whose free amounts a plan depends on.
 pub fn target_nodes(request: &MoveRequest, nodes: &[EvictionNode]) -> BTreeSet<String> {
-    let leaves = |name: &String| request.from.is_some_and(|from| from.nodes.contains(name));
     match request.to {
         Some(to) => to.nodes.clone(),
         None => nodes
             .iter()
             .map(|node| node.name.clone())
-            .filter(|name| !leaves(name))
+            .filter(|name| is_target_node(request, name))
             .collect(),
+    }
+}
+
+/// Whether a moved pod may run on this node.
+fn is_target_node(request: &MoveRequest, node: &str) -> bool {
+    match (request.to, request.from) {
+        (Some(to), _) => to.nodes.contains(node),
+        (None, from) => from.is_none_or(|from| !from.nodes.contains(node)),
     }
 }
 
@@ -374,34 +383,41 @@ pub fn match_replacements(
     known: &BTreeSet<String>,
     pods: &[Pod],
 ) -> Vec<MovedPod> {
-    let is_new = |pod: &&Pod| {
-        pod.metadata.deletion_timestamp.is_none()
-            && pod.uid().is_some_and(|uid| !known.contains(&uid))
-    };
-    let mut new: Vec<&Pod> = pods.iter().filter(is_new).collect();
+    let mut new: Vec<&Pod> = pods
+        .iter()
+        .filter(|pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.uid().is_some_and(|uid| !known.contains(&uid))
+        })
+        .collect();
     new.sort_by_key(|pod| pod.name_any());
-    let replaced = |one: &PlannedEviction| {
-        let (mut moved, owner) = (without_replacement(one), one.controller.as_ref());
-        let Some(owner) = owner else { return moved };
-        // A pod of a StatefulSet is replaced by the one of the same name.
-        let replaces = |pod: &&Pod| {
-            controller_of(*pod).is_some_and(|its| its.uid == owner.uid)
-                && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
-        };
-        let Some(index) = new.iter().position(replaces) else {
-            moved.waits = Some(format!(
-                "{} {} has not created a pod instead of {} yet",
-                owner.kind, owner.name, one.pod
-            ));
-            return moved;
-        };
-        let pod = new.remove(index);
-        moved.new_pod = Some(pod.name_any());
-        moved.to = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        moved.waits = reason_not_ready(pod);
-        moved
+    plan.pods
+        .iter()
+        .map(|one| match_replacement(one, &mut new))
+        .collect()
+}
+
+/// Takes the pod that replaces this one from the new pods.
+fn match_replacement(one: &PlannedEviction, new: &mut Vec<&Pod>) -> MovedPod {
+    let (mut moved, owner) = (without_replacement(one), one.controller.as_ref());
+    let Some(owner) = owner else { return moved };
+    // A pod of a StatefulSet is replaced by the one of the same name.
+    let index = new.iter().position(|pod| {
+        controller_of(*pod).is_some_and(|its| its.uid == owner.uid)
+            && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
+    });
+    let Some(index) = index else {
+        moved.waits = Some(format!(
+            "{} {} has not created a pod instead of {} yet",
+            owner.kind, owner.name, one.pod
+        ));
+        return moved;
     };
-    plan.pods.iter().map(replaced).collect()
+    let pod = new.remove(index);
+    moved.new_pod = Some(pod.name_any());
+    moved.to = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    moved.waits = reason_not_ready(pod);
+    moved
 }
 
 fn without_replacement(one: &PlannedEviction) -> MovedPod {
@@ -416,17 +432,12 @@ fn without_replacement(one: &PlannedEviction) -> MovedPod {
 
 /// Reason why a new pod is not ready; nothing if it is ready, or has ended already.
 fn reason_not_ready(pod: &Pod) -> Option<String> {
-    let conditions: &[PodCondition] = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default();
-    let find = |kind: &str| conditions.iter().find(|one| one.type_ == kind);
-    if is_finished(pod) || find("Ready").is_some_and(|ready| ready.status == "True") {
+    let ready = pod_condition(pod, "Ready");
+    if is_finished(pod) || ready.is_some_and(|ready| ready.status == "True") {
         return None;
     }
     let name = pod.name_any();
-    let unscheduled = find("PodScheduled")
+    let unscheduled = pod_condition(pod, "PodScheduled")
         .filter(|one| one.status == "False")
         .and_then(|one| one.message.clone());
     Some(
@@ -441,21 +452,27 @@ fn reason_not_ready(pod: &Pod) -> Option<String> {
     )
 }
 
+fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|one| one.type_ == kind)
+}
+
 /// Number of pods that controllers want, by their UID.
 pub type WantedReplicas = BTreeMap<String, u64>;
 
 /// Number of pods that a controller wants. `found` is the object that has its name now.
 pub fn wanted_replicas(owner: &PodOwner, found: Option<&DynamicObject>) -> u64 {
-    let lives = |one: &&DynamicObject| {
-        one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none()
-    };
     // The API server writes the default, which is 1.
-    found.filter(lives).map_or(0, |one| {
-        one.data
-            .pointer("/spec/replicas")
-            .and_then(serde_json::Value::as_u64)
-            .unwrap_or(1)
-    })
+    found
+        .filter(|one| {
+            one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none()
+        })
+        .map_or(0, |one| {
+            one.data
+                .pointer("/spec/replicas")
+                .and_then(serde_json::Value::as_u64)
+                .unwrap_or(1)
+        })
 }
 
 /// The controllers whose new pods are not there or not ready yet.
@@ -483,21 +500,24 @@ pub fn skip_needless_waits(
     wanted: &WantedReplicas,
     pods: &[Pod],
 ) {
-    let is_ready = |pod: &&Pod| {
-        pod.metadata.deletion_timestamp.is_none()
-            && reason_not_ready(pod).is_none()
-            && !is_finished(pod)
-    };
     let mut ready: BTreeMap<&str, u64> = BTreeMap::new();
-    for owner in pods.iter().filter(is_ready).filter_map(controller_of) {
+    for owner in pods
+        .iter()
+        .filter(|pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && reason_not_ready(pod).is_none()
+                && !is_finished(pod)
+        })
+        .filter_map(controller_of)
+    {
         *ready.entry(&owner.uid).or_default() += 1;
     }
-    let is_needless = |owner: &PodOwner| {
-        let has = ready.get(owner.uid.as_str()).copied().unwrap_or(0);
-        owner.kind == "Job" || wanted.get(&owner.uid).is_some_and(|wanted| *wanted <= has)
-    };
     for (one, moved) in plan.pods.iter().zip(moved) {
-        if one.controller.as_ref().is_some_and(is_needless) {
+        let is_needless = one.controller.as_ref().is_some_and(|owner| {
+            let has = ready.get(owner.uid.as_str()).copied().unwrap_or(0);
+            owner.kind == "Job" || wanted.get(&owner.uid).is_some_and(|wanted| *wanted <= has)
+        });
+        if is_needless {
             moved.waits = None;
         }
     }

@@ -313,20 +313,9 @@ pub fn render_planned_move(plan: &MovePlan) -> String {
             plan.namespace
         ));
     } else {
-        let row = |one: &decide::PlannedEviction| {
-            let controller = one
-                .controller
-                .as_ref()
-                .map(|owner| format!("{}/{}", owner.kind, owner.name));
-            vec![
-                one.pod.clone(),
-                one.node.clone(),
-                controller.unwrap_or_else(|| "-".to_owned()),
-            ]
-        };
         lines.push(output::format_table(
             &["POD", "NODE", "CONTROLLER"],
-            plan.pods.iter().map(row),
+            plan.pods.iter().map(planned_row),
         ));
         let nodes: Vec<&str> = plan.cordoned_nodes.iter().map(String::as_str).collect();
         if !nodes.is_empty() {
@@ -344,6 +333,18 @@ pub fn render_planned_move(plan: &MovePlan) -> String {
     lines.join("\n")
 }
 
+fn planned_row(one: &decide::PlannedEviction) -> Vec<String> {
+    let controller = one
+        .controller
+        .as_ref()
+        .map(|owner| format!("{}/{}", owner.kind, owner.name));
+    vec![
+        one.pod.clone(),
+        one.node.clone(),
+        controller.unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
 /// Reasons why pods that were asked for stay.
 fn reasons_to_stay(plan: &MovePlan) -> impl Iterator<Item = String> {
     plan.staying
@@ -353,21 +354,24 @@ fn reasons_to_stay(plan: &MovePlan) -> impl Iterator<Item = String> {
 
 /// The result as text for people.
 pub fn render_finished_move(plan: &MovePlan, moved: &[MovedPod]) -> String {
-    let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let row = |one: &MovedPod| {
-        vec![
-            one.pod.clone(),
-            one.from.clone(),
-            or_none(&one.new_pod),
-            or_none(&one.to),
-        ]
-    };
-    let table = output::format_table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row));
+    let table = output::format_table(
+        &["POD", "FROM", "NEW POD", "TO"],
+        moved.iter().map(moved_row),
+    );
     [table]
         .into_iter()
         .chain(reasons_to_stay(plan))
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+fn moved_row(one: &MovedPod) -> Vec<String> {
+    vec![
+        one.pod.clone(),
+        one.from.clone(),
+        one.new_pod.as_deref().unwrap_or("-").to_owned(),
+        one.to.as_deref().unwrap_or("-").to_owned(),
+    ]
 }
 
 #[cfg(test)]

@@ -55,15 +55,16 @@ pub struct DelayPercentiles {
 impl DelayPercentiles {
     fn from_delays(mut all: Vec<f64>) -> Self {
         all.sort_by(f64::total_cmp);
-        let place = |hundredths: usize| {
-            all.get((all.len() * hundredths / 100).min(all.len().saturating_sub(1)))
-        };
-        let at = |hundredths| place(hundredths).copied().unwrap_or_default();
         Self {
-            p50: at(50),
-            p99: at(99),
+            p50: percentile(&all, 50),
+            p99: percentile(&all, 99),
         }
     }
+}
+
+fn percentile(sorted: &[f64], hundredths: usize) -> f64 {
+    let index = (sorted.len() * hundredths / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or_default()
 }
 
 /// The cluster whose slices are watched.
@@ -82,8 +83,7 @@ pub async fn measure_slice_delays(
 ) -> anyhow::Result<SliceDelays> {
     let (cluster, namespace) = home;
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
-    let ports = |number: u16| json!({ "ports": [{ "name": "tcp", "port": 80, "targetPort": FIRST_PORT + number }] });
-    let mut service = json!({ "metadata": { "name": NAME }, "spec": ports(0) });
+    let mut service = json!({ "metadata": { "name": NAME }, "spec": service_ports(0) });
     service["spec"]["selector"] = json!({ "group": group });
     api.create(&PostParams::default(), &serde_json::from_value(service)?)
         .await
@@ -107,7 +107,7 @@ pub async fn measure_slice_delays(
             }
             tokio::time::sleep(CHANGE_INTERVAL).await;
             let begun = Instant::now();
-            let patch = Patch::Merge(json!({ "spec": ports(number) }));
+            let patch = Patch::Merge(json!({ "spec": service_ports(number) }));
             api.patch(NAME, &PatchParams::default(), &patch)
                 .await
                 .doing(format!("change Service {NAME}"))?;
@@ -130,6 +130,10 @@ pub async fn measure_slice_delays(
         changes = changing => changes,
         watched = watching => Err(watched.err().unwrap_or_else(|| anyhow::anyhow!("the watches of the EndpointSlices ended"))),
     }
+}
+
+fn service_ports(number: u16) -> serde_json::Value {
+    json!({ "ports": [{ "name": "tcp", "port": 80, "targetPort": FIRST_PORT + number }] })
 }
 
 /// Waits until both sides have this change; returns when each had it.
@@ -169,13 +173,13 @@ async fn watch_slice_ports(
 ) -> anyhow::Result<()> {
     let api: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), namespace);
     let ours = WatchParams::default().labels(&format!("kubernetes.io/service-name={NAME}"));
-    let doing = || format!("watch the EndpointSlices of namespace {namespace}");
-    let mut events = Box::pin(api.watch(&ours, "0").await.doing(doing())?);
-    while let Some(event) = events.try_next().await.doing(doing())? {
+    let what = format!("watch the EndpointSlices of namespace {namespace}");
+    let mut events = Box::pin(api.watch(&ours, "0").await.doing(&what)?);
+    while let Some(event) = events.try_next().await.doing(&what)? {
         let slice = match event {
             WatchEvent::Added(slice) | WatchEvent::Modified(slice) => slice,
             WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => continue,
-            WatchEvent::Error(status) => return Err(kube::Error::Api(status)).doing(doing()),
+            WatchEvent::Error(status) => return Err(kube::Error::Api(status)).doing(&what),
         };
         if slice.endpoints.is_empty() {
             continue;

@@ -6,12 +6,12 @@ use liqo_network_probe::{ProblemKind, QuestionKind};
 use super::{
     judge::{AnswerFault, FailedQuestion},
     plan::{PlannedQuestion, TargetKind},
-    scene::{AskerKind, NetworkTestSetup, ReportedTunnel},
+    setup::{AskerKind, NetworkTestSetup, ReportedTunnel},
 };
 
 /// Advice for this failure. `passes` returns whether a question got the right answer.
 pub fn advice_for_failure(
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     failure: &FailedQuestion,
     passes: impl Fn(&dyn Fn(&PlannedQuestion) -> bool) -> bool,
 ) -> String {
@@ -21,20 +21,17 @@ pub fn advice_for_failure(
     if let Some(broken) = [from, to]
         .into_iter()
         .filter(|_| !is_near)
-        .find_map(|cluster| broken_tunnel(scene, cluster))
+        .find_map(|cluster| broken_tunnel(setup, cluster))
     {
         return broken;
     }
-    let same_target = |what: fn(&QuestionKind) -> bool| {
-        passes(&|other: &PlannedQuestion| {
-            other.asker == ask.asker
-                && other.path == ask.path
-                && other.question.to == ask.question.to
-                && what(&other.question.what)
-        })
-    };
-    let small_passes = same_target(|what| *what == QuestionKind::Tcp);
-    match &failure.trouble {
+    let small_passes = passes(&|other: &PlannedQuestion| {
+        other.asker == ask.asker
+            && other.path == ask.path
+            && other.question.to == ask.question.to
+            && other.question.what == QuestionKind::Tcp
+    });
+    match &failure.fault {
         AnswerFault::NotAsked(_) if from == 0 => {
             "the API server must reach the kubelet of that node: see whether `kubectl exec` into the pod works".to_owned()
         }
@@ -60,13 +57,13 @@ pub fn advice_for_failure(
         AnswerFault::WrongAddresses { .. } => "the EndpointSlices there differ from the local ones: look for events with the reason NotReflected on the Service, and \
              read the log of the controller manager"
             .to_owned(),
-        AnswerFault::Vanish { passes, .. } => too_long(scene, from, to, Some(*passes)),
+        AnswerFault::Vanish { passes, .. } => too_long(setup, from, to, Some(*passes)),
         AnswerFault::Problem(problem) => match problem.kind {
             ProblemKind::UnknownName if from == 0 => "the name server of the cluster (kube-dns) does not answer the pod, or does not know the Service".to_owned(),
             ProblemKind::UnknownName => "the Service was not reflected to that cluster (look for events with the reason NotReflected on it), or its name \
                  server does not answer pods of that namespace"
                 .to_owned(),
-            _ if small_passes && matches!(ask.question.what, QuestionKind::Bulk { .. } | QuestionKind::Path { .. }) => too_long(scene, from, to, None),
+            _ if small_passes && matches!(ask.question.what, QuestionKind::Bulk { .. } | QuestionKind::Path { .. }) => too_long(setup, from, to, None),
             _ if small_passes && matches!(ask.question.what, QuestionKind::Udp { bytes } if bytes > 0) => {
                 "fragmented datagrams do not pass: something on the path drops fragments".to_owned()
             }
@@ -76,25 +73,25 @@ pub fn advice_for_failure(
             ProblemKind::Refused => "something else has that address, or kube-proxy knows no endpoint: `kubectl get endpointslices`".to_owned(),
             ProblemKind::Unreachable => format!(
                 "that node has no route: `curl localhost:9479/readyz` on {}, and `kubectl -n liqo get leases -l liqo.io/gateway=true`",
-                scene.probers[ask.asker].node
+                setup.probers[ask.asker].node
             ),
-            ProblemKind::NoAnswer | ProblemKind::Broken => advice_for_silence(scene, ask, &passes),
+            ProblemKind::NoAnswer | ProblemKind::Broken => advice_for_silence(setup, ask, &passes),
         },
     }
 }
 
 /// The failure of the tunnel between home and this cluster, with advice; nothing if there is none.
-fn broken_tunnel(scene: &NetworkTestSetup, cluster: usize) -> Option<String> {
+fn broken_tunnel(setup: &NetworkTestSetup, cluster: usize) -> Option<String> {
     let ReportedTunnel {
         works: false,
         reason,
         message,
         ..
-    } = scene.clusters[cluster].tunnel.as_ref()?
+    } = setup.clusters[cluster].tunnel.as_ref()?
     else {
         return None;
     };
-    let peer = &scene.clusters[cluster].name;
+    let peer = setup.cluster_name(cluster);
     let next = match TunnelReason::parse(reason) {
         Some(TunnelReason::NoAnswer) => {
             "let UDP pass between the gateways (port 51840 by default), in at least one direction"
@@ -118,10 +115,10 @@ fn broken_tunnel(scene: &NetworkTestSetup, cluster: usize) -> Option<String> {
     ))
 }
 
-fn too_long(scene: &NetworkTestSetup, from: usize, to: usize, passes: Option<u16>) -> String {
+fn too_long(setup: &NetworkTestSetup, from: usize, to: usize, passes: Option<u16>) -> String {
     let mtu = [from, to]
         .into_iter()
-        .filter_map(|cluster| scene.clusters[cluster].tunnel.as_ref())
+        .filter_map(|cluster| setup.clusters[cluster].tunnel.as_ref())
         .map(|tunnel| tunnel.mtu)
         .min();
     let now = mtu.map(|mtu| format!(" (now {mtu})")).unwrap_or_default();
@@ -135,13 +132,12 @@ fn too_long(scene: &NetworkTestSetup, from: usize, to: usize, passes: Option<u16
 /// Advice if nobody answers although the tunnels work: other answers show where the packets are
 /// lost.
 fn advice_for_silence(
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     ask: &PlannedQuestion,
     passes: &impl Fn(&dyn Fn(&PlannedQuestion) -> bool) -> bool,
 ) -> String {
     let (from, to) = (ask.path.from.0, ask.path.to.0);
-    let asker = &scene.probers[ask.asker];
-    let place = |cluster: usize| &scene.clusters[cluster].name;
+    let asker = &setup.probers[ask.asker];
     if ask.path.to.1 != TargetKind::Pod
         && passes(&|other: &PlannedQuestion| {
             other.asker == ask.asker && other.path.to == (to, TargetKind::Pod)
@@ -152,12 +148,12 @@ fn advice_for_silence(
     if from == to {
         return "this is within one cluster: check its CNI, and NetworkPolicies".to_owned();
     }
-    let gateways = scene
+    let gateways = setup
         .clusters
         .iter()
         .find_map(|cluster| cluster.tunnel.as_ref()?.gateway.clone());
     let elsewhere = passes(&|other: &PlannedQuestion| {
-        scene.probers[other.asker].node != asker.node
+        setup.probers[other.asker].node != asker.node
             && other.path.from == ask.path.from
             && other.path.to == ask.path.to
     });
@@ -171,11 +167,11 @@ fn advice_for_silence(
             asker.node
         );
     }
-    let home = place(0);
+    let home = setup.cluster_name(0);
     if from != 0 && to != 0 {
         return format!(
             "both tunnels of {home} work: see what {home}'s gateway drops (`nft list table ip liqo` and `liqo_guard` there, counters), and whether a NetworkPolicy in {} blocks it",
-            place(to)
+            setup.cluster_name(to)
         );
     }
     let kind = if asker.kind == AskerKind::Node {
@@ -185,6 +181,6 @@ fn advice_for_silence(
     };
     format!(
         "the tunnel works: a NetworkPolicy or a firewall in {} blocks it{kind}, or UDP 6472 between the gateway there and the pod's node is blocked; the counters of `nft list table ip liqo` on both gateways show where packets are dropped",
-        place(to)
+        setup.cluster_name(to)
     )
 }

@@ -10,19 +10,10 @@ use liqo_network_probe::{AnswerProblem, MeasuredAnswer, ProblemKind, QuestionKin
 use super::plan::{ExpectedAnswer, PlannedQuestion, QuestionPlan, TestPath};
 use crate::probes::median;
 
-/// The outcome of a question.
-#[derive(Clone, Debug, PartialEq)]
-pub enum QuestionOutcome {
-    /// The asker's answer.
-    TestResult(Result<MeasuredAnswer, AnswerProblem>),
-    /// The asker could not be started.
-    NotAsked(String),
-    /// There was no answer in time.
-    Late,
-    /// Skipped, because another large transfer on the same path failed.
-    Skipped,
-}
+/// The answer to a question, or why there is none.
+pub type QuestionOutcome = Result<MeasuredAnswer, AnswerFault>;
 
+/// Why a question has no answer, or a wrong one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerFault {
     /// The asker could not be started.
@@ -94,7 +85,7 @@ pub enum PathVerdict {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedQuestion<'a> {
     pub ask: &'a PlannedQuestion,
-    pub trouble: AnswerFault,
+    pub fault: AnswerFault,
 }
 
 /// The results for all paths.
@@ -110,16 +101,8 @@ pub fn check_answer(
     ask: &PlannedQuestion,
     outcome: &QuestionOutcome,
 ) -> Result<Option<f64>, AnswerFault> {
-    let finding = match outcome {
-        QuestionOutcome::NotAsked(why) => return Err(AnswerFault::NotAsked(why.clone())),
-        QuestionOutcome::Late => return Err(AnswerFault::Late),
-        QuestionOutcome::Skipped => return Err(AnswerFault::Skipped),
-        QuestionOutcome::TestResult(Err(problem)) => {
-            return Err(AnswerFault::Problem(problem.clone()));
-        }
-        QuestionOutcome::TestResult(Ok(finding)) => finding,
-    };
-    match (&ask.expected, finding) {
+    let answer = outcome.as_ref().map_err(Clone::clone)?;
+    match (&ask.expected, answer) {
         (ExpectedAnswer::Answer { pods, sources }, MeasuredAnswer::Answered { by, millis }) => {
             if !pods.contains(&by.pod) {
                 return Err(AnswerFault::WrongPod {
@@ -161,40 +144,52 @@ pub fn check_answer(
     }
 }
 
-/// Judges all paths by the outcomes of the questions.
-pub fn judge_outcomes<'a>(plan: &'a QuestionPlan, heard: &[QuestionOutcome]) -> TestVerdicts<'a> {
-    let mut times: BTreeMap<TestPath, (usize, usize, Vec<f64>)> = BTreeMap::new();
-    let mut failures = Vec::new();
-    for (ask, heard) in plan.asks.iter().zip(heard) {
-        let (asked, failed, all) = times.entry(ask.path).or_default();
-        *asked += 1;
-        match check_answer(ask, heard) {
-            Ok(millis) => all.extend(millis),
-            Err(trouble) => {
-                *failed += 1;
-                failures.push(FailedQuestion { ask, trouble });
+#[derive(Default)]
+struct PathCounts {
+    asked: usize,
+    failed: usize,
+    /// Milliseconds from question to answer.
+    times: Vec<f64>,
+}
+
+impl PathCounts {
+    fn into_verdict(self) -> PathVerdict {
+        if self.failed > 0 {
+            PathVerdict::Bad {
+                failed: self.failed,
+                asked: self.asked,
+            }
+        } else {
+            PathVerdict::Good {
+                millis: median(self.times),
             }
         }
     }
-    for lost in &plan.lost {
-        let (asked, failed, _) = times.entry(lost.path).or_default();
-        *asked += 1;
-        *failed += 1;
+}
+
+/// Judges all paths by the outcomes of the questions.
+pub fn judge_outcomes<'a>(plan: &'a QuestionPlan, heard: &[QuestionOutcome]) -> TestVerdicts<'a> {
+    let mut counts: BTreeMap<TestPath, PathCounts> = BTreeMap::new();
+    let mut failures = Vec::new();
+    for (ask, heard) in plan.asks.iter().zip(heard) {
+        let path = counts.entry(ask.path).or_default();
+        path.asked += 1;
+        match check_answer(ask, heard) {
+            Ok(millis) => path.times.extend(millis),
+            Err(fault) => {
+                path.failed += 1;
+                failures.push(FailedQuestion { ask, fault });
+            }
+        }
     }
-    let mut paths: BTreeMap<TestPath, PathVerdict> = times
+    for untestable in &plan.untestable {
+        let path = counts.entry(untestable.path).or_default();
+        path.asked += 1;
+        path.failed += 1;
+    }
+    let mut paths: BTreeMap<TestPath, PathVerdict> = counts
         .into_iter()
-        .map(|(path, (asked, failed, all))| {
-            (
-                path,
-                if failed > 0 {
-                    PathVerdict::Bad { failed, asked }
-                } else {
-                    PathVerdict::Good {
-                        millis: median(all),
-                    }
-                },
-            )
-        })
+        .map(|(path, counts)| (path, counts.into_verdict()))
         .collect();
     paths.extend(
         plan.closed

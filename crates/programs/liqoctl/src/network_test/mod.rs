@@ -2,7 +2,7 @@
 //! comes with advice.
 //!
 //! ```text
-//!   stage   creates an offloaded namespace, pods that serve on each node and at each provider, Services, a pod in each node's network
+//!   prepare creates an offloaded namespace, pods that serve on each node and at each provider, Services, a pod in each node's network
 //!   plan    who asks whom, how, and what the right answer is                                                                   (pure)
 //!   ask     asks all questions by exec, which tests that, too, and failed ones again
 //!   judge   judges each path: from a cluster's pods or nodes to another's pods, Services, node ports                            (pure)
@@ -12,9 +12,9 @@
 mod advice;
 mod judge;
 mod plan;
+mod prepare;
 mod render;
-mod scene;
-mod stage;
+mod setup;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use std::{
 
 use anyhow::{bail, ensure};
 use futures::{StreamExt as _, stream};
-use liqo_network_probe::{AskRequest, QuestionKind};
+use liqo_network_probe::{AskRequest, MeasuredAnswer, QuestionKind};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -39,11 +39,11 @@ use crate::{
 
 pub use plan::TargetKind;
 pub use render::render_test_result;
-pub use scene::AskerKind;
+pub use setup::AskerKind;
 
-use judge::{PathVerdict, QuestionOutcome, check_answer, judge_outcomes};
+use judge::{AnswerFault, PathVerdict, QuestionOutcome, check_answer, judge_outcomes};
 use plan::{QuestionPlan, TestPath, plan_questions};
-use scene::NetworkTestSetup;
+use setup::NetworkTestSetup;
 
 /// Pods that ask at the same time. More would slow each other down.
 const MAX_ASKING_PODS: usize = 4;
@@ -82,7 +82,7 @@ pub struct NetworkTestOptions {
 pub struct TestResult {
     /// One for each cluster that borrows.
     pub matrices: Vec<TestMatrix>,
-    /// What could not be removed at the end, and why.
+    /// Namespaces that could not be removed at the end, with reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
 }
@@ -95,7 +95,7 @@ pub struct TestMatrix {
     pub clusters: Vec<Participants>,
     /// Each path from one to another.
     pub paths: Vec<PathResult>,
-    /// What does not work, and what to do.
+    /// The failures, with advice.
     pub failures: Vec<ReportedFailure>,
 }
 
@@ -158,14 +158,10 @@ pub struct ReportedFailure {
 impl TestResult {
     /// An error if something does not work.
     pub fn ensure_all_passed(&self) -> anyhow::Result<()> {
-        let of_state = |state| {
-            self.matrices
-                .iter()
-                .flat_map(|matrix| &matrix.paths)
-                .filter(|path| path.state == state)
-                .count()
-        };
-        let (failed, good) = (of_state(PathState::Failed), of_state(PathState::Ok));
+        let (failed, good) = (
+            self.count_paths(PathState::Failed),
+            self.count_paths(PathState::Ok),
+        );
         let clusters = self.matrices.iter().flat_map(|matrix| &matrix.clusters);
         let left_out: BTreeSet<(&str, &str)> = clusters
             .flat_map(|one| {
@@ -197,6 +193,14 @@ impl TestResult {
         );
         Ok(())
     }
+
+    fn count_paths(&self, state: PathState) -> usize {
+        self.matrices
+            .iter()
+            .flat_map(|matrix| &matrix.paths)
+            .filter(|path| path.state == state)
+            .count()
+    }
 }
 
 /// Tests each of these clusters that borrows, with its providers.
@@ -205,7 +209,7 @@ pub async fn run_network_test(
     options: &NetworkTestOptions,
     progress: &StepProgress,
 ) -> anyhow::Result<TestResult> {
-    let members = stage::read_clusters(clusters).await?;
+    let members = prepare::read_clusters(clusters).await?;
     probes::remove_leftovers(clusters).await?;
     let mut found = TestResult {
         matrices: Vec::new(),
@@ -215,20 +219,24 @@ pub async fn run_network_test(
         if members[home].virtual_nodes.is_empty() {
             continue;
         }
-        let stage = TestNamespaces::new(options.timeout, options.keep);
+        let namespaces = TestNamespaces::new(options.timeout, options.keep);
         let deadline = Instant::now() + options.timeout.saturating_sub(RESERVED_TIME);
-        let playing = stage.run_and_clean_up(options.timeout, progress, async {
-            let setup = stage::prepare_test(&members, home, options, &stage, progress).await?;
-            let plan = plan_questions(&setup.scene);
+        let running = namespaces.run_and_clean_up(options.timeout, progress, async {
+            let prepared =
+                prepare::prepare_test(&members, home, options, &namespaces, progress).await?;
+            let plan = plan_questions(&prepared.setup);
             let asking = format!("Asking, from {}", members[home].name);
             let heard = progress
-                .run_step(&asking, ask_all(&setup, &plan, deadline, progress, &asking))
+                .run_step(
+                    &asking,
+                    ask_all(&prepared, &plan, deadline, progress, &asking),
+                )
                 .await?;
-            anyhow::Ok(matrix(&setup.scene, &plan, &heard))
+            anyhow::Ok(matrix(&prepared.setup, &plan, &heard))
         });
-        let played = Box::pin(playing).await?;
-        found.matrices.push(played.found);
-        found.left.extend(played.left);
+        let run = Box::pin(running).await?;
+        found.matrices.push(run.found);
+        found.left.extend(run.left);
     }
     if found.matrices.is_empty() {
         let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
@@ -242,22 +250,19 @@ pub async fn run_network_test(
 
 /// Asks all questions, and failed ones again.
 async fn ask_all(
-    setup: &stage::PreparedTest,
+    prepared: &prepare::PreparedTest,
     plan: &QuestionPlan,
     deadline: Instant,
     progress: &StepProgress,
     step: &str,
 ) -> anyhow::Result<Vec<QuestionOutcome>> {
-    let mut heard = vec![QuestionOutcome::Late; plan.asks.len()];
+    let mut heard = vec![Err(AnswerFault::Late); plan.asks.len()];
     for pause in [None].into_iter().chain(RETRY_DELAYS.map(Some)) {
-        let is_open = |number: &usize| {
-            pause.is_none() || check_answer(&plan.asks[*number], &heard[*number]).is_err()
-        };
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for number in (0..plan.asks.len()).filter(is_open) {
-            open.entry(plan.asks[number].asker)
-                .or_default()
-                .push(number);
+        for (number, ask) in plan.asks.iter().enumerate() {
+            if pause.is_none() || check_answer(ask, &heard[number]).is_err() {
+                open.entry(ask.asker).or_default().push(number);
+            }
         }
         if open.is_empty() {
             break;
@@ -282,7 +287,7 @@ async fn ask_all(
             let stuck = &stuck;
             async move {
                 let ask_pod = async |numbers: &[usize], timeout| {
-                    ask_pod(setup, plan, asker, numbers, timeout, deadline).await
+                    ask_pod(prepared, plan, asker, numbers, timeout, deadline).await
                 };
                 ask_one(plan, &numbers, stuck, ask_pod).await
             }
@@ -293,14 +298,17 @@ async fn ask_all(
             .await;
         for (number, found) in found.into_iter().flatten() {
             // The first outcome says more than that there was no time for a second try.
-            if matches!(found, QuestionOutcome::TestResult(_))
-                || !matches!(heard[number], QuestionOutcome::TestResult(_))
-            {
+            if is_reply(&found) || !is_reply(&heard[number]) {
                 heard[number] = found;
             }
         }
     }
     Ok(heard)
+}
+
+/// Whether the asker reported something about the question.
+fn is_reply(outcome: &QuestionOutcome) -> bool {
+    matches!(outcome, Ok(_) | Err(AnswerFault::Problem(_)))
 }
 
 /// Makes one pod ask: first the short questions, then the long ones, one after another. Skips long
@@ -311,9 +319,9 @@ async fn ask_one(
     stuck: &Mutex<BTreeSet<TestPath>>,
     ask_pod: impl AsyncFn(&[usize], Duration) -> Vec<QuestionOutcome>,
 ) -> Vec<(usize, QuestionOutcome)> {
-    let is_long =
-        |number: &usize| matches!(plan.asks[*number].question.what, QuestionKind::Bulk { .. });
-    let (long, short): (Vec<usize>, Vec<usize>) = numbers.iter().copied().partition(is_long);
+    let (long, short): (Vec<usize>, Vec<usize>) = numbers
+        .iter()
+        .partition(|number| matches!(plan.asks[**number].question.what, QuestionKind::Bulk { .. }));
     let found = if short.is_empty() {
         Vec::new()
     } else {
@@ -324,11 +332,11 @@ async fn ask_one(
         let path = plan.asks[number].path;
         let is_stuck = stuck.lock().contains(&path);
         let found = if is_stuck {
-            Some(QuestionOutcome::Skipped)
+            Some(Err(AnswerFault::Skipped))
         } else {
             ask_pod(&[number], ANSWER_TIMEOUTS[1]).await.pop()
         };
-        if matches!(found, Some(QuestionOutcome::TestResult(Err(_)))) {
+        if matches!(found, Some(Err(AnswerFault::Problem(_)))) {
             stuck.lock().insert(path);
         }
         heard.extend(found.map(|found| (number, found)));
@@ -338,7 +346,7 @@ async fn ask_one(
 
 /// Makes a pod ask, and reads its answers until the deadline.
 async fn ask_pod(
-    setup: &stage::PreparedTest,
+    prepared: &prepare::PreparedTest,
     plan: &QuestionPlan,
     asker: usize,
     numbers: &[usize],
@@ -347,7 +355,7 @@ async fn ask_pod(
 ) -> Vec<QuestionOutcome> {
     let limit = POD_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
     if limit.is_zero() {
-        return vec![QuestionOutcome::Late; numbers.len()];
+        return vec![Err(AnswerFault::Late); numbers.len()];
     }
     let request = AskRequest {
         questions: numbers
@@ -358,11 +366,11 @@ async fn ask_pod(
         at_once: MAX_OPEN_QUESTIONS,
         token: None,
     };
-    let location = &setup.locations[asker];
+    let location = &prepared.locations[asker];
     let answers = probes::run_probe(
         &location.cluster,
         &location.namespace,
-        &setup.scene.probers[asker].pod,
+        &prepared.setup.probers[asker].pod,
         &request,
         limit,
     )
@@ -373,32 +381,23 @@ async fn ask_pod(
 /// The outcomes of the questions, in order.
 fn outcomes_of_answers(questions: usize, answers: ProbeReports) -> Vec<QuestionOutcome> {
     let rest = match answers.end {
-        Ok(()) => {
-            QuestionOutcome::NotAsked("it ended before it had reported everything".to_owned())
-        }
-        Err(UnfinishedProbe::Late { .. }) => QuestionOutcome::Late,
+        Ok(()) => AnswerFault::NotAsked("it ended before it had reported everything".to_owned()),
+        Err(UnfinishedProbe::Late { .. }) => AnswerFault::Late,
         Err(broken @ UnfinishedProbe::Broken(_)) => {
-            QuestionOutcome::NotAsked(strip_control_characters(&broken.to_string()))
+            AnswerFault::NotAsked(strip_control_characters(&broken.to_string()))
         }
     };
-    let mut all = vec![rest; questions];
+    let mut all = vec![Err(rest); questions];
     for report in answers.reports {
         if let Some(outcome) = all.get_mut(report.question) {
-            *outcome = QuestionOutcome::TestResult(report.outcome);
+            *outcome = report.outcome.map_err(AnswerFault::Problem);
         }
     }
     all
 }
 
-fn matrix(scene: &NetworkTestSetup, plan: &QuestionPlan, heard: &[QuestionOutcome]) -> TestMatrix {
+fn matrix(setup: &NetworkTestSetup, plan: &QuestionPlan, heard: &[QuestionOutcome]) -> TestMatrix {
     let judgement = judge_outcomes(plan, heard);
-    let passes = |is: &dyn Fn(&plan::PlannedQuestion) -> bool| {
-        plan.asks
-            .iter()
-            .zip(heard)
-            .any(|(ask, heard)| is(ask) && check_answer(ask, heard).is_ok())
-    };
-    let cluster = |number: usize| scene.clusters[number].name.clone();
     let paths = judgement.paths.iter().map(|(path, state)| {
         let (state, millis, message) = match state {
             PathVerdict::Good { millis } => (PathState::Ok, *millis, None),
@@ -411,87 +410,108 @@ fn matrix(scene: &NetworkTestSetup, plan: &QuestionPlan, heard: &[QuestionOutcom
             PathVerdict::Closed(why) => (PathState::Closed, None, Some(why.clone())),
         };
         PathResult {
-            from_cluster: cluster(path.from.0),
+            from_cluster: setup.cluster_name(path.from.0).to_owned(),
             from: path.from.1,
-            to_cluster: cluster(path.to.0),
+            to_cluster: setup.cluster_name(path.to.0).to_owned(),
             to: path.to.1,
             state,
             millis,
             message,
         }
     });
-    let from = |asker: usize| {
-        let asker = &scene.probers[asker];
-        if asker.kind == AskerKind::Node {
-            format!("node {}", asker.node)
-        } else {
-            format!("{} on {}", asker.pod, asker.node)
-        }
-    };
-    let lost = plan.lost.iter().map(|lost| ReportedFailure {
-        path: path_words(scene, lost.path),
-        tried: format!("{}: {}", from(lost.asker), lost.words),
-        happened: lost.why.clone(),
-        advice: lost.advice.to_owned(),
+    let untestable = plan.untestable.iter().map(|question| ReportedFailure {
+        path: path_words(setup, question.path),
+        tried: format!(
+            "{}: {}",
+            asker_words(&setup.probers[question.asker]),
+            question.words
+        ),
+        happened: question.why.clone(),
+        advice: question.advice.to_owned(),
     });
     let failures = judgement.failures.iter().map(|failure| ReportedFailure {
-        path: path_words(scene, failure.ask.path),
-        tried: format!("{} asked {}", from(failure.ask.asker), failure.ask.words),
-        happened: strip_control_characters(&failure.trouble.to_string()),
-        advice: strip_control_characters(&advice::advice_for_failure(scene, failure, passes)),
+        path: path_words(setup, failure.ask.path),
+        tried: format!(
+            "{} asked {}",
+            asker_words(&setup.probers[failure.ask.asker]),
+            failure.ask.words
+        ),
+        happened: strip_control_characters(&failure.fault.to_string()),
+        advice: strip_control_characters(&advice::advice_for_failure(setup, failure, |wanted| {
+            any_passes(plan, heard, wanted)
+        })),
     });
     TestMatrix {
-        clusters: participants(scene, plan, heard),
+        clusters: participants(setup, plan, heard),
         paths: paths.collect(),
-        failures: lost.chain(failures).collect(),
+        failures: untestable.chain(failures).collect(),
     }
 }
 
-fn path_words(scene: &NetworkTestSetup, path: TestPath) -> String {
-    let cluster = |number: usize| &scene.clusters[number].name;
+/// Whether one of the wanted questions got the right answer.
+fn any_passes(
+    plan: &QuestionPlan,
+    heard: &[QuestionOutcome],
+    is_wanted: &dyn Fn(&plan::PlannedQuestion) -> bool,
+) -> bool {
+    plan.asks
+        .iter()
+        .zip(heard)
+        .any(|(ask, heard)| is_wanted(ask) && check_answer(ask, heard).is_ok())
+}
+
+fn asker_words(asker: &setup::Prober) -> String {
+    if asker.kind == AskerKind::Node {
+        format!("node {}", asker.node)
+    } else {
+        format!("{} on {}", asker.pod, asker.node)
+    }
+}
+
+fn path_words(setup: &NetworkTestSetup, path: TestPath) -> String {
     format!(
         "{} {} to {} {}",
-        cluster(path.from.0),
+        setup.cluster_name(path.from.0),
         path.from.1.word(),
-        cluster(path.to.0),
+        setup.cluster_name(path.to.0),
         path.to.1.word()
     )
 }
 
 /// The participants. Remote pods report their node themselves.
 fn participants(
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     plan: &QuestionPlan,
     heard: &[QuestionOutcome],
 ) -> Vec<Participants> {
     let mut ran_on: BTreeMap<&str, &str> = BTreeMap::new();
     for (_, heard) in plan.asks.iter().zip(heard) {
-        if let QuestionOutcome::TestResult(Ok(liqo_network_probe::MeasuredAnswer::Answered {
-            by,
-            ..
-        })) = heard
-        {
+        if let Ok(MeasuredAnswer::Answered { by, .. }) = heard {
             ran_on.insert(&by.pod, &by.node);
         }
     }
-    let of = |(number, member): (usize, &scene::TestedCluster)| {
-        let pods: Vec<String> = scene
-            .pods(number)
-            .map(|prober| prober.pod.clone())
-            .collect();
-        let mut nodes: Vec<String> = pods
-            .iter()
-            .filter_map(|pod| ran_on.get(pod.as_str()))
-            .map(|&node| strip_control_characters(node))
-            .collect();
-        nodes.sort();
-        nodes.dedup();
-        Participants {
-            cluster: member.name.clone(),
-            nodes,
-            pods,
-            left_out: member.left_out.clone(),
-        }
-    };
-    scene.clusters.iter().enumerate().map(of).collect()
+    setup
+        .clusters
+        .iter()
+        .enumerate()
+        .map(|(number, member)| {
+            let pods: Vec<String> = setup
+                .pods(number)
+                .map(|prober| prober.pod.clone())
+                .collect();
+            let mut nodes: Vec<String> = pods
+                .iter()
+                .filter_map(|pod| ran_on.get(pod.as_str()))
+                .map(|&node| strip_control_characters(node))
+                .collect();
+            nodes.sort();
+            nodes.dedup();
+            Participants {
+                cluster: member.name.clone(),
+                nodes,
+                pods,
+                left_out: member.left_out.clone(),
+            }
+        })
+        .collect()
 }

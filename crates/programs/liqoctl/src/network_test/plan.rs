@@ -8,7 +8,7 @@ use std::{
 use liqo_network_probe::{AskedQuestion, PORT, QuestionKind};
 use serde::Serialize;
 
-use super::scene::{AskerKind, HomeView, NetworkTestSetup, Prober};
+use super::setup::{AskerKind, HomeView, NetworkTestSetup, Prober};
 
 /// Bytes that go there and back between clusters, once for each kind of asker.
 const BULK: u64 = 8_000_000;
@@ -42,7 +42,7 @@ pub struct TestPath {
 /// A question and its right answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedQuestion {
-    /// The asker, as an index into the scene's probers.
+    /// The asker, as an index into the setup's probers.
     pub asker: usize,
     /// The path that it tests.
     pub path: TestPath,
@@ -74,13 +74,13 @@ pub struct QuestionPlan {
     /// Paths that should exist and cannot be tested, and why.
     pub missing: BTreeMap<TestPath, String>,
     /// Questions that cannot be asked, on paths that other questions test.
-    pub lost: Vec<UntestableQuestion>,
+    pub untestable: Vec<UntestableQuestion>,
 }
 
 /// A question that cannot be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UntestableQuestion {
-    /// The asker, as an index into the scene's probers.
+    /// The asker, as an index into the setup's probers.
     pub asker: usize,
     /// The path that it would have tested.
     pub path: TestPath,
@@ -93,14 +93,14 @@ pub struct UntestableQuestion {
 const NO_ADDRESS: &str = "a remote pod gets its address here when its provider reports it: see `kubectl describe pod`, `liqoctl status`, and `liqoctl doctor`";
 const OUTSIDE: &str = "a cluster announces only known ranges of pods: set all of them with `liqoctl install --set network.podCIDRs=...` in the \
     cluster of that pod (`liqoctl doctor` there, pod-addresses)";
-const NO_STAND_IN: &str = "nodes are seen as addresses of network.externalCIDRs: `liqoctl doctor` in both clusters (own-ranges, network-agreed)";
+const NO_FALLBACK_ADDRESS: &str = "nodes are seen as addresses of network.externalCIDRs: `liqoctl doctor` in both clusters (own-ranges, network-agreed)";
 const NO_PORT: &str = "the API server did not assign it: `kubectl describe service`, and the range of node ports of the API server";
 
-/// Plans all questions of this scene.
-pub fn plan_questions(scene: &NetworkTestSetup) -> QuestionPlan {
+/// Plans all questions of this setup.
+pub fn plan_questions(setup: &NetworkTestSetup) -> QuestionPlan {
     let mut plan = QuestionPlan::default();
-    let clusters = 0..scene.clusters.len();
-    for (number, asker) in scene.probers.iter().enumerate() {
+    let clusters = 0..setup.clusters.len();
+    for (number, asker) in setup.probers.iter().enumerate() {
         for target in clusters.clone() {
             for to in [TargetKind::Pod, TargetKind::Service, TargetKind::NodePort] {
                 let path = TestPath {
@@ -108,7 +108,7 @@ pub fn plan_questions(scene: &NetworkTestSetup) -> QuestionPlan {
                     to: (target, to),
                 };
                 let mut questions = PathQuestions {
-                    scene,
+                    setup,
                     number,
                     asker,
                     target,
@@ -131,8 +131,20 @@ enum PathObstacle {
     Missing(String),
 }
 
+/// The addresses of a pod, as somebody else sees them.
+#[derive(Default)]
+struct VisibleAddresses {
+    seen: Vec<IpAddr>,
+    unseen: Vec<UnseenAddress>,
+}
+
+struct UnseenAddress {
+    why: String,
+    advice: &'static str,
+}
+
 struct PathQuestions<'a> {
-    scene: &'a NetworkTestSetup,
+    setup: &'a NetworkTestSetup,
     number: usize,
     asker: &'a Prober,
     target: usize,
@@ -144,13 +156,13 @@ impl PathQuestions<'_> {
     /// Reason why no question can be asked.
     fn find_obstacle(&self) -> Option<PathObstacle> {
         let Self {
-            scene,
+            setup,
             asker,
             target,
             ..
         } = self;
-        let (from, to) = (&scene.clusters[asker.cluster], &scene.clusters[*target]);
-        let home = &scene.clusters[0].name;
+        let (from, to) = (&setup.clusters[asker.cluster], &setup.clusters[*target]);
+        let home = &setup.clusters[0].name;
         for member in [from, to] {
             match &member.sees {
                 HomeView::Unwanted(why) => return Some(PathObstacle::Closed(why.clone())),
@@ -158,7 +170,7 @@ impl PathQuestions<'_> {
                 HomeView::Itself | HomeView::By(_) => {}
             }
         }
-        if let HomeView::Nothing(why) = scene.home_view(asker) {
+        if let HomeView::Nothing(why) = setup.home_view(asker) {
             return Some(PathObstacle::Missing(why.clone()));
         }
         if self.path.to.1 == TargetKind::NodePort && asker.cluster != 0 {
@@ -166,7 +178,7 @@ impl PathQuestions<'_> {
                 "nodes of {home} are closed to other clusters, and a Service has node ports only in {home}"
             )));
         }
-        let mut pods = scene.pods(*target).peekable();
+        let mut pods = setup.pods(*target).peekable();
         if pods.peek().is_none() {
             return Some(PathObstacle::Missing(format!(
                 "there is no pod in {}",
@@ -185,7 +197,7 @@ impl PathQuestions<'_> {
         if is_leaf_to_leaf
             && addresses
                 .iter()
-                .all(|address| scene.home_view(asker).seen_address(*address).is_none())
+                .all(|address| setup.home_view(asker).seen_address(*address).is_none())
         {
             if from.transit && to.transit {
                 return Some(PathObstacle::Missing(format!(
@@ -242,7 +254,7 @@ impl PathQuestions<'_> {
     }
 
     fn add_untestable(&mut self, words: String, why: String, advice: &'static str) {
-        self.plan.lost.push(UntestableQuestion {
+        self.plan.untestable.push(UntestableQuestion {
             asker: self.number,
             path: self.path,
             words,
@@ -251,40 +263,38 @@ impl PathQuestions<'_> {
         });
     }
 
-    /// The addresses of a pod as another pod or a node sees them, and why others are not visible,
-    /// with advice. Leaves out an address family that the cluster and home do not share.
-    fn visible_addresses(
-        &self,
-        by: &Prober,
-        pod: &Prober,
-    ) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
-        let (member, view) = (&self.scene.clusters[by.cluster], self.scene.home_view(by));
-        let (mut seen, mut unseen) = (Vec::new(), Vec::new());
+    /// The addresses of a pod as another pod or a node sees them. Leaves out an address family that
+    /// the cluster and home do not share.
+    fn visible_addresses(&self, by: &Prober, pod: &Prober) -> VisibleAddresses {
+        let (member, view) = (&self.setup.clusters[by.cluster], self.setup.home_view(by));
+        let mut found = VisibleAddresses::default();
         for &address in &pod.addresses {
             match view.seen_address(address) {
-                Some(address) => seen.push(address),
-                None if member.shares_family(address.is_ipv4()) => unseen.push((
-                    format!(
-                        "{} has the address {address}, which is in no prefix that {} knows",
-                        pod.pod, member.name
-                    ),
-                    OUTSIDE,
-                )),
+                Some(address) => found.seen.push(address),
+                None if member.shares_family(address.is_ipv4()) => {
+                    found.unseen.push(UnseenAddress {
+                        why: format!(
+                            "{} has the address {address}, which is in no prefix that {} knows",
+                            pod.pod, member.name
+                        ),
+                        advice: OUTSIDE,
+                    });
+                }
                 None => {}
             }
         }
-        if seen.is_empty() && unseen.is_empty() {
+        if found.seen.is_empty() && found.unseen.is_empty() {
             let known = if pod.addresses.is_empty() {
                 "no address"
             } else {
                 "no address of a family that both clusters have"
             };
-            unseen.push((
-                format!("{} has {known} at {}", pod.pod, self.scene.clusters[0].name),
-                NO_ADDRESS,
-            ));
+            found.unseen.push(UnseenAddress {
+                why: format!("{} has {known} at {}", pod.pod, self.setup.clusters[0].name),
+                advice: NO_ADDRESS,
+            });
         }
-        (seen, unseen)
+        found
     }
 
     /// Whether the asker has an address of this family, as far as its addresses are known. Remote
@@ -293,7 +303,7 @@ impl PathQuestions<'_> {
         let own: BTreeSet<IpAddr> = match self.asker.kind {
             AskerKind::Pod => self.asker.addresses.iter().copied().collect(),
             AskerKind::Node if self.is_near() => return true,
-            AskerKind::Node => self.stand_ins(),
+            AskerKind::Node => self.fallback_addresses(),
         };
         own.is_empty() || own.iter().any(|own| own.is_ipv4() == of.is_ipv4())
     }
@@ -301,10 +311,10 @@ impl PathQuestions<'_> {
     /// The different views of home that the asked pods have.
     fn distinct_views(&self) -> Vec<&'_ Prober> {
         let mut views: Vec<&Prober> = Vec::new();
-        for pod in self.scene.pods(self.target) {
+        for pod in self.setup.pods(self.target) {
             if views
                 .iter()
-                .all(|known| self.scene.home_view(known) != self.scene.home_view(pod))
+                .all(|known| self.setup.home_view(known) != self.setup.home_view(pod))
             {
                 views.push(pod);
             }
@@ -318,58 +328,53 @@ impl PathQuestions<'_> {
         if self
             .distinct_views()
             .into_iter()
-            .any(|pod| matches!(self.scene.home_view(pod), HomeView::Nothing(_)))
+            .any(|pod| matches!(self.setup.home_view(pod), HomeView::Nothing(_)))
         {
             return None;
         }
-        let (known, unknown): (BTreeSet<IpAddr>, Vec<_>) = match self.asker.kind {
+        let mut known = BTreeSet::new();
+        let mut unknown = Vec::new();
+        match self.asker.kind {
             AskerKind::Pod => {
-                let all: Vec<_> = self
-                    .distinct_views()
-                    .into_iter()
-                    .map(|pod| self.visible_addresses(pod, self.asker))
-                    .collect();
-                let (seen, unseen): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-                (
-                    seen.into_iter().flatten().collect(),
-                    unseen.into_iter().flatten().collect(),
-                )
+                for pod in self.distinct_views() {
+                    let found = self.visible_addresses(pod, self.asker);
+                    known.extend(found.seen);
+                    unknown.extend(found.unseen);
+                }
             }
             // Within one cluster it may be any address of the node.
             AskerKind::Node if self.is_near() => return None,
             AskerKind::Node => {
-                let (from, to) = (
-                    &self.scene.clusters[self.asker.cluster].name,
-                    &self.scene.clusters[self.target].name,
-                );
-                let known = self.stand_ins();
-                let why = (
-                    format!("{to} knows no fallback address for the nodes of {from}"),
-                    NO_STAND_IN,
-                );
-                let unknown = if known.is_empty() {
-                    vec![why]
-                } else {
-                    Vec::new()
-                };
-                (known, unknown)
+                known = self.fallback_addresses();
+                if known.is_empty() {
+                    let (from, to) = (
+                        self.setup.cluster_name(self.asker.cluster),
+                        self.setup.cluster_name(self.target),
+                    );
+                    unknown.push(UnseenAddress {
+                        why: format!("{to} knows no fallback address for the nodes of {from}"),
+                        advice: NO_FALLBACK_ADDRESS,
+                    });
+                }
             }
-        };
-        for (why, advice) in unknown {
+        }
+        for UnseenAddress { why, advice } in unknown {
             self.add_untestable("its source address is not known".to_owned(), why, advice);
         }
         Some(known).filter(|known| !known.is_empty())
     }
 
     /// The fallback addresses of the asker's node, as the asked pods see them.
-    fn stand_ins(&self) -> BTreeSet<IpAddr> {
-        let all = &self.scene.clusters[self.asker.cluster].stand_ins;
-        let seen = |pod: &Prober| {
-            all.iter()
-                .filter_map(|&address| self.scene.home_view(pod).seen_address(address))
-                .collect::<Vec<_>>()
-        };
-        self.distinct_views().into_iter().flat_map(seen).collect()
+    fn fallback_addresses(&self) -> BTreeSet<IpAddr> {
+        let all = &self.setup.clusters[self.asker.cluster].fallback_addresses;
+        self.distinct_views()
+            .into_iter()
+            .flat_map(|pod| {
+                all.iter()
+                    .filter_map(|&address| self.setup.home_view(pod).seen_address(address))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// The same for a call to a Service: the source may be the asker's node. Within one cluster
@@ -379,15 +384,15 @@ impl PathQuestions<'_> {
             return None;
         }
         let mut known = self.own_address()?;
-        known.extend(self.stand_ins());
+        known.extend(self.fallback_addresses());
         Some(known)
     }
 
     fn add_pod_questions(&mut self) {
-        let (scene, asker) = (self.scene, self.asker);
+        let (setup, asker) = (self.setup, self.asker);
         let is_first = !self.plan.asks.iter().any(|ask| ask.path == self.path);
         let mut bytes = if is_first { BULK } else { SOME };
-        let others: Vec<&Prober> = scene
+        let others: Vec<&Prober> = setup
             .pods(self.target)
             .filter(|pod| pod.pod != asker.pod)
             .collect();
@@ -397,7 +402,7 @@ impl PathQuestions<'_> {
             self.own_address()
         };
         for pod in others {
-            let (seen, mut unseen) = self.visible_addresses(asker, pod);
+            let VisibleAddresses { seen, mut unseen } = self.visible_addresses(asker, pod);
             let reached: Vec<IpAddr> = seen
                 .iter()
                 .copied()
@@ -405,16 +410,16 @@ impl PathQuestions<'_> {
                 .collect();
             if !seen.is_empty() && reached.is_empty() {
                 let advice = if asker.kind == AskerKind::Node {
-                    NO_STAND_IN
+                    NO_FALLBACK_ADDRESS
                 } else {
                     NO_ADDRESS
                 };
-                unseen.push((
-                    format!("{} has no address of a family that the asker has", pod.pod),
+                unseen.push(UnseenAddress {
+                    why: format!("{} has no address of a family that the asker has", pod.pod),
                     advice,
-                ));
+                });
             }
-            for (why, advice) in unseen {
+            for UnseenAddress { why, advice } in unseen {
                 self.add_untestable(format!("{} cannot be asked", pod.pod), why, advice);
             }
             for address in reached {
@@ -449,10 +454,10 @@ impl PathQuestions<'_> {
     }
 
     fn add_service_questions(&mut self) {
-        let scene = self.scene;
-        let service = &scene.clusters[self.target].service;
-        let namespace = &scene.clusters[self.asker.cluster].namespace;
-        let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
+        let setup = self.setup;
+        let service = &setup.clusters[self.target].service;
+        let namespace = &setup.clusters[self.asker.cluster].namespace;
+        let pods: BTreeSet<String> = setup.pods(self.target).map(|pod| pod.pod.clone()).collect();
         let whom = format!("Service {}", service.name);
         let expected = ExpectedAnswer::Answer {
             pods,
@@ -481,9 +486,9 @@ impl PathQuestions<'_> {
             self.add_question(&whom, name, QuestionKind::Tcp, expected.clone());
         }
         self.add_question(&whom, &full, QuestionKind::Udp { bytes: 0 }, expected);
-        let addresses = scene
+        let addresses = setup
             .pods(self.target)
-            .flat_map(|pod| scene.in_services(pod, scene.home_view(self.asker)))
+            .flat_map(|pod| setup.in_services(pod, setup.home_view(self.asker)))
             .collect();
         let each = format!("{}-each.{namespace}.svc:{PORT}", service.name);
         self.add_question(
@@ -495,8 +500,8 @@ impl PathQuestions<'_> {
     }
 
     fn add_node_port_questions(&mut self) {
-        let scene = self.scene;
-        let service = &scene.clusters[self.target].service;
+        let setup = self.setup;
+        let service = &setup.clusters[self.target].service;
         let Some((tcp, udp)) = service.node_ports else {
             return self.add_untestable(
                 format!("Service {} cannot be asked", service.name),
@@ -504,12 +509,12 @@ impl PathQuestions<'_> {
                 NO_PORT,
             );
         };
-        let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
+        let pods: BTreeSet<String> = setup.pods(self.target).map(|pod| pod.pod.clone()).collect();
         let expected = ExpectedAnswer::Answer {
             pods,
             sources: self.own_addresses(),
         };
-        for (node, address) in &scene.nodes {
+        for (node, address) in &setup.nodes {
             let whom = format!("Service {} on node {node}", service.name);
             self.add_question(
                 &whom,

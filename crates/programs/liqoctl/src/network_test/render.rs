@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{AskerKind, PathState, TargetKind, TestMatrix, TestResult};
+use super::{AskerKind, PathResult, PathState, TargetKind, TestMatrix, TestResult};
 use crate::{
     output::{self, Paint},
     probes::ExcludedNode,
@@ -130,14 +130,14 @@ fn render_matrix(matrix: &TestMatrix, paint: Paint) -> String {
 
 fn matrix_table(matrix: &TestMatrix, paint: Paint) -> String {
     // In the order of the clusters. Paths may be missing: a single pod has no neighbour to ask.
-    let clusters = || {
-        matrix
-            .clusters
-            .iter()
-            .map(|cluster| cluster.cluster.as_str())
-    };
-    let rows: Vec<(&str, AskerKind)> = clusters()
-        .flat_map(|cluster| [AskerKind::Pod, AskerKind::Node].map(|from| (cluster, from)))
+    let clusters: Vec<&str> = matrix
+        .clusters
+        .iter()
+        .map(|cluster| cluster.cluster.as_str())
+        .collect();
+    let rows: Vec<(&str, AskerKind)> = clusters
+        .iter()
+        .flat_map(|&cluster| [AskerKind::Pod, AskerKind::Node].map(|from| (cluster, from)))
         .filter(|row| {
             matrix
                 .paths
@@ -145,8 +145,9 @@ fn matrix_table(matrix: &TestMatrix, paint: Paint) -> String {
                 .any(|path| (path.from_cluster.as_str(), path.from) == *row)
         })
         .collect();
-    let columns: Vec<(&str, TargetKind)> = clusters()
-        .flat_map(|cluster| {
+    let columns: Vec<(&str, TargetKind)> = clusters
+        .iter()
+        .flat_map(|&cluster| {
             [TargetKind::Pod, TargetKind::Service, TargetKind::NodePort].map(|to| (cluster, to))
         })
         .filter(|column| {
@@ -163,23 +164,26 @@ fn matrix_table(matrix: &TestMatrix, paint: Paint) -> String {
     let header: Vec<&str> = std::iter::once("FROM \\ TO")
         .chain(header.iter().map(String::as_str))
         .collect();
-    let cell = |row: (&str, AskerKind), column: (&str, TargetKind)| {
-        let path = matrix.paths.iter().find(|path| {
-            (path.from_cluster.as_str(), path.from) == row
-                && (path.to_cluster.as_str(), path.to) == column
-        });
-        match path.map(|path| (path.state, path.millis)) {
-            Some((PathState::Ok, Some(millis))) => paint.good(&format!("ok {millis:.1} ms")),
-            Some((PathState::Ok, None)) => paint.good("ok"),
-            Some((PathState::Failed, _)) => paint.bad("FAILED"),
-            Some((PathState::Closed, _)) | None => paint.faint("-"),
-        }
-    };
     let lines = rows.iter().map(|row| {
-        let title = format!("{} {}", row.0, row.1.word());
-        std::iter::once(title)
-            .chain(columns.iter().map(|column| cell(*row, *column)))
+        let cells = columns.iter().map(|column| {
+            let path = matrix.paths.iter().find(|path| {
+                (path.from_cluster.as_str(), path.from) == *row
+                    && (path.to_cluster.as_str(), path.to) == *column
+            });
+            path_cell(path, paint)
+        });
+        std::iter::once(format!("{} {}", row.0, row.1.word()))
+            .chain(cells)
             .collect()
     });
     output::format_table(&header, lines)
+}
+
+fn path_cell(path: Option<&PathResult>, paint: Paint) -> String {
+    match path.map(|path| (path.state, path.millis)) {
+        Some((PathState::Ok, Some(millis))) => paint.good(&format!("ok {millis:.1} ms")),
+        Some((PathState::Ok, None)) => paint.good("ok"),
+        Some((PathState::Failed, _)) => paint.bad("FAILED"),
+        Some((PathState::Closed, _)) | None => paint.faint("-"),
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     plan::{ExpectedAnswer, PlannedQuestion},
-    scene::{HomeView, ProbedService, Prober, ReportedTunnel, TestedCluster},
+    setup::{HomeView, ProbedService, Prober, ReportedTunnel, TestedCluster},
     *,
 };
 use crate::output::Paint;
@@ -50,7 +50,7 @@ fn member(name: &str, sees: HomeView, number: u16) -> TestedCluster {
         addresses: vec![address("10.96.0.7")],
         node_ports: Some((30_000 + number, 31_000 + number)),
     };
-    let stand_ins = (number == 0)
+    let fallback_addresses = (number == 0)
         .then(|| address("10.70.0.1"))
         .into_iter()
         .collect();
@@ -59,7 +59,7 @@ fn member(name: &str, sees: HomeView, number: u16) -> TestedCluster {
         name: name.into(),
         namespace,
         sees,
-        stand_ins,
+        fallback_addresses,
         service,
         transit: false,
         left_out: Vec::new(),
@@ -78,7 +78,7 @@ fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Prober {
     }
 }
 
-fn scene(transit: bool) -> NetworkTestSetup {
+fn setup(transit: bool) -> NetworkTestSetup {
     NetworkTestSetup {
         clusters: vec![
             member("rome", HomeView::Itself, 0),
@@ -147,7 +147,7 @@ fn first(
 
 #[test]
 fn each_pod_is_asked_where_the_asker_sees_it_and_sees_the_asker_as_its_cluster_does() {
-    let plan = plan_questions(&scene(true));
+    let plan = plan_questions(&setup(true));
     let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
     assert_eq!(
         first(&plan, 0, (1, TargetKind::Pod)),
@@ -181,15 +181,15 @@ fn each_pod_is_asked_where_the_asker_sees_it_and_sees_the_asker_as_its_cluster_d
 }
 
 /// Milan's pod runs at a cluster behind milan, which sees itself at 10.244, and rome at 10.99.
-fn scene_with_a_broker(behind: HomeView) -> NetworkTestSetup {
-    let mut scene = scene(false);
-    scene.clusters.truncate(2);
-    scene.probers.retain(|prober| prober.cluster < 2);
-    scene.probers[1] = Prober {
+fn setup_with_a_broker(behind: HomeView) -> NetworkTestSetup {
+    let mut setup = setup(false);
+    setup.clusters.truncate(2);
+    setup.probers.retain(|prober| prober.cluster < 2);
+    setup.probers[1] = Prober {
         behind: Some(behind),
         ..pod(1, "m", "milan", "10.63.0.9")
     };
-    scene
+    setup
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_pod_behind_a_broker_sees_home_as_the_cluster_does_that_runs_it() {
     let maps =
         PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
             .unwrap();
-    let plan = plan_questions(&scene_with_a_broker(HomeView::By(maps)));
+    let plan = plan_questions(&setup_with_a_broker(HomeView::By(maps)));
     let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
     assert_eq!(
         first(&plan, 0, (1, TargetKind::Pod)),
@@ -229,7 +229,7 @@ fn a_pod_behind_a_broker_sees_home_as_the_cluster_does_that_runs_it() {
 
 #[test]
 fn without_access_to_the_broker_a_pod_behind_it_is_asked_and_asks_nobody() {
-    let plan = plan_questions(&scene_with_a_broker(HomeView::Nothing(
+    let plan = plan_questions(&setup_with_a_broker(HomeView::Nothing(
         "give access to milan".into(),
     )));
     assert_eq!(
@@ -246,7 +246,7 @@ fn without_access_to_the_broker_a_pod_behind_it_is_asked_and_asks_nobody() {
 
 #[test]
 fn far_away_large_amounts_and_long_packets_are_tried_too() {
-    let plan = plan_questions(&scene(true));
+    let plan = plan_questions(&setup(true));
     let is = |what: fn(&QuestionKind) -> bool, to: usize| {
         asked(&plan, 3, (to, TargetKind::Pod))
             .iter()
@@ -272,7 +272,7 @@ fn far_away_large_amounts_and_long_packets_are_tried_too() {
 
 #[test]
 fn services_are_asked_by_address_where_that_means_something_and_by_their_names() {
-    let plan = plan_questions(&scene(true));
+    let plan = plan_questions(&setup(true));
     let names = |asker: usize, to: usize| {
         let all = asked(&plan, asker, (to, TargetKind::Service)).into_iter();
         all.map(|(to, ..)| to.trim_end_matches(":7462").to_owned())
@@ -321,14 +321,14 @@ fn services_are_asked_by_address_where_that_means_something_and_by_their_names()
 
 #[test]
 fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
-    let closed = plan_questions(&scene(false));
+    let closed = plan_questions(&setup(false));
     let why = &closed.closed[&path((1, AskerKind::Pod), (2, TargetKind::Pod))];
     assert!(
         why.contains("spec.network.transit") && why.contains("between milan and turin"),
         "{why}"
     );
     assert!(
-        !plan_questions(&scene(true))
+        !plan_questions(&setup(true))
             .closed
             .contains_key(&path((1, AskerKind::Pod), (2, TargetKind::Pod)))
     );
@@ -343,7 +343,7 @@ fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
             .contains_key(&path((1, AskerKind::Pod), (1, TargetKind::NodePort)))
     );
 
-    let mut off = scene(true);
+    let mut off = setup(true);
     off.clusters[1].sees = HomeView::Unwanted("off".into());
     off.probers[1].addresses.clear();
     let off = plan_questions(&off);
@@ -356,17 +356,20 @@ fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
 
 #[test]
 fn what_should_be_there_and_cannot_be_tried_is_missing() {
-    let mut broken = scene(true);
+    let mut broken = setup(true);
     broken.probers[1].addresses.clear();
-    let lost = plan_questions(&broken);
-    assert!(lost.missing[&path((0, AskerKind::Pod), (1, TargetKind::Pod))].contains("no address"));
+    let without_address = plan_questions(&broken);
+    assert!(
+        without_address.missing[&path((0, AskerKind::Pod), (1, TargetKind::Pod))]
+            .contains("no address")
+    );
     broken.clusters[2].sees = HomeView::Nothing("refused".into());
     assert_eq!(
         plan_questions(&broken).missing[&path((0, AskerKind::Pod), (2, TargetKind::Service))],
         "refused"
     );
 
-    let mut cut = scene(false);
+    let mut cut = setup(false);
     let between = path((1, AskerKind::Pod), (2, TargetKind::Pod));
     cut.clusters[1].transit = true;
     assert!(
@@ -383,16 +386,16 @@ fn what_should_be_there_and_cannot_be_tried_is_missing() {
 
 #[test]
 fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
-    let mut scene = scene(true);
+    let mut setup = setup(true);
     let mut silent = pod(1, "m2", "milan", "10.65.0.10");
     silent.addresses.clear();
     // Outside of all prefixes that rome announces.
-    scene
+    setup
         .probers
         .extend([silent, pod(0, "r2", "rome-2", "10.99.0.5")]);
-    scene.clusters[0].stand_ins.clear();
-    scene.clusters[2].service.node_ports = None;
-    let found = world(&scene, |_| None);
+    setup.clusters[0].fallback_addresses.clear();
+    setup.clusters[2].service.node_ports = None;
+    let found = world(&setup, |_| None);
     let told = |path: &str| {
         let of_it = found.failures.iter().filter(|failure| failure.path == path);
         of_it
@@ -448,13 +451,13 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
 
 #[test]
 fn nodes_that_take_no_part_are_named_and_count() {
-    let mut scene = scene(true);
-    scene.clusters[1].left_out = vec![ExcludedNode {
+    let mut setup = setup(true);
+    setup.clusters[1].left_out = vec![ExcludedNode {
         node: "milan-2".into(),
         why: "liqo-fabric is not ready on it".into(),
     }];
     let found = TestResult {
-        matrices: vec![world(&scene, |_| None), world(&scene, |_| None)],
+        matrices: vec![world(&setup, |_| None), world(&setup, |_| None)],
         left: Vec::new(),
     };
     assert_eq!(
@@ -468,27 +471,27 @@ fn nodes_that_take_no_part_are_named_and_count() {
     );
 }
 
-fn answered(pod: &str, source: &str) -> QuestionOutcome {
+fn answered(pod: &str, source: &str) -> MeasuredAnswer {
     let source = SocketAddr::new(address(source), 40_000);
-    QuestionOutcome::TestResult(Ok(MeasuredAnswer::Answered {
+    MeasuredAnswer::Answered {
         by: ServerIdentity {
             pod: pod.into(),
             node: "x".into(),
             source,
         },
         millis: 1.5,
-    }))
+    }
 }
 
 fn silence(kind: ProblemKind) -> QuestionOutcome {
-    QuestionOutcome::TestResult(Err(AnswerProblem {
+    Err(AnswerFault::Problem(AnswerProblem {
         kind,
         text: "no answer".into(),
     }))
 }
 
-/// The outcomes if everything works.
-fn right(ask: &PlannedQuestion) -> QuestionOutcome {
+/// The answer if everything works.
+fn right(ask: &PlannedQuestion) -> MeasuredAnswer {
     match &ask.expected {
         ExpectedAnswer::Answer { pods, sources } => {
             let source = sources
@@ -497,37 +500,35 @@ fn right(ask: &PlannedQuestion) -> QuestionOutcome {
                 .map_or("10.0.0.1".to_owned(), ToString::to_string);
             answered(pods.first().unwrap(), &source)
         }
-        ExpectedAnswer::Addresses(addresses) => {
-            QuestionOutcome::TestResult(Ok(MeasuredAnswer::Addresses {
-                addresses: addresses.iter().copied().collect(),
-            }))
-        }
-        ExpectedAnswer::Path => QuestionOutcome::TestResult(Ok(MeasuredAnswer::Passes {
+        ExpectedAnswer::Addresses(addresses) => MeasuredAnswer::Addresses {
+            addresses: addresses.iter().copied().collect(),
+        },
+        ExpectedAnswer::Path => MeasuredAnswer::Passes {
             largest: 1420,
             vanished: None,
-        })),
+        },
     }
 }
 
 /// The matrix if these questions have other outcomes.
 fn world(
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     wrong: impl Fn(&PlannedQuestion) -> Option<QuestionOutcome>,
 ) -> TestMatrix {
-    let plan = plan_questions(scene);
+    let plan = plan_questions(setup);
     let heard: Vec<QuestionOutcome> = plan
         .asks
         .iter()
-        .map(|ask| wrong(ask).unwrap_or_else(|| right(ask)))
+        .map(|ask| wrong(ask).unwrap_or_else(|| Ok(right(ask))))
         .collect();
-    matrix(scene, &plan, &heard)
+    matrix(setup, &plan, &heard)
 }
 
 #[test]
 fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_alone() {
-    let scene = scene(true);
+    let setup = setup(true);
     let good = TestResult {
-        matrices: vec![world(&scene, |_| None)],
+        matrices: vec![world(&setup, |_| None)],
         left: Vec::new(),
     };
     assert!(good.ensure_all_passed().is_ok() && good.matrices[0].failures.is_empty());
@@ -546,21 +547,21 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
     };
     for (wrong, told) in [
         (
-            answered("t", "10.67.0.5"),
+            Ok(answered("t", "10.67.0.5")),
             "pod t on node x answered instead",
         ),
         (
-            answered("m", "10.69.1.1"),
+            Ok(answered("m", "10.69.1.1")),
             "saw the source address 10.69.1.1 and not 10.67.0.5",
         ),
         (silence(ProblemKind::NoAnswer), "no answer"),
         (
-            QuestionOutcome::NotAsked("no exec".into()),
+            Err(AnswerFault::NotAsked("no exec".into())),
             "could not be asked: no exec",
         ),
-        (QuestionOutcome::Late, "no time"),
+        (Err(AnswerFault::Late), "no time"),
     ] {
-        let matrix = world(&scene, |ask| is_ours(ask).then(|| wrong.clone()));
+        let matrix = world(&setup, |ask| is_ours(ask).then(|| wrong.clone()));
         assert!(
             matrix.failures[0].happened.contains(told),
             "{:?}",
@@ -593,11 +594,11 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
 
 /// The first advice if these questions of rome's pod to milan's have this outcome.
 fn advised(
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     is: impl Fn(&PlannedQuestion) -> bool,
     wrong: &QuestionOutcome,
 ) -> String {
-    let matrix = world(scene, |ask| {
+    let matrix = world(setup, |ask| {
         (ask.path.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone())
     });
     matrix.failures[0].advice.clone()
@@ -605,7 +606,7 @@ fn advised(
 
 #[tokio::test]
 async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
-    let mut several = scene(true);
+    let mut several = setup(true);
     several.probers.push(pod(1, "m2", "milan", "10.65.0.10"));
     let plan = plan_questions(&several);
     let bulk_to = |number: &usize| {
@@ -625,7 +626,7 @@ async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
             if bulk_to(number) == Some(1) {
                 silence(ProblemKind::NoAnswer)
             } else {
-                right(&plan.asks[*number])
+                Ok(right(&plan.asks[*number]))
             }
         };
         numbers.iter().map(answer).collect()
@@ -640,12 +641,9 @@ async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
     };
     assert_eq!(
         large(1).collect::<Vec<_>>(),
-        [&silence(ProblemKind::NoAnswer), &QuestionOutcome::Skipped]
+        [&silence(ProblemKind::NoAnswer), &Err(AnswerFault::Skipped)]
     );
-    assert!(
-        large(2).all(|heard| matches!(heard, QuestionOutcome::TestResult(Ok(_)))),
-        "that is another path"
-    );
+    assert!(large(2).all(Result::is_ok), "that is another path");
 }
 
 #[test]
@@ -673,11 +671,7 @@ fn what_came_before_the_time_was_over_counts() {
     assert!(
         matches!(
             found.as_slice(),
-            [
-                QuestionOutcome::Late,
-                QuestionOutcome::TestResult(Ok(_)),
-                QuestionOutcome::Late
-            ]
+            [Err(AnswerFault::Late), Ok(_), Err(AnswerFault::Late)]
         ),
         "{found:?}"
     );
@@ -690,20 +684,20 @@ fn what_came_before_the_time_was_over_counts() {
                 end: broken
             }
         ),
-        [QuestionOutcome::NotAsked("no exec".into())]
+        [Err(AnswerFault::NotAsked("no exec".into()))]
     );
 }
 
 #[test]
 fn what_to_do_follows_from_what_else_works() {
-    let all = scene(true);
+    let all = setup(true);
     let no_answer = silence(ProblemKind::NoAnswer);
     let bulk = |ask: &PlannedQuestion| matches!(ask.question.what, QuestionKind::Bulk { .. });
     assert!(advised(&all, bulk, &no_answer).contains("network.mtu=LESS"));
-    let vanish = QuestionOutcome::TestResult(Ok(MeasuredAnswer::Passes {
+    let vanish = Ok(MeasuredAnswer::Passes {
         largest: 1380,
         vanished: Some(1420),
-    }));
+    });
     assert!(
         advised(
             &all,
@@ -733,11 +727,13 @@ fn what_to_do_follows_from_what_else_works() {
             .contains("kube-proxy")
     );
     assert!(advised(&all, |_| true, &no_answer).contains("the tunnel works"));
-    assert!(advised(&all, |_| true, &answered("t", "10.67.0.5")).contains("network.reservedCIDRs"));
+    assert!(
+        advised(&all, |_| true, &Ok(answered("t", "10.67.0.5"))).contains("network.reservedCIDRs")
+    );
     let names = |ask: &PlannedQuestion| ask.path.to.1 == TargetKind::Service;
     assert!(advised(&all, names, &silence(ProblemKind::UnknownName)).contains("name server"));
 
-    let late = advised(&all, |_| true, &QuestionOutcome::Late);
+    let late = advised(&all, |_| true, &Err(AnswerFault::Late));
     assert!(
         late.contains("--timeout") && !late.contains("exec"),
         "{late}"
@@ -770,9 +766,9 @@ fn what_to_do_follows_from_what_else_works() {
 
 #[test]
 fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
-    let scene = scene(false);
+    let setup = setup(false);
     let found = TestResult {
-        matrices: vec![world(&scene, |ask| {
+        matrices: vec![world(&setup, |ask| {
             (ask.asker == 3 && ask.path.to == (2, TargetKind::Pod))
                 .then(|| silence(ProblemKind::NoAnswer))
         })],
@@ -829,7 +825,7 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
 
 #[test]
 fn each_family_that_two_clusters_share_is_asked() {
-    let mut scene = scene(false);
+    let mut setup = setup(false);
     // Milan has both families, turin only IPv4.
     let spec = json!({
         "clusterID": ClusterId::of_public_key(&[1; 32]), "mtu": 1420,
@@ -839,17 +835,19 @@ fn each_family_that_two_clusters_share_is_asked() {
     let maps =
         PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap())
             .unwrap();
-    scene.clusters[1].sees = HomeView::By(maps);
-    scene.probers[0].addresses.push(address("fd00:10::5"));
-    scene.probers[1].addresses.push(address("fd65::9"));
+    setup.clusters[1].sees = HomeView::By(maps);
+    setup.probers[0].addresses.push(address("fd00:10::5"));
+    setup.probers[1].addresses.push(address("fd65::9"));
     for number in [0, 1] {
-        scene.clusters[number]
+        setup.clusters[number]
             .service
             .addresses
             .push(address("fd00:96::7"));
     }
-    scene.clusters[0].stand_ins.insert(address("fd70::1"));
-    let found = plan_questions(&scene);
+    setup.clusters[0]
+        .fallback_addresses
+        .insert(address("fd70::1"));
+    let found = plan_questions(&setup);
     let by_tcp = |asker: usize, to: (usize, TargetKind)| {
         let all = asked(&found, asker, to)
             .into_iter()
@@ -890,10 +888,10 @@ fn each_family_that_two_clusters_share_is_asked() {
         each.unwrap().expected,
         ExpectedAnswer::Addresses(["10.67.0.5", "fd67::5"].map(address).into())
     );
-    assert!(found.lost.is_empty(), "{:?}", found.lost);
+    assert!(found.untestable.is_empty(), "{:?}", found.untestable);
 
     // If Services have one family, their endpoints have that one.
-    let mut single = scene.clone();
+    let mut single = setup.clone();
     single.clusters[0].service.addresses.truncate(1);
     assert_eq!(
         single.in_services(&single.probers[0], &single.clusters[1].sees),
@@ -901,24 +899,26 @@ fn each_family_that_two_clusters_share_is_asked() {
     );
 
     // A shared address that is not seen is reported, and the rest is asked.
-    scene.probers[0].addresses[1] = address("fd00:99::5");
-    let QuestionPlan { asks, lost, .. } = plan_questions(&scene);
+    setup.probers[0].addresses[1] = address("fd00:99::5");
+    let QuestionPlan {
+        asks, untestable, ..
+    } = plan_questions(&setup);
     assert!(
         asks.iter()
             .any(|ask| ask.asker == 1 && ask.question.to == "10.67.0.5:7462")
     );
     assert!(
-        lost.iter().any(|lost| lost.asker == 1
-            && lost
+        untestable.iter().any(|question| question.asker == 1
+            && question
                 .why
                 .contains("fd00:99::5, which is in no prefix that milan knows")),
-        "{lost:?}"
+        "{untestable:?}"
     );
 }
 
 #[test]
 fn a_cluster_in_whose_endpoint_slices_a_pod_is_missing_is_waited_for() {
-    let scene = scene(false);
+    let setup = setup(false);
     let slices = |of_rome: &str, of_milan: &str, ready: bool| -> Vec<EndpointSlice> {
         let slice = |service: String, address: &str, ready: bool| {
             let endpoints = json!([{ "addresses": [address], "conditions": { "ready": ready } }]);
@@ -938,19 +938,19 @@ fn a_cluster_in_whose_endpoint_slices_a_pod_is_missing_is_waited_for() {
     };
     // Milan sees itself as it is, home by its translated addresses, and nobody else.
     assert_eq!(
-        stage::unpublished_pod(&scene, 1, &slices("10.67.0.5", "10.244.0.9", true)),
+        prepare::unpublished_pod(&setup, 1, &slices("10.67.0.5", "10.244.0.9", true)),
         None
     );
     assert_eq!(
-        stage::unpublished_pod(&scene, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(),
+        prepare::unpublished_pod(&setup, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(),
         Some("r")
     );
     assert_eq!(
-        stage::unpublished_pod(&scene, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(),
+        prepare::unpublished_pod(&setup, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(),
         Some("m")
     );
     assert_eq!(
-        stage::unpublished_pod(&scene, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(),
+        prepare::unpublished_pod(&setup, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(),
         Some("t")
     );
 }

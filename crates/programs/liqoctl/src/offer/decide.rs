@@ -56,28 +56,6 @@ fn choose_pool(
     if offers.is_empty() {
         return Err(OfferChoiceError::NoOffer { peer });
     }
-    let names = |chosen: &[&ResourceOffer]| {
-        let mut names: Vec<String> = chosen
-            .iter()
-            .map(|offer| {
-                format!(
-                    "{} ({:?})",
-                    strip_control_characters(&offer.name_any()),
-                    phase(offer)
-                )
-            })
-            .collect();
-        names.sort();
-        names.join(", ")
-    };
-    let there = || {
-        let all: Vec<&ResourceOffer> = offers.iter().collect();
-        format!(
-            "{} {}",
-            if all.len() == 1 { "is" } else { "are" },
-            names(&all)
-        )
-    };
     if let Some(pool) = pool {
         let found = offers.iter().any(|offer| offer.name_any() == pool);
         return if found {
@@ -86,7 +64,7 @@ fn choose_pool(
             Err(OfferChoiceError::UnknownPool {
                 peer,
                 pool: pool.to_owned(),
-                pools: there(),
+                pools: existing_pools(offers),
             })
         };
     }
@@ -98,13 +76,33 @@ fn choose_pool(
         [one] => Ok(one.name_any()),
         [] => Err(OfferChoiceError::NoneWaits {
             peer,
-            pools: there(),
+            pools: existing_pools(offers),
         }),
         several => Err(OfferChoiceError::SeveralWait {
             peer,
-            pools: names(several),
+            pools: list_pools(several.iter().copied()),
         }),
     }
+}
+
+fn existing_pools(offers: &[ResourceOffer]) -> String {
+    let verb = if offers.len() == 1 { "is" } else { "are" };
+    format!("{verb} {}", list_pools(offers))
+}
+
+fn list_pools<'a>(offers: impl IntoIterator<Item = &'a ResourceOffer>) -> String {
+    let mut names: Vec<String> = offers
+        .into_iter()
+        .map(|offer| {
+            format!(
+                "{} ({:?})",
+                strip_control_characters(&offer.name_any()),
+                phase(offer)
+            )
+        })
+        .collect();
+    names.sort();
+    names.join(", ")
 }
 
 /// Offer or terms that the user accepts.
@@ -192,7 +190,6 @@ pub fn decision_progress(
         .and_then(|offer| offer.status.as_ref()?.message.as_deref())
         .map(strip_control_characters)
         .unwrap_or_default();
-    let node_name = || node.and_then(|node| node.status.as_ref()?.node_name.clone());
     match (decision, offer.map(phase)) {
         // The state is from before the peer became silent.
         (OfferDecision::Accept, Some(OfferPhase::Refused)) if unreachable => {
@@ -201,10 +198,12 @@ pub fn decision_progress(
         (OfferDecision::Accept, None) => {
             DecisionProgress::Against("the peer withdrew the offer".to_owned())
         }
-        (OfferDecision::Accept, Some(OfferPhase::Accepted)) => match node_name() {
-            Some(name) => DecisionProgress::Done(Some(name)),
-            None => DecisionProgress::Waiting("the virtual node does not exist yet".to_owned()),
-        },
+        (OfferDecision::Accept, Some(OfferPhase::Accepted)) => {
+            match node.and_then(|node| node.status.as_ref()?.node_name.clone()) {
+                Some(name) => DecisionProgress::Done(Some(name)),
+                None => DecisionProgress::Waiting("the virtual node does not exist yet".to_owned()),
+            }
+        }
         // It is empty or costs too much, and the controllers accept it as soon as that changes.
         (OfferDecision::Accept, Some(OfferPhase::Pending))
             if !unreachable && !message.is_empty() =>

@@ -117,7 +117,6 @@ fn offer_rows(
     offers: Vec<ResourceOffer>,
     which: OfferDirection,
 ) -> Vec<ListedOffer> {
-    let foreign = |id: &ClusterId| known.iter().find(|foreign| foreign.spec.cluster_id == *id);
     let mut rows = Vec::new();
     let mut offered: BTreeSet<(ClusterId, String)> = BTreeSet::new();
     for offer in offers {
@@ -125,12 +124,13 @@ fn offer_rows(
             continue;
         };
         let (pool, phase) = (offer.name_any(), phase(&offer));
-        let decided = foreign(&id)
+        let foreign = known.iter().find(|foreign| foreign.spec.cluster_id == id);
+        let decided = foreign
             .and_then(|foreign| foreign.spec.offers.get(&pool))
             .filter(|_| which == OfferDirection::Received);
         offered.insert((id.clone(), pool.clone()));
         rows.push(ListedOffer {
-            peer: foreign(&id).map_or_else(|| id.to_string(), kube::ResourceExt::name_any),
+            peer: foreign.map_or_else(|| id.to_string(), kube::ResourceExt::name_any),
             cluster_id: id,
             pool,
             price_per_hour: offer
@@ -218,54 +218,56 @@ pub fn render_offers(shown: &[ListedOffer], of: Option<&str>, which: OfferDirect
             (OfferDirection::Made, Some(peer)) => format!("Nothing is offered to {peer}: `liqoctl policy explain {peer}` shows why."),
         };
     }
-    let row = |one: &ListedOffer| {
-        let phase = one
-            .phase
-            .map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
-        let mut row = vec![
-            strip_control_characters(&one.peer),
-            strip_control_characters(&one.pool),
-            phase,
-        ];
-        if which == OfferDirection::Received {
-            row.push(
-                one.decision
-                    .map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")),
-            );
-        }
-        row.push(strip_control_characters(&one.resources.rounded()));
-        row.push(hops(one));
-        row.push(price(one));
-        let rates = one
-            .prices
-            .as_ref()
-            .filter(|_| of.is_some())
-            .map(|prices| format!("per hour and unit: {}", prices.rates));
-        let notes: Vec<String> = rates
-            .as_deref()
-            .map(strip_control_characters)
-            .into_iter()
-            .chain(notes(one, which))
-            .collect();
-        row.push(if notes.is_empty() {
-            "-".to_owned()
-        } else {
-            notes.join("; ")
-        });
-        row
-    };
+    let rows = shown.iter().map(|one| offer_row(one, of, which));
     match which {
         OfferDirection::Received => output::format_table(
             &[
                 "PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "HOPS", "PRICE", "NOTES",
             ],
-            shown.iter().map(row),
+            rows,
         ),
         OfferDirection::Made => output::format_table(
             &["PEER", "POOL", "PHASE", "AMOUNTS", "HOPS", "PRICE", "NOTES"],
-            shown.iter().map(row),
+            rows,
         ),
     }
+}
+
+fn offer_row(one: &ListedOffer, of: Option<&str>, which: OfferDirection) -> Vec<String> {
+    let phase = one
+        .phase
+        .map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
+    let mut row = vec![
+        strip_control_characters(&one.peer),
+        strip_control_characters(&one.pool),
+        phase,
+    ];
+    if which == OfferDirection::Received {
+        row.push(
+            one.decision
+                .map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")),
+        );
+    }
+    row.push(strip_control_characters(&one.resources.rounded()));
+    row.push(hops(one));
+    row.push(price(one));
+    let rates = one
+        .prices
+        .as_ref()
+        .filter(|_| of.is_some())
+        .map(|prices| format!("per hour and unit: {}", prices.rates));
+    let notes: Vec<String> = rates
+        .as_deref()
+        .map(strip_control_characters)
+        .into_iter()
+        .chain(notes(one, which))
+        .collect();
+    row.push(if notes.is_empty() {
+        "-".to_owned()
+    } else {
+        notes.join("; ")
+    });
+    row
 }
 
 /// The number of clusters that the offer comes through, and those behind the provider:
@@ -341,10 +343,9 @@ fn notes(one: &ListedOffer, which: OfferDirection) -> Vec<String> {
 
 /// The largest pods that find a node now: cpu, memory and extended resources, each node once.
 fn largest_pod(one: &ListedOffer) -> Option<String> {
-    let is_shown = |name: &str| ["cpu", "memory"].contains(&name) || name.contains('/');
     let shown = one.largest_pods.iter().map(|node| {
         node.iter()
-            .filter(|(name, _)| is_shown(name))
+            .filter(|(name, _)| ["cpu", "memory"].contains(name) || name.contains('/'))
             .collect::<ResourceList>()
     });
     let nodes: BTreeSet<String> = shown

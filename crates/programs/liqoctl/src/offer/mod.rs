@@ -34,7 +34,7 @@ use crate::{
 pub use decide::{OfferChoiceError, OfferOrTerms, choose_what_to_accept};
 pub use list::{ListedOffer, OfferDirection, list_offers, render_offers};
 
-/// How long a contrary answer must stay before it counts: it may be older than the decision.
+/// A contrary answer counts once it stays for this time: it may be older than the decision.
 const ANSWER_DELAY: Duration = Duration::from_secs(5);
 
 /// Maximum number of pods to name; the others are counted.
@@ -166,11 +166,10 @@ pub async fn decide_and_wait(
                     let since = against.get().unwrap_or_else(Instant::now);
                     against.set(Some(since));
                     // The text is not shown earlier, because it may be older than the decision.
-                    let not_yet = || PollResult::NotYet(decide::NOT_PROCESSED.to_owned());
                     if since.elapsed() >= ANSWER_DELAY {
                         Err(final_error(text))
                     } else {
-                        Ok(not_yet())
+                        Ok(PollResult::NotYet(decide::NOT_PROCESSED.to_owned()))
                     }
                 }
             }

@@ -81,38 +81,39 @@ pub async fn run_offload_bench(
         .unwrap_or_default();
     let prepared = setup::find_provider(home, others, &foreign, options.pods).await?;
     probes::remove_leftovers(&[home.clone(), prepared.provider.clone()]).await?;
-    let stage = TestNamespaces::new(options.timeout, false);
+    let namespaces = TestNamespaces::new(options.timeout, false);
     let measuring = async {
-        let scene = setup::create_setup(
+        let setup = setup::create_setup(
             (home, &own.id),
             &foreign,
             prepared,
             &machines,
-            &stage,
+            &namespaces,
             &options.namespace,
             progress,
         )
         .await?;
-        let single = single_pods(&scene, progress).await?;
-        let rounds = measure_rounds(&scene, options, progress).await?;
+        let single = single_pods(&setup, progress).await?;
+        let rounds = measure_rounds(&setup, options, progress).await?;
         let mut measured = report::compute_result(&single, &rounds, options.pods, options.rounds);
-        measured.report.notes = scene.notes;
+        measured.report.notes = setup.notes;
         let (home, provider) = (own.config.spec.cluster_name.clone(), foreign.display_name());
         anyhow::Ok(OffloadBenchResult {
             home,
             provider,
-            limits: scene.limits,
+            limits: setup.limits,
             ..measured
         })
     };
-    let mut played = Box::pin(stage.run_and_clean_up(options.timeout, progress, measuring)).await?;
-    played.found.report.left = played.left;
-    Ok(played.found)
+    let mut run =
+        Box::pin(namespaces.run_and_clean_up(options.timeout, progress, measuring)).await?;
+    run.found.report.left = run.left;
+    Ok(run.found)
 }
 
 /// Milliseconds from the creation of a pod until it is Ready: offloaded and plain.
 async fn single_pods(
-    scene: &OffloadBenchSetup,
+    setup: &OffloadBenchSetup,
     progress: &StepProgress,
 ) -> anyhow::Result<[Vec<f64>; 2]> {
     let step = "Measuring single pods";
@@ -122,7 +123,7 @@ async fn single_pods(
             if number % 5 == 0 {
                 progress.message(step, &format!("{number} of {SINGLE_PODS}"));
             }
-            for (side, times) in [&scene.offloaded, &scene.plain].into_iter().zip(&mut times) {
+            for (side, times) in [&setup.offloaded, &setup.plain].into_iter().zip(&mut times) {
                 times.push(workload::single_pod(side, number).await?.as_secs_f64() * 1e3);
             }
         }
@@ -133,7 +134,7 @@ async fn single_pods(
 
 /// All rounds: offloaded and plain.
 async fn measure_rounds(
-    scene: &OffloadBenchSetup,
+    setup: &OffloadBenchSetup,
     options: &OffloadBenchOptions,
     progress: &StepProgress,
 ) -> anyhow::Result<[Vec<OffloadRound>; 2]> {
@@ -141,17 +142,19 @@ async fn measure_rounds(
     let measuring = async {
         let mut all = [Vec::new(), Vec::new()];
         for number in 1..=options.rounds {
-            for (side, rounds) in [&scene.offloaded, &scene.plain].into_iter().zip(&mut all) {
-                let news = |text: &str| {
-                    progress.message(
-                        &step,
-                        &format!(
-                            "round {number} of {}, {}: {text}",
-                            options.rounds, side.title
-                        ),
-                    );
-                };
-                rounds.push(measure_round(scene, side, options.pods, news).await?);
+            for (side, rounds) in [&setup.offloaded, &setup.plain].into_iter().zip(&mut all) {
+                rounds.push(
+                    measure_round(setup, side, options.pods, |text| {
+                        progress.message(
+                            &step,
+                            &format!(
+                                "round {number} of {}, {}: {text}",
+                                options.rounds, side.title
+                            ),
+                        );
+                    })
+                    .await?,
+                );
             }
         }
         anyhow::Ok(all)
@@ -161,13 +164,13 @@ async fn measure_rounds(
 
 /// Creates the Deployment, lets everything settle, deletes it again.
 async fn measure_round(
-    scene: &OffloadBenchSetup,
+    setup: &OffloadBenchSetup,
     side: &BenchVariant,
     pods: u32,
     news: impl Fn(&str),
 ) -> anyhow::Result<OffloadRound> {
-    let targets = usage::processes_to_observe(&scene.machines);
-    let before = scene.audit_positions()?;
+    let targets = usage::processes_to_observe(&setup.machines);
+    let before = setup.audit_positions()?;
     let creating = async {
         let ready = workload::create_deployment(side, pods, &news).await?;
         tokio::time::sleep(SETTLE).await;
@@ -177,8 +180,8 @@ async fn measure_round(
     let ready = ready?;
     let writes = match &before {
         Some(before) => Some(writes::count_writes(
-            &scene.writes_since(before)?,
-            &scene.home,
+            &setup.writes_since(before)?,
+            &setup.home,
         )),
         None => None,
     };
@@ -187,7 +190,7 @@ async fn measure_round(
     // What pods used is stored when they end, and receipts come at any time: with plain pods, too.
     let for_contracts = match &before {
         Some(before) => {
-            writes::count_writes(&scene.writes_since(before)?, &scene.home).for_contracts()
+            writes::count_writes(&setup.writes_since(before)?, &setup.home).for_contracts()
         }
         None => BTreeMap::new(),
     };

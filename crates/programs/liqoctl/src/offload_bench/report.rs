@@ -126,30 +126,15 @@ fn compare_variants(
 ) -> Vec<BenchFigure> {
     let each = f64::from(pods.max(1));
     let [offloaded, plain] = rounds;
-    let compare = |what: String, unit, values: [Option<f64>; 2]| {
-        values
-            .iter()
-            .all(Option::is_some)
-            .then(|| BenchFigure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
-    };
     let of_rounds = |what: String, unit, of: &dyn Fn(&OffloadRound) -> Option<f64>| {
-        compare(
+        figure_if_measured(
             what,
             unit,
             [offloaded, plain].map(|rounds| median(rounds.iter().filter_map(of))),
         )
     };
-    let cpu = |is_counted: fn(&str) -> bool| {
-        move |round: &OffloadRound| {
-            let counted = round
-                .usage
-                .iter()
-                .filter(|usage| is_counted(&usage.program));
-            (!round.usage.is_empty()).then(|| counted.map(|usage| usage.cpu_seconds).sum())
-        }
-    };
     let all = [
-        compare(
+        figure_if_measured(
             format!("one pod Ready (median of {SINGLE_PODS})"),
             "ms",
             [&single[0], &single[1]].map(|times| median(times.iter().copied())),
@@ -175,18 +160,34 @@ fn compare_variants(
         of_rounds("writes a pod, Liqo's own".to_owned(), "", &|round| {
             Some(as_number(round.writes.as_ref()?.own.values().sum()) / each)
         }),
-        of_rounds(
-            "CPU of both API servers".to_owned(),
-            "s",
-            &cpu(|program| program == API_SERVER),
-        ),
-        of_rounds(
-            "CPU of Liqo, both sides".to_owned(),
-            "s",
-            &cpu(|program| program != API_SERVER),
-        ),
+        of_rounds("CPU of both API servers".to_owned(), "s", &|round| {
+            cpu_of_programs(round, |program| program == API_SERVER)
+        }),
+        of_rounds("CPU of Liqo, both sides".to_owned(), "s", &|round| {
+            cpu_of_programs(round, |program| program != API_SERVER)
+        }),
     ];
     all.into_iter().flatten().collect()
+}
+
+fn cpu_of_programs(round: &OffloadRound, is_counted: fn(&str) -> bool) -> Option<f64> {
+    let counted = round
+        .usage
+        .iter()
+        .filter(|usage| is_counted(&usage.program));
+    (!round.usage.is_empty()).then(|| counted.map(|usage| usage.cpu_seconds).sum())
+}
+
+/// The figure, if both variants have a value.
+fn figure_if_measured(
+    what: String,
+    unit: &'static str,
+    values: [Option<f64>; 2],
+) -> Option<BenchFigure> {
+    values
+        .iter()
+        .all(Option::is_some)
+        .then(|| BenchFigure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
 }
 
 #[allow(
@@ -209,15 +210,17 @@ fn own_writes(offloaded: &[OffloadRound], pods: u32) -> Vec<WritesPerPod> {
             .or_default()
             .push(as_number(*count) / f64::from(pods.max(1)));
     }
-    let per_pod = |(kind, mut counts): (&WriteKind, Vec<f64>)| {
-        // A round without this kind of write counts as zero.
-        counts.resize(audited.len(), 0.0);
-        Some(WritesPerPod {
-            kind: kind.clone(),
-            per_pod: median(counts)?,
+    counts
+        .into_iter()
+        .filter_map(|(kind, mut counts)| {
+            // A round without this kind of write counts as zero.
+            counts.resize(audited.len(), 0.0);
+            Some(WritesPerPod {
+                kind: kind.clone(),
+                per_pod: median(counts)?,
+            })
         })
-    };
-    counts.into_iter().filter_map(per_pod).collect()
+        .collect()
 }
 
 /// Per pod that was offloaded.
@@ -235,15 +238,16 @@ fn contract_writes(rounds: &[Vec<OffloadRound>; 2], pods: u32) -> Vec<ContractWr
         .map(|_| f64::from(pods))
         .sum::<f64>()
         .max(1.0);
-    let per_pod = |number: u64| as_number(number) / all_pods;
-    let writes = |(kind, number): (&WriteKind, u64)| ContractWrites {
-        number,
-        writes: WritesPerPod {
-            kind: kind.clone(),
-            per_pod: per_pod(number),
-        },
-    };
-    numbers.into_iter().map(writes).collect()
+    numbers
+        .into_iter()
+        .map(|(kind, number)| ContractWrites {
+            number,
+            writes: WritesPerPod {
+                kind: kind.clone(),
+                per_pod: as_number(number) / all_pods,
+            },
+        })
+        .collect()
 }
 
 fn usage_of_processes(rounds: &[Vec<OffloadRound>; 2]) -> Vec<ProcessUsage> {
@@ -257,32 +261,41 @@ fn usage_of_processes(rounds: &[Vec<OffloadRound>; 2]) -> Vec<ProcessUsage> {
             names.push(name);
         }
     }
-    let usage = |(cluster, program): (&str, &str)| {
-        let [offloaded, plain] = [&rounds[0], &rounds[1]].map(|rounds| {
-            // A program that runs on several nodes has several processes.
-            let sum = |of: fn(&ObservedUsage) -> f64| {
-                median(rounds.iter().map(|round| {
-                    let same = round.usage.iter().filter(|usage| {
-                        (usage.cluster.as_str(), usage.program.as_str()) == (cluster, program)
-                    });
-                    same.map(of).sum()
-                }))
-                .unwrap_or_default()
-            };
-            CpuAndMemory {
-                cpu_seconds: sum(|usage| usage.cpu_seconds),
-                peak_resident: sum(|usage| usage.resident) / 1024.0,
-                peak_anonymous: sum(|usage| usage.anonymous) / 1024.0,
-            }
-        });
-        ProcessUsage {
-            cluster: cluster.to_owned(),
-            program: program.to_owned(),
-            offloaded,
-            plain,
-        }
-    };
-    names.into_iter().map(usage).collect()
+    names
+        .into_iter()
+        .map(|process| compare_process(rounds, process))
+        .collect()
+}
+
+fn compare_process(rounds: &[Vec<OffloadRound>; 2], process: (&str, &str)) -> ProcessUsage {
+    let (cluster, program) = process;
+    let [offloaded, plain] = [&rounds[0], &rounds[1]].map(|rounds| CpuAndMemory {
+        cpu_seconds: median_sum(rounds, process, |usage| usage.cpu_seconds),
+        peak_resident: median_sum(rounds, process, |usage| usage.resident) / 1024.0,
+        peak_anonymous: median_sum(rounds, process, |usage| usage.anonymous) / 1024.0,
+    });
+    ProcessUsage {
+        cluster: cluster.to_owned(),
+        program: program.to_owned(),
+        offloaded,
+        plain,
+    }
+}
+
+/// A program that runs on several nodes has several processes: their sum in each round counts.
+fn median_sum(
+    rounds: &[OffloadRound],
+    (cluster, program): (&str, &str),
+    of: fn(&ObservedUsage) -> f64,
+) -> f64 {
+    median(rounds.iter().map(|round| {
+        let same = round
+            .usage
+            .iter()
+            .filter(|usage| (usage.cluster.as_str(), usage.program.as_str()) == (cluster, program));
+        same.map(of).sum()
+    }))
+    .unwrap_or_default()
 }
 
 /// The figures for people.
@@ -295,36 +308,19 @@ pub fn render_offload_bench(measured: &OffloadBenchResult, paint: Paint) -> Stri
         measured.report.rounds_in_words(),
         measured.report.render_figures(OFFLOADED, "PLAIN")
     )];
-    let cells = |kind: &WriteKind| {
-        let location = format!("{:?}", kind.location).to_lowercase();
-        vec![
-            kind.agent.title().to_owned(),
-            location,
-            kind.resource.clone(),
-            kind.verb.clone(),
-        ]
-    };
     if !measured.writes.is_empty() {
-        let row = |writes: &WritesPerPod| {
-            let per_pod = format!("{:.2}", writes.per_pod);
-            [cells(&writes.kind), vec![per_pod]].concat()
-        };
         // Writes that happen less than once in a hundred pods do not belong to the pods.
         let rows = measured
             .writes
             .iter()
             .filter(|writes| writes.per_pod >= 0.005)
-            .map(row);
+            .map(write_row);
         blocks.push(output::format_table(
             &["LIQO'S OWN WRITES", "TO", "RESOURCE", "VERB", "A POD"],
             rows,
         ));
     }
     if !measured.contract_writes.is_empty() {
-        let row = |one: &ContractWrites| {
-            let numbers = vec![one.number.to_string(), format!("{:.4}", one.writes.per_pod)];
-            [cells(&one.writes.kind), numbers].concat()
-        };
         let header = [
             "WRITES FOR CONTRACTS",
             "TO",
@@ -335,23 +331,10 @@ pub fn render_offload_bench(measured: &OffloadBenchResult, paint: Paint) -> Stri
         ];
         blocks.push(output::format_table(
             &header,
-            measured.contract_writes.iter().map(row),
+            measured.contract_writes.iter().map(contract_write_row),
         ));
     }
     if !measured.processes.is_empty() {
-        let row = |process: &ProcessUsage| {
-            let (offloaded, plain) = (process.offloaded, process.plain);
-            vec![
-                format!("{} of {}", process.program, process.cluster),
-                format!("{:.2} s", offloaded.cpu_seconds),
-                format!("{:.2} s", plain.cpu_seconds),
-                format!(
-                    "{:.0} ({:.0})",
-                    offloaded.peak_resident, offloaded.peak_anonymous
-                ),
-                format!("{:.0} ({:.0})", plain.peak_resident, plain.peak_anonymous),
-            ]
-        };
         let header = [
             "PROCESS",
             "CPU OFFLOADED",
@@ -361,7 +344,7 @@ pub fn render_offload_bench(measured: &OffloadBenchResult, paint: Paint) -> Stri
         ];
         blocks.push(output::format_table(
             &header,
-            measured.processes.iter().map(row),
+            measured.processes.iter().map(process_row),
         ));
     }
     blocks.extend((!measured.limits.is_empty()).then(|| limits(&measured.limits)));
@@ -369,21 +352,58 @@ pub fn render_offload_bench(measured: &OffloadBenchResult, paint: Paint) -> Stri
     blocks.join("\n\n")
 }
 
+fn process_row(process: &ProcessUsage) -> Vec<String> {
+    let (offloaded, plain) = (process.offloaded, process.plain);
+    vec![
+        format!("{} of {}", process.program, process.cluster),
+        format!("{:.2} s", offloaded.cpu_seconds),
+        format!("{:.2} s", plain.cpu_seconds),
+        format!(
+            "{:.0} ({:.0})",
+            offloaded.peak_resident, offloaded.peak_anonymous
+        ),
+        format!("{:.0} ({:.0})", plain.peak_resident, plain.peak_anonymous),
+    ]
+}
+
+fn contract_write_row(one: &ContractWrites) -> Vec<String> {
+    let numbers = vec![one.number.to_string(), format!("{:.4}", one.writes.per_pod)];
+    [cells_of_write(&one.writes.kind), numbers].concat()
+}
+
+fn write_row(writes: &WritesPerPod) -> Vec<String> {
+    let per_pod = format!("{:.2}", writes.per_pod);
+    [cells_of_write(&writes.kind), vec![per_pod]].concat()
+}
+
+fn cells_of_write(kind: &WriteKind) -> Vec<String> {
+    let location = format!("{:?}", kind.location).to_lowercase();
+    vec![
+        kind.agent.title().to_owned(),
+        location,
+        kind.resource.clone(),
+        kind.verb.clone(),
+    ]
+}
+
 fn limits(limits: &[ClientLimits]) -> String {
-    let show =
-        |limit: Option<u32>| limit.map_or_else(|| "default".to_owned(), |limit| limit.to_string());
-    let row = |limits: &ClientLimits| {
-        vec![
-            limits.component.clone(),
-            limits.cluster.clone(),
-            show(limits.qps),
-            show(limits.burst),
-        ]
-    };
     output::format_table(
         &["CLIENT LIMITS", "CLUSTER", "REQUESTS A SECOND", "BURST"],
-        limits.iter().map(row),
+        limits.iter().map(limits_row),
     )
+}
+
+fn limits_row(limits: &ClientLimits) -> Vec<String> {
+    vec![
+        limits.component.clone(),
+        limits.cluster.clone(),
+        limit_text(limits.qps),
+        limit_text(limits.burst),
+    ]
+}
+
+fn limit_text(limit: Option<u32>) -> String {
+    limit.map_or_else(|| "default".to_owned(), |limit| limit.to_string())
 }
 
 #[cfg(test)]

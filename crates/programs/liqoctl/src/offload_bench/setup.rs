@@ -18,7 +18,7 @@ use super::writes::WriteLocation;
 use crate::{
     cluster::{Cluster, ExplainFailure as _, list_or_none},
     offload,
-    probes::TestNamespaces,
+    probes::{NamespaceSecurity, TestNamespaces},
     progress::StepProgress,
     version,
 };
@@ -64,7 +64,7 @@ pub struct ClientLimits {
     pub burst: Option<u32>,
 }
 
-/// The result of [`check`].
+/// The result of [`find_provider`].
 pub(super) struct BenchProvider {
     pub provider: Cluster,
     /// Labels of the virtual node for the fake nodes.
@@ -167,13 +167,15 @@ pub(super) async fn create_setup(
     foreign: &ForeignCluster,
     prepared: BenchProvider,
     machines: &[liqo_playground::Cluster],
-    stage: &TestNamespaces,
+    namespaces: &TestNamespaces,
     prefix: &str,
     progress: &StepProgress,
 ) -> anyhow::Result<OffloadBenchSetup> {
     let BenchProvider { provider, selector } = prepared;
     let name = foreign.display_name();
-    let namespace = stage.create_namespace(home, prefix, false).await?;
+    let namespace = namespaces
+        .create_namespace(home, prefix, NamespaceSecurity::Restricted)
+        .await?;
     let offloading = offload::OffloadOptions {
         strategy: Some(PodOffloadingStrategy::Remote),
         clusters: Some(offload::SelectedClusters::Matching(node_selector(
@@ -192,10 +194,13 @@ pub(super) async fn create_setup(
             "namespace {namespace} was not created at {name}: see `kubectl -n {namespace} describe namespaceoffloading`"
         );
     };
-    let plain = stage
-        .create_namespace(&provider, &format!("{prefix}-plain"), false)
+    let plain = namespaces
+        .create_namespace(
+            &provider,
+            &format!("{prefix}-plain"),
+            NamespaceSecurity::Restricted,
+        )
         .await?;
-    let placement = |labels: Value| json!({ "nodeSelector": labels });
     let machines: Vec<_> = [home, &provider]
         .into_iter()
         .filter_map(|cluster| playground_cluster(machines, cluster))
@@ -216,14 +221,14 @@ pub(super) async fn create_setup(
             cluster: home.clone(),
             namespace,
             remote: Some((provider.clone(), remote.namespace)),
-            placement: placement(json!(selector)),
+            placement: json!({ "nodeSelector": selector }),
         },
         plain: BenchVariant {
             title: "plain",
             cluster: provider,
             namespace: plain,
             remote: None,
-            placement: placement(json!({ NODE_KIND_LABEL: FAKE_NODE })),
+            placement: json!({ "nodeSelector": { NODE_KIND_LABEL: FAKE_NODE } }),
         },
         limits: machines.iter().flat_map(client_limits).collect(),
         machines,
@@ -253,13 +258,17 @@ async fn contract_in_force(home: &Cluster, provider: &ClusterId) -> anyhow::Resu
 }
 
 fn node_selector(labels: &BTreeMap<&'static str, String>) -> NodeSelector {
-    let requirement = |(key, value): (&&str, &String)| NodeSelectorRequirement {
-        key: (*key).to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![value.clone()]),
-    };
     let term = NodeSelectorTerm {
-        match_expressions: Some(labels.iter().map(requirement).collect()),
+        match_expressions: Some(
+            labels
+                .iter()
+                .map(|(key, value)| NodeSelectorRequirement {
+                    key: (*key).to_owned(),
+                    operator: "In".to_owned(),
+                    values: Some(vec![value.clone()]),
+                })
+                .collect(),
+        ),
         ..NodeSelectorTerm::default()
     };
     NodeSelector {
@@ -269,16 +278,18 @@ fn node_selector(labels: &BTreeMap<&'static str, String>) -> NodeSelector {
 
 fn client_limits(machine: &liqo_playground::Cluster) -> Vec<ClientLimits> {
     let command_lines = machine.command_lines();
-    let limits = |component: &str| {
-        let arguments = command_lines.get(component)?;
-        Some(ClientLimits {
-            cluster: machine.name().to_owned(),
-            component: component.to_owned(),
-            qps: flag_value(arguments, "--kube-api-qps"),
-            burst: flag_value(arguments, "--kube-api-burst"),
+    LIMITED
+        .into_iter()
+        .filter_map(|component| {
+            let arguments = command_lines.get(component)?;
+            Some(ClientLimits {
+                cluster: machine.name().to_owned(),
+                component: component.to_owned(),
+                qps: flag_value(arguments, "--kube-api-qps"),
+                burst: flag_value(arguments, "--kube-api-burst"),
+            })
         })
-    };
-    LIMITED.into_iter().filter_map(limits).collect()
+        .collect()
 }
 
 fn flag_value(arguments: &[String], name: &str) -> Option<u32> {

@@ -35,19 +35,22 @@ pub(super) struct ObservedUsage {
 
 /// Liqo's processes and the API server of each cluster.
 pub(super) fn processes_to_observe(machines: &[liqo_playground::Cluster]) -> Vec<ObservedProcess> {
-    let of_machine = |machine: &liqo_playground::Cluster| {
-        let processes = machine.processes().into_iter();
-        let observed = processes
-            .filter(|process| [MANAGER, FABRIC, API_SERVER].contains(&process.program.as_str()));
-        observed
-            .map(|process| ObservedProcess {
-                cluster: machine.name().to_owned(),
-                program: process.program,
-                pid: process.pid,
-            })
-            .collect::<Vec<_>>()
-    };
-    machines.iter().flat_map(of_machine).collect()
+    machines
+        .iter()
+        .flat_map(|machine| {
+            let processes = machine.processes().into_iter();
+            let observed = processes.filter(|process| {
+                [MANAGER, FABRIC, API_SERVER].contains(&process.program.as_str())
+            });
+            observed
+                .map(|process| ObservedProcess {
+                    cluster: machine.name().to_owned(),
+                    program: process.program,
+                    pid: process.pid,
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// Does something, and observes the processes as long as it takes. A process that ends meanwhile is
@@ -71,24 +74,19 @@ pub(super) async fn observe_while<T>(
             Either::Right(((), unfinished)) => work = unfinished,
         }
     };
-    let usage = |((target, before), peak): ((&ObservedProcess, &Option<f64>), &ProcessMemory)| {
-        Some(ObservedUsage {
-            cluster: target.cluster.clone(),
-            program: target.program.clone(),
-            cpu_seconds: cpu_seconds_of(target.pid)? - (*before)?,
-            resident: peak.resident,
-            anonymous: peak.anonymous,
-        })
-    };
-    (
-        done,
-        targets
-            .iter()
-            .zip(&before)
-            .zip(&peaks)
-            .filter_map(usage)
-            .collect(),
-    )
+    let mut observed = Vec::new();
+    for ((target, before), peak) in targets.iter().zip(before).zip(peaks) {
+        if let (Some(before), Some(after)) = (before, cpu_seconds_of(target.pid)) {
+            observed.push(ObservedUsage {
+                cluster: target.cluster.clone(),
+                program: target.program.clone(),
+                cpu_seconds: after - before,
+                resident: peak.resident,
+                anonymous: peak.anonymous,
+            });
+        }
+    }
+    (done, observed)
 }
 
 /// Memory of a process in KiB.
@@ -123,16 +121,17 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
 }
 
 fn memory_of(status: &str) -> Option<ProcessMemory> {
-    let kibibytes = |name: &str| {
-        let value = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        value.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()
-    };
     Some(ProcessMemory {
-        resident: kibibytes("VmRSS")?,
-        anonymous: kibibytes("RssAnon")?,
+        resident: kibibytes_of(status, "VmRSS")?,
+        anonymous: kibibytes_of(status, "RssAnon")?,
     })
+}
+
+fn kibibytes_of(status: &str, name: &str) -> Option<f64> {
+    let value = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()
 }
 
 #[cfg(test)]

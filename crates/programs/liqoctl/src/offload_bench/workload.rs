@@ -165,15 +165,15 @@ async fn watched_pod(side: &BenchVariant, name: &str) -> anyhow::Result<Duration
     let pod: Pod =
         serde_json::from_value(json!({ "metadata": { "name": name }, "spec": pod_spec(side) }))?;
     let api: Api<Pod> = Api::namespaced(side.cluster.client.clone(), &side.namespace);
-    let doing = || format!("watch pod {name}");
+    let what = format!("watch pod {name}");
     let only_this = WatchParams::default().fields(&format!("metadata.name={name}"));
-    let mut events = Box::pin(api.watch(&only_this, "0").await.doing(doing())?);
+    let mut events = Box::pin(api.watch(&only_this, "0").await.doing(&what)?);
     let begin = Instant::now();
     api.create(&PostParams::default(), &pod)
         .await
         .doing(format!("create pod {name}"))?;
     let mut ready = None;
-    while let Some(event) = events.try_next().await.doing(doing())? {
+    while let Some(event) = events.try_next().await.doing(&what)? {
         match event {
             WatchEvent::Added(pod) | WatchEvent::Modified(pod)
                 if ready.is_none() && readiness::pod(&pod) =>
@@ -190,7 +190,7 @@ async fn watched_pod(side: &BenchVariant, name: &str) -> anyhow::Result<Duration
                 return ready
                     .with_context(|| format!("somebody deleted pod {name} before it was Ready"));
             }
-            WatchEvent::Error(status) => return Err(kube::Error::Api(status)).doing(doing()),
+            WatchEvent::Error(status) => return Err(kube::Error::Api(status)).doing(&what),
             _ => {}
         }
     }

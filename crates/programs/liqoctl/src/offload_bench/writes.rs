@@ -91,12 +91,11 @@ pub(super) struct WriteCounts {
 impl WriteCounts {
     /// Liqo's own writes for contracts.
     pub fn for_contracts(self) -> BTreeMap<WriteKind, u64> {
-        let is_counted = |kind: &WriteKind| {
-            FOR_CONTRACTS.contains(&kind.resource.split('/').next().unwrap_or_default())
-        };
         self.own
             .into_iter()
-            .filter(|(kind, _)| is_counted(kind))
+            .filter(|(kind, _)| {
+                FOR_CONTRACTS.contains(&kind.resource.split('/').next().unwrap_or_default())
+            })
             .collect()
     }
 }

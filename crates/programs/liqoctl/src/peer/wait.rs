@@ -131,23 +131,22 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn other_pools(cluster: &Cluster, name: &str, progress: &StepProgress) -> Option<String> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let step = "The peer says which pools it offers";
-    let answer = || async {
-        let foreign = api
-            .get(name)
-            .await
-            .doing(format!("read ForeignCluster {name}"))?;
-        Ok(match foreign.condition(links::POOL_FOR_EACH_NODE) {
-            None => PollResult::NotYet("it has not answered yet".to_owned()),
-            Some(condition) => {
-                PollResult::Done((condition.status != "True").then(|| condition.message.clone()))
-            }
-        })
-    };
     let answered = until(
         step,
         ANSWER_TIMEOUT,
         |text| progress.message(step, text),
-        answer,
+        || async {
+            let foreign = api
+                .get(name)
+                .await
+                .doing(format!("read ForeignCluster {name}"))?;
+            Ok(match foreign.condition(links::POOL_FOR_EACH_NODE) {
+                None => PollResult::NotYet("it has not answered yet".to_owned()),
+                Some(condition) => PollResult::Done(
+                    (condition.status != "True").then(|| condition.message.clone()),
+                ),
+            })
+        },
     )
     .await;
     answered.unwrap_or_else(|_| {
@@ -176,51 +175,54 @@ where
     // The number of links that are done; nothing before the first look.
     let shown: Cell<Option<usize>> = Cell::new(None);
     let refused_since: Cell<Option<Instant>> = Cell::new(None);
-    let current = || {
-        shown
-            .get()
-            .and_then(|done| links.get(done))
-            .map(|link| link_title(link))
-    };
-    let news = |text: &str| {
-        if let Some(title) = current() {
-            progress.message(title, text);
-        }
-    };
-    let outcome = until(what, timeout, news, || async {
-        let foreign = api
-            .get(name)
-            .await
-            .doing(format!("read ForeignCluster {name}"))?;
-        let found = link_progress(&foreign, links);
-        for done in links_to_show(shown.get(), found.working) {
-            if let Some(title) = current() {
-                progress.finish_step(title);
+    let outcome = until(
+        what,
+        timeout,
+        |text| {
+            if let Some(title) = next_link_title(links, shown.get()) {
+                progress.message(title, text);
             }
-            shown.set(Some(done));
-            if let Some(title) = current() {
-                progress.start_step(title);
+        },
+        || async {
+            let foreign = api
+                .get(name)
+                .await
+                .doing(format!("read ForeignCluster {name}"))?;
+            let found = link_progress(&foreign, links);
+            for done in links_to_show(shown.get(), found.working) {
+                if let Some(title) = next_link_title(links, shown.get()) {
+                    progress.finish_step(title);
+                }
+                shown.set(Some(done));
+                if let Some(title) = next_link_title(links, shown.get()) {
+                    progress.start_step(title);
+                }
             }
-        }
-        if found.working == links.len() {
-            return end().await;
-        }
-        if found.refused {
-            let since = refused_since.get().unwrap_or_else(Instant::now);
-            refused_since.set(Some(since));
-            if since.elapsed() >= REFUSAL_DELAY {
-                return Err(final_error(format!("the peer refuses: {}", found.missing)));
+            if found.working == links.len() {
+                return end().await;
             }
-        } else {
-            refused_since.set(None);
-        }
-        Ok(PollResult::NotYet(found.missing))
-    })
+            if found.refused {
+                let since = refused_since.get().unwrap_or_else(Instant::now);
+                refused_since.set(Some(since));
+                if since.elapsed() >= REFUSAL_DELAY {
+                    return Err(final_error(format!("the peer refuses: {}", found.missing)));
+                }
+            } else {
+                refused_since.set(None);
+            }
+            Ok(PollResult::NotYet(found.missing))
+        },
+    )
     .await;
-    if let (true, Some(title)) = (outcome.is_err(), current()) {
+    if let (true, Some(title)) = (outcome.is_err(), next_link_title(links, shown.get())) {
         progress.fail_step(title);
     }
     outcome
+}
+
+/// Title of the first link that does not work, if some were looked at.
+fn next_link_title(links: &[&'static str], working: Option<usize>) -> Option<&'static str> {
+    links.get(working?).map(|link| link_title(link))
 }
 
 /// The numbers of done links to show, one after the other. Links that worked at the first look, as
@@ -241,12 +243,14 @@ struct LinkProgress {
 }
 
 fn link_progress(foreign: &ForeignCluster, links: &[&str]) -> LinkProgress {
-    let holds = |link: &&&str| {
-        foreign
-            .condition(link)
-            .is_some_and(|condition| condition.status == "True")
-    };
-    let working = links.iter().take_while(holds).count();
+    let working = links
+        .iter()
+        .take_while(|link| {
+            foreign
+                .condition(link)
+                .is_some_and(|condition| condition.status == "True")
+        })
+        .count();
     match links.get(working).and_then(|link| foreign.condition(link)) {
         None => LinkProgress {
             working,
@@ -281,13 +285,16 @@ async fn peered_nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result
         .list(&ListParams::default())
         .await
         .doing("list the virtual nodes")?;
-    let shown = |node: VirtualNode| {
-        Some(PeeredNode {
-            name: node.status?.node_name?,
-            resources: node.spec.resources,
+    Ok(list
+        .items
+        .into_iter()
+        .filter_map(|node| {
+            Some(PeeredNode {
+                name: node.status?.node_name?,
+                resources: node.spec.resources,
+            })
         })
-    };
-    Ok(list.items.into_iter().filter_map(shown).collect())
+        .collect())
 }
 
 #[cfg(test)]

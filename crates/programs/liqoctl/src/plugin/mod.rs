@@ -99,19 +99,23 @@ pub fn create_plugin(options: &PluginOptions) -> Result<CreatedPlugin, PluginCre
     if folder.exists() {
         return Err(PluginCreationError::Exists(folder));
     }
-    let member = parent == liqo.join("plugins");
-    let (files, image_command) = files(name, &sdk, &liqo, member);
-    for (file, text) in &files {
-        let path = folder.join(file);
+    let values = if parent == liqo.join("plugins") {
+        TemplateValues::of_member(name, &liqo)
+    } else {
+        TemplateValues::of_own_workspace(name, &sdk, &liqo)
+    };
+    let files = values.files();
+    for file in &files {
+        let path = folder.join(&file.path);
         let written = fs::create_dir_all(path.parent().unwrap_or(&folder))
-            .and_then(|()| fs::write(&path, text));
+            .and_then(|()| fs::write(&path, &file.text));
         written.map_err(|source| PluginCreationError::Write { path, source })?;
     }
     Ok(CreatedPlugin {
         name: name.clone(),
         directory: folder,
-        files: files.into_iter().map(|(file, _)| file).collect(),
-        image_command,
+        files: files.into_iter().map(|file| file.path).collect(),
+        image_command: values.image_command,
     })
 }
 
@@ -131,49 +135,88 @@ pub fn render_next_steps(created: &CreatedPlugin) -> String {
     )
 }
 
-/// Path and content of each file, and the command that builds the image. A member of Liqo's own
-/// workspace shares the lock file, the build folder and the Dockerfile.
-fn files(name: &str, sdk: &Path, liqo: &Path, member: bool) -> (Vec<(String, String)>, String) {
-    let (sdk, image_command) = if member {
-        let command = format!(
-            "(cd ../.. && docker build --build-arg PLUGIN={name} --tag localhost/liqo/{name}:0.1.0 .)"
-        );
-        ("../../crates/resource-plugin".to_owned(), command)
-    } else {
-        let command = format!(
-            "docker build --build-context liqo={} --tag localhost/liqo/{name}:0.1.0 .",
-            liqo.display()
-        );
-        (sdk.display().to_string(), command)
-    };
-    let fill = |template: &str| {
-        template
-            .replace("{name}", name)
-            .replace("{sdk}", &sdk)
-            .replace("{liqo}", &liqo.display().to_string())
-            .replace("{image_command}", &image_command)
-    };
-    let alone = if member {
-        ""
-    } else {
-        "\n# Not a member of a workspace in a parent folder.\n[workspace]\n"
-    };
-    let mut files = vec![
-        ("Cargo.toml".to_owned(), fill(CARGO) + alone),
-        ("src/main.rs".to_owned(), MAIN.to_owned()),
-        ("README.md".to_owned(), fill(README)),
-    ];
-    if !member {
-        files.push((".gitignore".to_owned(), "/target\n".to_owned()));
-        files.push((".dockerignore".to_owned(), "/target\n/.git\n".to_owned()));
-        files.push(("Dockerfile".to_owned(), fill(DOCKERFILE)));
+/// A file of the new plugin.
+struct PluginFile {
+    path: String,
+    text: String,
+}
+
+/// The values that the templates name.
+struct TemplateValues {
+    name: String,
+    /// Path of the SDK.
+    sdk: String,
+    /// Path of Liqo's tree.
+    liqo: String,
+    /// The command that builds the image.
+    image_command: String,
+    /// A member of Liqo's own workspace shares the lock file, the build folder and the Dockerfile.
+    is_member: bool,
+}
+
+impl TemplateValues {
+    fn of_member(name: &str, liqo: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            sdk: "../../crates/resource-plugin".to_owned(),
+            liqo: liqo.display().to_string(),
+            image_command: format!(
+                "(cd ../.. && docker build --build-arg PLUGIN={name} --tag localhost/liqo/{name}:0.1.0 .)"
+            ),
+            is_member: true,
+        }
     }
-    files.extend(
-        DEPLOY
-            .iter()
-            .map(|(file, text)| ((*file).to_owned(), deployed_as(text, name))),
-    );
-    (files, image_command)
+
+    fn of_own_workspace(name: &str, sdk: &Path, liqo: &Path) -> Self {
+        let liqo = liqo.display().to_string();
+        Self {
+            name: name.to_owned(),
+            sdk: sdk.display().to_string(),
+            image_command: format!(
+                "docker build --build-context liqo={liqo} --tag localhost/liqo/{name}:0.1.0 ."
+            ),
+            liqo,
+            is_member: false,
+        }
+    }
+
+    fn fill_template(&self, template: &str) -> String {
+        template
+            .replace("{name}", &self.name)
+            .replace("{sdk}", &self.sdk)
+            .replace("{liqo}", &self.liqo)
+            .replace("{image_command}", &self.image_command)
+    }
+
+    fn files(&self) -> Vec<PluginFile> {
+        let alone = if self.is_member {
+            ""
+        } else {
+            "\n# Not a member of a workspace in a parent folder.\n[workspace]\n"
+        };
+        let mut files = vec![
+            ("Cargo.toml", self.fill_template(CARGO) + alone),
+            ("src/main.rs", MAIN.to_owned()),
+            ("README.md", self.fill_template(README)),
+        ];
+        if !self.is_member {
+            files.push((".gitignore", "/target\n".to_owned()));
+            files.push((".dockerignore", "/target\n/.git\n".to_owned()));
+            files.push(("Dockerfile", self.fill_template(DOCKERFILE)));
+        }
+        files.extend(
+            DEPLOY
+                .iter()
+                .map(|(file, text)| (*file, deployed_as(text, &self.name))),
+        );
+        files
+            .into_iter()
+            .map(|(path, text)| PluginFile {
+                path: path.to_owned(),
+                text,
+            })
+            .collect()
+    }
 }
 
 /// The manifest of another plugin: without the arguments that only the first one knows.
@@ -190,22 +233,20 @@ fn deployed_as(text: &str, name: &str) -> String {
         .collect()
 }
 
+/// Path of the SDK below Liqo's tree.
+const SDK_IN_TREE: &str = "crates/resource-plugin";
+
 fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginCreationError> {
-    let is_sdk = |folder: &PathBuf| {
-        fs::read_to_string(folder.join("Cargo.toml"))
-            .is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
-    };
-    let below = |tree: &Path| tree.join("crates/resource-plugin");
     let found = if let Some(said) = said {
-        [said.to_owned(), below(said)]
+        [said.to_owned(), said.join(SDK_IN_TREE)]
             .into_iter()
-            .find(is_sdk)
+            .find(|folder| is_sdk_folder(folder))
             .ok_or_else(|| PluginCreationError::NoSdk(said.to_owned()))?
     } else {
         parent
             .ancestors()
-            .map(below)
-            .find(is_sdk)
+            .map(|tree| tree.join(SDK_IN_TREE))
+            .find(|folder| is_sdk_folder(folder))
             .ok_or_else(|| PluginCreationError::NotInTree(parent.to_owned()))?
     };
     fs::canonicalize(&found).map_err(|source| PluginCreationError::Write {
@@ -214,15 +255,25 @@ fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginCreatio
     })
 }
 
+fn is_sdk_folder(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("Cargo.toml"))
+        .is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
+}
+
 fn is_name(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= MAX_NAME_LEN
         && name
             .bytes()
             .next()
             .is_some_and(|byte| byte.is_ascii_lowercase())
-        && name.bytes().last().is_some_and(inner)
-        && name.bytes().all(|byte| inner(byte) || byte == b'-')
+        && name.bytes().last().is_some_and(is_lower_alphanumeric)
+        && name
+            .bytes()
+            .all(|byte| is_lower_alphanumeric(byte) || byte == b'-')
+}
+
+fn is_lower_alphanumeric(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
 #[cfg(test)]
@@ -343,16 +394,16 @@ mod tests {
         for plugin in ["fixed-resources", "node-labels-resources"] {
             check(plugin, &deployed(plugin));
         }
-        let (files, _) = files(
+        let values = TemplateValues::of_own_workspace(
             "my-plugin",
             Path::new("/liqo/crates/resource-plugin"),
             Path::new("/liqo"),
-            false,
         );
-        let manifests: Vec<String> = files
+        let manifests: Vec<String> = values
+            .files()
             .into_iter()
-            .filter(|(file, _)| file.starts_with("deploy/"))
-            .map(|(_, text)| text)
+            .filter(|file| file.path.starts_with("deploy/"))
+            .map(|file| file.text)
             .collect();
         check("my-plugin", &manifests);
         assert!(
@@ -403,23 +454,16 @@ mod tests {
 
     #[test]
     fn a_plugin_in_the_tree_of_liqo_belongs_to_its_workspace() {
-        let (files, command) = files(
-            "mine",
-            Path::new("/liqo/crates/resource-plugin"),
-            Path::new("/liqo"),
-            true,
-        );
-        let cargo = &files
-            .iter()
-            .find(|(file, _)| file == "Cargo.toml")
-            .unwrap()
-            .1;
+        let values = TemplateValues::of_member("mine", Path::new("/liqo"));
+        let files = values.files();
+        let cargo = files.iter().find(|file| file.path == "Cargo.toml").unwrap();
+        let cargo = &cargo.text;
         assert!(
             cargo.contains("path = \"../../crates/resource-plugin\"")
                 && !cargo.contains("[workspace]"),
             "{cargo}"
         );
-        assert!(command.contains("--build-arg PLUGIN=mine"));
-        assert!(files.iter().all(|(file, _)| file != "Dockerfile"));
+        assert!(values.image_command.contains("--build-arg PLUGIN=mine"));
+        assert!(files.iter().all(|file| file.path != "Dockerfile"));
     }
 }

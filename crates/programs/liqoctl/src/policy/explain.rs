@@ -52,25 +52,23 @@ pub fn peer_to_explain(
 ) -> Result<ExplainedPeer, UnknownPeerError> {
     // An ID never counts as a name: a peer chooses its own name, and could choose another cluster's
     // ID.
-    let by_name = || {
+    let found = wanted.parse::<ClusterId>().ok().or_else(|| {
         known
             .iter()
             .find(|foreign| foreign.name_any() == wanted)
             .map(|foreign| foreign.spec.cluster_id.clone())
-    };
-    let found = wanted.parse::<ClusterId>().ok().or_else(by_name);
+    });
     // If there are several objects for one peer, the oldest counts.
-    let age = |foreign: &&ForeignCluster| {
-        (
-            foreign.metadata.creation_timestamp.clone(),
-            foreign.name_any(),
-        )
-    };
     let foreign = found.and_then(|id| {
         known
             .iter()
             .filter(|foreign| foreign.spec.cluster_id == id)
-            .min_by_key(age)
+            .min_by_key(|foreign| {
+                (
+                    foreign.metadata.creation_timestamp.clone(),
+                    foreign.name_any(),
+                )
+            })
     });
     let mut whom = match (foreign, wanted.parse::<ClusterId>()) {
         (Some(foreign), _) => ExplainedPeer {
@@ -282,7 +280,20 @@ pub fn explain_policy(
 
 fn received_offers(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<ReceivedOffers> {
     let ours = provider_namespace(&foreign.spec.cluster_id);
-    let pool = |offer: &ResourceOffer| ReceivedPool {
+    let pools: Vec<_> = offers
+        .iter()
+        .filter(|offer| offer.namespace().as_ref() == Some(&ours))
+        .map(received_pool)
+        .collect();
+    let accepted = foreign.condition(links::OFFER_ACCEPTED);
+    let not_accepted = accepted.filter(|condition| condition.status != "True");
+    let message =
+        not_accepted.map(|condition| format!("{}: {}", condition.reason, condition.message));
+    (accepted.is_some() || !pools.is_empty()).then_some(ReceivedOffers { pools, message })
+}
+
+fn received_pool(offer: &ResourceOffer) -> ReceivedPool {
+    ReceivedPool {
         name: offer.name_any(),
         resources: offer.spec.resource_quota.hard.clone(),
         prices: offer.spec.prices.clone(),
@@ -291,17 +302,7 @@ fn received_offers(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option
             .as_ref()
             .map(|status| status.phase)
             .unwrap_or_default(),
-    };
-    let pools: Vec<_> = offers
-        .iter()
-        .filter(|offer| offer.namespace().as_ref() == Some(&ours))
-        .map(pool)
-        .collect();
-    let accepted = foreign.condition(links::OFFER_ACCEPTED);
-    let not_accepted = accepted.filter(|condition| condition.status != "True");
-    let message =
-        not_accepted.map(|condition| format!("{}: {}", condition.reason, condition.message));
-    (accepted.is_some() || !pools.is_empty()).then_some(ReceivedOffers { pools, message })
+    }
 }
 
 fn discovered_by(peer: &PolicyPeer) -> String {
@@ -333,12 +334,6 @@ fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::
         selector,
         discovered_by: ways,
     } = policy.spec.peers.clone();
-    let misfit = |field: &str, alone: &PeerSelector, why: String| {
-        (!selects_peer(alone, peer)).then(|| words::PolicySentence {
-            field: field.to_owned(),
-            text: why,
-        })
-    };
     let described = selector
         .as_ref()
         .map(|selector| match label_selector(selector) {
@@ -389,7 +384,8 @@ fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::
     });
     let misfits = [
         leaving,
-        misfit(
+        misfit_sentence(
+            peer,
             "peers.clusterIDs",
             &PeerSelector {
                 cluster_ids,
@@ -397,7 +393,8 @@ fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::
             },
             ids,
         ),
-        misfit(
+        misfit_sentence(
+            peer,
             "peers.names",
             &PeerSelector {
                 names,
@@ -405,7 +402,8 @@ fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::
             },
             named,
         ),
-        misfit(
+        misfit_sentence(
+            peer,
             "peers.selector",
             &PeerSelector {
                 selector,
@@ -413,7 +411,8 @@ fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::
             },
             described.unwrap_or_default(),
         ),
-        misfit(
+        misfit_sentence(
+            peer,
             "peers.discoveredBy",
             &PeerSelector {
                 discovered_by: ways,
@@ -423,6 +422,19 @@ fn unmatched_fields(policy: &PeeringPolicy, whom: &ExplainedPeer) -> Vec<words::
         ),
     ];
     misfits.into_iter().flatten().collect()
+}
+
+/// A sentence if this part of a selector does not match the peer.
+fn misfit_sentence(
+    peer: &PolicyPeer,
+    field: &str,
+    alone: &PeerSelector,
+    why: String,
+) -> Option<words::PolicySentence> {
+    (!selects_peer(alone, peer)).then(|| words::PolicySentence {
+        field: field.to_owned(),
+        text: why,
+    })
 }
 
 /// `a=b, c=d`.
@@ -531,25 +543,27 @@ fn offered_pools(
     offers: &BTreeMap<String, ResourceOfferSpec>,
     standing: &BTreeMap<String, ResourceOfferSpec>,
 ) -> Vec<OfferedPool> {
-    let pool = |(name, offer): (&String, &ResourceOfferSpec)| OfferedPool {
-        name: name.clone(),
-        resources: offer.resource_quota.hard.clone(),
-        standing: standing
-            .get(name)
-            .map(|offer| offer.resource_quota.hard.clone()),
-        prices: offer.prices.clone(),
-        withdrawal_timestamp: offer
-            .withdrawal_timestamp
-            .as_ref()
-            .map(|time| time.0.to_string()),
-        reclaim_timestamp: offer
-            .reclaim_timestamp
-            .as_ref()
-            .map(|time| time.0.to_string()),
-        drain_timestamp: offer
-            .drain_timestamp
-            .as_ref()
-            .map(|time| time.0.to_string()),
-    };
-    offers.iter().map(pool).collect()
+    offers
+        .iter()
+        .map(|(name, offer)| OfferedPool {
+            name: name.clone(),
+            resources: offer.resource_quota.hard.clone(),
+            standing: standing
+                .get(name)
+                .map(|offer| offer.resource_quota.hard.clone()),
+            prices: offer.prices.clone(),
+            withdrawal_timestamp: offer
+                .withdrawal_timestamp
+                .as_ref()
+                .map(|time| time.0.to_string()),
+            reclaim_timestamp: offer
+                .reclaim_timestamp
+                .as_ref()
+                .map(|time| time.0.to_string()),
+            drain_timestamp: offer
+                .drain_timestamp
+                .as_ref()
+                .map(|time| time.0.to_string()),
+        })
+        .collect()
 }

@@ -142,28 +142,6 @@ pub fn render_policies(shown: &[ListedPolicy]) -> String {
         return "There is no policy: this cluster shares nothing, and accepts nothing (`liqoctl install` creates one)."
             .to_owned();
     }
-    let names = |names: &[String]| match names.len() {
-        0 => "-".to_owned(),
-        1..=MAX_PEERS_NAMED => names.join(", "),
-        many => format!(
-            "{} and {} more",
-            names[..MAX_PEERS_NAMED].join(", "),
-            many - MAX_PEERS_NAMED
-        ),
-    };
-    let row = |one: &ListedPolicy| {
-        vec![
-            one.name.clone(),
-            one.priority.to_string(),
-            one.peers.clone(),
-            names(&one.holds_for),
-            names(&one.also_selects),
-            one.source.clone(),
-            one.shares.clone(),
-            format!("{:?}", one.accept),
-            one.honoured.clone().unwrap_or_else(|| "-".to_owned()),
-        ]
-    };
     let header = [
         "NAME",
         "PRIORITY",
@@ -175,24 +153,50 @@ pub fn render_policies(shown: &[ListedPolicy]) -> String {
         "ACCEPT",
         "HONOURED",
     ];
-    output::format_table(&header, shown.iter().map(row))
+    output::format_table(&header, shown.iter().map(policy_row))
+}
+
+fn policy_row(one: &ListedPolicy) -> Vec<String> {
+    vec![
+        one.name.clone(),
+        one.priority.to_string(),
+        one.peers.clone(),
+        first_peer_names(&one.holds_for),
+        first_peer_names(&one.also_selects),
+        one.source.clone(),
+        one.shares.clone(),
+        format!("{:?}", one.accept),
+        one.honoured.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+fn first_peer_names(names: &[String]) -> String {
+    match names.len() {
+        0 => "-".to_owned(),
+        1..=MAX_PEERS_NAMED => names.join(", "),
+        many => format!(
+            "{} and {} more",
+            names[..MAX_PEERS_NAMED].join(", "),
+            many - MAX_PEERS_NAMED
+        ),
+    }
 }
 
 /// The objects that determine the offers.
 pub async fn collect_offer_inputs(cluster: &Cluster) -> anyhow::Result<ObjectLists> {
-    let client = || cluster.client.clone();
+    let client = &cluster.client;
     let everything = ListParams::default();
     let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
     let of_consumers = ListParams::default().labels(labels::CONSUMER_ID);
     let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = (
-        Api::<PeeringPolicy>::all(client()),
-        Api::<ForeignCluster>::all(client()),
-        Api::<Node>::all(client()),
-        Api::<Pod>::all(client()),
-        Api::<Namespace>::all(client()),
-        Api::<DeserializeGuard<ResourceRequest>>::all(client()),
-        Api::<ResourceOffer>::all(client()),
-        Api::<Contract>::all(client()),
+        Api::<PeeringPolicy>::all(client.clone()),
+        Api::<ForeignCluster>::all(client.clone()),
+        Api::<Node>::all(client.clone()),
+        Api::<Pod>::all(client.clone()),
+        Api::<Namespace>::all(client.clone()),
+        Api::<DeserializeGuard<ResourceRequest>>::all(client.clone()),
+        Api::<ResourceOffer>::all(client.clone()),
+        Api::<Contract>::all(client.clone()),
     );
     let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = tokio::join!(
         list_or_none(&policies, &everything),

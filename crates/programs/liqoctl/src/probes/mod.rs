@@ -5,8 +5,8 @@
 //! namespaces have a label that says when the run ends. A run removes them at its end, even if it
 //! fails; the next run removes what a killed run left.
 
+mod namespaces;
 pub mod pods;
-mod stage;
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -35,7 +35,7 @@ use crate::{
     output, readiness, unpeer,
 };
 
-pub use stage::{RunResult, TestNamespaces, remove_leftovers};
+pub use namespaces::{NamespaceSecurity, RunResult, TestNamespaces, remove_leftovers};
 
 /// The user's own playground, if no other one is named.
 const PLAYGROUND: &str = "liqo";
@@ -91,16 +91,6 @@ pub async fn clusters_and_playground(
     let playground = Playground::open(others.playground.as_deref().unwrap_or(PLAYGROUND))?;
     // A user who may not read its files has no playground.
     let machines = playground.clusters().unwrap_or_default();
-    let kubeconfigs = || {
-        machines
-            .iter()
-            .map(|machine| ClusterAccess::from_file(machine.kubeconfig()))
-    };
-    let in_playground = |cluster: &Cluster| {
-        machines
-            .iter()
-            .any(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
-    };
     let mut clusters = match clusters(global, others).await {
         Err(error) if global.kubeconfig.is_some() || global.context.is_some() => return Err(error),
         Err(error) if machines.is_empty() => {
@@ -109,16 +99,26 @@ pub async fn clusters_and_playground(
         Err(_) => Vec::new(),
         Ok(clusters) => clusters,
     };
-    if clusters.is_empty() || (clusters.len() == 1 && in_playground(&clusters[0])) {
-        for access in kubeconfigs() {
+    if clusters.is_empty() || (clusters.len() == 1 && is_in_playground(&clusters[0], &machines)) {
+        for machine in &machines {
+            let access = ClusterAccess::from_file(machine.kubeconfig());
             let cluster = Cluster::connect(&access).await?;
             if clusters.iter().all(|named| named.server != cluster.server) {
                 clusters.push(cluster);
             }
         }
     }
-    let playground = clusters.iter().all(in_playground).then_some(playground);
+    let playground = clusters
+        .iter()
+        .all(|cluster| is_in_playground(cluster, &machines))
+        .then_some(playground);
     Ok((clusters, playground))
+}
+
+fn is_in_playground(cluster: &Cluster, machines: &[liqo_playground::Cluster]) -> bool {
+    machines
+        .iter()
+        .any(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
 }
 
 /// The peer with this name, or else the only one that `home` borrows from; among `others`, if there
@@ -437,13 +437,12 @@ async fn read_reports(
 ) -> anyhow::Result<()> {
     let mut lines = BufReader::new(output.take(MAX_OUTPUT_LEN)).lines();
     while let Some(line) = lines.next_line().await? {
-        let shown = || {
+        reports.push(serde_json::from_str(&line).with_context(|| {
             format!(
                 "not a report: {:?}",
                 line.chars().take(200).collect::<String>()
             )
-        };
-        reports.push(serde_json::from_str(&line).with_context(shown)?);
+        })?);
     }
     Ok(())
 }

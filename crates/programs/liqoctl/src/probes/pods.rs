@@ -58,7 +58,6 @@ pub fn pod_object(wanted: &ProbePod, image: &str) -> Value {
     } else {
         "spec.nodeName"
     };
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
     let ports = json!([
         { "name": "tcp", "containerPort": PORT, "protocol": "TCP" },
         { "name": "udp", "containerPort": PORT, "protocol": "UDP" },
@@ -72,7 +71,7 @@ pub fn pod_object(wanted: &ProbePod, image: &str) -> Value {
             "name": "probe",
             "image": image,
             "args": arguments,
-            "env": [field("POD_NAME", "metadata.name"), field("NODE_NAME", node)],
+            "env": [field_variable("POD_NAME", "metadata.name"), field_variable("NODE_NAME", node)],
             "resources": { "requests": { "cpu": "20m", "memory": "16Mi" } },
             "securityContext": {
                 "allowPrivilegeEscalation": false,
@@ -101,6 +100,10 @@ pub fn pod_object(wanted: &ProbePod, image: &str) -> Value {
         "metadata": { "name": wanted.name, "labels": { "app": APP, "group": wanted.group } },
         "spec": spec,
     })
+}
+
+fn field_variable(name: &str, path: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
 }
 
 pub async fn create_pod(

@@ -1,7 +1,7 @@
 //! Receipts for whoever writes the invoice: one line for each resource of each pool, or for each
 //! currency of a summary.
 
-use liqo_api::{ClusterId, Money, ReceiptLine, ReceiptPhase, ReceiptPool};
+use liqo_api::{ClusterId, Money, ReceiptPhase};
 use liqo_quantity::{AmountSeconds, priced_unit};
 use serde::Serialize;
 
@@ -44,10 +44,43 @@ pub fn invoice_lines(found: &[ListedReceipt]) -> Vec<InvoiceLine> {
 
 fn lines_of_receipt(one: &ListedReceipt) -> Vec<InvoiceLine> {
     let statement = &one.receipt.spec.statement;
-    let line = |(pool, version): (&str, u32),
-                resource: &str,
-                line: &ReceiptLine,
-                currency: Option<&String>| InvoiceLine {
+    if statement.is_summary {
+        let totals = statement.totals.iter();
+        return totals
+            .map(|(currency, total)| InvoiceLine {
+                cost: Some(*total),
+                currency: Some(currency.clone()),
+                ..empty_line(one)
+            })
+            .collect();
+    }
+    let mut lines = Vec::new();
+    for pool in &statement.pools {
+        for (resource, used) in &pool.resources {
+            lines.push(InvoiceLine {
+                pool: pool.pool.clone(),
+                version: pool.version,
+                resource: resource.clone(),
+                amount_seconds: used.amount_seconds,
+                unit: if resource.is_empty() {
+                    String::new()
+                } else {
+                    priced_unit(resource).to_string()
+                },
+                rate: used.rate,
+                cost: used.cost,
+                currency: pool.currency.clone(),
+                ..empty_line(one)
+            });
+        }
+    }
+    lines
+}
+
+/// A line of this receipt, without pool, resource and cost.
+fn empty_line(one: &ListedReceipt) -> InvoiceLine {
+    let statement = &one.receipt.spec.statement;
+    InvoiceLine {
         receipt: one.name.clone(),
         contract: statement.contract.clone(),
         provider: statement.provider.clone(),
@@ -57,51 +90,20 @@ fn lines_of_receipt(one: &ListedReceipt) -> Vec<InvoiceLine> {
         period_start: statement.period.start.0.to_string(),
         period_seconds: statement.period.seconds,
         state: one.phase,
-        pool: pool.to_owned(),
-        version,
-        resource: resource.to_owned(),
-        amount_seconds: line.amount_seconds,
-        unit: if resource.is_empty() {
-            String::new()
-        } else {
-            priced_unit(resource).to_string()
-        },
-        rate: line.rate,
-        cost: line.cost,
-        currency: currency.cloned(),
-    };
-    if statement.is_summary {
-        let of_currency = |(currency, total): (&String, &Money)| {
-            line(
-                ("", 0),
-                "",
-                &ReceiptLine {
-                    cost: Some(*total),
-                    ..ReceiptLine::default()
-                },
-                Some(currency),
-            )
-        };
-        return statement.totals.iter().map(of_currency).collect();
+        pool: String::new(),
+        version: 0,
+        resource: String::new(),
+        amount_seconds: AmountSeconds::default(),
+        unit: String::new(),
+        rate: None,
+        cost: None,
+        currency: None,
     }
-    let of_pool = |pool: &ReceiptPool| -> Vec<InvoiceLine> {
-        let of = |(name, used): (&String, &ReceiptLine)| {
-            line(
-                (&pool.pool, pool.version),
-                name,
-                used,
-                pool.currency.as_ref(),
-            )
-        };
-        pool.resources.iter().map(of).collect()
-    };
-    statement.pools.iter().flat_map(of_pool).collect()
 }
 
 /// The lines as comma-separated values (RFC 4180), with a header.
 pub fn to_csv(lines: &[InvoiceLine]) -> String {
     let header = "receipt,contract,provider,consumer,peer,role,periodStart,periodSeconds,state,pool,version,resource,amountSeconds,unit,rate,cost,currency";
-    let optional = |money: Option<Money>| money.map(|money| money.to_string()).unwrap_or_default();
     let rows = lines.iter().map(|line| {
         let fields = [
             line.receipt.clone(),
@@ -118,8 +120,8 @@ pub fn to_csv(lines: &[InvoiceLine]) -> String {
             line.resource.clone(),
             line.amount_seconds.to_string(),
             line.unit.clone(),
-            optional(line.rate),
-            optional(line.cost),
+            money_text(line.rate),
+            money_text(line.cost),
             line.currency.clone().unwrap_or_default(),
         ];
         fields.map(|field| quoted(&field)).join(",")
@@ -128,6 +130,10 @@ pub fn to_csv(lines: &[InvoiceLine]) -> String {
         .chain(rows)
         .collect::<Vec<_>>()
         .join("\r\n")
+}
+
+fn money_text(money: Option<Money>) -> String {
+    money.map(|money| money.to_string()).unwrap_or_default()
 }
 
 /// Peers choose some texts, and spreadsheets run a text that begins like a formula.

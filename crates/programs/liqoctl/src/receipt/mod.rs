@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     fn found_at(namespace: &str, own: &ClusterId, receipt: Receipt) -> ListedReceipt {
-        let (id, role) = parties::peer_and_role(namespace).unwrap();
+        let parties::ContractParty { id, role } = parties::peer_and_role(namespace).unwrap();
         let name = receipt.metadata.name.clone().unwrap();
         listed_receipt(
             own,

@@ -89,17 +89,18 @@ fn verify_receipt(file: &Path, receipt: &Receipt, first: Option<&str>) -> Receip
             .faults
             .push("it says that the consumer signed, and has no signature".to_owned());
     }
-    let same = |text: &str| {
-        SignedReceipt::read(text)
-            .ok()
-            .map(|other| other.envelope.payload)
-    };
-    if first.is_some_and(|first| same(first) != Some(signed.envelope.payload.clone())) {
+    if first.is_some_and(|first| payload_of(first) != Some(signed.envelope.payload.clone())) {
         verdict
             .faults
             .push("the files contain different receipts".to_owned());
     }
     verdict
+}
+
+fn payload_of(document: &str) -> Option<String> {
+    SignedReceipt::read(document)
+        .ok()
+        .map(|other| other.envelope.payload)
 }
 
 /// The verdicts as text. An error if something is wrong.
@@ -115,15 +116,20 @@ pub fn verdict_text(verdicts: &[ReceiptVerdict]) -> anyhow::Result<String> {
     if !faults.is_empty() {
         bail!("{}", faults.join("; "));
     }
-    let line = |one: &ReceiptVerdict| {
-        let who = if one.is_countersigned {
-            "provider and consumer signed it"
-        } else {
-            "only the provider signed it"
-        };
-        format!("{}: {} is valid, {who}", one.file, one.name)
+    Ok(verdicts
+        .iter()
+        .map(verdict_line)
+        .collect::<Vec<_>>()
+        .join("\n"))
+}
+
+fn verdict_line(one: &ReceiptVerdict) -> String {
+    let who = if one.is_countersigned {
+        "provider and consumer signed it"
+    } else {
+        "only the provider signed it"
     };
-    Ok(verdicts.iter().map(line).collect::<Vec<_>>().join("\n"))
+    format!("{}: {} is valid, {who}", one.file, one.name)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use liqo_api::{Discovery, DiscoverySettings, PeerSelector, PeeringPolicySpec};
 
-use super::{SettingError, network::parse_boolean};
+use super::network::parse_boolean;
 
 pub(super) const LAN: &str = "discovery.lan.enabled";
 pub(super) const INTERFACES: &str = "discovery.lan.interfaces";
@@ -22,29 +22,15 @@ pub struct DiscoveryChanges {
 }
 
 impl DiscoveryChanges {
-    /// Takes a key of discovery.
-    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let bad = |key: &'static str| {
-            move |problem: String| SettingError::Value {
-                key,
-                value: value.to_owned(),
-                problem,
-            }
-        };
+    /// Takes a key, if it is one of discovery.
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
-            LAN => self.lan = Some(parse_boolean(value).map_err(bad(LAN))?),
-            INTERFACES => self.interfaces = Some(parse_interfaces(value).map_err(bad(INTERFACES))?),
-            AUTO_PEERING => {
-                self.auto_peering =
-                    Some(parse_discovery_methods(value).map_err(bad(AUTO_PEERING))?);
-            }
-            _ => {
-                return Err(SettingError::Key {
-                    key: key.to_owned(),
-                });
-            }
+            LAN => self.lan = Some(parse_boolean(value)?),
+            INTERFACES => self.interfaces = Some(parse_interfaces(value)?),
+            AUTO_PEERING => self.auto_peering = Some(parse_discovery_methods(value)?),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The configuration with the settings applied.
@@ -90,9 +76,11 @@ fn split_list(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn parse_interfaces(text: &str) -> Result<Vec<String>, String> {
-    let fits = |name: &str| name.len() <= 15 && !name.contains(['/', ' ']);
     let all: Vec<String> = split_list(text).map(str::to_owned).collect();
-    match all.iter().find(|name| !fits(name)) {
+    match all
+        .iter()
+        .find(|name| name.len() > 15 || name.contains(['/', ' ']))
+    {
         Some(name) => Err(format!(
             "{name:?} is not the name of an interface, such as eth0"
         )),
@@ -102,13 +90,16 @@ fn parse_interfaces(text: &str) -> Result<Vec<String>, String> {
 }
 
 fn parse_discovery_methods(text: &str) -> Result<Vec<Discovery>, String> {
-    let way = |name: &str| match Discovery::of_label(&name.to_ascii_uppercase()) {
+    split_list(text).map(parse_discovery_method).collect()
+}
+
+fn parse_discovery_method(name: &str) -> Result<Discovery, String> {
+    match Discovery::of_label(&name.to_ascii_uppercase()) {
         Some(way @ (Discovery::LAN | Discovery::DNS)) => Ok(way),
         _ => Err(
             "it must be LAN, DNS, or both with a comma; empty to end automatic peering".to_owned(),
         ),
-    };
-    split_list(text).map(way).collect()
+    }
 }
 
 #[cfg(test)]

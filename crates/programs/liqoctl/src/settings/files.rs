@@ -125,23 +125,23 @@ fn sets_nothing(value: &Value) -> bool {
 /// A value as `--set` takes it: `a,b` for a list, `a=b,c=d` for a map.
 fn value_as_text(key: &str, value: &Value) -> Result<String, SettingError> {
     let problem = "it must be a text, a number, true or false, or a list or a map of these";
-    let wrong = || SettingError::Shape {
+    let wrong = SettingError::Shape {
         key: key.to_owned(),
         problem,
     };
     match value {
         Value::Array(items) => {
             let items: Option<Vec<String>> = items.iter().map(scalar_as_text).collect();
-            Ok(items.ok_or_else(wrong)?.join(","))
+            Ok(items.ok_or(wrong)?.join(","))
         }
         Value::Object(map) => {
             let pairs: Option<Vec<String>> = map
                 .iter()
                 .map(|(name, value)| Some(format!("{name}={}", scalar_as_text(value)?)))
                 .collect();
-            Ok(pairs.ok_or_else(wrong)?.join(","))
+            Ok(pairs.ok_or(wrong)?.join(","))
         }
-        one => scalar_as_text(one).ok_or_else(wrong),
+        one => scalar_as_text(one).ok_or(wrong),
     }
 }
 

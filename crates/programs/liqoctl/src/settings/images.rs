@@ -64,17 +64,16 @@ impl ImageParts {
         if common.is_none() && *parts == ImageNameParts::default() {
             return None;
         }
-        let part = |set: &Option<String>, name: &str| {
-            set.clone().unwrap_or_else(|| default_part(component, name))
-        };
-        let registry = common.unwrap_or_else(|| part(&parts.registry, "registry"));
-        let repository = part(&parts.repository, "repository");
+        let registry = common
+            .unwrap_or_else(|| part_or_default(parts.registry.as_deref(), component, "registry"));
+        let repository = part_or_default(parts.repository.as_deref(), component, "repository");
         let name = if registry.is_empty() {
             repository
         } else {
             format!("{registry}/{repository}")
         };
-        let (digest, tag) = (part(&parts.digest, "digest"), part(&parts.tag, "tag"));
+        let digest = part_or_default(parts.digest.as_deref(), component, "digest");
+        let tag = part_or_default(parts.tag.as_deref(), component, "tag");
         Some(match (digest.as_str(), tag.as_str()) {
             ("", "") => format!("{name}:{}", env!("CARGO_PKG_VERSION")),
             ("", tag) => format!("{name}:{tag}"),
@@ -83,8 +82,11 @@ impl ImageParts {
     }
 }
 
-/// The default of a part, as the table says.
-fn default_part(component: &str, part: &str) -> String {
+/// The part that was set, or else its default, as the table says.
+fn part_or_default(set: Option<&str>, component: &str, part: &str) -> String {
+    if let Some(set) = set {
+        return set.to_owned();
+    }
     let row = table::find(&format!("{component}.image.{part}"));
     row.and_then(|row| serde_json::from_str(row.default).ok())
         .unwrap_or_default()

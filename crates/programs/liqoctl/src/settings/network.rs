@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, str::FromStr};
 use ipnet::IpNet;
 use liqo_api::NetworkSettings;
 
-use super::{SettingError, parse_labels};
+use super::parse_labels;
 
 pub(super) const ENABLED: &str = "network.enabled";
 pub(super) const POD_CIDRS: &str = "network.podCIDRs";
@@ -43,54 +43,25 @@ pub struct NetworkChanges {
 
 impl NetworkChanges {
     /// Takes a key, if it is one of the network.
-    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let bad = |key: &'static str| {
-            move |problem: String| SettingError::Value {
-                key,
-                value: value.to_owned(),
-                problem,
-            }
-        };
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
-            ENABLED => self.enabled = Some(parse_boolean(value).map_err(bad(ENABLED))?),
-            API_THROUGH_TUNNEL => {
-                self.api_through_tunnel =
-                    Some(parse_boolean(value).map_err(bad(API_THROUGH_TUNNEL))?);
-            }
-            POD_CIDRS => self.pod_cidrs = Some(parse_prefixes(value).map_err(bad(POD_CIDRS))?),
-            SERVICE_CIDRS => {
-                self.service_cidrs = Some(parse_prefixes(value).map_err(bad(SERVICE_CIDRS))?);
-            }
-            EXTERNAL_CIDRS => {
-                self.external_cidrs = Some(parse_prefixes(value).map_err(bad(EXTERNAL_CIDRS))?);
-            }
-            RESERVED_CIDRS => {
-                self.reserved_cidrs = Some(parse_prefixes(value).map_err(bad(RESERVED_CIDRS))?);
-            }
-            PEER_CIDRS => self.peer_cidrs = Some(parse_prefixes(value).map_err(bad(PEER_CIDRS))?),
-            MTU => self.mtu = Some(parse_number(value, &(1280..=8900)).map_err(bad(MTU))?),
-            REPLICAS => self.replicas = Some(parse_number(value, &(1..=7)).map_err(bad(REPLICAS))?),
-            PORT => self.port = Some(parse_number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
-            NODE_SELECTOR => {
-                self.node_selector = Some(parse_labels(value).map_err(bad(NODE_SELECTOR))?);
-            }
-            ADDRESSES => {
-                self.addresses = Some(parse_gateway_addresses(value).map_err(bad(ADDRESSES))?);
-            }
-            TLS_PORT => {
-                self.tls_port = Some(parse_number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?);
-            }
-            TLS_ADDRESSES => {
-                self.tls_addresses =
-                    Some(parse_gateway_addresses(value).map_err(bad(TLS_ADDRESSES))?);
-            }
-            _ => {
-                return Err(SettingError::Key {
-                    key: key.to_owned(),
-                });
-            }
+            ENABLED => self.enabled = Some(parse_boolean(value)?),
+            API_THROUGH_TUNNEL => self.api_through_tunnel = Some(parse_boolean(value)?),
+            POD_CIDRS => self.pod_cidrs = Some(parse_prefixes(value)?),
+            SERVICE_CIDRS => self.service_cidrs = Some(parse_prefixes(value)?),
+            EXTERNAL_CIDRS => self.external_cidrs = Some(parse_prefixes(value)?),
+            RESERVED_CIDRS => self.reserved_cidrs = Some(parse_prefixes(value)?),
+            PEER_CIDRS => self.peer_cidrs = Some(parse_prefixes(value)?),
+            MTU => self.mtu = Some(parse_number(value, &(1280..=8900))?),
+            REPLICAS => self.replicas = Some(parse_number(value, &(1..=7))?),
+            PORT => self.port = Some(parse_number(value, &(1..=u16::MAX))?),
+            NODE_SELECTOR => self.node_selector = Some(parse_labels(value)?),
+            ADDRESSES => self.addresses = Some(parse_gateway_addresses(value)?),
+            TLS_PORT => self.tls_port = Some(parse_number(value, &(0..=u16::MAX))?),
+            TLS_ADDRESSES => self.tls_addresses = Some(parse_gateway_addresses(value)?),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn applied_to(&self, mut network: NetworkSettings) -> NetworkSettings {
@@ -141,7 +112,11 @@ fn split_list(text: &str) -> impl Iterator<Item = &str> {
 
 /// Reads `10.244.0.0/16,fd00::/64`.
 fn parse_prefixes(text: &str) -> Result<Vec<IpNet>, String> {
-    let one = |item: &str| match item.parse::<IpNet>() {
+    split_list(text).map(parse_prefix).collect()
+}
+
+fn parse_prefix(item: &str) -> Result<IpNet, String> {
+    match item.parse::<IpNet>() {
         Ok(prefix) if prefix == prefix.trunc() => Ok(prefix),
         Ok(prefix) => Err(format!(
             "{item} is an address and not a prefix ({} would be one)",
@@ -150,8 +125,7 @@ fn parse_prefixes(text: &str) -> Result<Vec<IpNet>, String> {
         Err(_) => Err(format!(
             "{item:?} is not a prefix; prefixes are given as 10.244.0.0/16,fd00::/64"
         )),
-    };
-    split_list(text).map(one).collect()
+    }
 }
 
 fn parse_number<T: FromStr + PartialOrd + std::fmt::Display>(
@@ -170,7 +144,11 @@ fn parse_number<T: FromStr + PartialOrd + std::fmt::Display>(
 
 /// Reads `203.0.113.7:51840,gateway.example.org:51840`.
 fn parse_gateway_addresses(text: &str) -> Result<Vec<String>, String> {
-    let one = |item: &str| match item
+    split_list(text).map(parse_gateway_address).collect()
+}
+
+fn parse_gateway_address(item: &str) -> Result<String, String> {
+    match item
         .rsplit_once(':')
         .map(|(host, port)| (host, port.parse::<u16>()))
     {
@@ -180,8 +158,7 @@ fn parse_gateway_addresses(text: &str) -> Result<Vec<String>, String> {
         _ => Err(format!(
             "{item:?} is not address:port, for example 203.0.113.7:51840"
         )),
-    };
-    split_list(text).map(one).collect()
+    }
 }
 
 #[cfg(test)]

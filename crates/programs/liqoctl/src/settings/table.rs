@@ -17,11 +17,11 @@ pub struct SettingRow {
     /// The value in the chart's values.yaml, as JSON; empty for a key that is not there.
     pub default: &'static str,
     pub class: SettingClass,
-    /// What the value does; for keys of other versions, what to know or to do instead.
+    /// The effect of the value; for keys of other versions, the replacement or an explanation.
     pub text: &'static str,
 }
 
-/// What becomes of a key.
+/// The effect that a key has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingClass {
     /// A setting of `liqoctl install` and of the chart.
@@ -587,15 +587,14 @@ pub fn keys_of_liqo() -> impl Iterator<Item = &'static SettingRow> {
 
 /// The row of a key: of itself, or of a map that accepts everything inside of it.
 pub fn find(key: &str) -> Option<&'static SettingRow> {
-    let within = |row: &SettingRow| {
-        row.kind == ValueKind::Anything
-            && key
-                .strip_prefix(row.key)
-                .is_some_and(|rest| rest.starts_with('.'))
-    };
-    rows()
-        .find(|row| row.key == key)
-        .or_else(|| rows().find(|row| within(row)))
+    rows().find(|row| row.key == key).or_else(|| {
+        rows().find(|row| {
+            row.kind == ValueKind::Anything
+                && key
+                    .strip_prefix(row.key)
+                    .is_some_and(|rest| rest.starts_with('.'))
+        })
+    })
 }
 
 /// Whether other keys are inside of this one.

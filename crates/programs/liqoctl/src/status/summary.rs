@@ -2,8 +2,8 @@
 
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceOffloading, NetworkRanges, RemoteNamespace, ResourceOffer,
-    ShadowPod, ShadowPodPhase, TetheringStatus, links, provider_namespace, tenant_namespace,
+    ForeignCluster, NamespaceOffloading, NetworkRanges, ResourceOffer, ShadowPodPhase,
+    TetheringStatus, links, provider_namespace, tenant_namespace,
 };
 
 use super::{
@@ -95,10 +95,6 @@ fn summarize_own_cluster(
 /// The working mode, with the name of its peer.
 fn working_mode(tethering: TetheringStatus, objects: &LiqoObjects) -> ReadResult<WorkingMode> {
     let known = as_read_result(&objects.peers)?;
-    let name = |id: ClusterId| {
-        let found = known.iter().find(|foreign| foreign.spec.cluster_id == id);
-        found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
-    };
     let TetheringStatus {
         state,
         cluster_id,
@@ -109,7 +105,10 @@ fn working_mode(tethering: TetheringStatus, objects: &LiqoObjects) -> ReadResult
     } = tethering;
     Ok(WorkingMode {
         state,
-        peer: cluster_id.map(name),
+        peer: cluster_id.map(|id| {
+            let found = known.iter().find(|foreign| foreign.spec.cluster_id == id);
+            found.map_or_else(|| id.to_string(), kube::ResourceExt::name_any)
+        }),
         deadline,
         reason,
         message,
@@ -193,11 +192,9 @@ fn summarize_borrowing(
     usage: &BorrowedAndLentUsage,
 ) -> ReadResult<BorrowingSummary> {
     let namespace = provider_namespace(&foreign.spec.cluster_id);
-    let is_from_peer =
-        |node: &&liqo_api::VirtualNode| node.namespace().as_ref() == Some(&namespace);
     let mut nodes: Vec<VirtualNodeSummary> = as_read_result(&objects.virtual_nodes)?
         .iter()
-        .filter(is_from_peer)
+        .filter(|node| node.namespace().as_ref() == Some(&namespace))
         .map(|node| summarize_virtual_node(node, usage))
         .collect();
     nodes.sort_by(|one, other| one.pool.cmp(&other.pool));
@@ -256,16 +253,19 @@ fn summarize_lending(
     let namespace = tenant
         .clone()
         .unwrap_or_else(|| tenant_namespace(&foreign.spec.cluster_id));
-    let runs = |pod: &&ShadowPod| {
-        pod.namespace().as_ref() == Some(&namespace)
-            && pod
-                .status
-                .as_ref()
-                .is_some_and(|status| status.phase == ShadowPodPhase::Created)
-    };
     Ok(LendingSummary {
         offers: offers_in_namespace(&namespace, objects)?,
-        pods: usage.shadow_pods.iter().filter(runs).count(),
+        pods: usage
+            .shadow_pods
+            .iter()
+            .filter(|pod| {
+                pod.namespace().as_ref() == Some(&namespace)
+                    && pod
+                        .status
+                        .as_ref()
+                        .is_some_and(|status| status.phase == ShadowPodPhase::Created)
+            })
+            .count(),
         tenant_namespace: tenant,
         links,
     })
@@ -299,13 +299,6 @@ fn summarize_offer(object: ResourceOffer) -> OfferSummary {
 fn summarize_namespace(object: NamespaceOffloading) -> OffloadedNamespaceSummary {
     let name = object.namespace().unwrap_or_default();
     let status = object.status.unwrap_or_default();
-    let remote = |remote: RemoteNamespace| RemoteNamespaceSummary {
-        cluster: remote.cluster_name,
-        namespace: remote.namespace,
-        ready: remote.ready,
-        message: remote.message,
-        exposed: remote.exposed,
-    };
     OffloadedNamespaceSummary {
         namespace: name,
         pod_offloading_strategy: object.spec.pod_offloading_strategy,
@@ -315,7 +308,17 @@ fn summarize_namespace(object: NamespaceOffloading) -> OffloadedNamespaceSummary
             .iter()
             .find(|condition| condition.type_ == "Ready")
             .map(LinkSummary::from),
-        remote: status.remote_namespaces.into_iter().map(remote).collect(),
+        remote: status
+            .remote_namespaces
+            .into_iter()
+            .map(|remote| RemoteNamespaceSummary {
+                cluster: remote.cluster_name,
+                namespace: remote.namespace,
+                ready: remote.ready,
+                message: remote.message,
+                exposed: remote.exposed,
+            })
+            .collect(),
     }
 }
 

@@ -239,8 +239,6 @@ fn borrowing_branch(name: &str, borrowing: &BorrowingSummary, paint: Paint) -> B
         ));
     }
     // A node is shown below its offer, or alone if the offer is gone.
-    let offered =
-        |one: &VirtualNodeSummary| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
     children.extend(borrowing.offers.iter().map(|one| {
         let mut branch = offer_branch(one, Some(name), paint);
         branch.children.extend(
@@ -256,7 +254,7 @@ fn borrowing_branch(name: &str, borrowing: &BorrowingSummary, paint: Paint) -> B
         borrowing
             .nodes
             .iter()
-            .filter(|one| !offered(one))
+            .filter(|one| borrowing.offers.iter().all(|offer| offer.pool != one.pool))
             .map(|one| node_branch(one, paint)),
     );
     Branch {
@@ -325,28 +323,25 @@ fn network_branch(name: &str, network: &NetworkSummary, paint: Paint) -> Branch 
         .iter()
         .map(|one| link_branch(one, paint))
         .collect();
-    let behind = |there| {
-        let owner = network.behind.get(there).and_then(|way| way.first());
-        owner
-            .map(|owner| format!(" (cluster {} behind it)", owner.short_id()))
-            .unwrap_or_default()
-    };
     let (own, others): (Vec<_>, Vec<_>) = network
         .prefixes
         .iter()
         .partition(|(there, _)| !network.behind.contains_key(*there));
-    let appears = |there, here| {
-        if there == here {
-            "keeps its addresses here".to_owned()
-        } else {
-            format!("is mapped here to {here}")
-        }
-    };
-    let seen = own
+    let seen: Vec<String> = own
         .into_iter()
         .chain(others)
-        .map(|(there, here)| format!("{there}{} {}", behind(there), appears(there, here)));
-    let seen: Vec<String> = seen.collect();
+        .map(|(there, here)| {
+            let owner = network.behind.get(there).and_then(|way| way.first());
+            let behind = owner
+                .map(|owner| format!(" (cluster {} behind it)", owner.short_id()))
+                .unwrap_or_default();
+            if there == here {
+                format!("{there}{behind} keeps its addresses here")
+            } else {
+                format!("{there}{behind} is mapped here to {here}")
+            }
+        })
+        .collect();
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
     }

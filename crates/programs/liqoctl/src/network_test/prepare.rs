@@ -10,11 +10,10 @@ use std::{
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
-use ipnet::IpNet;
 use k8s_openapi::api::{
     core::v1::{
         Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
-        Service as ServiceObject,
+        Service as ServiceObject, ServicePort,
     },
     discovery::v1::EndpointSlice,
 };
@@ -33,14 +32,14 @@ use serde_json::json;
 
 use super::{
     NetworkTestOptions,
-    scene::{
+    setup::{
         AskerKind, HomeView, NetworkTestSetup, ProbedService, Prober, ReportedTunnel, TestedCluster,
     },
 };
 use crate::{
     cluster::{Cluster, ExplainFailure as _, list_or_none},
     offload::OffloadResult,
-    probes::{self, ExcludedNode, ProbeNode, TestNamespaces, pods},
+    probes::{self, ExcludedNode, NamespaceSecurity, ProbeNode, TestNamespaces, pods},
     progress::StepProgress,
     readiness,
     wait::{PollResult, until},
@@ -77,8 +76,8 @@ pub struct KnownCluster {
 /// The prepared test.
 pub struct PreparedTest {
     /// The participants.
-    pub scene: NetworkTestSetup,
-    /// In the order of the scene's probers.
+    pub setup: NetworkTestSetup,
+    /// In the order of the setup's probers.
     pub locations: Vec<ProberLocation>,
 }
 
@@ -140,17 +139,9 @@ async fn read_cluster(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
         .await
         .doing("list the policies")?;
     let policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
-    let transits = |peer: &&ForeignCluster| {
-        let held = policies_of_peer(
-            &policies,
-            &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)),
-        );
-        held.first()
-            .is_some_and(|policy| policy.spec.network.transit)
-    };
     let transit = foreign
         .iter()
-        .filter(transits)
+        .filter(|peer| allows_transit(&policies, peer))
         .map(|peer| peer.spec.cluster_id.clone())
         .collect();
     let status = endpoints
@@ -182,8 +173,17 @@ async fn read_cluster(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
     })
 }
 
+fn allows_transit(policies: &[Arc<PeeringPolicy>], peer: &ForeignCluster) -> bool {
+    let held = policies_of_peer(
+        policies,
+        &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)),
+    );
+    held.first()
+        .is_some_and(|policy| policy.spec.network.transit)
+}
+
 /// The addresses that represent nodes in other clusters.
-fn stand_ins(config: &ClusterConfig) -> BTreeSet<IpAddr> {
+fn fallback_addresses(config: &ClusterConfig) -> BTreeSet<IpAddr> {
     let external = config
         .status
         .iter()
@@ -199,7 +199,7 @@ pub async fn prepare_test(
     all: &[KnownCluster],
     home: usize,
     options: &NetworkTestOptions,
-    stage: &TestNamespaces,
+    namespaces: &TestNamespaces,
     progress: &StepProgress,
 ) -> anyhow::Result<PreparedTest> {
     let here = &all[home];
@@ -207,7 +207,7 @@ pub async fn prepare_test(
         Some(image) => image.clone(),
         None => probes::fabric_image(&here.cluster).await?,
     };
-    let offloaded = stage
+    let offloaded = namespaces
         .offloaded_namespace(
             &here.cluster,
             NAMESPACE,
@@ -219,15 +219,15 @@ pub async fn prepare_test(
     let namespace = &offloaded.namespace;
     let participants = PlacedParticipants::of(all, home);
     let providers = &participants.providers;
-    let mut scene = participants.initial_scene(&offloaded);
+    let mut setup = participants.initial_setup(&offloaded);
     let planned = PlannedPods {
-        here: answering_pods(here, providers, &scene, options.nodes),
-        hosts: host_network_pods(all, home, providers, &scene, options.nodes),
+        here: answering_pods(here, providers, &setup, options.nodes),
+        hosts: host_network_pods(all, home, providers, &setup, options.nodes),
         image,
     };
     let step = format!("Starting {} pods", planned.pod_count());
     let making = async {
-        for member in &mut scene.clusters {
+        for member in &mut setup.clusters {
             member.service = create_services(
                 &here.cluster,
                 namespace,
@@ -236,41 +236,42 @@ pub async fn prepare_test(
             )
             .await?;
         }
-        let news = |text: &str| progress.message(&step, text);
         participants
-            .start_pods(&planned, namespace, stage, news)
+            .start_pods(&planned, namespace, namespaces, |text| {
+                progress.message(&step, text);
+            })
             .await
     };
     let StartedPods { found, apart } = progress.run_step(&step, making).await?;
-    let found = with_addresses(here, namespace, &scene, found, progress).await;
-    let mut setup = PreparedTest {
-        scene,
+    let found = with_addresses(here, namespace, &setup, found, progress).await;
+    let mut prepared = PreparedTest {
+        setup,
         locations: Vec::new(),
     };
     for pod in &planned.here {
-        let prober = participants.prober_in_pod(&setup.scene, pod, &found);
-        setup.scene.probers.push(prober);
-        setup.locations.push(ProberLocation {
+        let prober = participants.prober_in_pod(&prepared.setup, pod, &found);
+        prepared.setup.probers.push(prober);
+        prepared.locations.push(ProberLocation {
             cluster: here.cluster.clone(),
             namespace: namespace.clone(),
         });
     }
     for (known, pod) in &planned.hosts {
-        setup
-            .scene
+        prepared
+            .setup
             .probers
             .push(participants.prober_on_node(*known, pod));
-        setup.locations.push(ProberLocation {
+        prepared.locations.push(ProberLocation {
             cluster: all[*known].cluster.clone(),
             namespace: apart[known].clone(),
         });
     }
     let nodes = here.nodes.iter().take(options.nodes.max(1));
-    setup.scene.nodes = nodes
+    prepared.setup.nodes = nodes
         .map(|node| (node.name.clone(), node.address))
         .collect();
-    wait_for_slices(all, here, providers, &setup.scene, progress).await;
-    Ok(setup)
+    wait_for_slices(all, here, providers, &prepared.setup, progress).await;
+    Ok(prepared)
 }
 
 /// The pods of a test, before they exist.
@@ -320,10 +321,10 @@ impl<'a> PlacedParticipants<'a> {
         &self.all[self.home]
     }
 
-    /// The scene without probers: the home cluster and its providers.
-    fn initial_scene(&self, offloaded: &OffloadResult) -> NetworkTestSetup {
+    /// The setup without probers: the home cluster and its providers.
+    fn initial_setup(&self, offloaded: &OffloadResult) -> NetworkTestSetup {
         let here = self.here();
-        let mut scene = NetworkTestSetup {
+        let mut setup = NetworkTestSetup {
             clusters: vec![tested_home(here, &offloaded.namespace)],
             ..NetworkTestSetup::default()
         };
@@ -337,12 +338,12 @@ impl<'a> PlacedParticipants<'a> {
             member.namespace = remote
                 .map(|remote| remote.namespace.clone())
                 .unwrap_or_default();
-            scene.clusters.push(member);
+            setup.clusters.push(member);
         }
-        for (number, member) in scene.clusters.iter_mut().enumerate() {
+        for (number, member) in setup.clusters.iter_mut().enumerate() {
             member.service.name = format!("{:.40}-{number}", member.name);
         }
-        scene
+        setup
     }
 
     /// Creates the pods and waits until they are ready.
@@ -350,7 +351,7 @@ impl<'a> PlacedParticipants<'a> {
         &self,
         planned: &PlannedPods,
         namespace: &str,
-        stage: &TestNamespaces,
+        namespaces: &TestNamespaces,
         news: impl Fn(&str) + Copy,
     ) -> anyhow::Result<StartedPods> {
         let home = &self.here().cluster;
@@ -367,7 +368,12 @@ impl<'a> PlacedParticipants<'a> {
             let there = &self.all[*known].cluster;
             if !apart.contains_key(known) {
                 let name = format!("{NAMESPACE}-nodes");
-                apart.insert(*known, stage.create_namespace(there, &name, true).await?);
+                apart.insert(
+                    *known,
+                    namespaces
+                        .create_namespace(there, &name, NamespaceSecurity::Privileged)
+                        .await?,
+                );
             }
             pods::create_pod(there, &apart[known], pod, image).await?;
         }
@@ -382,12 +388,12 @@ impl<'a> PlacedParticipants<'a> {
     /// A prober in a pod of the home cluster, with the addresses that were found.
     fn prober_in_pod(
         &self,
-        scene: &NetworkTestSetup,
+        setup: &NetworkTestSetup,
         pod: &pods::ProbePod,
         found: &[Pod],
     ) -> Prober {
         let made = found.iter().find(|made| made.name_any() == pod.name);
-        let cluster = scene
+        let cluster = setup
             .clusters
             .iter()
             .position(|member| member.service.name == pod.group)
@@ -435,48 +441,27 @@ async fn wait_for_slices(
     all: &[KnownCluster],
     here: &KnownCluster,
     providers: &[&ClusterId],
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     progress: &StepProgress,
 ) {
     let ids = [&here.id]
         .into_iter()
         .chain(providers.iter().copied())
         .enumerate();
-    let has_namespace = |number: usize| !scene.clusters[number].namespace.is_empty();
-    let known = |id: &ClusterId| {
-        all.iter()
-            .find(|known| known.id == *id)
-            .map(|known| &known.cluster)
-    };
     let locations: Vec<(usize, &Cluster)> = ids
-        .filter(|(number, _)| has_namespace(*number))
-        .filter_map(|(number, id)| Some((number, known(id)?)))
+        .filter(|(number, _)| !setup.clusters[*number].namespace.is_empty())
+        .filter_map(|(number, id)| {
+            let known = all.iter().find(|known| known.id == *id)?;
+            Some((number, &known.cluster))
+        })
         .collect();
     let step = "Waiting for the EndpointSlices";
-    let look = || async {
-        for (number, cluster) in &locations {
-            let member = &scene.clusters[*number];
-            let api: Api<EndpointSlice> =
-                Api::namespaced(cluster.client.clone(), &member.namespace);
-            // What cannot be read is not waited for.
-            let Ok(slices) = api.list(&ListParams::default()).await else {
-                continue;
-            };
-            if let Some(missing) = unpublished_pod(scene, *number, &slices.items) {
-                return Ok(PollResult::NotYet(format!(
-                    "{} does not know {missing} yet",
-                    member.name
-                )));
-            }
-        }
-        Ok(PollResult::Done(()))
-    };
     progress.start_step(step);
     match until(
         "all pods are in EndpointSlices",
         SLICES_TIMEOUT,
         |text| progress.message(step, text),
-        look,
+        || poll_slices(setup, &locations),
     )
     .await
     {
@@ -486,9 +471,30 @@ async fn wait_for_slices(
     }
 }
 
+async fn poll_slices(
+    setup: &NetworkTestSetup,
+    locations: &[(usize, &Cluster)],
+) -> anyhow::Result<PollResult<()>> {
+    for (number, cluster) in locations {
+        let member = &setup.clusters[*number];
+        let api: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), &member.namespace);
+        // What cannot be read is not waited for.
+        let Ok(slices) = api.list(&ListParams::default()).await else {
+            continue;
+        };
+        if let Some(missing) = unpublished_pod(setup, *number, &slices.items) {
+            return Ok(PollResult::NotYet(format!(
+                "{} does not know {missing} yet",
+                member.name
+            )));
+        }
+    }
+    Ok(PollResult::Done(()))
+}
+
 /// A pod that is not in the `EndpointSlices` of its Services, as they are in one cluster.
 pub fn unpublished_pod(
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     cluster: usize,
     slices: &[EndpointSlice],
 ) -> Option<String> {
@@ -507,14 +513,14 @@ pub fn unpublished_pod(
             .filter_map(|address| address.parse().ok());
         ready.extend(addresses.map(|address| (service.as_str(), address)));
     }
-    let seen = |prober| scene.in_services(prober, &scene.clusters[cluster].sees);
-    let mut all = scene.probers.iter().flat_map(|prober| {
-        seen(prober)
+    let mut all = setup.probers.iter().flat_map(|prober| {
+        setup
+            .in_services(prober, &setup.clusters[cluster].sees)
             .into_iter()
             .map(move |address| (prober, address))
     });
     all.find_map(|(prober, address)| {
-        let service = &scene.clusters[prober.cluster].service.name;
+        let service = &setup.clusters[prober.cluster].service.name;
         let each = format!("{service}-each");
         let is_known = [service, &each]
             .iter()
@@ -527,40 +533,48 @@ pub fn unpublished_pod(
 async fn with_addresses(
     here: &KnownCluster,
     namespace: &str,
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     found: Vec<Pod>,
     progress: &StepProgress,
 ) -> Vec<Pod> {
-    let networked: Vec<&str> = scene
+    let networked: Vec<&str> = setup
         .clusters
         .iter()
         .filter(|member| matches!(member.sees, HomeView::Itself | HomeView::By(_)))
         .map(|member| member.service.name.as_str())
         .collect();
-    let missing = |pod: &Pod| {
-        let group = pod
-            .labels()
-            .get("group")
-            .map(String::as_str)
-            .unwrap_or_default();
-        (networked.contains(&group) && pods::addresses_of_pod(pod).is_empty())
-            .then(|| "it has no address here yet".to_owned())
-    };
-    if found.iter().all(|pod| missing(pod).is_none()) {
+    if found
+        .iter()
+        .all(|pod| reason_without_address(pod, &networked).is_none())
+    {
         return found;
     }
     let step = "Waiting for the addresses of remote pods";
     progress.start_step(step);
-    let news = |text: &str| progress.message(step, text);
-    if let Ok(found) =
-        pods::wait_for_pods(&here.cluster, namespace, ADDRESS_TIMEOUT, news, missing).await
-    {
+    let addressed = pods::wait_for_pods(
+        &here.cluster,
+        namespace,
+        ADDRESS_TIMEOUT,
+        |text| progress.message(step, text),
+        |pod| reason_without_address(pod, &networked),
+    );
+    if let Ok(found) = addressed.await {
         progress.finish_step(step);
         return found;
     }
     // The questions show the failure.
     progress.fail_step(step);
     found
+}
+
+fn reason_without_address(pod: &Pod, networked: &[&str]) -> Option<String> {
+    let group = pod
+        .labels()
+        .get("group")
+        .map(String::as_str)
+        .unwrap_or_default();
+    (networked.contains(&group) && pods::addresses_of_pod(pod).is_empty())
+        .then(|| "it has no address here yet".to_owned())
 }
 
 /// Selects only providers with ready nodes, because otherwise the namespace would never be ready.
@@ -584,7 +598,7 @@ fn tested_home(here: &KnownCluster, namespace: &str) -> TestedCluster {
         name: here.name.clone(),
         namespace: namespace.to_owned(),
         sees: HomeView::Itself,
-        stand_ins: stand_ins(&here.config),
+        fallback_addresses: fallback_addresses(&here.config),
         service: ProbedService::default(),
         transit: false,
         left_out: here.left_out.clone(),
@@ -612,9 +626,9 @@ fn tested_provider(
         },
         (true, None) => no_network(&here.name, &name, foreign),
     };
-    let stand_ins = match (&sees, there) {
+    let fallback_addresses = match (&sees, there) {
         (HomeView::By(maps), Some(there)) => {
-            let all = stand_ins(&there.config).into_iter();
+            let all = fallback_addresses(&there.config).into_iter();
             all.filter_map(|address| maps.imported.to_here(There(address)))
                 .map(|here| here.0)
                 .collect()
@@ -646,15 +660,12 @@ fn tested_provider(
     // If all are not Ready, this is why nothing can be asked.
     if here.virtual_nodes.contains_key(id) {
         let asleep = here.asleep.get(id).into_iter().flatten();
-        let why = || {
-            format!(
-                "it is the virtual node of {name} in {}, and not Ready",
-                here.name
-            )
-        };
         left_out.extend(asleep.map(|node| ExcludedNode {
             node: node.clone(),
-            why: why(),
+            why: format!(
+                "it is the virtual node of {name} in {}, and not Ready",
+                here.name
+            ),
         }));
     }
     let transit = here.transit.contains(id);
@@ -662,7 +673,7 @@ fn tested_provider(
         name,
         namespace: String::new(),
         sees,
-        stand_ins,
+        fallback_addresses,
         service: ProbedService::default(),
         transit,
         left_out,
@@ -679,12 +690,10 @@ fn view_behind_provider(
     addresses: &[IpAddr],
 ) -> Option<HomeView> {
     let spec = &here.endpoints.get(provider)?.spec;
-    let has = |there: &IpNet| {
-        spec.imported
-            .get(there)
-            .is_some_and(|here| addresses.iter().any(|address| here.contains(address)))
-    };
-    let (_, way) = spec.behind.iter().find(|(there, _)| has(there))?;
+    let (_, way) = spec.behind.iter().find(|(there, _)| {
+        let here = spec.imported.get(*there);
+        here.is_some_and(|here| addresses.iter().any(|address| here.contains(address)))
+    })?;
     let mut maps = PeerMaps::try_from(spec).ok()?;
     let mut at = provider;
     for next in way.iter().rev() {
@@ -707,13 +716,11 @@ fn view_behind_provider(
 
 /// Reason why there is no network to a provider.
 fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> HomeView {
-    let off = || {
-        HomeView::Unwanted(format!(
-            "the network between {home} and {name} is switched off (spec.network of the ForeignCluster, or its policy)"
-        ))
-    };
+    let off = HomeView::Unwanted(format!(
+        "the network between {home} and {name} is switched off (spec.network of the ForeignCluster, or its policy)"
+    ));
     let Some(foreign) = foreign.filter(|foreign| foreign.spec.network != PeeringIntent::No) else {
-        return off();
+        return off;
     };
     let conditions = foreign
         .status
@@ -728,7 +735,7 @@ fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> HomeV
             "{home} and {name} do not agree: {}: {}",
             agreed.reason, agreed.message
         )),
-        None => off(),
+        None => off,
     }
 }
 
@@ -736,37 +743,38 @@ fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> HomeV
 fn answering_pods(
     here: &KnownCluster,
     providers: &[&ClusterId],
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     most: usize,
 ) -> Vec<pods::ProbePod> {
     let mut all = Vec::new();
-    let mut add = |cluster: usize, node: &str, is_virtual: bool| {
-        let group = scene.clusters[cluster].service.name.clone();
-        let count = all
-            .iter()
-            .filter(|pod: &&pods::ProbePod| pod.group == group)
-            .count();
-        let name = format!("{group}-{count}");
-        all.push(pods::ProbePod {
-            name,
-            node: node.to_owned(),
-            is_virtual,
-            host_network: false,
-            role: pods::ProbePodRole::Serve,
-            group,
-        });
-    };
     for node in here.nodes.iter().take(most.max(1)) {
-        add(0, &node.name, false);
+        all.push(answering_pod(&all, &setup.clusters[0], &node.name));
     }
     for (number, id) in providers.iter().enumerate() {
         for node in here.virtual_nodes.get(*id).into_iter().flatten() {
             for _ in 0..PODS_ON_VIRTUAL_NODE {
-                add(number + 1, node, true);
+                all.push(pods::ProbePod {
+                    is_virtual: true,
+                    ..answering_pod(&all, &setup.clusters[number + 1], node)
+                });
             }
         }
     }
     all
+}
+
+/// The next pod of a cluster that answers, on a real node.
+fn answering_pod(others: &[pods::ProbePod], cluster: &TestedCluster, node: &str) -> pods::ProbePod {
+    let group = cluster.service.name.clone();
+    let count = others.iter().filter(|pod| pod.group == group).count();
+    pods::ProbePod {
+        name: format!("{group}-{count}"),
+        node: node.to_owned(),
+        is_virtual: false,
+        host_network: false,
+        role: pods::ProbePodRole::Serve,
+        group,
+    }
 }
 
 /// The pods in the network of nodes, in each cluster with access.
@@ -774,16 +782,14 @@ fn host_network_pods(
     all: &[KnownCluster],
     home: usize,
     providers: &[&ClusterId],
-    scene: &NetworkTestSetup,
+    setup: &NetworkTestSetup,
     most: usize,
 ) -> Vec<(usize, pods::ProbePod)> {
-    let takes_part =
-        |number: usize, known: &KnownCluster| number == home || providers.contains(&&known.id);
     let mut wanted = Vec::new();
     for (number, known) in all
         .iter()
         .enumerate()
-        .filter(|(number, known)| takes_part(*number, known))
+        .filter(|(number, known)| *number == home || providers.contains(&&known.id))
     {
         for (place, node) in known.nodes.iter().take(most.max(1)).enumerate() {
             let group = format!("{:.40}-node", known.name);
@@ -799,7 +805,7 @@ fn host_network_pods(
         }
     }
     // Without a network, nodes have nobody to ask.
-    wanted.retain(|(number, _)| *number == home || scene.clusters.len() > 1);
+    wanted.retain(|(number, _)| *number == home || setup.clusters.len() > 1);
     wanted
 }
 
@@ -832,26 +838,19 @@ async fn create_services(
     families: &serde_json::Value,
 ) -> anyhow::Result<ProbedService> {
     let api: Api<ServiceObject> = Api::namespaced(cluster.client.clone(), namespace);
-    let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "port": PORT, "protocol": protocol });
-    let object = |name: String, spec: serde_json::Value| {
-        let mut object = json!({ "metadata": { "name": name }, "spec": families });
-        object["spec"]["ports"] = json!([port("TCP"), port("UDP")]);
-        for (field, value) in spec.as_object().into_iter().flatten() {
-            object["spec"][field] = value.clone();
-        }
-        serde_json::from_value::<ServiceObject>(object)
-    };
     let selector = json!({ "group": name });
-    let each = object(
-        format!("{name}-each"),
-        json!({ "clusterIP": "None", "selector": selector }),
+    let each = service_object(
+        &format!("{name}-each"),
+        families,
+        &json!({ "clusterIP": "None", "selector": selector }),
     )?;
     api.create(&PostParams::default(), &each)
         .await
         .doing(format!("create Service {name}-each"))?;
-    let one = object(
-        name.to_owned(),
-        json!({ "type": "NodePort", "selector": selector }),
+    let one = service_object(
+        name,
+        families,
+        &json!({ "type": "NodePort", "selector": selector }),
     )?;
     let made = api
         .create(&PostParams::default(), &one)
@@ -859,12 +858,6 @@ async fn create_services(
         .doing(format!("create Service {name}"))?;
     let spec = made.spec.unwrap_or_default();
     let ports = spec.ports.unwrap_or_default();
-    let node_port = |protocol: &str| {
-        let port = ports
-            .iter()
-            .find(|port| port.protocol.as_deref() == Some(protocol))?;
-        u16::try_from(port.node_port?).ok()
-    };
     Ok(ProbedService {
         name: name.to_owned(),
         addresses: spec
@@ -873,6 +866,30 @@ async fn create_services(
             .iter()
             .filter_map(|address| address.parse().ok())
             .collect(),
-        node_ports: node_port("TCP").zip(node_port("UDP")),
+        node_ports: node_port_of(&ports, "TCP").zip(node_port_of(&ports, "UDP")),
     })
+}
+
+fn node_port_of(ports: &[ServicePort], protocol: &str) -> Option<u16> {
+    let port = ports
+        .iter()
+        .find(|port| port.protocol.as_deref() == Some(protocol))?;
+    u16::try_from(port.node_port?).ok()
+}
+
+fn service_object(
+    name: &str,
+    families: &serde_json::Value,
+    spec: &serde_json::Value,
+) -> serde_json::Result<ServiceObject> {
+    let mut object = json!({ "metadata": { "name": name }, "spec": families });
+    object["spec"]["ports"] = json!([service_port("TCP"), service_port("UDP")]);
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        object["spec"][field] = value.clone();
+    }
+    serde_json::from_value(object)
+}
+
+fn service_port(protocol: &str) -> serde_json::Value {
+    json!({ "name": protocol.to_lowercase(), "port": PORT, "protocol": protocol })
 }

@@ -1,6 +1,6 @@
 //! The namespaces of one run, from their creation to their removal.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use anyhow::{Context as _, anyhow, ensure};
 use futures::future::join_all;
@@ -34,13 +34,36 @@ const REMOVING: &str = "Removing what was created";
 /// Time that create requests may still take once the run is over.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The level of Pod Security of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceSecurity {
+    Restricted,
+    /// Pods may use the network of their node.
+    Privileged,
+}
+
+struct CreatedNamespace {
+    cluster: Cluster,
+    name: String,
+}
+
+impl fmt::Display for CreatedNamespace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "namespace {} of {}",
+            self.name, self.cluster.context
+        )
+    }
+}
+
 /// The namespaces of one run.
 pub struct TestNamespaces {
     /// A random text that is different for each run.
     pub suffix: String,
     over_at: i64,
     keep: bool,
-    created: Mutex<Vec<(Cluster, String)>>,
+    created: Mutex<Vec<CreatedNamespace>>,
     /// Create requests. They finish even if nobody waits for them: a namespace that is created
     /// after its deletion would stay.
     creating: Mutex<JoinSet<()>>,
@@ -96,11 +119,8 @@ impl TestNamespaces {
             () = interrupts.next() => Err(anyhow!("interrupted")),
         };
         if self.keep {
-            for (cluster, namespace) in self.created.lock().iter() {
-                progress.print_line(&format!(
-                    "Namespace {namespace} of {} is kept.",
-                    cluster.context
-                ));
+            for CreatedNamespace { cluster, name } in self.created.lock().iter() {
+                progress.print_line(&format!("Namespace {name} of {} is kept.", cluster.context));
             }
             return Ok(RunResult {
                 found: outcome?,
@@ -115,25 +135,26 @@ impl TestNamespaces {
         }
     }
 
-    /// Creates a namespace with this prefix. Pods in a privileged one may use the network of their
-    /// node.
+    /// Creates a namespace with this prefix.
     pub async fn create_namespace(
         &self,
         cluster: &Cluster,
         name: &str,
-        privileged: bool,
+        security: NamespaceSecurity,
     ) -> anyhow::Result<String> {
         let name = format!("{name}-{}", self.suffix);
-        let level = if privileged {
-            "privileged"
-        } else {
-            "restricted"
+        let level = match security {
+            NamespaceSecurity::Restricted => "restricted",
+            NamespaceSecurity::Privileged => "privileged",
         };
         let object = json!({
             "metadata": { "name": name, "labels": { RUN_ENDS_AT: self.over_at.to_string(), "pod-security.kubernetes.io/enforce": level } },
         });
         let object: Namespace = serde_json::from_value(object)?;
-        self.created.lock().push((cluster.clone(), name.clone()));
+        self.created.lock().push(CreatedNamespace {
+            cluster: cluster.clone(),
+            name: name.clone(),
+        });
         let api: Api<Namespace> = Api::all(cluster.client.clone());
         let (sender, answer) = oneshot::channel();
         self.creating.lock().spawn(async move {
@@ -157,7 +178,9 @@ impl TestNamespaces {
         timeout: Duration,
         progress: &StepProgress,
     ) -> anyhow::Result<OffloadResult> {
-        let namespace = self.create_namespace(home, name, false).await?;
+        let namespace = self
+            .create_namespace(home, name, NamespaceSecurity::Restricted)
+            .await?;
         let clusters = selector.map(offload::SelectedClusters::Matching);
         let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
         let options = offload::OffloadOptions {
@@ -180,33 +203,17 @@ impl TestNamespaces {
             return Vec::new();
         }
         progress.start_step(REMOVING);
-        let words = |cluster: &Cluster, namespace: &str| {
-            format!("namespace {namespace} of {}", cluster.context)
-        };
-        let still: Mutex<BTreeSet<String>> = Mutex::new(
-            created
-                .iter()
-                .map(|(cluster, namespace)| words(cluster, namespace))
-                .collect(),
-        );
-        let show = |gone: Option<String>| {
+        let still: BTreeSet<String> = created.iter().map(ToString::to_string).collect();
+        show_what_is_removed(progress, &still);
+        let still = &Mutex::new(still);
+        let removing = created.iter().map(|namespace| async move {
+            let removed = remove_namespace(&namespace.cluster, &namespace.name, timeout).await;
             let mut still = still.lock();
-            still.retain(|one| Some(one) != gone.as_ref());
-            if !still.is_empty() {
-                progress.message(
-                    REMOVING,
-                    &still.iter().cloned().collect::<Vec<_>>().join(", "),
-                );
-            }
-        };
-        show(None);
-        let show = &show;
-        let removing = created.iter().map(|(cluster, namespace)| async move {
-            let removed = remove_namespace(cluster, namespace, timeout).await;
-            show(Some(words(cluster, namespace)));
+            still.remove(&namespace.to_string());
+            show_what_is_removed(progress, &still);
             removed
                 .err()
-                .map(|error| format!("{} was not removed: {error:#}", words(cluster, namespace)))
+                .map(|error| format!("{namespace} was not removed: {error:#}"))
         });
         let left: Vec<String> = join_all(removing).await.into_iter().flatten().collect();
         if left.is_empty() {
@@ -215,6 +222,13 @@ impl TestNamespaces {
             progress.fail_step(REMOVING);
         }
         left
+    }
+}
+
+fn show_what_is_removed(progress: &StepProgress, still: &BTreeSet<String>) {
+    if !still.is_empty() {
+        let names: Vec<&str> = still.iter().map(String::as_str).collect();
+        progress.message(REMOVING, &names.join(", "));
     }
 }
 
@@ -363,16 +377,16 @@ mod tests {
     #[tokio::test]
     async fn everything_is_removed_though_a_request_fails_and_what_stays_is_named() {
         let (cluster, there) = server("first");
-        let stage = TestNamespaces::new(Duration::from_secs(1), false);
-        let first = stage
-            .create_namespace(&cluster, "first", false)
+        let namespaces = TestNamespaces::new(Duration::from_secs(1), false);
+        let first = namespaces
+            .create_namespace(&cluster, "first", NamespaceSecurity::Restricted)
             .await
             .unwrap();
-        stage
-            .create_namespace(&cluster, "second", false)
+        namespaces
+            .create_namespace(&cluster, "second", NamespaceSecurity::Restricted)
             .await
             .unwrap();
-        let left = stage
+        let left = namespaces
             .remove(&StepProgress::silent(), Duration::from_secs(1))
             .await;
         assert_eq!(*there.lock(), BTreeSet::from([first.clone()]));
@@ -388,15 +402,15 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_that_was_just_being_made_is_removed_too() {
         let (cluster, there) = server("none");
-        let stage = TestNamespaces::new(Duration::from_mins(1), false);
-        let played = stage
+        let namespaces = TestNamespaces::new(Duration::from_mins(1), false);
+        let run = namespaces
             .run_and_clean_up(
                 Duration::from_millis(50),
                 &StepProgress::silent(),
-                stage.create_namespace(&cluster, "late", false),
+                namespaces.create_namespace(&cluster, "late", NamespaceSecurity::Restricted),
             )
             .await;
-        let error = played.unwrap_err().to_string();
+        let error = run.unwrap_err().to_string();
         assert!(
             error.contains("not finished") && !error.contains("not removed"),
             "{error}"

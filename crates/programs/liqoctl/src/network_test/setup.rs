@@ -27,7 +27,7 @@ pub struct TestedCluster {
     /// Its view of the addresses of home.
     pub sees: HomeView,
     /// The fallback addresses of its nodes, as home sees them.
-    pub stand_ins: BTreeSet<IpAddr>,
+    pub fallback_addresses: BTreeSet<IpAddr>,
     /// The Service before its pods.
     pub service: ProbedService,
     /// Whether home lets it reach other clusters with this property.
@@ -109,7 +109,7 @@ pub enum AskerKind {
 /// A pod or node that asks. Pods also answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prober {
-    /// Its cluster, as an index into the scene.
+    /// Its cluster, as an index into the setup.
     pub cluster: usize,
     pub kind: AskerKind,
     pub pod: String,
@@ -123,6 +123,10 @@ pub struct Prober {
 }
 
 impl NetworkTestSetup {
+    pub fn cluster_name(&self, cluster: usize) -> &str {
+        &self.clusters[cluster].name
+    }
+
     /// The view that a pod or node has of home.
     pub fn home_view<'a>(&'a self, prober: &'a Prober) -> &'a HomeView {
         prober
