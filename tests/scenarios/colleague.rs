@@ -109,14 +109,14 @@ pub async fn a_colleague_with_one_namespace_offloads_it_and_nothing_else(
 /// The message is one line without the API server's own words.
 async fn is_refused_in_one_line(ann: &Cluster, command: &[&str]) -> Result<()> {
     let output = ann.try_liqoctl(command).await?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = output.stderr;
     let lines: Vec<&str> = said
         .lines()
         .filter(|line| line.starts_with("liqoctl: "))
         .collect();
     let is_one_sentence = lines.len() == 1 && lines[0].contains("you may not");
     ensure!(
-        !output.status.success() && is_one_sentence && !said.contains("system:serviceaccount"),
+        !output.success && is_one_sentence && !said.contains("system:serviceaccount"),
         "{command:?}: {said}"
     );
     Ok(())
@@ -145,7 +145,7 @@ async fn costs_are_seen(ann: &Cluster, file: &Path) -> Result<()> {
     let file = file.display().to_string();
     liqo_tests::eventually("the right counts", Duration::from_secs(20), || async {
         let output = ann.try_liqoctl(&["cost", "-n", NAMESPACE]).await?;
-        Ok(output.status.success().then_some(()))
+        Ok(output.success.then_some(()))
     })
     .await?;
     let costs = ann.liqoctl(&["cost", "-n", NAMESPACE]).await?;
