@@ -209,6 +209,15 @@ impl BudgetState {
         self.is_spent && self.held.budget.when_spent == WhenSpent::MoveHome
     }
 
+    /// The part that pods, or the condition of a namespace, depend on.
+    fn shown_part(&self) -> (DesiredCondition, Vec<&ClusterId>, &Budget) {
+        (
+            self.condition(),
+            self.closed.keys().collect(),
+            &self.held.budget,
+        )
+    }
+
     /// The condition of a namespace. It changes only when something begins or ends, so that it
     /// costs no write otherwise.
     pub fn condition(&self) -> DesiredCondition {
@@ -252,21 +261,22 @@ pub fn evaluate_budget(
 ) -> BudgetState {
     let HeldBudget { holder, budget } = held;
     let span = span_of(budget.period, now.as_second());
-    let concerned = || {
-        providers
-            .iter()
-            .filter(|provider| holder.includes_provider(provider))
-    };
-    let spent: Money = concerned()
+    let concerned: Vec<&ProviderCosts> = providers
+        .iter()
+        .filter(|provider| holder.includes_provider(provider))
+        .collect();
+    let spent: Money = concerned
+        .iter()
         .map(|one| holder.counted_costs(one.costs_in(budget.period), &budget.currency))
         .sum();
-    let per_hour: Money = concerned()
+    let per_hour: Money = concerned
+        .iter()
         .map(|one| holder.counted_costs(&one.per_hour, &budget.currency))
         .sum();
     let is_spent = spent + cost_of_round(per_hour, round) >= budget.amount
         || former.is_some_and(|former| former.was_spent(held, span.start));
     let mut closed = BTreeMap::new();
-    for provider in concerned() {
+    for provider in concerned {
         if let Some(why) = provider.uncounted_reason(&budget.currency) {
             let budget = holder.in_words();
             closed.insert(
@@ -391,12 +401,13 @@ impl BudgetEvaluation {
 
     /// Whether the running pods of a namespace at a provider go home.
     pub fn moves_home(&self, namespace: &str, id: &ClusterId) -> bool {
-        let closes =
-            |verdict: &&BudgetState| verdict.moves_home() && verdict.closed.contains_key(id);
-        self.state_of_namespace(namespace)
-            .filter(closes)
-            .or_else(|| self.state_of_provider(id).filter(closes))
-            .is_some()
+        [
+            self.state_of_namespace(namespace),
+            self.state_of_provider(id),
+        ]
+        .into_iter()
+        .flatten()
+        .any(|state| state.moves_home() && state.closed.contains_key(id))
     }
 
     /// Whether running pods go home anywhere.
@@ -407,25 +418,10 @@ impl BudgetEvaluation {
     /// The namespaces for which something changed since `former`: all of them (`None`) if a
     /// provider came or went, or a policy closed or opened one.
     pub fn changed_since<'a>(&'a self, former: &'a Self) -> Option<BTreeSet<&'a str>> {
-        let closed_by_policies = |standing: &'a Self| -> BTreeMap<&'a ClusterId, &'a str> {
-            standing
-                .policies
-                .keys()
-                .filter_map(|id| Some((id, standing.closed_reason(id)?)))
-                .collect()
-        };
         let is_same = self.policies.keys().eq(former.policies.keys());
-        if !is_same || closed_by_policies(self) != closed_by_policies(former) {
+        if !is_same || self.closed_by_policies() != former.closed_by_policies() {
             return None;
         }
-        let shown = |standing: &'a Self, namespace: &str| {
-            let verdict = standing.state_of_namespace(namespace)?;
-            Some((
-                verdict.condition(),
-                verdict.closed.keys().collect::<Vec<_>>(),
-                &verdict.held.budget,
-            ))
-        };
         let namespaces = self
             .verdicts
             .keys()
@@ -436,9 +432,23 @@ impl BudgetEvaluation {
             });
         Some(
             namespaces
-                .filter(|namespace| shown(self, namespace) != shown(former, namespace))
+                .filter(|namespace| {
+                    let (now, before) = (
+                        self.state_of_namespace(namespace),
+                        former.state_of_namespace(namespace),
+                    );
+                    now.map(BudgetState::shown_part) != before.map(BudgetState::shown_part)
+                })
                 .collect(),
         )
+    }
+
+    /// The providers that get no new pods because of the budgets of policies, and why.
+    fn closed_by_policies(&self) -> BTreeMap<&ClusterId, &str> {
+        self.policies
+            .keys()
+            .filter_map(|id| Some((id, self.closed_reason(id)?)))
+            .collect()
     }
 }
 

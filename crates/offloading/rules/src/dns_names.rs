@@ -6,24 +6,22 @@ pub(crate) const MAX_SUBDOMAIN_LEN: usize = 253;
 
 /// Whether this is a DNS label, as the name of a namespace must be (RFC 1123).
 pub(crate) fn is_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len())
-        && name.bytes().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
+    name.len() <= 63 && is_label_of_any_length(name)
 }
 
 /// Whether this is a DNS subdomain, as the names of most objects must be: labels with dots between
 /// them, at most 253 characters; a label may be longer than 63 here, as in Kubernetes.
 pub(crate) fn is_subdomain(name: &str) -> bool {
-    let is_part = |part: &str| {
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !part.is_empty()
-            && part.bytes().all(inner)
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    name.len() <= MAX_SUBDOMAIN_LEN && name.split('.').all(is_part)
+    name.len() <= MAX_SUBDOMAIN_LEN && name.split('.').all(is_label_of_any_length)
+}
+
+fn is_label_of_any_length(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
 /// Whether this is a name that DNS can answer: labels of at most 63 characters, together at most

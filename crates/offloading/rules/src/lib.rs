@@ -28,9 +28,9 @@
 //! Pods are JSON here and are edited by path, so that fields inside containers and metadata that
 //! this version does not know survive. Everything that comes from a peer is treated as hostile.
 //!
-//! Read `pod::local` and `pod::remote` first: their functions `decide` tell the life of a pod from
-//! both sides. The page of [`pod`] groups its modules. `json`, `dns_names`, `finalizer`, `patterns`
-//! and `resolv_conf` are small and serve several others.
+//! Read `pod::local` and `pod::remote` first: `decide_local_pod` and `decide_shadow_pod` tell the
+//! life of a pod from both sides. The page of [`pod`] groups its modules. `json`, `dns_names`,
+//! `finalizer`, `patterns` and `resolv_conf` are small and serve several others.
 
 #![cfg_attr(
     not(test),

@@ -36,26 +36,28 @@ pub fn unmetered_pools(
     accounts: &[ContractAccount],
     now: Seconds,
 ) -> BTreeMap<String, UnmeteredPool> {
-    let contracts = || accounts.iter().map(|account| &account.contract);
-    let is_metered = |pool: &str| {
-        let mut versions = contracts().filter_map(|contract| contract.version_at(now));
-        versions.any(|version| version.prices.contains_key(pool))
-    };
-    let unmetered = asks.iter().filter(|(pool, _)| !is_metered(pool));
-    let with_time = |(pool, prices): (&String, &PriceList)| {
-        let since = contracts()
-            .map(|contract| end_of_prices(contract, pool))
+    let mut unmetered = BTreeMap::new();
+    for (pool, prices) in asks {
+        if is_in_contract(pool, accounts, now) {
+            continue;
+        }
+        let since = accounts
+            .iter()
+            .map(|account| end_of_prices(&account.contract, pool))
             .max()
             .unwrap_or_default();
-        (
-            pool.clone(),
-            UnmeteredPool {
-                prices: prices.clone(),
-                since,
-            },
-        )
-    };
-    unmetered.map(with_time).collect()
+        let prices = prices.clone();
+        unmetered.insert(pool.clone(), UnmeteredPool { prices, since });
+    }
+    unmetered
+}
+
+/// Whether a contract that is in force has prices for the pool.
+fn is_in_contract(pool: &str, accounts: &[ContractAccount], now: Seconds) -> bool {
+    accounts
+        .iter()
+        .filter_map(|account| account.contract.version_at(now))
+        .any(|version| version.prices.contains_key(pool))
 }
 
 /// The end of the last version with prices of this pool; second 0 if there is none.

@@ -43,13 +43,14 @@ pub enum OffloadingChange {
 ///
 /// This is the only question that tells. Labels of pods do not: whoever creates a pod chooses them.
 pub fn is_brokered(offloading: &NamespaceOffloading) -> bool {
-    let has = |label: &str| {
-        offloading
-            .labels()
-            .get(label)
-            .is_some_and(|value| value == "true")
-    };
-    has(labels::MANAGED) && !has(labels::TETHERED)
+    has_true_label(offloading, labels::MANAGED) && !has_true_label(offloading, labels::TETHERED)
+}
+
+fn has_true_label(offloading: &NamespaceOffloading, label: &str) -> bool {
+    offloading
+        .labels()
+        .get(label)
+        .is_some_and(|value| value == "true")
 }
 
 /// Whether new pods of borrowed pools may be created in a mapped namespace with this
@@ -81,9 +82,14 @@ pub fn borrowed_pool_terms<'a>(offers: impl IntoIterator<Item = &'a PoolOffer>) 
 
 /// The offer whose room a pod in a namespace that is lent on takes.
 pub fn offer_of_pod(pod: &Value) -> Option<Key> {
-    let label = |name: &str| pod.pointer("/metadata/labels")?.get(name)?.as_str();
-    let consumer: ClusterId = label(labels::CONSUMER_ID)?.parse().ok()?;
-    Some(Key::new(tenant_namespace(&consumer), label(labels::POOL)?))
+    let pod_labels = pod.pointer("/metadata/labels")?;
+    let consumer: ClusterId = pod_labels
+        .get(labels::CONSUMER_ID)?
+        .as_str()?
+        .parse()
+        .ok()?;
+    let pool = pod_labels.get(labels::POOL)?.as_str()?;
+    Some(Key::new(tenant_namespace(&consumer), pool))
 }
 
 /// Whether a pod of a consumer moves at once from the virtual node `left`, which its provider takes
@@ -111,10 +117,11 @@ pub fn moves_before_notice_ends(
     let selector = NodeSelector {
         node_selector_terms: terms,
     };
-    let is_of_pool = |node: &CandidateNode| {
-        node_selector::selects_node(Some(&selector), &node.node, &node.labels)
-    };
-    !is_of_pool(left) && others.iter().any(is_of_pool)
+    !is_selected(left, &selector) && others.iter().any(|node| is_selected(node, &selector))
+}
+
+fn is_selected(node: &CandidateNode, selector: &NodeSelector) -> bool {
+    node_selector::selects_node(Some(selector), &node.node, &node.labels)
 }
 
 /// The change to what a mapped namespace has; `live` is ours. It stays as long as the namespace has

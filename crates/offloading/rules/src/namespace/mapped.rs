@@ -1,7 +1,7 @@
 //! The namespaces that Liqo created here for consumers, and the mapped namespace of a home
 //! namespace.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use liqo_api::{
@@ -46,28 +46,28 @@ impl ConsumerNamespace {
     /// consumer, or if it claims to be another consumer's tenant namespace.
     pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let meta = namespace.metadata;
-        let text = |map: &Option<BTreeMap<String, String>>, key: &str| {
-            map.as_ref().and_then(|map| map.get(key)).cloned()
-        };
-        if text(&meta.labels, labels::MANAGED)? != "true" {
+        let namespace_labels = meta.labels.as_ref()?;
+        if namespace_labels.get(labels::MANAGED)? != "true" {
             return None;
         }
-        let consumer: ClusterId = text(&meta.labels, labels::CONSUMER_ID)?.parse().ok()?;
-        let kind = match text(&meta.labels, labels::NAMESPACE_KIND)?.as_str() {
+        let consumer: ClusterId = namespace_labels.get(labels::CONSUMER_ID)?.parse().ok()?;
+        let kind = match namespace_labels.get(labels::NAMESPACE_KIND)?.as_str() {
             TENANT if meta.name.as_deref() == Some(tenant_namespace(&consumer).as_str()) => {
                 NamespaceKind::Tenant {
-                    cluster_name: text(&meta.annotations, annotations::CLUSTER_NAME),
+                    cluster_name: meta
+                        .annotations
+                        .as_ref()
+                        .and_then(|all| all.get(annotations::CLUSTER_NAME))
+                        .cloned(),
                 }
             }
             MAPPED => NamespaceKind::Mapped {
-                home: text(&meta.labels, labels::HOME_NAMESPACE)?,
+                home: namespace_labels.get(labels::HOME_NAMESPACE)?.clone(),
             },
             _ => return None,
         };
-        let pod_security = meta
-            .labels
+        let pod_security = namespace_labels
             .iter()
-            .flatten()
             .filter(|(key, _)| key.starts_with("pod-security.kubernetes.io/"));
         Some(Self {
             uid: meta.uid.clone()?,
@@ -140,11 +140,13 @@ pub fn find_destination(
     };
     let wanted = map.and_then(|map| map.spec.mappings.get(home));
     let entry = map.and_then(|map| map.status.as_ref()?.namespaces.get(home));
-    let by_rule = || mapped_namespace(home, cluster_name.as_deref().unwrap_or_default(), consumer);
+
     let name = entry
         .map(|entry| entry.remote_name.clone())
         .or(wanted.map(|wanted| wanted.remote_name.clone()))
-        .unwrap_or_else(by_rule);
+        .unwrap_or_else(|| {
+            mapped_namespace(home, cluster_name.as_deref().unwrap_or_default(), consumer)
+        });
     if !dns_names::is_label(home) || !dns_names::is_label(&name) {
         return no_destination();
     }

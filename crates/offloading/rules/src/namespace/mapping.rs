@@ -83,13 +83,13 @@ pub fn plan_mappings(consumer: &ClusterId, snapshot: &MappingSnapshot) -> Mappin
         .filter(|_| tenant.is_some())
         .map_or(&nothing, |map| &map.spec.mappings);
     plan.delete_unwanted(consumer, snapshot, wanted);
-    let is_ours = |found: &Arc<ConsumerNamespace>| {
-        found.consumer == *consumer && matches!(found.kind, NamespaceKind::Mapped { .. })
-    };
+
     let mut number = snapshot
         .namespaces
         .values()
-        .filter(|found| is_ours(found))
+        .filter(|found| {
+            found.consumer == *consumer && matches!(found.kind, NamespaceKind::Mapped { .. })
+        })
         .count();
     for (home, wanted) in wanted {
         // Delete a namespace under its former name first.
@@ -290,12 +290,12 @@ fn check_name(
         .unwrap_or_default();
     if usage::matches_any_pattern(others, name) {
         let is_domain = is_top_level_domain(name) && !others.iter().any(|other| other == name);
-        let refusal = || {
-            format!(
+        if is_domain {
+            return Err(format!(
                 "{name} is a top-level domain: pods here would find Services of this namespace under public names; the provider's policy must contain the full name in namespaceNames"
-            )
-        };
-        return if is_domain { Err(refusal()) } else { Ok(()) };
+            ));
+        }
+        return Ok(());
     }
     let Some(NamespaceKind::Tenant {
         cluster_name: Some(cluster_name),

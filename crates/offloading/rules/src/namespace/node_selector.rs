@@ -1,6 +1,7 @@
 //! Finds the nodes that a `NamespaceOffloading` selects: Kubernetes' rules for node selectors, on
 //! the labels of virtual nodes. Pure.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
@@ -38,19 +39,20 @@ fn meets_requirement(
     labels: &BTreeMap<String, String>,
 ) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let is_compared = |right: fn(&i64, &i64) -> bool| match (
-        labels.get(&requirement.key).map(|value| value.parse()),
-        values,
-    ) {
-        (Some(Ok(value)), [limit]) => limit.parse().is_ok_and(|limit| right(&value, &limit)),
-        _ => false,
-    };
+    let label = labels.get(&requirement.key);
     match requirement.operator.as_str() {
-        "Gt" => is_compared(i64::gt),
-        "Lt" => is_compared(i64::lt),
+        "Gt" => order_of_numbers(label, values) == Some(Ordering::Greater),
+        "Lt" => order_of_numbers(label, values) == Some(Ordering::Less),
         operator => selectors::parse_requirement(&requirement.key, operator, values)
             .is_some_and(|one| one.matches(labels)),
     }
+}
+
+/// The order of a label's number and a requirement's; `None` unless both are one number.
+fn order_of_numbers(label: Option<&String>, values: &[String]) -> Option<Ordering> {
+    let [limit] = values else { return None };
+    let limit: i64 = limit.parse().ok()?;
+    Some(label?.parse::<i64>().ok()?.cmp(&limit))
 }
 
 #[cfg(test)]

@@ -96,9 +96,12 @@ pub fn has_outdated_name(
     if standing.is_some() && standing == alternative_mapped_namespace(wanted, us).as_deref() {
         return false;
     }
-    let is_chosen = |name: &str| name == namespace || !name.ends_with(&ending);
-    standing
-        .is_some_and(|standing| standing != wanted && (is_chosen(standing) || is_chosen(wanted)))
+    standing.is_some_and(|standing| {
+        standing != wanted
+            && [standing, wanted]
+                .iter()
+                .any(|name| *name == namespace || !name.ends_with(&ending))
+    })
 }
 
 /// The name to ask for instead of a `wanted` default name that somebody else has taken at the
@@ -134,15 +137,7 @@ pub fn patch(
     runs: impl Fn(&str) -> bool,
 ) -> Option<Value> {
     let standing = &map.spec.mappings;
-    let refused = |namespace: &str| {
-        matches!(
-            namespace_state(Some(map), namespace),
-            RemoteNamespaceState::Refused { .. }
-        )
-    };
-    let renamed = |namespace: &str, name: &str| {
-        has_outdated_name(map, namespace, name, us) && !runs(namespace)
-    };
+
     let added = wanted.iter().filter_map(|(namespace, mapping)| {
         let instead = alternative_name(map, namespace, &mapping.remote_name, us);
         let mapping = instead.map_or_else(
@@ -152,7 +147,9 @@ pub fn patch(
         let differs = match standing.get(namespace) {
             Some(standing) => {
                 *standing != mapping
-                    && (refused(namespace) || renamed(namespace, &mapping.remote_name))
+                    && (is_refused(map, namespace)
+                        || (has_outdated_name(map, namespace, &mapping.remote_name, us)
+                            && !runs(namespace)))
             }
             None => true,
         };
@@ -166,6 +163,13 @@ pub fn patch(
         .chain(removed.map(|namespace| (namespace.clone(), Value::Null)))
         .collect();
     (!changes.is_empty()).then(|| json!({ "spec": { "mappings": changes } }))
+}
+
+fn is_refused(map: &NamespaceMap, namespace: &str) -> bool {
+    matches!(
+        namespace_state(Some(map), namespace),
+        RemoteNamespaceState::Refused { .. }
+    )
 }
 
 /// Adds to the patch of a map that it announces this domain of our cluster, unless it does already.

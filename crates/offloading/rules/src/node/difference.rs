@@ -10,14 +10,14 @@ use crate::node::object::{NodeSpec, node, node_labels, node_status};
 
 /// Whether this Node is the one of that pool of that cluster. Liqo never touches other Nodes.
 pub fn is_node_of_pool(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
-    let label = |key: &str| {
-        live.pointer("/metadata/labels")
-            .and_then(|labels| labels.get(key))
-            .and_then(Value::as_str)
-    };
-    label(labels::TYPE) == Some(labels::TYPE_VIRTUAL_NODE)
-        && label(labels::REMOTE_CLUSTER_ID) == Some(cluster.as_str())
-        && label(labels::POOL) == Some(pool)
+    let node_labels = live.pointer("/metadata/labels");
+    text_of_key(node_labels, labels::TYPE) == Some(labels::TYPE_VIRTUAL_NODE)
+        && text_of_key(node_labels, labels::REMOTE_CLUSTER_ID) == Some(cluster.as_str())
+        && text_of_key(node_labels, labels::POOL) == Some(pool)
+}
+
+fn text_of_key<'a>(object: Option<&'a Value>, key: &str) -> Option<&'a str> {
+    object?.get(key)?.as_str()
 }
 
 /// The Node to create, with its status, so it is Ready from the start.
@@ -64,30 +64,25 @@ fn pool_annotations(spec: &NodeSpec) -> [(&'static str, Option<String>); 2] {
 /// others stay.
 pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
     let wanted = node_labels(spec);
-    let now = live.pointer("/metadata/labels");
-    let has = |key: &str| now.and_then(|now| now.get(key)).and_then(Value::as_str);
+    let labels_now = live.pointer("/metadata/labels");
+    let annotations_now = live.pointer("/metadata/annotations");
     let record = recorded_labels(spec);
-    let annotation = |key: &str| {
-        live.pointer("/metadata/annotations")
-            .and_then(|all| all.get(key))
-            .and_then(Value::as_str)
-    };
-    let before = annotation(annotations::TRAVELLED);
+    let before = text_of_key(annotations_now, annotations::TRAVELLED);
     let described = pool_annotations(spec)
         .into_iter()
-        .filter(|(key, text)| annotation(key) != text.as_deref());
+        .filter(|(key, text)| text_of_key(annotations_now, key) != text.as_deref());
     let described: Map<String, Value> = described
         .map(|(key, text)| (key.to_owned(), text.map_or(Value::Null, Value::from)))
         .collect();
     let mut changes: Map<String, Value> = wanted
         .iter()
-        .filter(|(key, value)| has(key) != Some(value.as_str()))
+        .filter(|(key, value)| text_of_key(labels_now, key) != Some(value.as_str()))
         .map(|(key, value)| (key.clone(), value.as_str().into()))
         .collect();
     let gone = before
         .unwrap_or_default()
         .split(',')
-        .filter(|key| !wanted.contains_key(*key) && has(key).is_some());
+        .filter(|key| !wanted.contains_key(*key) && text_of_key(labels_now, key).is_some());
     changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
     if changes.is_empty() && before == Some(record.as_str()) && described.is_empty() {
         return None;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use liqo_api::{LargestPods, PriceList, labels, pods};
 use serde_json::{Map, Value, json};
 
+use crate::dns_names;
 use crate::json::{items_at, key_domain, text_at};
 
 /// Labels of Kubernetes that a provider may set, because they describe hardware and location.
@@ -89,7 +90,7 @@ pub struct NodeSpec<'a> {
 }
 
 /// Metadata and spec of the Node. Its status is `node_status`, its taints afterwards are
-/// [`taints`].
+/// [`wanted_taints`].
 pub fn node(spec: &NodeSpec) -> Value {
     json!({
         "apiVersion": "v1",
@@ -124,18 +125,19 @@ pub fn node_labels(spec: &NodeSpec) -> BTreeMap<String, String> {
 
 /// The labels of a peer that its node may have, and by which its pods may select nodes there.
 pub fn descriptive_labels(peer_labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let reserved = |key: &str| {
-        ["kubernetes.io", "k8s.io", labels::DOMAIN]
-            .iter()
-            .any(|suffix| key_domain(key).ends_with(suffix))
-    };
     let kept = peer_labels.iter().filter(|(key, value)| {
-        (DESCRIPTIVE.contains(&key.as_str()) || !reserved(key))
+        (DESCRIPTIVE.contains(&key.as_str()) || !is_reserved_key(key))
             && is_label_key(key)
             && is_label_value(value)
     });
     kept.map(|(key, value)| (key.clone(), value.clone()))
         .collect()
+}
+
+fn is_reserved_key(key: &str) -> bool {
+    ["kubernetes.io", "k8s.io", labels::DOMAIN]
+        .iter()
+        .any(|suffix| key_domain(key).ends_with(suffix))
 }
 
 /// The taints that the Node should have, including those that others set.
@@ -183,15 +185,14 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
     for condition in &mut conditions {
         keep_times(condition, live_conditions, now);
     }
-    let label = |key: &str| spec.peer_labels.get(key).map_or("", String::as_str);
     json!({
         "capacity": spec.resources,
         "allocatable": spec.allocatable,
         "addresses": [{"type": "InternalIP", "address": spec.address}, {"type": "Hostname", "address": spec.name}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": spec.port}},
         "nodeInfo": {
-            "architecture": label("kubernetes.io/arch"),
-            "operatingSystem": label("kubernetes.io/os"),
+            "architecture": spec.peer_labels.get("kubernetes.io/arch").map_or("", String::as_str),
+            "operatingSystem": spec.peer_labels.get("kubernetes.io/os").map_or("", String::as_str),
             "kubeletVersion": spec.version,
             "kubeProxyVersion": "",
             "containerRuntimeVersion": "liqo://",
@@ -206,7 +207,6 @@ pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
 }
 
 fn reachability_conditions(outage: Outage) -> Vec<Value> {
-    let yes_or_no = |holds: bool| if holds { "True" } else { "False" };
     let reachable = outage == Outage::None;
     let (reason, message) = match outage {
         Outage::Down => (
@@ -227,14 +227,23 @@ fn reachability_conditions(outage: Outage) -> Vec<Value> {
         )
     };
     vec![
-        node_condition("Ready", yes_or_no(outage != Outage::Down), reason, message),
+        node_condition(
+            "Ready",
+            condition_word(outage != Outage::Down),
+            reason,
+            message,
+        ),
         node_condition(
             pods::PEER_REACHABLE,
-            yes_or_no(reachable),
+            condition_word(reachable),
             peer_reason,
             peer_message,
         ),
     ]
+}
+
+fn condition_word(holds: bool) -> &'static str {
+    if holds { "True" } else { "False" }
 }
 
 fn unknown_pressures() -> impl Iterator<Item = Value> {
@@ -379,30 +388,22 @@ fn truncate_label(text: &str, length: usize) -> String {
 
 /// Kubernetes' rule for label values, and for the name in a key.
 fn is_label_value(value: &str) -> bool {
-    let end = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
     value.len() <= 63
         && value
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        && end(value.chars().next())
-        && end(value.chars().next_back())
+        && [value.chars().next(), value.chars().next_back()]
+            .into_iter()
+            .flatten()
+            .all(|c| c.is_ascii_alphanumeric())
 }
 
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key
         .split_once('/')
         .map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let is_part = |part: &str| {
-        !part.is_empty()
-            && part
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    !name.is_empty()
-        && is_label_value(name)
-        && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_part))
+
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(dns_names::is_subdomain)
 }
 
 #[cfg(test)]

@@ -46,15 +46,10 @@ impl PricedNode {
 
     /// The same from the Node as JSON.
     pub fn from_json(name: &str, node: &Value) -> Self {
-        let texts = |pointer: &str| -> BTreeMap<String, String> {
-            node.pointer(pointer)
-                .and_then(|all| serde_json::from_value(all.clone()).ok())
-                .unwrap_or_default()
-        };
         Self::from_metadata(
             name,
-            texts("/metadata/labels"),
-            &texts("/metadata/annotations"),
+            texts_at(node, "/metadata/labels"),
+            &texts_at(node, "/metadata/annotations"),
         )
     }
 
@@ -69,13 +64,13 @@ impl PricedNode {
     pub fn is_called(&self, name: &str) -> bool {
         let pool = self.labels.get(labels::POOL).map_or("", String::as_str);
         // The Node of another pool than `default` is named after its cluster and the pool.
-        let of_cluster = || {
-            self.name
-                .strip_suffix(pool)
-                .and_then(|start| start.strip_suffix('-'))
-                == Some(name)
-        };
-        self.name == name || self.cluster_id() == name || (!pool.is_empty() && of_cluster())
+        let cluster = self
+            .name
+            .strip_suffix(pool)
+            .and_then(|start| start.strip_suffix('-'));
+        self.name == name
+            || self.cluster_id() == name
+            || (!pool.is_empty() && cluster == Some(name))
     }
 
     /// The costs of these amounts here for one hour, and the currency. Without a currency, they
@@ -127,16 +122,23 @@ pub fn costs_by_node<'a>(
         .map(|node| (*node, node.cost_per_hour(amounts)))
         .collect();
     let main = main_currency(all.iter().filter_map(|(_, (_, currency))| *currency));
-    let cost = |amount, currency: Option<&str>| {
-        if currency.is_none() || currency == main {
-            HourlyCost::Known(amount)
-        } else {
-            HourlyCost::NotComparable
-        }
-    };
     all.into_iter()
-        .map(|(node, (amount, currency))| (node, cost(amount, currency)))
+        .map(|(node, (amount, currency))| {
+            let cost = if currency.is_none() || currency == main {
+                HourlyCost::Known(amount)
+            } else {
+                HourlyCost::NotComparable
+            };
+            (node, cost)
+        })
         .collect()
+}
+
+fn texts_at(object: &Value, pointer: &str) -> BTreeMap<String, String> {
+    object
+        .pointer(pointer)
+        .and_then(|all| serde_json::from_value(all.clone()).ok())
+        .unwrap_or_default()
 }
 
 /// The nodes with equal costs, the cheapest first.

@@ -19,19 +19,8 @@ const LISTS: [&str; 2] = ["/spec/initContainers", CONTAINERS];
 /// local pod does not show that yet. `status` is that of the remote pod. Kubelets before Kubernetes
 /// 1.33 do not say which limits a container has.
 pub fn describe_new_limits(home: &Value, status: &Value) -> Option<String> {
-    let has_begun = |statuses: &[Value]| {
-        let begun = |container: &Value| {
-            let status = statuses
-                .iter()
-                .find(|status| name(status) == name(container));
-            status
-                .and_then(|status| text_at(status, "/containerID"))
-                .is_some_and(|id| !id.is_empty())
-        };
-        items_at(home, CONTAINERS).iter().all(begun)
-    };
-    if has_begun(items_at(home, "/status/containerStatuses"))
-        || !has_begun(items_at(status, "/containerStatuses"))
+    if has_begun(home, items_at(home, "/status/containerStatuses"))
+        || !has_begun(home, items_at(status, "/containerStatuses"))
     {
         return None;
     }
@@ -42,6 +31,18 @@ pub fn describe_new_limits(home: &Value, status: &Value) -> Option<String> {
     .concat();
     // Few pods limit their storage, so an event about that alone would be on nearly all of them.
     describe_limits(home, &theirs, &[MEMORY]).and_then(|_| describe_added_limits(home, &theirs))
+}
+
+/// Whether every container of the pod has been created, by these statuses.
+fn has_begun(pod: &Value, statuses: &[Value]) -> bool {
+    items_at(pod, CONTAINERS).iter().all(|container| {
+        let status = statuses
+            .iter()
+            .find(|status| name(status) == name(container));
+        status
+            .and_then(|status| text_at(status, "/containerID"))
+            .is_some_and(|id| !id.is_empty())
+    })
 }
 
 /// The limits that the provider added to the containers of a local pod. `theirs` are the containers
@@ -58,18 +59,24 @@ fn describe_limits(home: &Value, theirs: &[Value], resources: &[&str]) -> Option
     let containers = LISTS.iter().flat_map(|list| items_at(home, list));
     let limited = containers.filter_map(|container| {
         let there = theirs.iter().find(|one| name(one) == name(container))?;
-        let of = |resource: &&str| {
-            let limit = |one: &Value| {
-                Quantity::deserialize(one.get("resources")?.get("limits")?.get(resource)?).ok()
-            };
-            let amount = limit(there).filter(|_| limit(container).is_none())?;
-            Some(format!("{amount} of {resource}"))
-        };
-        let limits: Vec<String> = resources.iter().filter_map(of).collect();
+        let mut limits = Vec::new();
+        for resource in resources {
+            if let (Some(amount), None) = (
+                container_limit(there, resource),
+                container_limit(container, resource),
+            ) {
+                limits.push(format!("{amount} of {resource}"));
+            }
+        }
         (!limits.is_empty())
             .then(|| format!("container {} to {}", name(container), limits.join(" and ")))
     });
     Some(limited.collect::<Vec<_>>().join(", ")).filter(|all| !all.is_empty())
+}
+
+/// The limit of a container, or of its status.
+fn container_limit(container: &Value, resource: &str) -> Option<Quantity> {
+    Quantity::deserialize(container.get("resources")?.get("limits")?.get(resource)?).ok()
 }
 
 #[cfg(test)]

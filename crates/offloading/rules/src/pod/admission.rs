@@ -102,14 +102,16 @@ impl PoolOffer {
         })
     }
 
-    /// The amounts that all pods may use, if one more is admitted. A new one gets nothing of what
-    /// is being taken back: it would have to go at once. One that `had_a_pod` has the notice, as if
-    /// that had not ended.
-    pub fn room(&self, had_a_pod: bool) -> &ResourceList {
-        self.reclaim_to
-            .as_ref()
-            .filter(|_| !had_a_pod)
-            .unwrap_or(&self.hard)
+    /// The amounts that all pods may use, if a new one is admitted. It gets nothing of what is
+    /// being taken back: it would have to go at once.
+    pub fn room_for_new_pod(&self) -> &ResourceList {
+        self.reclaim_to.as_ref().unwrap_or(&self.hard)
+    }
+
+    /// The amounts that all pods may use, if one is admitted that had a remote pod. It has the
+    /// notice, as if that had not ended.
+    pub const fn room_for_former_pod(&self) -> &ResourceList {
+        &self.hard
     }
 
     /// Whether a node of this cluster is one of the pool.

@@ -23,6 +23,7 @@ pub mod images;
 mod metadata;
 pub mod obstacle;
 pub mod placement;
+mod provider_rules;
 pub mod resize;
 mod shorten;
 #[cfg(test)]
@@ -31,20 +32,19 @@ mod volumes;
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Toleration;
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, labels};
+use liqo_api::{OffloadedReason, ReflectedKind, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items_at, name, set_at, text_at, value_at};
 use crate::pod::injected::injected_volumes;
 use crate::pod::references;
 
-use crate::pod::carry::amounts::AmountRules;
 use crate::pod::carry::api_server::ApiServerChoice;
 pub(crate) use crate::pod::carry::metadata::is_label_of_remote_pod;
 use crate::pod::carry::metadata::{is_liqo_key, kept_texts, travelling_metadata};
-pub(crate) use volumes::ALLOWED_VOLUMES;
+pub(crate) use crate::pod::carry::provider_rules::ALLOWED_VOLUMES;
+pub use crate::pod::carry::provider_rules::ProviderRules;
 
 /// Fields of a `PodSpec` that travel unchanged.
 const PASSES: &[&str] = &[
@@ -89,7 +89,7 @@ const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralCo
 /// Whether a pod has a token for the API server of the cluster that it runs in.
 const AUTOMOUNT: &str = "automountServiceAccountToken";
 
-/// Length in bytes of what [`api_server::give`] adds to a pod of a few containers.
+/// Length in bytes of what [`api_server::point_to_api_server`] adds to a pod of a few containers.
 const API_SERVER_LEN: usize = 2048;
 
 /// Maximum length in bytes of a pod that the consumer sends, before the API server is added.
@@ -110,79 +110,6 @@ impl PodRefusal {
         Self {
             reason,
             message: message.into(),
-        }
-    }
-}
-
-/// What the provider allows and sets, by its policy and its offer.
-#[derive(Debug, Clone)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a field of the policy, or of the offer"
-)]
-pub struct ProviderRules {
-    /// Name of the `PeeringPolicy`, for messages.
-    pub policy: String,
-    /// Patterns of labels that pods keep in addition to those of users and of Kubernetes'
-    /// controllers.
-    pub pod_labels: Vec<String>,
-    /// Patterns of annotations that pods keep.
-    pub pod_annotations: Vec<String>,
-    /// How the names of allowed images begin; `None` for all images.
-    pub images: Option<Vec<String>>,
-    /// Whether nodes ask the registry for every image.
-    pub always_pull_images: bool,
-    /// Whether containers get the runtime's seccomp profile and no raw sockets, unless they choose
-    /// otherwise.
-    pub hardened: bool,
-    /// Keys of the node labels that the offer advertises: pods may select nodes by these.
-    pub advertised: BTreeSet<String>,
-    /// The nodes of the pod's pool, as terms of a node selector; empty for all nodes.
-    pub nodes: Vec<Value>,
-    /// Whether these nodes are virtual, because the provider borrows the pool itself.
-    pub borrowed: bool,
-    pub volume_types: BTreeSet<String>,
-    /// A toleration of a pod is kept if one of these covers it.
-    pub tolerations: Vec<Toleration>,
-    /// Kinds of objects that are reflected: a pod that cannot start without an object of another
-    /// kind is refused.
-    pub reflected_kinds: Vec<ReflectedKind>,
-    /// Requests, as in the mapped namespace's `LimitRange`, and limits of containers that have
-    /// none.
-    pub amounts: AmountRules,
-    /// Set on every remote pod.
-    pub priority_class: Option<String>,
-    /// Set on every remote pod.
-    pub runtime_class: Option<String>,
-    /// Whether pods may have tokens of the `ServiceAccount` of their namespace.
-    pub api_server: bool,
-    /// Set on every remote pod; the namespace's `default` otherwise.
-    pub service_account: Option<String>,
-}
-
-impl Default for ProviderRules {
-    fn default() -> Self {
-        Self {
-            policy: String::new(),
-            pod_labels: Vec::new(),
-            pod_annotations: Vec::new(),
-            images: None,
-            always_pull_images: false,
-            hardened: true,
-            advertised: BTreeSet::new(),
-            nodes: Vec::new(),
-            borrowed: false,
-            volume_types: ALLOWED_VOLUMES
-                .iter()
-                .map(|&kind| kind.to_owned())
-                .collect(),
-            tolerations: Vec::new(),
-            reflected_kinds: Usage::default().reflected_kinds,
-            amounts: AmountRules::default(),
-            priority_class: None,
-            runtime_class: None,
-            api_server: false,
-            service_account: None,
         }
     }
 }
@@ -219,7 +146,7 @@ pub fn outgoing_pod(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<
     pod_record_text(&carried, MAX_OUTGOING_LEN).map(|_| carried)
 }
 
-/// The part of a changed pod that travels although [`outgoing`] refuses the change.
+/// The part of a changed pod that travels although [`outgoing_pod`] refuses the change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutgoingPart {
     pub pod: Value,
@@ -253,18 +180,27 @@ fn reduce_local_pod(
     } else {
         downward::write_local_values(&mut spec, local_pod);
     }
-    let kept =
-        |key: &str| !is_liqo_key(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
-    let mut kept_annotations = kept_texts(local_pod, "/metadata/annotations", kept);
+    let mut kept_annotations = kept_texts(local_pod, "/metadata/annotations", is_users_key);
     kept_annotations.extend(downward::pass_on_values(&mut spec, local_pod));
     Ok(json!({
         "metadata": {
             "name": text_at(local_pod, "/metadata/name"),
-            "labels": kept_texts(local_pod, "/metadata/labels", kept),
+            "labels": kept_texts(local_pod, "/metadata/labels", is_users_key),
             "annotations": kept_annotations,
         },
         "spec": spec,
     }))
+}
+
+fn is_users_key(key: &str) -> bool {
+    !is_liqo_key(key) && key != "kubectl.kubernetes.io/last-applied-configuration"
+}
+
+/// The list in this field of a spec; empty if it is missing.
+fn listed_items<'a>(spec: &'a Map<String, Value>, field: &str) -> &'a [Value] {
+    spec.get(field)
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice)
 }
 
 /// The text of a carried pod, of at most this length.
@@ -284,11 +220,10 @@ pub fn remote_pod(
     identity: &RemoteIdentity,
     rules: &ProviderRules,
 ) -> Result<Value, PodRefusal> {
-    let tolerated = |toleration: &Value| {
+    let mut spec = reduce_spec(carried, &rules.advertised, &|toleration| {
         placement::is_written_by_user(toleration)
             && placement::is_allowed_toleration(toleration, &rules.tolerations)
-    };
-    let mut spec = reduce_spec(carried, &rules.advertised, &tolerated)?;
+    })?;
     references::name_replicas(&mut spec);
     volumes::check_volume_types(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
     check_reflected_kinds(carried, &rules.reflected_kinds, &rules.policy)?;
@@ -660,18 +595,19 @@ fn travelled_record(
     sizes: Option<&Value>,
     rules: &ProviderRules,
 ) -> String {
-    let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
     let containers = items_at(carried, "/spec/containers")
         .iter()
         .chain(items_at(carried, "/spec/initContainers"));
-    let has_travelled =
-        |container: &Value| before["images"].get(name(container)) == container.get("image");
-    let image = |container: &Value| {
-        let image = text_at(container, "/image")?;
-        (has_travelled(container) || images::is_allowed(image, rules)).then(|| Value::from(image))
-    };
-    let images: Map<String, Value> = containers
-        .filter_map(|container| Some((name(container).to_owned(), image(container)?)))
-        .collect();
-    json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images, "resources": sizes}).to_string()
+    let mut images = Map::new();
+    for container in containers {
+        let has_travelled = before["images"].get(name(container)) == container.get("image");
+        if let Some(image) = text_at(container, "/image")
+            && (has_travelled || images::is_allowed(image, rules))
+        {
+            images.insert(name(container).to_owned(), image.into());
+        }
+    }
+    let label_keys: BTreeSet<&String> = pod_labels.keys().collect();
+    let annotation_keys: BTreeSet<&String> = pod_annotations.keys().collect();
+    json!({"labels": label_keys, "annotations": annotation_keys, "images": images, "resources": sizes}).to_string()
 }

@@ -62,21 +62,22 @@ pub fn state_at_period_end(
         .offloaded
         .as_ref()
         .is_some_and(|condition| condition.status == Some(false));
-    let has_started = || {
-        pod.to_json()
-            .pointer("/status/startTime")
-            .is_some_and(Value::is_string)
-    };
-    let was_sent = || {
-        is_charged || (!is_refused && (pod.deletion.is_some() || (has_started() && !pod.finished)))
-    };
     match shadow {
         _ if is_stored => PeriodEndState::Nothing,
         Some(_) if is_charged => PeriodEndState::Charged,
         Some(shadow) if shadow.remote_status().is_some() => PeriodEndState::Unseen,
-        None if was_sent() => PeriodEndState::Unseen,
+        None if is_charged || (!is_refused && is_ending_or_runs(pod)) => PeriodEndState::Unseen,
         Some(_) | None => PeriodEndState::Nothing,
     }
+}
+
+fn is_ending_or_runs(pod: &LocalPod) -> bool {
+    pod.deletion.is_some()
+        || (!pod.finished
+            && pod
+                .to_json()
+                .pointer("/status/startTime")
+                .is_some_and(Value::is_string))
 }
 
 /// The amounts that a provider may charge for a local pod, as the provider completes what the pod

@@ -20,14 +20,13 @@ impl OwningController {
 
     /// The controller among the owner references of an object.
     pub(crate) fn among_owners(owners: &Value) -> Option<Self> {
-        let is_controller = |owner: &&Value| owner.get("controller") == Some(&Value::Bool(true));
-        let controller = owners.as_array()?.iter().find(is_controller)?;
-        let field = |pointer| text_at(controller, pointer).unwrap_or_default().to_owned();
-        Some(Self {
-            kind: field("/kind"),
-            name: field("/name"),
-            uid: field("/uid"),
-        })
+        let controller = owners
+            .as_array()?
+            .iter()
+            .find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
+        let [kind, name, uid] = ["/kind", "/name", "/uid"]
+            .map(|field| text_at(controller, field).unwrap_or_default().to_owned());
+        Some(Self { kind, name, uid })
     }
 
     /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.

@@ -71,18 +71,16 @@ pub fn missing_containers(
         .filter(|container| {
             dns_names::is_label(name(container)) && !existing.contains(name(container))
         });
-    let judged = |container: &Value| {
-        let allowed = match rules {
-            None => Err(not_shared_refusal().message),
-            Some(rules) => {
-                ephemeral_container(carried, container, rules).map_err(|refusal| refusal.message)
-            }
-        };
-        (name(container).to_owned(), allowed)
-    };
     missing
         .take(remaining_containers(live) + MAX_COUNT)
-        .map(judged)
+        .map(|container| {
+            let allowed = match rules {
+                None => Err(not_shared_refusal().message),
+                Some(rules) => ephemeral_container(carried, container, rules)
+                    .map_err(|refusal| refusal.message),
+            };
+            (name(container).to_owned(), allowed)
+        })
         .collect()
 }
 
@@ -107,21 +105,20 @@ pub(crate) fn with_refused_containers(
 /// A sentence about containers that the provider refused, and of which the local pod does not know
 /// yet.
 pub fn newly_refused_message(home: &Value, remote: &Value) -> Option<String> {
-    let ended = |status: &&Value| status.pointer("/state/terminated").is_some();
-    let known = items_at(home, &format!("/status/{EPHEMERAL_STATUSES}"))
+    let known_as_ended = items_at(home, &format!("/status/{EPHEMERAL_STATUSES}"))
         .iter()
-        .filter(ended)
+        .filter(|status| status.pointer("/state/terminated").is_some())
         .map(name)
         .collect::<BTreeSet<_>>();
     let ours = container_names(home);
-    let is_new = |status: &&Value| ours.contains(name(status)) && !known.contains(name(status));
-    let is_refused = |status: &&Value| {
-        text_at(status, "/state/terminated/reason") == Some(OffloadedReason::NotAllowed.as_str())
-    };
     let refused = items_at(remote, &format!("/{EPHEMERAL_STATUSES}"))
         .iter()
-        .filter(is_new)
-        .filter(is_refused)
+        .filter(|status| {
+            ours.contains(name(status))
+                && !known_as_ended.contains(name(status))
+                && text_at(status, "/state/terminated/reason")
+                    == Some(OffloadedReason::NotAllowed.as_str())
+        })
         .map(|status| {
             let why = text_at(status, "/state/terminated/message").unwrap_or_default();
             format!(

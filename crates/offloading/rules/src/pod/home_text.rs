@@ -55,17 +55,23 @@ pub(crate) fn replace_word(text: &str, word: &str, with: &str) -> String {
     if word.is_empty() {
         return text.to_owned();
     }
-    let continues = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let (mut replaced, mut rest, mut follows_more) = (String::new(), text, false);
     while let Some((before, after)) = rest.split_once(word) {
-        let is_part = before.chars().next_back().map_or(follows_more, continues)
-            || after.starts_with(continues);
+        let is_part = before
+            .chars()
+            .next_back()
+            .map_or(follows_more, continues_word)
+            || after.starts_with(continues_word);
         replaced.push_str(before);
         replaced.push_str(if is_part { word } else { with });
-        (rest, follows_more) = (after, word.ends_with(continues));
+        (rest, follows_more) = (after, word.ends_with(continues_word));
     }
     replaced.push_str(rest);
     replaced
+}
+
+fn continues_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '-'
 }
 
 #[cfg(test)]

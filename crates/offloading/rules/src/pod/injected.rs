@@ -12,13 +12,14 @@ pub(crate) const PREFIX: &str = "kube-api-access-";
 /// The names of the volumes with which the home API server gives the pod access to itself: they
 /// contain the home cluster's token.
 pub(crate) fn injected_volumes(pod: &Value) -> BTreeSet<String> {
-    let has_token = |volume: &Value| {
-        items_at(volume, "/projected/sources")
-            .iter()
-            .any(|source| source.get("serviceAccountToken").is_some())
-    };
     let volumes = items_at(pod, "/spec/volumes")
         .iter()
         .filter(|volume| name(volume).starts_with(PREFIX) && has_token(volume));
     volumes.map(|volume| name(volume).to_owned()).collect()
+}
+
+fn has_token(volume: &Value) -> bool {
+    items_at(volume, "/projected/sources")
+        .iter()
+        .any(|source| source.get("serviceAccountToken").is_some())
 }

@@ -79,9 +79,10 @@ impl Ledger {
     pub fn pod_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
         let mut freed = self.observe_pod_change(old, new);
         let same = old.zip(new).is_some_and(|(old, new)| {
-            let of = |pod: &RemotePod| (pod.account(), pod.shadow_key(), pod.is_charged());
             (&old.uid, &old.charge, &old.asked) == (&new.uid, &new.charge, &new.asked)
-                && of(old) == of(new)
+                && old.account() == new.account()
+                && old.shadow_key() == new.shadow_key()
+                && old.is_charged() == new.is_charged()
         });
         if let Some(old) = old.filter(|old| !same && old.is_charged()) {
             let account = old.account();
@@ -147,9 +148,9 @@ impl Ledger {
     }
 
     /// Decides whether this shadow pod may have its pod now, and if so reserves the room until the
-    /// watch shows the pod or [`release`](Self::release) is called. Only pods in namespaces for
-    /// which `ours` is true count. The lock around the ledger serialises calls, so no two pods get
-    /// the same room.
+    /// watch shows the pod or [`release_reservation`](Self::release_reservation) is called. Only
+    /// pods in namespaces for which `ours` is true count. The lock around the ledger serialises
+    /// calls, so no two pods get the same room.
     pub fn admit(
         &mut self,
         request: AdmissionRequest,
@@ -247,9 +248,12 @@ impl Ledger {
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), AdmissionRefusal> {
-        let free = offer
-            .room(request.had_a_pod)
-            .saturating_sub(&self.total_charged(&request.account, charge, ours));
+        let room = if request.had_a_pod {
+            offer.room_for_former_pod()
+        } else {
+            offer.room_for_new_pod()
+        };
+        let free = room.saturating_sub(&self.total_charged(&request.account, charge, ours));
         let pool = &request.account.pool;
         let wanted = request.charge.charged_amounts(charge);
         wanted.fits_in(&free).map_err(|shortages| {
@@ -367,16 +371,15 @@ fn usable_offer<'a>(
     offer: Option<&'a PoolOffer>,
     pool: &str,
 ) -> Result<&'a PoolOffer, AdmissionRefusal> {
-    let refused = |reason, message| Err(AdmissionRefusal { reason, message });
-    match offer {
-        None => refused(
+    let (reason, message) = match offer {
+        None => (
             NO_OFFER,
             format!("nothing is offered to this cluster as pool {pool}"),
         ),
         Some(PoolOffer {
             withdrawal: Some(until),
             ..
-        }) => refused(
+        }) => (
             POOL_WITHDRAWN,
             format!(
                 "the provider takes pool {pool} back and takes no new pods for it; those that run there end at {until:.0}"
@@ -385,18 +388,19 @@ fn usable_offer<'a>(
         Some(PoolOffer {
             missing_contract: Some(contract),
             ..
-        }) => refused(
+        }) => (
             CONTRACT_NOT_IN_FORCE,
             format!(
                 "pool {pool} needs {contract}, which is not in force for it: `liqoctl contract list` shows who has to sign"
             ),
         ),
-        Some(offer) if !offer.accepted => refused(
+        Some(offer) if !offer.accepted => (
             NO_OFFER,
             format!("the offer of pool {pool} was not accepted yet"),
         ),
-        Some(offer) => Ok(offer),
-    }
+        Some(offer) => return Ok(offer),
+    };
+    Err(AdmissionRefusal { reason, message })
 }
 
 #[cfg(test)]

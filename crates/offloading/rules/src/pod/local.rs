@@ -578,7 +578,8 @@ fn decide_not_sent(facts: &LocalPodFacts, home: &LocalPod) -> LocalPodDecision {
                 // except that mark.
                 home.sent_to.is_some() || !matches!(home.api_server, ApiServerChoice::Home { .. })
             } else {
-                offloaded_status(home) == Some(None) && was_for_this_tenancy(facts, home)
+                offloaded_status(home) == OffloadedStatus::Unknown
+                    && was_for_this_tenancy(facts, home)
             };
             LocalPodDecision::from_actions([LocalPodAction::CreateShadow {
                 mark: facts.sent != SendProgress::Tried && !marked,
@@ -595,15 +596,15 @@ fn decide_possible_run(facts: &LocalPodFacts, home: &LocalPod) -> Option<LocalPo
         return None;
     }
     let message = match (offloaded_status(home), facts.sent) {
-        (Some(Some(true)), _) => {
+        (OffloadedStatus::Accepted, _) => {
             "the provider has no record of the pod any more, and it must not run twice"
         }
         // A former process marked it. In the same tenancy only we delete shadow pods, so the call
         // that followed did not reach the provider.
-        (Some(None), SendProgress::No) if !was_for_this_tenancy(facts, home) => {
+        (OffloadedStatus::Unknown, SendProgress::No) if !was_for_this_tenancy(facts, home) => {
             "the pod was being sent when the peering ended; it may have run, and must not run twice"
         }
-        (Some(None), SendProgress::Created(_)) => {
+        (OffloadedStatus::Unknown, SendProgress::Created(_)) => {
             "the provider's record of the pod vanished, and it must not run twice"
         }
         _ => return None,
@@ -617,12 +618,25 @@ fn was_for_this_tenancy(facts: &LocalPodFacts, home: &LocalPod) -> bool {
     home.sent_to.is_some() && home.sent_to.as_deref() == facts.tenancy
 }
 
-#[allow(
-    clippy::option_option,
-    reason = "not reported, and reported as unknown, are different"
-)]
-fn offloaded_status(home: &LocalPod) -> Option<Option<bool>> {
-    home.offloaded.as_ref().map(|offloaded| offloaded.status)
+/// The status of the condition `liqo.io/Offloaded`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OffloadedStatus {
+    NotReported,
+    /// It was marked before it was sent.
+    Unknown,
+    Refused,
+    Accepted,
+}
+
+fn offloaded_status(home: &LocalPod) -> OffloadedStatus {
+    match &home.offloaded {
+        None => OffloadedStatus::NotReported,
+        Some(condition) => match condition.status {
+            None => OffloadedStatus::Unknown,
+            Some(false) => OffloadedStatus::Refused,
+            Some(true) => OffloadedStatus::Accepted,
+        },
+    }
 }
 
 /// The refusal of a pod whose controller has one for each node.

@@ -82,7 +82,7 @@ pub struct LocalPod {
     /// Delay until Kubernetes evicts it if its node does not answer; `None` if that depends on the
     /// reason.
     pub eviction_delay: Option<EvictionDelay>,
-    /// Its changeable fields, see `changeable`; or why it cannot travel.
+    /// Its changeable fields, see `changeable_fields`; or why it cannot travel.
     pub carried: Result<String, PodRefusal>,
     /// The same for what travels of it in any case if it runs already; and the annotations that
     /// stay as they were there.
@@ -244,24 +244,25 @@ impl LocalPod {
 /// The charges of a provider with the default policy for a pod beyond its requests. `None` for most
 /// pods, which say what they need.
 fn default_surcharge(pod: &Value) -> Option<ResourceList> {
-    let says = |container: &Value, resource: &str| {
-        let amounts = ["requests", "limits"]
-            .into_iter()
-            .filter_map(|kind| container.pointer(&format!("/resources/{kind}")));
-        amounts
-            .into_iter()
-            .any(|amounts| amounts.get(resource).is_some())
-    };
     let mut containers = ["/spec/containers", "/spec/initContainers"]
         .iter()
         .flat_map(|list| items_at(pod, list));
-    if containers.all(|container| says(container, "cpu") && says(container, "memory")) {
+    if containers
+        .all(|container| has_amount_of(container, "cpu") && has_amount_of(container, "memory"))
+    {
         return None;
     }
     let spec: PodSpec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
     let requested = requests::of_pod(&spec);
     let more = default_charge(spec).saturating_sub(&requested);
     (!more.is_zero()).then_some(more)
+}
+
+fn has_amount_of(container: &Value, resource: &str) -> bool {
+    ["requests", "limits"]
+        .into_iter()
+        .filter_map(|kind| container.pointer(&format!("/resources/{kind}")))
+        .any(|amounts| amounts.get(resource).is_some())
 }
 
 /// The metadata that decisions or the provider need.
@@ -325,7 +326,7 @@ pub struct ConsumerShadowPod {
     pub phase: Claimed<ShadowPodPhase>,
     pub reason: String,
     pub message: String,
-    /// The changeable fields of the carried pod, see `changeable`.
+    /// The changeable fields of the carried pod, see `changeable_fields`.
     pub carried: String,
     /// The pod at the provider finds our API server, as the provider shows it.
     pub uses_api_server: bool,
@@ -476,25 +477,25 @@ pub(crate) fn changeable_fields(carried: &Value) -> String {
             )
         })
         .collect();
-    let sorted = |pointer: &str| {
-        let entries = carried
-            .pointer(pointer)
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten();
-        entries.collect::<BTreeMap<_, _>>()
-    };
     let deadline = carried.pointer("/spec/activeDeadlineSeconds");
-    let (labels, annotations) = (sorted("/metadata/labels"), sorted("/metadata/annotations"));
     json!([
-        labels,
-        annotations,
+        sorted_entries(carried, "/metadata/labels"),
+        sorted_entries(carried, "/metadata/annotations"),
         images,
         deadline,
         ephemeral::container_names(carried),
         resources_hash(carried)
     ])
     .to_string()
+}
+
+fn sorted_entries<'a>(object: &'a Value, pointer: &str) -> BTreeMap<&'a String, &'a Value> {
+    object
+        .pointer(pointer)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Changeable fields without these annotations.

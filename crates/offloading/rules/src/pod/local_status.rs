@@ -31,9 +31,9 @@ pub use reduce::truncate_text;
 /// How the consumer sees the remote pod.
 #[derive(Debug, Clone, Copy)]
 pub struct RemotePodView<'a> {
-    /// The addresses at which this cluster reaches the remote pod, see [`pod_addresses`]; empty
-    /// while the two clusters have no network. A local pod without an address gets none: Services
-    /// here would send to another pod.
+    /// The addresses at which this cluster reaches the remote pod, see [`translate_addresses`];
+    /// empty while the two clusters have no network. A local pod without an address gets none:
+    /// Services here would send to another pod.
     pub pod_ips: &'a [IpAddr],
     pub host_ip: Option<IpAddr>,
     /// False if the peer has been silent for too long: then the pod is not Ready, whatever the last
@@ -86,13 +86,12 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
         }
     }
     if find_condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
-        let (ready, reason, message) = pod_readiness(home, remote, link);
-        conditions.set(
-            "Ready",
-            if ready { "True" } else { "False" },
-            reason.as_deref(),
-            message.as_deref(),
-        );
+        match pod_readiness(home, remote, link) {
+            PodReadiness::Ready => conditions.set("Ready", "True", None, None),
+            PodReadiness::NotReady { reason, message } => {
+                conditions.set("Ready", "False", reason.as_deref(), message.as_deref());
+            }
+        }
     }
     // Only with the end: what a provider means to do is no news, and it may still let the pod run.
     if let Some(theirs) = find_condition(remote, "/conditions", DISRUPTION_TARGET)
@@ -383,27 +382,33 @@ const PEER_UNREACHABLE: (&str, &str) = (
     "the cluster in which the pod runs does not answer",
 );
 
+/// Whether a local pod is ready, and why not.
+enum PodReadiness {
+    Ready,
+    NotReady {
+        reason: Option<String>,
+        message: Option<String>,
+    },
+}
+
 /// Ready depends on the remote containers and node, and on the readiness gates, which are the home
 /// cluster's.
-fn pod_readiness(
-    home: &Value,
-    remote: &Value,
-    link: &RemotePodView<'_>,
-) -> (bool, Option<String>, Option<String>) {
+fn pod_readiness(home: &Value, remote: &Value, link: &RemotePodView<'_>) -> PodReadiness {
     if !link.peer_answers {
-        return (
-            false,
-            Some(PEER_UNREACHABLE.0.into()),
-            Some(PEER_UNREACHABLE.1.into()),
-        );
+        return PodReadiness::NotReady {
+            reason: Some(PEER_UNREACHABLE.0.into()),
+            message: Some(PEER_UNREACHABLE.1.into()),
+        };
     }
     // The remote pod has no gates: if its Ready differs from ContainersReady, its node is dead.
     for kind in ["ContainersReady", "Ready"] {
         if let Some(theirs) = find_condition(remote, "/conditions", kind)
             .filter(|theirs| condition_status(theirs) != "True")
         {
-            let owned = |pointer| text_at(theirs, pointer).map(str::to_owned);
-            return (false, owned("/reason"), owned("/message"));
+            return PodReadiness::NotReady {
+                reason: text_at(theirs, "/reason").map(str::to_owned),
+                message: text_at(theirs, "/message").map(str::to_owned),
+            };
         }
     }
     for gate in items_at(home, "/spec/readinessGates")
@@ -413,14 +418,13 @@ fn pod_readiness(
         let holds = find_condition(home, "/status/conditions", gate)
             .is_some_and(|condition| condition_status(condition) == "True");
         if !holds {
-            return (
-                false,
-                Some("ReadinessGatesNotReady".into()),
-                Some(format!("the readiness gate {gate} is not True")),
-            );
+            return PodReadiness::NotReady {
+                reason: Some("ReadinessGatesNotReady".into()),
+                message: Some(format!("the readiness gate {gate} is not True")),
+            };
         }
     }
-    (true, None, None)
+    PodReadiness::Ready
 }
 
 /// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true
@@ -460,13 +464,13 @@ pub fn downstream_message(remote: &Value, reason: &str) -> Option<String> {
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.
 fn set_offloaded(conditions: &mut ConditionChanges, home: &Value, amiss: Option<(&str, &str)>) {
     let shown = find_condition(home, "/status/conditions", pods::OFFLOADED);
-    let amiss_before = |shown: &Value| {
-        text_at(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
-    };
-    let corrected = |shown: &Value| condition_status(shown) != "True" || amiss_before(shown);
+    let is_outdated = shown.is_some_and(|shown| {
+        condition_status(shown) != "True"
+            || text_at(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
+    });
     if let Some((reason, message)) = amiss {
         conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));
-    } else if shown.is_some_and(corrected) {
+    } else if is_outdated {
         conditions.set(
             pods::OFFLOADED,
             "True",
@@ -553,15 +557,16 @@ impl<'a> ConditionChanges<'a> {
             message.map(reduce::truncate_text),
         );
         let before = find_condition(self.home, "/status/conditions", kind);
-        let said = |field: &str| before.and_then(|before| text_at(before, field));
-        if said("/status") == Some(status)
-            && said("/reason") == reason.as_deref()
-            && said("/message") == message.as_deref()
+        let [status_before, reason_before, message_before] = ["/status", "/reason", "/message"]
+            .map(|field| before.and_then(|before| text_at(before, field)));
+        if status_before == Some(status)
+            && reason_before == reason.as_deref()
+            && message_before == message.as_deref()
         {
             return;
         }
         let since = before
-            .filter(|_| said("/status") == Some(status))
+            .filter(|_| status_before == Some(status))
             .and_then(|before| before.get("lastTransitionTime"));
         let since = since
             .cloned()

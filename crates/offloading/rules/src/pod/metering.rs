@@ -6,10 +6,10 @@
 //! usage record before the shadow pod goes.
 //!
 //! Two rules limit what a pod is charged whose end nobody saw. After the deletion of its shadow pod
-//! it is charged for 30 s at most, see [`Shadow::charged_until`]. If it was gone already when this
-//! process listed the pods, it is charged until the former process was alive for the last time. The
-//! status and the records of a period follow the same rules, so they agree, whichever is written
-//! first.
+//! it is charged for 30 s at most, see [`ProviderShadowPod::charged_until`]. If it was gone already
+//! when this process listed the pods, it is charged until the former process was alive for the last
+//! time. The status and the records of a period follow the same rules, so they agree, whichever is
+//! written first.
 
 use std::sync::Arc;
 
@@ -78,13 +78,11 @@ fn charges_ended_if_gone(
     metering: &Metering,
     now: Timestamp,
 ) -> Charges {
-    let is_recorded = |pod: &Arc<RemotePod>| {
-        reported
-            .remote_uid
-            .as_ref()
-            .is_none_or(|uid| pod.uid == *uid)
-    };
-    if pods.iter().any(is_recorded) {
+    let recorded_uid = reported.remote_uid.as_ref();
+    if pods
+        .iter()
+        .any(|pod| recorded_uid.is_none_or(|uid| pod.uid == *uid))
+    {
         recorded_charges(reported)
     } else {
         charges_after_gone(reported, metering, now)

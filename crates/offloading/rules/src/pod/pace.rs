@@ -47,7 +47,7 @@ impl TenantPace {
             .map_or(now, |at| at.max(now))
     }
 
-    /// Like [`Self::take`], but takes no turn that is due later than in this time.
+    /// Like [`Self::take_turn`], but takes no turn that is due later than in this time.
     pub fn take_turn_within(
         &mut self,
         limit: Duration,

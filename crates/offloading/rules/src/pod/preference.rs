@@ -62,26 +62,38 @@ pub struct PreferenceFacts<'a> {
 
 /// The nodes in classes, the best class first. Nodes in no class are worse than all.
 pub fn node_classes<'a>(facts: &PreferenceFacts<'a>) -> Vec<NodeClass<'a>> {
-    let own_allowed = facts.strategy != PodOffloadingStrategy::Remote;
+    let own_nodes = if facts.strategy == PodOffloadingStrategy::Remote {
+        OwnNodes::LeftOut
+    } else {
+        OwnNodes::Included
+    };
     match facts.placement.strategy {
         PlacementStrategy::Spread => Vec::new(),
         PlacementStrategy::OwnFirst => {
-            let own = own_allowed.then(|| NodeClass {
+            let own = (own_nodes == OwnNodes::Included).then(|| NodeClass {
                 own: true,
                 nodes: BTreeSet::new(),
             });
             own.into_iter()
-                .chain(cheapest_first(facts, false))
+                .chain(cheapest_first(facts, OwnNodes::LeftOut))
                 .collect()
         }
-        PlacementStrategy::Cheapest => cheapest_first(facts, own_allowed),
-        PlacementStrategy::FixedOrder => classes_in_order(facts, own_allowed),
+        PlacementStrategy::Cheapest => cheapest_first(facts, own_nodes),
+        PlacementStrategy::FixedOrder => classes_in_order(facts, own_nodes),
     }
 }
 
-/// `own`: this cluster's own nodes are among them, and cost nothing.
-fn cheapest_first<'a>(facts: &PreferenceFacts<'a>, own: bool) -> Vec<NodeClass<'a>> {
+/// Whether this cluster's own nodes are among the classes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnNodes {
+    Included,
+    LeftOut,
+}
+
+/// This cluster's own nodes cost nothing.
+fn cheapest_first<'a>(facts: &PreferenceFacts<'a>, own_nodes: OwnNodes) -> Vec<NodeClass<'a>> {
     let mut classes = nodes_by_cost(&costs_by_node(facts.amounts, facts.nodes));
+    let own = own_nodes == OwnNodes::Included;
     if own {
         classes.entry(HourlyCost::NOTHING).or_default();
     }
@@ -94,54 +106,51 @@ fn cheapest_first<'a>(facts: &PreferenceFacts<'a>, own: bool) -> Vec<NodeClass<'
         .collect()
 }
 
-fn classes_in_order<'a>(facts: &PreferenceFacts<'a>, own_allowed: bool) -> Vec<NodeClass<'a>> {
+fn classes_in_order<'a>(facts: &PreferenceFacts<'a>, own_nodes: OwnNodes) -> Vec<NodeClass<'a>> {
     let mut left: Vec<&PricedNode> = facts.nodes.to_vec();
-    let mut own_left = own_allowed;
-    let class = |name: &String| {
+    let mut own_left = own_nodes == OwnNodes::Included;
+    let mut classes = Vec::new();
+    for name in &facts.placement.order {
         // A peer may have the name of this cluster. Then its own nodes come first, and the peer can
         // be named by its ID.
         let own = own_left && name == facts.own_name;
         own_left &= !own;
-        let called = left.extract_if(.., |node| !own && node.is_called(name));
-        NodeClass {
-            own,
-            nodes: called.map(|node| node.name.as_str()).collect(),
+        let nodes: BTreeSet<&str> = left
+            .extract_if(.., |node| !own && node.is_called(name))
+            .map(|node| node.name.as_str())
+            .collect();
+        if own || !nodes.is_empty() {
+            classes.push(NodeClass { own, nodes });
         }
-    };
-    let classes: Vec<NodeClass> = facts.placement.order.iter().map(class).collect();
+    }
     classes
-        .into_iter()
-        .filter(|class| class.own || !class.nodes.is_empty())
-        .collect()
 }
 
 /// Weights for this many classes: from 100 to 1 by an equal ratio, rounded up, and each less than
 /// the one before. At most 100 classes.
 pub fn class_weights(classes: usize) -> Vec<i32> {
     let steps = i32::try_from(classes.saturating_sub(1)).unwrap_or(MAX_WEIGHT);
-    let log = |number: i32| f64::from(number).ln();
-    // The smallest weight of at least 100^(step / steps). The tolerance is far below the distance
-    // of two weights.
-    let is_enough = |weight: i32, step: i32| {
-        log(weight) * f64::from(steps) >= log(MAX_WEIGHT) * f64::from(step) - 1e-6
-    };
-    let at = |step: i32| {
-        (1..MAX_WEIGHT)
-            .find(|weight| is_enough(*weight, step))
-            .unwrap_or(MAX_WEIGHT)
-    };
     let mut rising: Vec<i32> = Vec::with_capacity(classes);
     for step in 0..=steps {
         let more = rising.last().map_or(1, |last| last + 1);
         rising.push(if steps == 0 {
             MAX_WEIGHT
         } else {
-            at(step).max(more).min(MAX_WEIGHT)
+            weight_of_step(step, steps).max(more).min(MAX_WEIGHT)
         });
     }
     rising.truncate(classes);
     rising.reverse();
     rising
+}
+
+/// The smallest weight of at least 100^(step / steps). The tolerance is far below the distance of
+/// two weights.
+fn weight_of_step(step: i32, steps: i32) -> i32 {
+    let least = f64::from(MAX_WEIGHT).ln() * f64::from(step) - 1e-6;
+    (1..MAX_WEIGHT)
+        .find(|&weight| f64::from(weight).ln() * f64::from(steps) >= least)
+        .unwrap_or(MAX_WEIGHT)
 }
 
 /// The preferred terms for these classes, with at most [`MAX_NODES`] virtual nodes.

@@ -66,16 +66,6 @@ pub fn plan_reclaim(
     pods: &[ChargedPod],
     now: Timestamp,
 ) -> ReclaimPlan {
-    let all = |reason: &str| {
-        let staying = pods.iter().filter(|pod| !pod.is_ending);
-        let taken_back = staying
-            .map(|pod| (pod.shadow.clone(), PodReclaim::Now(reason.to_owned())))
-            .collect();
-        ReclaimPlan {
-            taken_back,
-            again: None,
-        }
-    };
     let offer = match pool {
         PoolState::Missing(_) if pods.is_empty() => return ReclaimPlan::default(),
         PoolState::Missing(since) if since < MISSING => {
@@ -84,11 +74,13 @@ pub fn plan_reclaim(
                 ..ReclaimPlan::default()
             };
         }
-        PoolState::Missing(_) => return all(&format!("pool {name} is no longer offered")),
+        PoolState::Missing(_) => {
+            return reclaim_all(pods, &format!("pool {name} is no longer offered"));
+        }
         PoolState::Offered(offer) => offer,
     };
     if offer.withdrawal.is_some_and(|due| due <= now) {
-        return all(&format!("pool {name} was taken back as a whole"));
+        return reclaim_all(pods, &format!("pool {name} was taken back as a whole"));
     }
     let next = [offer.withdrawal, offer.reclaim, offer.drain]
         .into_iter()
@@ -108,7 +100,6 @@ fn pods_to_reclaim(
     pods: &[ChargedPod],
     now: Timestamp,
 ) -> BTreeMap<Key, PodReclaim> {
-    let is_due = |time: Option<Timestamp>| time.is_some_and(|due| due <= now);
     let staying = pods.iter().filter(|pod| !pod.is_ending);
     let (in_pool, left): (Vec<&ChargedPod>, Vec<_>) =
         staying.partition(|pod| pod.is_in_pool || offer.drain.is_none());
@@ -122,31 +113,22 @@ fn pods_to_reclaim(
         )),
     };
     // Until the others end, they need their room.
-    let stays = if is_due(offer.drain) {
+    let stays = if is_due(offer.drain, now) {
         in_pool
     } else {
         in_pool.into_iter().chain(left.iter().copied()).collect()
     };
     let (beyond, notice) = match (offer.reclaim.filter(|due| *due > now), &offer.reclaim_to) {
-        (None, _) if is_due(offer.reclaim) => (pods_beyond(&offer.hard, stays), None),
+        (None, _) if is_due(offer.reclaim, now) => (pods_beyond(&offer.hard, stays), None),
         (Some(due), Some(hard)) => (pods_beyond(hard, stays), Some(due)),
         _ => (Vec::new(), None),
     };
-    let among = |short: &str| format!("among the youngest of those that use too much of {short}");
-    let smaller = |short: &str| match notice {
-        None => PodReclaim::Now(format!(
-            "pool {name} became smaller, and the pod was {}",
-            among(short)
-        )),
-        Some(due) => PodReclaim::AfterNotice(format!(
-            "the pod ends at {}, because its pool becomes smaller, and it is {}",
-            rfc3339(due),
-            among(short)
-        )),
-    };
-    let beyond = beyond
-        .into_iter()
-        .map(|(pod, short)| (pod.shadow.clone(), smaller(&short)));
+    let beyond = beyond.into_iter().map(|(pod, short)| {
+        (
+            pod.shadow.clone(),
+            reclaim_by_shrinking(name, &short, notice),
+        )
+    });
     let left = left
         .into_iter()
         .map(|pod| (pod.shadow.clone(), elsewhere.clone()));
@@ -156,6 +138,35 @@ fn pods_to_reclaim(
         left.chain(beyond).collect()
     } else {
         beyond.chain(left).collect()
+    }
+}
+
+fn is_due(time: Option<Timestamp>, now: Timestamp) -> bool {
+    time.is_some_and(|due| due <= now)
+}
+
+fn reclaim_all(pods: &[ChargedPod], reason: &str) -> ReclaimPlan {
+    let staying = pods.iter().filter(|pod| !pod.is_ending);
+    let taken_back = staying
+        .map(|pod| (pod.shadow.clone(), PodReclaim::Now(reason.to_owned())))
+        .collect();
+    ReclaimPlan {
+        taken_back,
+        again: None,
+    }
+}
+
+/// The end of a pod for which its pool is too small now, or when the notice is over.
+fn reclaim_by_shrinking(pool: &str, short: &str, notice: Option<Timestamp>) -> PodReclaim {
+    let among = format!("among the youngest of those that use too much of {short}");
+    match notice {
+        None => PodReclaim::Now(format!(
+            "pool {pool} became smaller, and the pod was {among}"
+        )),
+        Some(due) => PodReclaim::AfterNotice(format!(
+            "the pod ends at {}, because its pool becomes smaller, and it is {among}",
+            rfc3339(due)
+        )),
     }
 }
 

@@ -46,12 +46,12 @@ pub fn earlier_runs_annotation(last: &PodStatusText) -> Option<String> {
     let statuses = LISTS.iter().flat_map(|list| items_at(&last, list));
     let ran = statuses.filter_map(|status| {
         let restarts = restart_count(status);
-        let owned = |pointer: &str| text_at(status, pointer).map(str::to_owned);
+        let started_at = text_at(status, "/state/running/startedAt")
+            .or_else(|| text_at(status, "/state/terminated/startedAt"));
         let runs = EarlierRuns {
             restart_count: restarts.saturating_add(1),
-            started_at: owned("/state/running/startedAt")
-                .or_else(|| owned("/state/terminated/startedAt")),
-            container_id: owned("/containerID"),
+            started_at: started_at.map(str::to_owned),
+            container_id: text_at(status, "/containerID").map(str::to_owned),
         };
         let started = restarts > 0
             || status
@@ -101,22 +101,22 @@ pub(crate) fn add_earlier_runs(
 
 /// Whether the remote pod was created again, and the local pod does not show it yet.
 pub fn is_newly_recreated(home: &Value, remote: &Value) -> bool {
-    let ended =
-        |status: &Value| text_at(status, "/lastState/terminated/finishedAt").map(str::to_owned);
-    let shown = |status: &Value| {
-        let ours = items_at(home, "/status/containerStatuses")
-            .iter()
-            .find(|ours| name(ours) == name(status));
-        ours.is_some_and(|ours| {
-            restart_count(ours) >= restart_count(status) || ended(ours) == ended(status)
-        })
-    };
-    let recreated =
-        |status: &&Value| text_at(status, "/lastState/terminated/reason") == Some(RECREATED);
     items_at(remote, "/containerStatuses")
         .iter()
-        .filter(recreated)
-        .any(|status| !shown(status))
+        .filter(|status| text_at(status, "/lastState/terminated/reason") == Some(RECREATED))
+        .any(|status| !shows_last_end(home, status))
+}
+
+/// Whether the status at home shows how this container ended last.
+fn shows_last_end(home: &Value, status: &Value) -> bool {
+    let finished_at = "/lastState/terminated/finishedAt";
+    items_at(home, "/status/containerStatuses")
+        .iter()
+        .find(|ours| name(ours) == name(status))
+        .is_some_and(|ours| {
+            restart_count(ours) >= restart_count(status)
+                || text_at(ours, finished_at) == text_at(status, finished_at)
+        })
 }
 
 fn restart_count(status: &Value) -> i32 {

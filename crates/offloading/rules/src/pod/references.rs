@@ -145,7 +145,7 @@ pub fn required_objects(pod: &Value) -> PodReferences {
 /// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of
 /// containers, from references that count. The volume with which the API server gives the pod
 /// access to itself stays at home. Another one takes its place, see
-/// [`withhold`](crate::pod::carry::api_server::withhold).
+/// [`withhold_api_server`](crate::pod::carry::api_server::withhold_api_server).
 fn objects_in_lists(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> PodReferences {
     let mut found = PodReferences::default();
     for container in lists.iter().flat_map(|list| items_at(pod, list)) {

@@ -44,7 +44,7 @@ const MAX_ENTRIES: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedOwner {
-    /// See [`owner`]; or kind and name of an object, such as `ConfigMap/settings`.
+    /// See [`owner_identity`]; or kind and name of an object, such as `ConfigMap/settings`.
     pub owner: String,
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
@@ -56,7 +56,7 @@ pub struct RefusedOwner {
     pub until: Timestamp,
 }
 
-/// The input of [`Refusals::with`].
+/// The input of [`Refusals::with_refusal`].
 #[derive(Debug, Clone, Copy)]
 pub struct NewRefusal<'a> {
     /// As in [`RefusedOwner`].
@@ -147,15 +147,15 @@ impl Refusals {
             config_maps,
             secrets,
         } = referenced_objects(pod);
-        let concerns = |one: &&RefusedOwner| match one.owner.split_once('/') {
-            Some(("ConfigMap", name)) => config_maps.contains(name),
-            Some(("Secret", name)) => secrets.contains(name),
-            _ => owner.as_ref() == Some(&one.owner),
-        };
+
         self.0
             .iter()
             .filter(|one| one.until > now)
-            .filter(concerns)
+            .filter(|one| match one.owner.split_once('/') {
+                Some(("ConfigMap", name)) => config_maps.contains(name),
+                Some(("Secret", name)) => secrets.contains(name),
+                _ => owner.as_ref() == Some(&one.owner),
+            })
             .collect()
     }
 }
@@ -176,10 +176,10 @@ pub fn avoided_message(refusals: &[&RefusedOwner]) -> String {
             one.until.strftime("%Y-%m-%dT%H:%M:%SZ")
         )
     });
-    let is_object = |one: &&RefusedOwner| {
-        one.owner.starts_with("ConfigMap/") || one.owner.starts_with("Secret/")
-    };
-    let sooner = if refusals.iter().all(is_object) {
+    let are_objects = refusals
+        .iter()
+        .all(|one| one.owner.starts_with("ConfigMap/") || one.owner.starts_with("Secret/"));
+    let sooner = if are_objects {
         "after a change of the object, remove the annotation liqo.io/refused-pods of the NamespaceOffloading"
     } else {
         "a changed template is tried at once"

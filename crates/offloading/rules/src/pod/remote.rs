@@ -1,7 +1,7 @@
 //! The next step for one shadow pod.
 //!
-//! The controller calls [`decide`] again after each step with the result, until there is nothing
-//! more to do:
+//! The controller calls [`decide_shadow_pod`] again after each step with the result, until there is
+//! nothing more to do:
 //!
 //! ```text
 //!   no remote pod     --Create-->  the pod exists  --Record-->  ... Record ...  --Record-->  Succeeded or Failed
@@ -481,14 +481,13 @@ fn decide_ending(snapshot: &ShadowPodSnapshot, shadow: &ProviderShadowPod) -> Sh
             )
         } else {
             // Nor do resources that are taken back.
-            let clamped = |grace: i64| {
+            shadow.deletion_grace.map(|grace| {
                 if snapshot.immediate_end_reason().is_some() {
                     grace.min(MAX_GRACE_SECONDS)
                 } else {
                     grace
                 }
-            };
-            shadow.deletion_grace.map(clamped)
+            })
         };
         if let Some(step) = deletion_step(pod, grace) {
             return step;
@@ -849,13 +848,20 @@ fn report_urgency(
     }
 }
 
-/// The parts of a pod's status that its owner waits for: phase, readiness, and the states of its
-/// containers.
-fn status_headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
+/// The parts of a pod's status that its owner waits for.
+#[derive(PartialEq)]
+struct StatusHeadline {
+    phase: String,
+    is_ready: bool,
+    /// The states of its containers.
+    containers: Vec<Value>,
+}
+
+fn status_headline(status: Option<&PodStatusText>) -> StatusHeadline {
     let status = status.map(PodStatusText::to_value).unwrap_or_default();
     let phase = text_at(&status, "/phase").unwrap_or("Pending").to_owned();
     let conditions = items_at(&status, "/conditions");
-    let ready = conditions
+    let is_ready = conditions
         .iter()
         .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
     let containers = [
@@ -865,8 +871,11 @@ fn status_headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>)
     ]
     .iter()
     .flat_map(|list| items_at(&status, &format!("/{list}")));
-    let doing = containers.filter_map(container_headline).collect();
-    (phase, ready, doing)
+    StatusHeadline {
+        phase,
+        is_ready,
+        containers: containers.filter_map(container_headline).collect(),
+    }
 }
 
 fn container_headline(status: &Value) -> Option<Value> {

@@ -3,9 +3,9 @@
 //!
 //! Warnings travel, and those Normal events that name the failed probe for which a container
 //! restarts, or tell that an image is pulled for long. So a healthy pod costs no write. A namespace
-//! can ask for all ([`Selection`]). A provider is not trusted: it can only write about a pod that
-//! it runs, each text has a bound, and the [`Journal`] limits how many events are held and how
-//! often they are written.
+//! can ask for all ([`EventSelection`]). A provider is not trusted: it can only write about a pod
+//! that it runs, each text has a bound, and the [`RemoteEventJournal`] limits how many events are
+//! held and how often they are written.
 
 mod journal;
 mod pulls;
@@ -243,8 +243,10 @@ fn event_order(name: Option<&str>, created: Option<Timestamp>) -> u64 {
 /// Whether a text consists of letters, digits, `.`, `-` and these characters, and is neither empty
 /// nor long.
 fn is_plain(text: &str, more: &str) -> bool {
-    let is_known = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || more.contains(c);
-    (1..=MAX_NAME_LEN).contains(&text.len()) && text.chars().all(is_known)
+    (1..=MAX_NAME_LEN).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.' || more.contains(c))
 }
 
 fn is_reason(text: &str) -> bool {
@@ -256,22 +258,22 @@ fn is_reason(text: &str) -> bool {
 /// A text on one line, without control characters and those that change the direction of writing,
 /// and not too long.
 fn printable_line(text: &str) -> String {
-    let is_hidden = |c: &char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-    };
     let visible: String = text
         .chars()
         .map(|c| if c.is_whitespace() { ' ' } else { c })
-        .filter(|c| !is_hidden(c))
+        .filter(|c| !is_hidden(*c))
         .collect();
     bounded_message(&visible)
 }
 
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+}
+
 fn bounded_message(text: &str) -> String {
-    let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_MESSAGE_LEN;
     text.char_indices()
-        .take_while(fits)
+        .take_while(|(at, c)| at + c.len_utf8() <= MAX_MESSAGE_LEN)
         .map(|(_, c)| c)
         .collect()
 }

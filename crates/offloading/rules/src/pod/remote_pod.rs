@@ -73,7 +73,7 @@ impl RemotePod {
     pub fn from_pod(pod: WatchedPod) -> Option<Self> {
         let key = Key::of_object(&pod);
         let meta = pod.metadata;
-        let label = |name: &str| meta.labels.as_ref().and_then(|all| all.get(name)).cloned();
+        let pod_labels = meta.labels.unwrap_or_default();
         let mut status = pod.status.unwrap_or_default();
         if meta.deletion_timestamp.is_none() {
             end_with_the_last_container(&mut status);
@@ -121,9 +121,9 @@ impl RemotePod {
             ended_at,
             key,
             uid: meta.uid.clone()?,
-            consumer: label(labels::CONSUMER_ID)?.parse().ok()?,
-            shadow_pod: label(labels::SHADOW_POD)?,
-            pool: label(labels::POOL)?,
+            consumer: pod_labels.get(labels::CONSUMER_ID)?.parse().ok()?,
+            shadow_pod: pod_labels.get(labels::SHADOW_POD)?.clone(),
+            pool: pod_labels.get(labels::POOL)?.clone(),
             own_grace,
             node,
             pool_nodes: meta
@@ -146,7 +146,7 @@ impl RemotePod {
                 .iter()
                 .flatten()
                 .any(|name| name == finalizers::FINAL_STATUS),
-            labels: meta.labels.unwrap_or_default(),
+            labels: pod_labels,
         })
     }
 

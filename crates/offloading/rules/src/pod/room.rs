@@ -51,10 +51,9 @@ impl<'a> ClusterRoom<'a> {
             .filter(|node| matches_selector(pod, node))
             .collect();
         // A host name may be that of a virtual node.
-        let is_of_virtual_node =
-            |(key, _): (&String, &str)| OF_VIRTUAL_NODES.contains(&key.as_str()) || key == HOSTNAME;
-        let must_leave = must_leave(pod)
-            || (!wanted.is_empty() && own_node_selector(pod).any(is_of_virtual_node));
+        let selects_virtual_node = own_node_selector(pod)
+            .any(|(key, _)| OF_VIRTUAL_NODES.contains(&key.as_str()) || key == HOSTNAME);
+        let must_leave = must_leave(pod) || (!wanted.is_empty() && selects_virtual_node);
         let may_stay =
             strategy == PodOffloadingStrategy::LocalAndRemote && !must_leave && !has_own_terms(pod);
         let room = Self::for_amounts(&amounts, &wanted, may_stay);
@@ -108,9 +107,12 @@ impl<'a> ClusterRoom<'a> {
         if self.full.is_empty() {
             return None;
         }
-        let of =
-            |one: &FullCluster| format!("{} ({})", one.node, short_on_largest_node(&one.short));
-        let named: Vec<String> = self.full.iter().take(MAX_NAMED).map(of).collect();
+        let named: Vec<String> = self
+            .full
+            .iter()
+            .take(MAX_NAMED)
+            .map(|one| format!("{} ({})", one.node, short_on_largest_node(&one.short)))
+            .collect();
         let more = self.full.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 {
             format!(" and {more} more")

@@ -23,12 +23,11 @@ pub const MIN_SAVING_PERCENT: u32 = 10;
 
 /// Whether running pods of this namespace may be evicted to save money.
 pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
-    let asked = |placement: &liqo_api::PodPlacement| {
-        placement.move_when_cheaper && placement.strategy == PlacementStrategy::Cheapest
-    };
     offloading.metadata.deletion_timestamp.is_none()
         && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
-        && offloading.spec.placement.as_ref().is_some_and(asked)
+        && offloading.spec.placement.as_ref().is_some_and(|placement| {
+            placement.move_when_cheaper && placement.strategy == PlacementStrategy::Cheapest
+        })
 }
 
 /// Whether a virtual node, as JSON, takes new pods.
@@ -36,12 +35,12 @@ pub fn takes_new_pods(node: &Value) -> bool {
     let is_ready = items_at(node, "/status/conditions")
         .iter()
         .any(|one| one["type"] == "Ready" && one["status"] == "True");
-    let repels = |taint: &Value| {
+    let repels_pods = items_at(node, "/spec/taints").iter().any(|taint| {
         text_at(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
             && text_at(taint, "/effect") != Some("PreferNoSchedule")
-    };
+    });
     let is_cordoned = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
-    is_ready && !is_cordoned && !items_at(node, "/spec/taints").iter().any(repels)
+    is_ready && !is_cordoned && !repels_pods
 }
 
 /// A pod to evict.
@@ -59,7 +58,7 @@ pub struct Saving {
     pub per_hour: Money,
 }
 
-/// The input of [`savings`].
+/// The input of [`find_savings`].
 #[derive(Debug, Clone, Copy)]
 pub struct SavingFacts<'a> {
     /// The pods of one namespace.
@@ -141,16 +140,9 @@ fn best_saving(pod: &RunningPod, targets: &[TargetNode]) -> Option<(usize, Money
     let (_, HourlyCost::Known(now)) = *costs.iter().find(|(node, _)| node.name == pod.node)? else {
         return None;
     };
-    let has_room = |target: &TargetNode| {
-        !pod.excluded.contains(&target.node.name)
-            && target.node.largest_pods.may_have_room(&pod.amounts).is_ok()
-            && target
-                .free
-                .as_ref()
-                .is_some_and(|free| pod.amounts.fits_in(free).is_ok())
-    };
     let others = targets.iter().zip(&costs).enumerate();
-    let others = others.filter(|(_, (target, _))| target.node.name != pod.node && has_room(target));
+    let others =
+        others.filter(|(_, (target, _))| target.node.name != pod.node && has_room_for(target, pod));
     // Where several cost the same, the first by name.
     let (best, (_, (_, cost))) =
         others.min_by_key(|(_, (target, (_, cost)))| (*cost, &target.node.name))?;
@@ -160,6 +152,15 @@ fn best_saving(pod: &RunningPod, targets: &[TargetNode]) -> Option<(usize, Money
     let saving = now - then;
     (saving > Money::ZERO && saving >= now.times_percent(MIN_SAVING_PERCENT))
         .then_some((best, saving))
+}
+
+fn has_room_for(target: &TargetNode, pod: &RunningPod) -> bool {
+    !pod.excluded.contains(&target.node.name)
+        && target.node.largest_pods.may_have_room(&pod.amounts).is_ok()
+        && target
+            .free
+            .as_ref()
+            .is_some_and(|free| pod.amounts.fits_in(free).is_ok())
 }
 
 #[cfg(test)]

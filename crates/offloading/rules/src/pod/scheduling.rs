@@ -229,10 +229,10 @@ pub fn release_operations(pod: &Value, uid: &str, placement: &NewPodPlacement) -
 
 /// As Kubernetes compares a toleration with the taint of virtual nodes.
 fn tolerates_virtual_nodes(toleration: &Value) -> bool {
-    let field = |name: &str| toleration[name].as_str().unwrap_or_default();
-    let (exists, key) = (field("operator") == "Exists", field("key"));
-    let is_meant = key == pods::VIRTUAL_NODE_TAINT || (key.is_empty() && exists);
-    is_meant && ["", "NoExecute"].contains(&field("effect"))
+    let [operator, key, effect] =
+        ["operator", "key", "effect"].map(|field| toleration[field].as_str().unwrap_or_default());
+    let is_meant = key == pods::VIRTUAL_NODE_TAINT || (key.is_empty() && operator == "Exists");
+    is_meant && ["", "NoExecute"].contains(&effect)
 }
 
 fn node_requirement(key: &str, operator: &str, values: &[&str]) -> Value {
@@ -245,9 +245,9 @@ fn local_nodes_term() -> Value {
 
 /// A term that matches no node, for a selector that selects no cluster.
 fn no_node_term() -> Value {
-    let virtual_node =
-        |operator| node_requirement(labels::TYPE, operator, &[labels::TYPE_VIRTUAL_NODE]);
-    json!({"matchExpressions": [virtual_node("In"), virtual_node("NotIn")]})
+    let contradiction = ["In", "NotIn"]
+        .map(|operator| node_requirement(labels::TYPE, operator, &[labels::TYPE_VIRTUAL_NODE]));
+    json!({"matchExpressions": contradiction})
 }
 
 fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
@@ -273,8 +273,8 @@ fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
     }
 }
 
-/// Whether a pod must not run at a cluster only because [`place`] kept it off when it was new: the
-/// `avoided` clusters (IDs) are those that it would keep a new pod off.
+/// Whether a pod must not run at a cluster only because [`place_pod`] kept it off when it was new:
+/// the `avoided` clusters (IDs) are those that it would keep a new pod off.
 pub fn avoids_needlessly(pod: &Value, avoided: &[&str]) -> bool {
     let expressions = items_at(pod, TERMS)
         .iter()

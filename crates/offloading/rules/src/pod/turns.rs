@@ -76,7 +76,7 @@ impl ReplacementRoom<'_> {
 /// The pods of one namespace to evict now, at most `max` of those that leave. All `pods` count for
 /// whether a controller's pods are Ready; those that are not leave first, because nobody misses
 /// them. `leaves` is asked only about pods that may be evicted now. `allowed` and `unsettled` are
-/// as in [`Facts`](super::saving::Facts).
+/// as in [`SavingFacts`](super::saving::SavingFacts).
 pub fn next_evictions(
     pods: &[RunningPod],
     mut leaves: impl FnMut(&RunningPod) -> bool,

@@ -139,7 +139,7 @@ pub enum Repair {
     Tell(String),
 }
 
-/// The input of [`repair`].
+/// The input of [`decide_repair`].
 #[derive(Debug, Clone, Copy)]
 pub struct UnscheduledPodFacts<'a> {
     pub pod: &'a UnscheduledPod,

@@ -58,14 +58,15 @@ pub fn policy_of_consumer(
 /// The pod with the requests and limits that a provider writes into it if its policy has the
 /// defaults: its ledger charges these.
 pub fn with_default_amounts(spec: PodSpec) -> PodSpec {
-    let completed = |spec: &PodSpec| {
-        let Value::Object(mut fields) = serde_json::to_value(spec).ok()? else {
-            return None;
-        };
-        amounts::complete_amounts(&mut fields, &ConsumerPolicy::default().amount_rules(None));
-        serde_json::from_value(fields.into()).ok()
+    complete_with_defaults(&spec).unwrap_or(spec)
+}
+
+fn complete_with_defaults(spec: &PodSpec) -> Option<PodSpec> {
+    let Value::Object(mut fields) = serde_json::to_value(spec).ok()? else {
+        return None;
     };
-    completed(&spec).unwrap_or(spec)
+    amounts::complete_amounts(&mut fields, &ConsumerPolicy::default().amount_rules(None));
+    serde_json::from_value(fields.into()).ok()
 }
 
 /// The refusal of a pod of a consumer that no policy selects.
@@ -79,12 +80,7 @@ pub fn not_shared_refusal() -> AdmissionRefusal {
 impl ConsumerPolicy {
     /// The rules for pods that use this offer.
     pub fn provider_rules(&self, offer: Option<&PoolOffer>) -> ProviderRules {
-        let travels = |kind: &&&str| {
-            self.usage
-                .volume_types
-                .as_ref()
-                .is_none_or(|types| types.iter().any(|one| one == **kind))
-        };
+        let allowed_types = self.usage.volume_types.as_ref();
         ProviderRules {
             policy: self.name.clone(),
             advertised: offer
@@ -98,7 +94,9 @@ impl ConsumerPolicy {
                 .collect(),
             volume_types: ALLOWED_VOLUMES
                 .iter()
-                .filter(travels)
+                .filter(|&&kind| {
+                    allowed_types.is_none_or(|types| types.iter().any(|one| one == kind))
+                })
                 .map(|&kind| kind.to_owned())
                 .collect(),
             tolerations: self.usage.named_tolerations().cloned().collect(),
@@ -144,25 +142,9 @@ impl ConsumerPolicy {
     /// The refusal of a pod that is charged its limits, but whose limits do not cover its use. To a
     /// kubelet a limit of zero is no limit. Ephemeral containers have no limits.
     pub fn missing_limit(&self, spec: &PodSpec) -> Option<AdmissionRefusal> {
-        let has = |resources: &Option<ResourceRequirements>, resource: &str| {
-            let limits = resources
-                .as_ref()
-                .and_then(|resources| resources.limits.as_ref());
-            let amount = limits.and_then(|limits| limits.get(resource)?.0.parse::<Quantity>().ok());
-            amount.is_some_and(|amount| amount > Quantity::ZERO)
-        };
-        let missing = |resource: &'static str| {
-            let mut containers = spec
-                .init_containers
-                .iter()
-                .flatten()
-                .chain(&spec.containers);
-            let without = containers.find(|container| !has(&container.resources, resource));
-            without
-                .filter(|_| !has(&spec.resources, resource))
-                .map(|container| (container.name.as_str(), resource))
-        };
-        let (container, resource) = ["cpu", "memory"].into_iter().find_map(missing)?;
+        let (container, resource) = ["cpu", "memory"]
+            .into_iter()
+            .find_map(|resource| Some((container_without_limit(spec, resource)?, resource)))?;
         (self.usage.charge == Charge::Limits).then(|| AdmissionRefusal {
             reason: OffloadedReason::LimitMissing.as_str(),
             message: format!(
@@ -180,6 +162,26 @@ impl ConsumerPolicy {
                 .reflected_kind()
                 .is_none_or(|word| self.usage.reflected_kinds.contains(&word))
     }
+}
+
+/// The name of the first container with no limit of its own and none of the pod.
+fn container_without_limit<'a>(spec: &'a PodSpec, resource: &str) -> Option<&'a str> {
+    if has_limit(spec.resources.as_ref(), resource) {
+        return None;
+    }
+    spec.init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+        .find(|container| !has_limit(container.resources.as_ref(), resource))
+        .map(|container| container.name.as_str())
+}
+
+fn has_limit(resources: Option<&ResourceRequirements>, resource: &str) -> bool {
+    resources
+        .and_then(|resources| resources.limits.as_ref()?.get(resource))
+        .and_then(|limit| limit.0.parse::<Quantity>().ok())
+        .is_some_and(|amount| amount > Quantity::ZERO)
 }
 
 /// The value of the label for a standard.

@@ -40,33 +40,20 @@ pub fn has_started(status: &Value) -> bool {
 impl WaitingStatus {
     /// Reads the status of a local pod. `None` if a container of it runs or ran.
     pub fn of_pod(pod: &Value) -> Option<Self> {
-        let containers = || {
-            STATUSES
-                .iter()
-                .flat_map(|list| items_at(&pod["status"], list))
-        };
         if has_started(&pod["status"]) {
             return None;
         }
-        let false_condition = |kind: &str| {
-            let conditions = items_at(pod, "/status/conditions").iter();
-            conditions.into_iter().find(|one| {
-                text_at(one, "/type") == Some(kind) && text_at(one, "/status") == Some("False")
-            })
-        };
-        let unscheduled = false_condition(pods::REMOTE_SCHEDULED);
-        let message = |condition: &Value| {
-            text_at(condition, "/message")
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let cause = if let Some(condition) = unscheduled {
-            Some((OffloadedReason::Unschedulable, message(condition)))
-        } else if let Some(stuck) = containers().find_map(cannot_start) {
+        let mut containers = STATUSES
+            .iter()
+            .flat_map(|list| items_at(&pod["status"], list));
+        let cause = if let Some(condition) = false_condition(pod, pods::REMOTE_SCHEDULED) {
+            let message = text_at(condition, "/message").unwrap_or_default();
+            Some((OffloadedReason::Unschedulable, message.to_owned()))
+        } else if let Some(stuck) = containers.find_map(cannot_start) {
             Some((OffloadedReason::NotStarted, stuck))
         } else {
             let stuck = "the kubelet there has not set up the pod's network and volumes".to_owned();
-            false_condition("PodReadyToStartContainers")
+            false_condition(pod, "PodReadyToStartContainers")
                 .map(|_| (OffloadedReason::NotStarted, stuck))
         };
         Some(Self { cause })
@@ -90,6 +77,12 @@ fn cannot_start(status: &Value) -> Option<String> {
         .map(|message| format!(": {message}"))
         .unwrap_or_default();
     Some(format!("container {}: {reason}{message}", name(status)))
+}
+
+fn false_condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
+    items_at(pod, "/status/conditions")
+        .iter()
+        .find(|one| text_at(one, "/type") == Some(kind) && text_at(one, "/status") == Some("False"))
 }
 
 #[cfg(test)]

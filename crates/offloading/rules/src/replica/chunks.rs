@@ -88,7 +88,8 @@ pub fn chunks_of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextErr
     let whole = travelling_fingerprint(ReplicaKind::ConfigMap, &object);
     let chunks = chunks.into_chunks().ok_or(too_long)?;
     let count = chunks.len();
-    let record = |(index, mut chunk): (usize, Map<String, Value>)| {
+    let mut records = Vec::with_capacity(count);
+    for (index, mut chunk) in chunks.into_iter().enumerate() {
         let said = Chunk {
             index,
             count,
@@ -97,9 +98,9 @@ pub fn chunks_of_config_map(map: &ConfigMap) -> Result<Vec<Value>, RecordTextErr
         };
         chunk.extend(select_fields(&object, &["apiVersion", "kind", "metadata"]));
         chunk.insert(CHUNK.to_owned(), said.to_text().into());
-        Value::from(chunk)
-    };
-    Ok(chunks.into_iter().enumerate().map(record).collect())
+        records.push(chunk.into());
+    }
+    Ok(records)
 }
 
 /// The records of a Secret, each with what names it: one, or its chunks; none if it does not
@@ -157,7 +158,8 @@ pub fn chunks_of_secret(
         .into_chunks()
         .ok_or(RecordTextError::TooLong(len, MAX_CHUNKS * MAX_SECRET_LEN))?;
     let count = chunks.len();
-    let written = |(index, data): (usize, BTreeMap<String, ByteString>)| {
+    let mut records = Vec::with_capacity(count);
+    for (index, data) in chunks.into_iter().enumerate() {
         let named = Reference {
             name: chunk_name(&reference.name, index),
             ..reference.clone()
@@ -179,9 +181,9 @@ pub fn chunks_of_secret(
             .annotations
             .get_or_insert_default()
             .insert(annotations::CHUNK.to_owned(), said.to_text());
-        (named, chunk)
-    };
-    Ok(chunks.into_iter().enumerate().map(written).collect())
+        records.push((named, chunk));
+    }
+    Ok(records)
 }
 
 /// The chunks of an object while it is divided.
@@ -264,13 +266,16 @@ pub fn join_sources(sources: Vec<ReplicaSource>) -> Vec<ReplicaSource> {
             whole.insert(chunk.index, (source.key.clone(), source.uid.clone()));
         }
     }
-    let join = |mut source: ReplicaSource| {
+    let mut joined = Vec::with_capacity(sources.len());
+    for mut source in sources {
         let (Some(kind), Some(chunk)) = (source.kind, source.chunk.clone()) else {
-            return Some(source);
+            joined.push(source);
+            continue;
         };
         if chunk.index > 0 {
             source.kind = None;
-            return source.deleted.then_some(source);
+            joined.extend(source.deleted.then_some(source));
+            continue;
         }
         let found = others.get(&(kind, source.name.clone(), chunk.whole.clone()));
         let all = (1..chunk.count)
@@ -279,9 +284,9 @@ pub fn join_sources(sources: Vec<ReplicaSource>) -> Vec<ReplicaSource> {
         source.is_incomplete = all.is_none();
         source.other_chunks = all.unwrap_or_default();
         source.fingerprint = chunk.whole;
-        Some(source)
-    };
-    sources.into_iter().filter_map(join).collect()
+        joined.push(source);
+    }
+    joined
 }
 
 /// The reason why the chunks that were read are not the object.

@@ -68,19 +68,18 @@ impl LocalDisruptionBudget {
             .filter(|key| !is_label_of_remote_pod(key))
             .map(str::to_owned)
             .collect();
-        let count = |number: i32| usize::try_from(number).unwrap_or_default();
+
         let (allowed, missing) = budget.status.as_ref().map_or((0, 0), |status| {
             // A status of before the last change allows nothing, as for the API server.
             let is_current = status.observed_generation >= budget.metadata.generation;
             let allowed = if is_current {
-                count(status.disruptions_allowed)
+                count_of(status.disruptions_allowed)
             } else {
                 0
             };
-            (
-                allowed,
-                count(status.desired_healthy).saturating_sub(count(status.current_healthy)),
-            )
+            let missing =
+                count_of(status.desired_healthy).saturating_sub(count_of(status.current_healthy));
+            (allowed, missing)
         });
         Some(Self {
             unknown_labels,
@@ -93,15 +92,13 @@ impl LocalDisruptionBudget {
         })
     }
 
-    /// The number of these pods that must stay healthy. `is_turn`: whether their provider may use
-    /// what home allows.
-    pub fn min_healthy(&self, pods: PodCount, is_turn: bool) -> usize {
-        if is_turn {
-            (pods.healthy + self.missing)
+    /// The number of these pods that must stay healthy at their provider.
+    pub fn min_healthy(&self, pods: PodCount, permission: DrainPermission) -> usize {
+        match permission {
+            DrainPermission::Granted => (pods.healthy + self.missing)
                 .saturating_sub(self.allowed)
-                .min(pods.all)
-        } else {
-            pods.all
+                .min(pods.all),
+            DrainPermission::Withheld => pods.all,
         }
     }
 
@@ -118,6 +115,10 @@ impl LocalDisruptionBudget {
         let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name }, "spec": spec });
         (least > 0).then_some(object)
     }
+}
+
+fn count_of(number: i32) -> usize {
+    usize::try_from(number).unwrap_or_default()
 }
 
 /// Pods at one provider that a budget selects and that have not ended.
@@ -138,16 +139,43 @@ pub struct ProviderWithPods {
     pub keeps_all: bool,
 }
 
-/// Whether a provider may use what home allows now, and when to ask again if not only a change
-/// decides that. Of several providers only one that drains a node may, and only while all others
-/// keep all of their pods; if several drain, they take turns.
-pub fn drain_turn(
-    provider: &ClusterId,
-    holders: &[ProviderWithPods],
-    now: Timestamp,
-) -> (bool, Option<Duration>) {
+/// Whether a provider may use what home allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainPermission {
+    Granted,
+    Withheld,
+}
+
+/// The permission of a provider now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainTurn {
+    pub permission: DrainPermission,
+    /// Time after which to ask again, if not only a change decides that.
+    pub ask_after: Option<Duration>,
+}
+
+impl DrainTurn {
+    const fn granted(ask_after: Option<Duration>) -> Self {
+        Self {
+            permission: DrainPermission::Granted,
+            ask_after,
+        }
+    }
+
+    const fn withheld(ask_after: Option<Duration>) -> Self {
+        Self {
+            permission: DrainPermission::Withheld,
+            ask_after,
+        }
+    }
+}
+
+/// Decides whether a provider may use what home allows now. Of several providers only one that
+/// drains a node may, and only while all others keep all of their pods; if several drain, they take
+/// turns.
+pub fn drain_turn(provider: &ClusterId, holders: &[ProviderWithPods], now: Timestamp) -> DrainTurn {
     if holders.iter().all(|holder| holder.id == *provider) {
-        return (true, None);
+        return DrainTurn::granted(None);
     }
     let mut draining: Vec<&ClusterId> = holders
         .iter()
@@ -156,7 +184,7 @@ pub fn drain_turn(
         .collect();
     draining.sort();
     let Some(position) = draining.iter().position(|one| *one == provider) else {
-        return (false, None);
+        return DrainTurn::withheld(None);
     };
     let now = Duration::try_from(now.as_duration()).unwrap_or_default();
     let (number, count) = (now.as_secs() / TURN.as_secs(), draining.len() as u64);
@@ -165,16 +193,24 @@ pub fn drain_turn(
         .saturating_sub(now);
     let ends = (count > 1).then_some(left);
     if position as u64 != number % count {
-        return (false, ends);
+        return DrainTurn::withheld(ends);
     }
     let others_keep_all = holders
         .iter()
         .all(|holder| holder.id == *provider || holder.keeps_all);
     if others_keep_all {
-        (true, ends)
+        DrainTurn::granted(ends)
     } else {
-        (false, Some(HANDOVER))
+        DrainTurn::withheld(Some(HANDOVER))
     }
+}
+
+/// The number of healthy pods to tell a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextMinimum {
+    pub least: usize,
+    /// Time until another number is to follow.
+    pub changes_after: Option<Duration>,
 }
 
 /// The last number that a provider was told of one budget, and the next one.
@@ -193,12 +229,15 @@ impl ReportedMinimum {
         }
     }
 
-    /// Returns the number to tell if `least` is right now, and the time until the next call if
-    /// another number is to follow. A larger number protects, and is told at once.
-    pub fn next_minimum(&mut self, least: usize, now: Timestamp) -> (usize, Option<Duration>) {
+    /// Returns the number to tell if `least` is right now. A larger number protects, and is told at
+    /// once.
+    pub fn next_minimum(&mut self, least: usize, now: Timestamp) -> NextMinimum {
         if least >= self.least {
             *self = Self::new(least);
-            return (least, None);
+            return NextMinimum {
+                least,
+                changes_after: None,
+            };
         }
         let (largest, since) = self
             .smaller
@@ -209,10 +248,16 @@ impl ReportedMinimum {
             *self = Self::new(largest);
             let more = (largest > least).then_some((least, now));
             self.smaller = more;
-            return (largest, more.map(|_| SETTLING));
+            return NextMinimum {
+                least: largest,
+                changes_after: more.map(|_| SETTLING),
+            };
         }
         self.smaller = Some((largest, since));
-        (self.least, Some(left))
+        NextMinimum {
+            least: self.least,
+            changes_after: Some(left),
+        }
     }
 }
 
@@ -262,6 +307,11 @@ mod tests {
         PodCount { all, healthy }
     }
 
+    fn tell(told: &mut ReportedMinimum, least: usize, second: i64) -> (usize, Option<Duration>) {
+        let next = told.next_minimum(least, at(second));
+        (next.least, next.changes_after)
+    }
+
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
@@ -272,22 +322,34 @@ mod tests {
 
     #[test]
     fn a_provider_keeps_what_home_wants_less_what_is_healthy_elsewhere() {
-        assert_eq!(web([4, 3, 1]).min_healthy(pods(3, 3), true), 2);
         assert_eq!(
-            web([3, 3, 0]).min_healthy(pods(3, 3), true),
+            web([4, 3, 1]).min_healthy(pods(3, 3), DrainPermission::Granted),
+            2
+        );
+        assert_eq!(
+            web([3, 3, 0]).min_healthy(pods(3, 3), DrainPermission::Granted),
             3,
             "the pod at home is not healthy"
         );
         assert_eq!(
-            web([3, 3, 0]).min_healthy(pods(3, 2), true),
+            web([3, 3, 0]).min_healthy(pods(3, 2), DrainPermission::Granted),
             2,
             "one there is not: the provider sees that itself"
         );
-        assert_eq!(web([2, 3, 0]).min_healthy(pods(3, 2), true), 3);
-        assert_eq!(web([9, 3, 6]).min_healthy(pods(3, 3), true), 0);
-        assert_eq!(web([0, 3, 0]).min_healthy(pods(0, 0), true), 0);
         assert_eq!(
-            web([4, 3, 1]).min_healthy(pods(3, 3), false),
+            web([2, 3, 0]).min_healthy(pods(3, 2), DrainPermission::Granted),
+            3
+        );
+        assert_eq!(
+            web([9, 3, 6]).min_healthy(pods(3, 3), DrainPermission::Granted),
+            0
+        );
+        assert_eq!(
+            web([0, 3, 0]).min_healthy(pods(0, 0), DrainPermission::Granted),
+            0
+        );
+        assert_eq!(
+            web([4, 3, 1]).min_healthy(pods(3, 3), DrainPermission::Withheld),
             3,
             "another provider may use what home allows"
         );
@@ -300,7 +362,7 @@ mod tests {
         let least = |budget: &Value| {
             LocalDisruptionBudget::from_budget(serde_json::from_value(budget.clone()).unwrap())
                 .unwrap()
-                .min_healthy(pods(3, 3), true)
+                .min_healthy(pods(3, 3), DrainPermission::Granted)
         };
         assert_eq!(least(&changed), 3);
         changed["metadata"]["generation"] = 2.into();
@@ -370,23 +432,26 @@ mod tests {
                 })
                 .collect()
         };
-        assert_eq!(drain_turn(&id(1), &holders(&[1], &[]), at(0)), (true, None));
-        assert_eq!(drain_turn(&id(1), &[], at(0)), (true, None));
+        assert_eq!(
+            drain_turn(&id(1), &holders(&[1], &[]), at(0)),
+            DrainTurn::granted(None)
+        );
+        assert_eq!(drain_turn(&id(1), &[], at(0)), DrainTurn::granted(None));
         assert_eq!(
             drain_turn(&id(1), &holders(&[1, 2], &[]), at(0)),
-            (false, None)
+            DrainTurn::withheld(None)
         );
         assert_eq!(
             drain_turn(&id(1), &holders(&[1, 2], &[2]), at(0)),
-            (false, None)
+            DrainTurn::withheld(None)
         );
         assert_eq!(
             drain_turn(&id(2), &holders(&[1, 2], &[2]), at(0)),
-            (true, None)
+            DrainTurn::granted(None)
         );
         assert_eq!(
             drain_turn(&id(1), &holders(&[2], &[]), at(0)),
-            (false, None),
+            DrainTurn::withheld(None),
             "its pods are gone, and it keeps none"
         );
         let both = holders(&[1, 2, 3], &[1, 2]);
@@ -394,20 +459,23 @@ mod tests {
         for second in 0..3 * length {
             let turns = [1, 2, 3].map(|number| drain_turn(&id(number), &both, at(second)));
             assert_eq!(
-                turns.iter().filter(|(is_turn, _)| *is_turn).count(),
+                turns
+                    .iter()
+                    .filter(|turn| turn.permission == DrainPermission::Granted)
+                    .count(),
                 1,
                 "{second}"
             );
             let left = Duration::from_secs((length - second % length).unsigned_abs());
             assert_eq!(
-                [turns[0].1, turns[1].1, turns[2].1],
+                turns.map(|turn| turn.ask_after),
                 [Some(left), Some(left), None],
                 "{second}"
             );
         }
         assert_ne!(
-            drain_turn(&id(1), &both, at(0)).0,
-            drain_turn(&id(1), &both, at(length)).0
+            drain_turn(&id(1), &both, at(0)).permission,
+            drain_turn(&id(1), &both, at(length)).permission
         );
     }
 
@@ -418,28 +486,31 @@ mod tests {
             drains: number == 2,
             keeps_all: number == 2,
         });
-        assert_eq!(drain_turn(&id(2), &holders, at(0)), (false, Some(HANDOVER)));
+        assert_eq!(
+            drain_turn(&id(2), &holders, at(0)),
+            DrainTurn::withheld(Some(HANDOVER))
+        );
         holders[0].keeps_all = true;
-        assert_eq!(drain_turn(&id(2), &holders, at(0)), (true, None));
+        assert_eq!(
+            drain_turn(&id(2), &holders, at(0)),
+            DrainTurn::granted(None)
+        );
     }
 
     #[test]
     fn a_larger_number_is_told_at_once_and_a_smaller_one_when_it_has_settled() {
         let mut told = ReportedMinimum::new(2);
-        assert_eq!(told.next_minimum(3, at(0)), (3, None));
-        assert_eq!(told.next_minimum(2, at(1)), (3, Some(SETTLING)));
+        assert_eq!(tell(&mut told, 3, 0), (3, None));
+        assert_eq!(tell(&mut told, 2, 1), (3, Some(SETTLING)));
+        assert_eq!(tell(&mut told, 2, 5), (3, Some(Duration::from_secs(1))));
+        assert_eq!(tell(&mut told, 3, 5), (3, None));
         assert_eq!(
-            told.next_minimum(2, at(5)),
-            (3, Some(Duration::from_secs(1)))
-        );
-        assert_eq!(told.next_minimum(3, at(5)), (3, None));
-        assert_eq!(
-            told.next_minimum(1, at(9)),
+            tell(&mut told, 1, 9),
             (3, Some(SETTLING)),
             "it was not right in between"
         );
-        assert_eq!(told.next_minimum(1, at(14)), (1, None));
-        assert_eq!(told.next_minimum(1, at(15)), (1, None));
+        assert_eq!(tell(&mut told, 1, 14), (1, None));
+        assert_eq!(tell(&mut told, 1, 15), (1, None));
     }
 
     #[test]
@@ -449,10 +520,10 @@ mod tests {
         let said: Vec<usize> = (0..)
             .step_by(2)
             .zip(numbers)
-            .map(|(second, least)| told.next_minimum(least, at(second)).0)
+            .map(|(second, least)| tell(&mut told, least, second).0)
             .collect();
         assert_eq!(said, [9, 9, 9, 6, 6, 6]);
-        assert_eq!(told.next_minimum(2, at(12)), (4, Some(SETTLING)));
-        assert_eq!(told.next_minimum(2, at(17)), (2, None));
+        assert_eq!(tell(&mut told, 2, 12), (4, Some(SETTLING)));
+        assert_eq!(tell(&mut told, 2, 17), (2, None));
     }
 }

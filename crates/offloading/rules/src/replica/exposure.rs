@@ -98,14 +98,20 @@ pub(crate) fn granted_class<'a>(asked: &str, allowed: &'a [String]) -> Option<&'
     found.or(allowed.first()).map(String::as_str)
 }
 
-/// The replica as Liqo wrote it, without the class that the cluster filled in; and how clients
-/// outside the cluster reach it.
-pub(crate) fn as_written_by_liqo(
-    kind: ReplicaKind,
-    mut replica: Value,
-) -> (Value, Option<Exposure>) {
+/// A replica that was read back.
+pub(crate) struct ReadReplica {
+    /// The object as Liqo wrote it, without the class that the cluster filled in.
+    pub(crate) object: Value,
+    /// How clients outside the cluster reach it.
+    pub(crate) exposure: Option<Exposure>,
+}
+
+pub(crate) fn as_written_by_liqo(kind: ReplicaKind, mut replica: Value) -> ReadReplica {
     let Some(class) = object_class(kind, &replica) else {
-        return (replica, None);
+        return ReadReplica {
+            object: replica,
+            exposure: None,
+        };
     };
     let class = annotated_class(&replica).unwrap_or(class).to_owned();
     let points = items_at(&replica, "/status/loadBalancer/ingress");
@@ -120,24 +126,28 @@ pub(crate) fn as_written_by_liqo(
     if exposure.class.is_empty() {
         set_class(kind, &mut replica, "");
     }
-    (replica, valid_exposure(exposure))
+    ReadReplica {
+        object: replica,
+        exposure: valid_exposure(exposure),
+    }
 }
 
 /// Keeps valid addresses and names, and limits their number; `None` if the class is invalid.
 pub(crate) fn valid_exposure(mut exposure: Exposure) -> Option<Exposure> {
-    let is_name = |name: &str, more: &[char]| {
-        name.len() <= MAX_NAME_LEN
-            && name.chars().all(|one| {
-                one.is_ascii_alphanumeric() || ['-', '.'].contains(&one) || more.contains(&one)
-            })
-    };
-    exposure
-        .addresses
-        .retain(|one| one.parse::<IpAddr>().is_ok() || (!one.is_empty() && is_name(one, &[])));
+    exposure.addresses.retain(|one| {
+        one.parse::<IpAddr>().is_ok() || (!one.is_empty() && is_plain_name(one, &[]))
+    });
     exposure.addresses.sort();
     exposure.addresses.dedup();
     exposure.addresses.truncate(MAX_ADDRESSES);
-    is_name(&exposure.class, &['/', '_']).then_some(exposure)
+    is_plain_name(&exposure.class, &['/', '_']).then_some(exposure)
+}
+
+fn is_plain_name(name: &str, more: &[char]) -> bool {
+    name.len() <= MAX_NAME_LEN
+        && name.chars().all(|one| {
+            one.is_ascii_alphanumeric() || ['-', '.'].contains(&one) || more.contains(&one)
+        })
 }
 
 #[cfg(test)]
@@ -189,21 +199,21 @@ mod tests {
             json!({ "metadata": { "annotations": { REMOTE_CLASS: given } }, "spec": { "ingressClassName": "nginx" },
                 "status": { "loadBalancer": { "ingress": [{ "ip": "203.0.113.7" }, { "hostname": "lb.example.com" }, { "ip": "a b" }] } } })
         };
-        let (made, exposure) = as_written_by_liqo(ReplicaKind::Ingress, replica(""));
-        assert_eq!(made["spec"], json!({}));
+        let read = as_written_by_liqo(ReplicaKind::Ingress, replica(""));
+        assert_eq!(read.object["spec"], json!({}));
         let addresses = vec!["203.0.113.7".to_owned(), "lb.example.com".to_owned()];
         assert_eq!(
-            exposure,
+            read.exposure,
             Some(Exposure {
                 class: String::new(),
                 addresses
             })
         );
-        let (made, exposure) = as_written_by_liqo(ReplicaKind::Ingress, replica("public"));
+        let read = as_written_by_liqo(ReplicaKind::Ingress, replica("public"));
         assert_eq!(
             (
-                made["spec"]["ingressClassName"].as_str(),
-                exposure.unwrap().class.as_str()
+                read.object["spec"]["ingressClassName"].as_str(),
+                read.exposure.unwrap().class.as_str()
             ),
             (Some("nginx"), "public")
         );
@@ -252,7 +262,7 @@ mod tests {
             Some("")
         );
         assert_eq!(
-            as_written_by_liqo(ReplicaKind::Service, service("ClusterIP")).1,
+            as_written_by_liqo(ReplicaKind::Service, service("ClusterIP")).exposure,
             None
         );
     }

@@ -150,52 +150,31 @@ impl ExposureGrant {
         let hosts = hosts
             .iter()
             .map(|host| if host.is_empty() { "every host" } else { host });
-        let named = |names: Vec<&str>| {
-            let more = if names.len() > MAX_NAMES {
-                ", and others"
-            } else {
-                ""
-            };
-            format!(
-                "{}{more}",
-                names
-                    .into_iter()
-                    .take(MAX_NAMES)
-                    .map(|name| name.chars().take(253).collect::<String>())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            )
-        };
-        let said = |reason: &str, what: String, names: Vec<&str>| {
-            (!names.is_empty())
-                .then(|| ReplicaProblem::new(reason, format!("{what}: {}", named(names))))
-        };
         let policy = &self.policy;
         let problems = [
-            said(
+            left_out_problem(
                 "HostNotAllowed",
-                format!(
+                &format!(
                     "left out: rules for hosts that the provider's PeeringPolicy {policy} does not allow"
                 ),
-                hosts.collect(),
+                &hosts.collect::<Vec<_>>(),
             ),
-            said(
+            left_out_problem(
                 "NoService",
-                "left out: paths to Services that are not reflected to the provider".into(),
-                services.iter().map(String::as_str).collect(),
+                "left out: paths to Services that are not reflected to the provider",
+                &services.iter().map(String::as_str).collect::<Vec<_>>(),
             ),
-            said(
+            left_out_problem(
                 "Invalid",
-                "left out: paths with other characters than letters, digits and -._~%!&*+,=:@/"
-                    .into(),
-                paths.iter().map(String::as_str).collect(),
+                "left out: paths with other characters than letters, digits and -._~%!&*+,=:@/",
+                &paths.iter().map(String::as_str).collect::<Vec<_>>(),
             ),
-            said(
+            left_out_problem(
                 "AnnotationNotAllowed",
-                format!(
+                &format!(
                     "left out: annotations that the provider's PeeringPolicy {policy} does not keep"
                 ),
-                annotations.iter().map(String::as_str).collect(),
+                &annotations.iter().map(String::as_str).collect::<Vec<_>>(),
             ),
             self.other_class_problem(&asked, class),
         ];
@@ -247,6 +226,25 @@ fn grant_order(source: &ReplicaSource) -> (bool, Timestamp, &Key) {
         source.since,
         &source.key,
     )
+}
+
+/// The problem of an object of which these parts were left out; `None` if none was.
+fn left_out_problem(reason: &str, what: &str, names: &[&str]) -> Option<ReplicaProblem> {
+    if names.is_empty() {
+        return None;
+    }
+    let more = if names.len() > MAX_NAMES {
+        ", and others"
+    } else {
+        ""
+    };
+    let list = names
+        .iter()
+        .take(MAX_NAMES)
+        .map(|name| name.chars().take(253).collect::<String>())
+        .collect::<Vec<_>>()
+        .join(", ");
+    Some(ReplicaProblem::new(reason, format!("{what}: {list}{more}")))
 }
 
 #[cfg(test)]

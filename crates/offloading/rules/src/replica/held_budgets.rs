@@ -51,16 +51,24 @@ impl LeavingReason {
 /// Reason of a budget that would keep pods longer than the notice of the provider.
 pub const NOTICE_OVER: &str = "NoticeOver";
 
+/// The budgets of one mapped namespace after [`limit_budgets`].
+#[derive(Debug)]
+pub struct LimitedBudgets {
+    pub sources: Vec<ReplicaSource>,
+    /// Time until the next one ceases to hold.
+    pub next_end: Option<Duration>,
+}
+
 /// The budgets of one mapped namespace, of which only the first ones hold, and none that would keep
-/// a pod longer than the notice. Also when the next one ceases to hold.
+/// a pod longer than the notice.
 pub fn limit_budgets(
     mut sources: Vec<ReplicaSource>,
     leaving: &[LeavingPod],
     notice: Duration,
     now: Timestamp,
-) -> (Vec<ReplicaSource>, Option<Duration>) {
+) -> LimitedBudgets {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
-    let (mut due, mut guarded): (Option<Duration>, BTreeSet<usize>) = (None, BTreeSet::new());
+    let (mut next_end, mut guarded): (Option<Duration>, BTreeSet<usize>) = (None, BTreeSet::new());
     for (number, source) in sources
         .iter_mut()
         .filter(|source| !source.deleted && source.problem.is_none())
@@ -98,7 +106,7 @@ pub fn limit_budgets(
                 break;
             }
             source.is_draining = true;
-            due = Some(due.map_or(left, |due| due.min(left)));
+            next_end = Some(next_end.map_or(left, |end| end.min(left)));
         }
         source.is_draining &= source.problem.is_none();
         if source.problem.is_none() {
@@ -109,7 +117,7 @@ pub fn limit_budgets(
             guarded.extend(selected.map(|(number, _)| number));
         }
     }
-    (sources, due)
+    LimitedBudgets { sources, next_end }
 }
 
 #[cfg(test)]
@@ -151,7 +159,7 @@ mod tests {
             )
         };
         let judged = |leaving: &[LeavingPod], second: i64| {
-            let (sources, due) = limit_budgets(
+            let LimitedBudgets { sources, next_end } = limit_budgets(
                 vec![source("web", "web"), source("db", "db")],
                 leaving,
                 notice,
@@ -167,7 +175,7 @@ mod tests {
                     .map(|one| one.is_draining)
                     .collect::<Vec<_>>(),
                 reasons,
-                due,
+                next_end,
             )
         };
         let over = || Some(NOTICE_OVER.to_owned());
@@ -205,8 +213,9 @@ mod tests {
             },
         );
         let reasons = |leaving: &[LeavingPod]| {
-            let (sources, _) = limit_budgets(both.clone(), leaving, Duration::from_secs(9), at(1));
-            sources
+            let limited = limit_budgets(both.clone(), leaving, Duration::from_secs(9), at(1));
+            limited
+                .sources
                 .into_iter()
                 .map(|one| one.problem.map(|problem| problem.reason))
                 .collect::<Vec<_>>()
@@ -223,8 +232,9 @@ mod tests {
         let many = (0..40)
             .map(|number| source(&format!("b{number:02}"), "web"))
             .collect();
-        let (sources, _) = limit_budgets(many, &[], Duration::ZERO, at(0));
-        let refused: Vec<&str> = sources
+        let limited = limit_budgets(many, &[], Duration::ZERO, at(0));
+        let refused: Vec<&str> = limited
+            .sources
             .iter()
             .filter(|one| one.problem.is_some())
             .map(|one| one.name.as_str())

@@ -111,15 +111,14 @@ pub fn travelling_ingress(object: &Value) -> Map<String, Value> {
 fn travelling_rule(rule: &Value) -> Value {
     let mut known = select_fields(rule, &["host"]);
     if rule.get("http").is_some_and(Value::is_object) {
-        let path = |path: &Value| {
-            let mut known = select_fields(path, &["path", "pathType"]);
-            known.insert("backend".into(), service_backend(&path["backend"])?);
-            Some(Value::from(known))
-        };
-        let paths: Vec<Value> = items_at(rule, "/http/paths")
-            .iter()
-            .filter_map(path)
-            .collect();
+        let mut paths = Vec::new();
+        for path in items_at(rule, "/http/paths") {
+            if let Some(backend) = service_backend(&path["backend"]) {
+                let mut known = select_fields(path, &["path", "pathType"]);
+                known.insert("backend".into(), backend);
+                paths.push(known);
+            }
+        }
         known.insert("http".into(), json!({ "paths": paths }));
     }
     known.into()

@@ -5,7 +5,7 @@
 //! Instead one policy, `liqo`, closes all pods, and this module renders everything else within the
 //! limits:
 //!
-//! - each policy of the consumer, see `IsolationPolicy::clamp`;
+//! - each policy of the consumer, see `IsolationPolicy::clamp_policy`;
 //! - what pods may do by default, only for pods that no policy of the consumer selects, see
 //!   [`IsolationPolicy::own_policies`]: otherwise the default would open what the consumer's policy
 //!   closes.
@@ -36,8 +36,8 @@ use crate::json::{managed_object, set_at};
 use crate::namespace::mapped::MAPPED;
 use crate::replica::label_selector::{NormalizedSelector, complement};
 use crate::replica::network_policy::{
-    IpBlock, NormalizedPolicy, NormalizedRule, PolicyPort, PortNumber, RulePeer, all_addresses,
-    is_private, sorted_rules,
+    IpBlock, NormalizedPolicy, NormalizedRule, PolicyDirection, PolicyPort, RulePeer,
+    all_addresses, is_private, sorted_rules,
 };
 
 /// The policy that closes all pods, and the prefix of the names of our other policies.
@@ -124,19 +124,14 @@ impl IsolationPolicy {
     /// Clamps a policy of the consumer to the limits. `None` if the result is too long.
     pub(crate) fn clamp_policy(&self, policy: &NormalizedPolicy) -> Option<ClampedPolicy> {
         let mut ranges = ClampedRanges::default();
-        let mut rules = |rules: &Option<Vec<NormalizedRule>>, is_egress: bool| {
-            let clamped = |rules: &Vec<NormalizedRule>| {
-                rules
-                    .iter()
-                    .flat_map(|rule| self.clamp_rule(rule, is_egress, &mut ranges))
-                    .collect()
-            };
-            rules
-                .as_ref()
-                .map(clamped)
-                .map(|rules: BTreeSet<NormalizedRule>| rules.into_iter().collect())
-        };
-        let (ingress, egress) = (rules(&policy.ingress, false), rules(&policy.egress, true));
+        let ingress = policy
+            .ingress
+            .as_ref()
+            .map(|rules| self.clamp_rules(rules, PolicyDirection::Ingress, &mut ranges));
+        let egress = policy
+            .egress
+            .as_ref()
+            .map(|rules| self.clamp_rules(rules, PolicyDirection::Egress, &mut ranges));
         if ranges.is_too_long() {
             return None;
         }
@@ -150,15 +145,29 @@ impl IsolationPolicy {
         (policy.to_json().to_string().len() <= MAX_LEN).then_some(ClampedPolicy { policy, refused })
     }
 
+    fn clamp_rules(
+        &self,
+        rules: &[NormalizedRule],
+        direction: PolicyDirection,
+        ranges: &mut ClampedRanges,
+    ) -> Vec<NormalizedRule> {
+        let clamped: BTreeSet<NormalizedRule> = rules
+            .iter()
+            .flat_map(|rule| self.clamp_rule(rule, direction, ranges))
+            .collect();
+        clamped.into_iter().collect()
+    }
+
     fn clamp_rule(
         &self,
         rule: &NormalizedRule,
-        is_egress: bool,
+        direction: PolicyDirection,
         ranges: &mut ClampedRanges,
     ) -> Vec<NormalizedRule> {
         if ranges.is_too_long() {
             return Vec::new();
         }
+        let is_egress = direction == PolicyDirection::Egress;
         let mut resolves = rule.peers.is_none();
         let peers = match &rule.peers {
             None => {
@@ -170,7 +179,7 @@ impl IsolationPolicy {
                         .filter(|_| internet.is_empty()),
                 );
                 let ingress_sources = self.ingress_sources.iter().filter(|_| !is_egress).cloned();
-                let own_pods = self.own_pods(is_egress).map(RulePeer::Block);
+                let own_pods = self.own_pods(direction).map(RulePeer::Block);
                 self.consumer_pods()
                     .chain(internet.into_iter().map(RulePeer::Block))
                     .chain(ingress_sources)
@@ -194,7 +203,7 @@ impl IsolationPolicy {
                             });
                         }
                         RulePeer::Block(block) => {
-                            let parts = ranges.count_parts(self.reachable_parts(block, is_egress));
+                            let parts = ranges.count_parts(self.reachable_parts(block, direction));
                             ranges
                                 .refused
                                 .extend(parts.is_empty().then_some(block.cidr));
@@ -229,22 +238,31 @@ impl IsolationPolicy {
     }
 
     /// The reachable part of a range.
-    fn reachable_parts(&self, block: &IpBlock, is_egress: bool) -> impl Iterator<Item = IpBlock> {
-        let ours = self.own_pods.iter().filter(move |_| !is_egress);
+    fn reachable_parts(
+        &self,
+        block: &IpBlock,
+        direction: PolicyDirection,
+    ) -> impl Iterator<Item = IpBlock> {
         let elsewhere = self
             .prefixes
             .iter()
-            .chain(ours)
+            .chain(self.own_prefixes(direction))
             .filter_map(|prefix| block.part_within(prefix));
         elsewhere.chain(block.part_on_internet(self.internal.iter().copied()))
     }
 
     /// Our own pods, as far as they may reach the consumer's.
-    fn own_pods(&self, is_egress: bool) -> impl Iterator<Item = IpBlock> {
-        self.own_pods
+    fn own_pods(&self, direction: PolicyDirection) -> impl Iterator<Item = IpBlock> {
+        self.own_prefixes(direction)
             .iter()
-            .filter(move |_| !is_egress)
             .filter_map(|prefix| IpBlock::new(*prefix, []))
+    }
+
+    fn own_prefixes(&self, direction: PolicyDirection) -> &[IpNet] {
+        match direction {
+            PolicyDirection::Ingress => &self.own_pods,
+            PolicyDirection::Egress => &[],
+        }
     }
 
     /// The consumer's namespaces here.
@@ -278,64 +296,35 @@ impl IsolationPolicy {
 
     /// Each of our API servers that may be used, at its port if these ports have it.
     fn api_server_rules(&self, ports: Option<&BTreeSet<PolicyPort>>) -> Vec<NormalizedRule> {
-        let has = |server: &&SocketAddr| {
-            ports.is_none_or(|ports| {
-                ports
-                    .iter()
-                    .any(|port| port.allows_port("TCP", server.port(), &[]))
-            })
-        };
-        let rule = |server: &SocketAddr| {
-            let port = PolicyPort {
-                protocol: "TCP".to_owned(),
-                port: Some(PortNumber::Number(server.port())),
-                end: None,
-            };
-            let block = IpBlock::new(server.ip().into(), [])?;
-            Some(NormalizedRule {
+        let mut rules = Vec::new();
+        for server in &self.api_servers {
+            let has_port = allow_port(ports, "TCP", server.port(), &[]);
+            let block = IpBlock::new(server.ip().into(), []);
+            rules.extend(block.filter(|_| has_port).map(|block| NormalizedRule {
                 peers: Some([RulePeer::Block(block)].into()),
-                ports: Some([port].into()),
-            })
-        };
-        self.api_servers
-            .iter()
-            .filter(has)
-            .filter_map(rule)
-            .collect()
+                ports: Some([PolicyPort::single("TCP", server.port())].into()),
+            }));
+        }
+        rules
     }
 
     /// Liqo's resolver, and our DNS where pods ask it, over those of their protocols for which
     /// these ports contain the port of DNS. The resolver's pods listen at another port, behind its
     /// Service.
     fn dns_rules(&self, ports: Option<&BTreeSet<PolicyPort>>) -> Vec<NormalizedRule> {
-        let has = |protocol: &&str| {
-            ports.is_none_or(|ports| {
-                ports
-                    .iter()
-                    .any(|port| port.allows_port(protocol, 53, &DNS_PORT_NAMES))
-            })
-        };
-        let at = |peer: RulePeer, port: u16| {
-            let port = |protocol: &str| PolicyPort {
-                protocol: protocol.to_owned(),
-                port: Some(PortNumber::Number(port)),
-                end: None,
-            };
-            NormalizedRule {
+        let own = self.cluster_dns.then_some((RulePeer::dns_pods(), 53));
+        own.into_iter()
+            .chain([(RulePeer::resolver_pods(), RESOLVER_PORT)])
+            .map(|(peer, number)| NormalizedRule {
                 peers: Some([peer].into()),
                 ports: Some(
                     ["TCP", "UDP"]
-                        .iter()
-                        .copied()
-                        .filter(has)
-                        .map(port)
+                        .into_iter()
+                        .filter(|protocol| allow_port(ports, protocol, 53, &DNS_PORT_NAMES))
+                        .map(|protocol| PolicyPort::single(protocol, number))
                         .collect(),
                 ),
-            }
-        };
-        let own = self.cluster_dns.then(|| at(RulePeer::dns_pods(), 53));
-        own.into_iter()
-            .chain([at(RulePeer::resolver_pods(), RESOLVER_PORT)])
+            })
             .collect()
     }
 
@@ -346,71 +335,60 @@ impl IsolationPolicy {
         &self,
         policies: &[NormalizedPolicy],
     ) -> BTreeMap<String, NormalizedPolicy> {
-        let to = |peers: BTreeSet<RulePeer>| NormalizedRule {
-            peers: Some(peers),
-            ports: None,
-        };
-        let own_pods = self.own_pods(false).map(RulePeer::Block);
-        let ingress = vec![to(self
-            .consumer_pods()
-            .chain(self.ingress_sources.iter().cloned())
-            .chain(own_pods)
-            .collect())];
-        let mut egress = vec![to(self
-            .consumer_pods()
-            .chain(self.internet_blocks().map(RulePeer::Block))
-            .collect())];
-        egress.extend(self.dns_rules(None));
-        egress.extend(self.api_server_rules(None));
-        let egress = sorted_rules(egress.into_iter());
-        let others = |says: fn(&NormalizedPolicy) -> bool| {
-            let selectors: BTreeSet<NormalizedSelector> = policies
-                .iter()
-                .filter(|policy| says(policy))
-                .map(|policy| policy.pods.clone())
-                .collect();
-            complement(&selectors).unwrap_or_default()
-        };
-        let ingress = others(|policy| policy.ingress.is_some())
-            .into_iter()
-            .map(|pods| NormalizedPolicy {
-                pods,
-                ingress: Some(ingress.clone()),
-                egress: None,
-                narrowed: false,
-            });
-        let egress = others(|policy| policy.egress.is_some())
-            .into_iter()
-            .map(|pods| NormalizedPolicy {
-                pods,
-                ingress: None,
-                egress: Some(egress.clone()),
-                narrowed: false,
-            });
-        let fits = |(_, policy): &(String, NormalizedPolicy)| {
-            policy.to_json().to_string().len() <= MAX_LEN
-        };
-        let named = |name: &'static str| {
-            move |(number, policy): (usize, NormalizedPolicy)| {
-                (
-                    if number == 0 {
-                        format!("{OWN}-{name}")
-                    } else {
-                        format!("{OWN}-{name}-{number}")
-                    },
-                    policy,
-                )
-            }
-        };
-        let open = ingress
+        let restrict_ingress = policies.iter().filter(|policy| policy.ingress.is_some());
+        let restrict_egress = policies.iter().filter(|policy| policy.egress.is_some());
+        let ingress = self.default_ingress_rules();
+        let egress = self.default_egress_rules();
+        let opens_ingress =
+            unselected_pods(restrict_ingress)
+                .into_iter()
+                .map(|pods| NormalizedPolicy {
+                    pods,
+                    ingress: Some(ingress.clone()),
+                    egress: None,
+                    narrowed: false,
+                });
+        let opens_egress =
+            unselected_pods(restrict_egress)
+                .into_iter()
+                .map(|pods| NormalizedPolicy {
+                    pods,
+                    ingress: None,
+                    egress: Some(egress.clone()),
+                    narrowed: false,
+                });
+        let named_ingress = opens_ingress
             .enumerate()
-            .map(named("ingress"))
-            .chain(egress.enumerate().map(named("egress")))
-            .filter(fits);
+            .map(|(number, policy)| (numbered_name("ingress", number), policy));
+        let named_egress = opens_egress
+            .enumerate()
+            .map(|(number, policy)| (numbered_name("egress", number), policy));
+        let open = named_ingress
+            .chain(named_egress)
+            .filter(|(_, policy)| policy.to_json().to_string().len() <= MAX_LEN);
         [(OWN.to_owned(), NormalizedPolicy::closed())]
             .into_iter()
             .chain(open)
             .collect()
+    }
+
+    fn default_ingress_rules(&self) -> Vec<NormalizedRule> {
+        let own_pods = self.own_pods(PolicyDirection::Ingress).map(RulePeer::Block);
+        let peers = self
+            .consumer_pods()
+            .chain(self.ingress_sources.iter().cloned())
+            .chain(own_pods);
+        vec![NormalizedRule::at_all_ports(peers)]
+    }
+
+    fn default_egress_rules(&self) -> Vec<NormalizedRule> {
+        let peers = self
+            .consumer_pods()
+            .chain(self.internet_blocks().map(RulePeer::Block));
+        let mut rules = vec![NormalizedRule::at_all_ports(peers)];
+        rules.extend(self.dns_rules(None));
+        rules.extend(self.api_server_rules(None));
+        sorted_rules(rules.into_iter())
     }
 
     /// A policy, ours or the consumer's, as an object of a namespace.
@@ -454,16 +432,50 @@ pub fn with_brokered_copies(
     own: &ClusterId,
 ) -> BTreeMap<String, NormalizedPolicy> {
     let prefix = brokered_copy_prefix(own);
-    let of_ours = |(name, policy): (&String, &NormalizedPolicy)| {
-        let copy = match name.strip_prefix(OWN)? {
-            "" => brokered_closed_copy(own),
-            rest => format!("{prefix}{}", rest.strip_prefix('-')?),
-        };
-        Some((copy, policy.clone()))
-    };
-    let copies: Vec<_> = policies.iter().filter_map(of_ours).collect();
+    let mut copies = Vec::new();
+    for (name, policy) in &policies {
+        if name == OWN {
+            copies.push((brokered_closed_copy(own), policy.clone()));
+        } else if let Some(rest) = name
+            .strip_prefix(OWN)
+            .and_then(|rest| rest.strip_prefix('-'))
+        {
+            copies.push((format!("{prefix}{rest}"), policy.clone()));
+        }
+    }
     policies.extend(copies);
     policies
+}
+
+/// Selectors of all pods that none of these policies selects; none if there would be too many.
+fn unselected_pods<'a>(
+    policies: impl Iterator<Item = &'a NormalizedPolicy>,
+) -> Vec<NormalizedSelector> {
+    let selectors: BTreeSet<NormalizedSelector> =
+        policies.map(|policy| policy.pods.clone()).collect();
+    complement(&selectors).unwrap_or_default()
+}
+
+fn numbered_name(name: &str, number: usize) -> String {
+    if number == 0 {
+        format!("{OWN}-{name}")
+    } else {
+        format!("{OWN}-{name}-{number}")
+    }
+}
+
+/// Whether these ports contain one; `None` means all ports.
+fn allow_port(
+    ports: Option<&BTreeSet<PolicyPort>>,
+    protocol: &str,
+    number: u16,
+    names: &[&str],
+) -> bool {
+    ports.is_none_or(|ports| {
+        ports
+            .iter()
+            .any(|port| port.allows_port(protocol, number, names))
+    })
 }
 
 /// Whether a policy of this name is our own.

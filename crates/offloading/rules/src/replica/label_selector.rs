@@ -64,11 +64,6 @@ impl NormalizedSelector {
 
     /// Reads JSON; `None` if Kubernetes would refuse it, or if it has an unknown field.
     pub fn from_json(value: &Value) -> Option<Self> {
-        let has_only = |value: &Value, known: &[&str]| {
-            value
-                .as_object()
-                .is_some_and(|fields| fields.keys().all(|field| known.contains(&field.as_str())))
-        };
         let is_known = has_only(value, &["matchLabels", "matchExpressions"])
             && items_at(value, "/matchExpressions")
                 .iter()
@@ -150,16 +145,16 @@ pub fn complement(selectors: &BTreeSet<NormalizedSelector>) -> Option<Vec<Normal
         .flat_map(|selector| &selector.0)
         .flat_map(|one| [one.clone(), negated_expression(one)]);
     let all: Vec<Expression> = all.collect::<BTreeSet<_>>().into_iter().collect();
-    let numbers = |one: &Expression| {
-        Some((
-            all.binary_search(one).ok()?,
-            all.binary_search(&negated_expression(one)).ok()?,
-        ))
-    };
-    let numbered = selectors
-        .iter()
-        .map(|selector| selector.0.iter().map(numbers).collect::<Option<Vec<_>>>());
-    let mut ordered = numbered.collect::<Option<Vec<_>>>()?;
+    let mut ordered = Vec::new();
+    for selector in selectors {
+        let mut numbers = Vec::new();
+        for one in &selector.0 {
+            let requirement = all.binary_search(one).ok()?;
+            let negated = all.binary_search(&negated_expression(one)).ok()?;
+            numbers.push((requirement, negated));
+        }
+        ordered.push(numbers);
+    }
     ordered.sort_by_key(Vec::len);
     let mut found = BTreeSet::from([BTreeSet::new()]);
     let mut comparisons_left = MAX_COMPARISONS;
@@ -180,12 +175,14 @@ pub fn complement(selectors: &BTreeSet<NormalizedSelector>) -> Option<Vec<Normal
             }
         }
         comparisons_left = comparisons_left.checked_sub(next.len() * next.len())?;
-        let contained = |one: &BTreeSet<usize>| {
-            next.iter()
-                .any(|other| other != one && other.is_subset(one))
-        };
-        let kept: BTreeSet<BTreeSet<usize>> =
-            next.iter().filter(|one| !contained(one)).cloned().collect();
+        let kept: BTreeSet<BTreeSet<usize>> = next
+            .iter()
+            .filter(|one| {
+                next.iter()
+                    .all(|other| other == *one || !other.is_subset(one))
+            })
+            .cloned()
+            .collect();
         if kept.len() > MAX_SELECTORS {
             return None;
         }
@@ -222,6 +219,12 @@ fn merge_requirements(requirements: impl Iterator<Item = Expression>) -> Normali
             .map(|(key, values)| Expression::NotIn(key, values)),
     );
     NormalizedSelector(all)
+}
+
+fn has_only(value: &Value, known: &[&str]) -> bool {
+    value
+        .as_object()
+        .is_some_and(|fields| fields.keys().all(|field| known.contains(&field.as_str())))
 }
 
 #[cfg(test)]

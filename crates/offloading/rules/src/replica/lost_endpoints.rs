@@ -34,17 +34,16 @@ pub fn time_until_lost(broken_since: Option<Timestamp>, now: Timestamp) -> Optio
 pub fn services_publishing_unready<'a>(
     services: impl IntoIterator<Item = &'a ReplicaSource>,
 ) -> BTreeSet<String> {
-    let publishes = |service: &&ReplicaSource| {
-        let content = service
-            .content()
-            .filter(|_| service.kind == Some(ReplicaKind::Service));
-        content.is_some_and(|content| {
-            content.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true))
-        })
-    };
     services
         .into_iter()
-        .filter(publishes)
+        .filter(|service| {
+            let content = service
+                .content()
+                .filter(|_| service.kind == Some(ReplicaKind::Service));
+            content.is_some_and(|content| {
+                content.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true))
+            })
+        })
         .map(|service| service.name.clone())
         .collect()
 }

@@ -57,6 +57,13 @@ pub struct NormalizedPolicy {
     pub narrowed: bool,
 }
 
+/// The direction that a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PolicyDirection {
+    Ingress,
+    Egress,
+}
+
 /// One rule: each of these peers, at each of these ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NormalizedRule {
@@ -126,11 +133,7 @@ impl NormalizedPolicy {
             None | Some(Value::Null) => NormalizedSelector::default(),
             Some(selector) => NormalizedSelector::from_json(selector)?,
         };
-        let rules = |field: &str| match fields.get(field) {
-            None | Some(Value::Null) => Some(&[][..]),
-            Some(rules) => rules.as_array().map(Vec::as_slice),
-        };
-        let (ingress, egress) = (rules("ingress")?, rules("egress")?);
+        let (ingress, egress) = (list_at(spec, "ingress")?, list_at(spec, "egress")?);
         let mut types: Vec<&str> = match fields.get("policyTypes") {
             None | Some(Value::Null) => Vec::new(),
             Some(types) => types
@@ -151,18 +154,18 @@ impl NormalizedPolicy {
             return None;
         }
         let mut narrowed = false;
-        let mut direction = |name: &str, rules: &[Value], peers: &str| {
-            let known = types.contains(&name).then(|| {
-                rules
-                    .iter()
-                    .filter_map(|rule| NormalizedRule::from_json(rule, peers, &mut narrowed))
-            });
-            known.map(sorted_rules)
-        };
-        let (ingress, egress) = (
-            direction("Ingress", ingress, "from"),
-            direction("Egress", egress, "to"),
-        );
+        let ingress = types.contains(&"Ingress").then(|| {
+            let rules = ingress.iter();
+            sorted_rules(
+                rules.filter_map(|rule| NormalizedRule::from_json(rule, "from", &mut narrowed)),
+            )
+        });
+        let egress = types.contains(&"Egress").then(|| {
+            let rules = egress.iter();
+            sorted_rules(
+                rules.filter_map(|rule| NormalizedRule::from_json(rule, "to", &mut narrowed)),
+            )
+        });
         Some(Self {
             pods,
             ingress,
@@ -198,22 +201,16 @@ impl NormalizedPolicy {
     }
 }
 
-/// Their order has no meaning: [`NetworkPolicy::of`] reads them in this one, so that equal policies
-/// are equal.
+/// Their order has no meaning: [`NormalizedPolicy::from_spec`] reads them in this one, so that
+/// equal policies are equal.
 pub(super) fn sorted_rules(rules: impl Iterator<Item = NormalizedRule>) -> Vec<NormalizedRule> {
     rules.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 impl NormalizedRule {
     fn from_json(rule: &Value, peers: &str, narrowed: &mut bool) -> Option<Self> {
-        let list = |field: &str| -> Option<Vec<Value>> {
-            match rule.get(field) {
-                None | Some(Value::Null) => Some(Vec::new()),
-                Some(list) => list.as_array().cloned(),
-            }
-        };
         let read = known_fields(rule, &[peers, "ports"])
-            .and_then(|_| Some((list(peers)?, list("ports")?)));
+            .and_then(|_| Some((list_at(rule, peers)?, list_at(rule, "ports")?)));
         let Some((said_peers, said_ports)) = read else {
             *narrowed = true;
             return None;
@@ -234,6 +231,13 @@ impl NormalizedRule {
             ports: (!said_ports.is_empty()).then_some(ports),
         }
         .unless_empty()
+    }
+
+    pub(crate) fn at_all_ports(peers: impl Iterator<Item = RulePeer>) -> Self {
+        Self {
+            peers: Some(peers.collect()),
+            ports: None,
+        }
     }
 
     /// The rule, unless it has no peer or no port.
@@ -288,16 +292,11 @@ impl RulePeer {
 
     fn from_json(peer: &Value) -> Option<Self> {
         let fields = known_fields(peer, &["podSelector", "namespaceSelector", "ipBlock"])?;
-        let selector = |field: &str| {
-            fields
-                .get(field)
-                .filter(|value| !value.is_null())
-                .map(NormalizedSelector::from_json)
-        };
-        let block = fields.get("ipBlock").filter(|value| !value.is_null());
+        let [pods, namespaces, block] = ["podSelector", "namespaceSelector", "ipBlock"]
+            .map(|field| fields.get(field).filter(|value| !value.is_null()));
         match (
-            selector("podSelector"),
-            selector("namespaceSelector"),
+            pods.map(NormalizedSelector::from_json),
+            namespaces.map(NormalizedSelector::from_json),
             block,
         ) {
             (Some(pods), None, None) => Some(Self::Pods(pods?)),
@@ -425,6 +424,13 @@ pub(crate) fn is_private(range: &IpNet) -> bool {
 }
 
 impl PolicyPort {
+    pub(crate) fn single(protocol: &str, number: u16) -> Self {
+        Self {
+            protocol: protocol.to_owned(),
+            port: Some(PortNumber::Number(number)),
+            end: None,
+        }
+    }
     /// Whether this allows a port that has this number and these names.
     pub fn allows_port(&self, protocol: &str, number: u16, names: &[&str]) -> bool {
         self.protocol == protocol
@@ -439,21 +445,17 @@ impl PolicyPort {
 
     fn from_json(port: &Value) -> Option<Self> {
         let fields = known_fields(port, &["protocol", "port", "endPort"])?;
-        let field = |name: &str| fields.get(name).filter(|value| !value.is_null());
-        let number = |value: &Value| {
-            u16::try_from(value.as_u64()?)
-                .ok()
-                .filter(|number| *number > 0)
-        };
-        let protocol = field("protocol").map_or(Some("TCP"), Value::as_str)?;
-        let port = match field("port") {
+        let [protocol, port, end] = ["protocol", "port", "endPort"]
+            .map(|field| fields.get(field).filter(|value| !value.is_null()));
+        let protocol = protocol.map_or(Some("TCP"), Value::as_str)?;
+        let port = match port {
             None => None,
             Some(Value::String(name)) => Some(PortNumber::Name(name.clone())),
-            Some(value) => Some(PortNumber::Number(number(value)?)),
+            Some(value) => Some(PortNumber::Number(port_number(value)?)),
         };
-        let end = match field("endPort") {
+        let end = match end {
             None => None,
-            Some(end) => Some(number(end)?),
+            Some(end) => Some(port_number(end)?),
         };
         let is_range = match (&port, end) {
             (_, None) => true,
@@ -479,6 +481,20 @@ impl PolicyPort {
         all.extend(self.end.map(|end| ("endPort".to_owned(), end.into())));
         all.into()
     }
+}
+
+/// The list in this field; empty if there is none, and `None` if it is no list.
+fn list_at<'a>(object: &'a Value, field: &str) -> Option<&'a [Value]> {
+    match object.get(field) {
+        None | Some(Value::Null) => Some(&[]),
+        Some(list) => list.as_array().map(Vec::as_slice),
+    }
+}
+
+fn port_number(value: &Value) -> Option<u16> {
+    u16::try_from(value.as_u64()?)
+        .ok()
+        .filter(|number| *number > 0)
 }
 
 /// The fields of an object, if it has no others than these.

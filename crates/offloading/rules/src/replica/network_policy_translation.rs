@@ -22,13 +22,13 @@ use std::{
 
 use ipnet::IpNet;
 use liqo_api::{RESOLVER_PORT, labels};
-use liqo_network_model::{Here, PeerMaps, space::translate_address};
+use liqo_network_model::{Here, PeerMaps, There, space::translate_address};
 
 use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::label_selector::{LabelMap, NormalizedSelector, key, key_in_values};
 use crate::replica::network_policy::{
-    DNS_LABEL, DNS_NAMESPACE, IpBlock, NormalizedPolicy, NormalizedRule, PolicyPort, PortNumber,
-    RulePeer,
+    DNS_LABEL, DNS_NAMESPACE, IpBlock, NormalizedPolicy, NormalizedRule, PolicyDirection,
+    PolicyPort, PortNumber, RulePeer,
 };
 
 /// Maximum number of single addresses in a policy.
@@ -81,28 +81,19 @@ pub fn translate_policy(
             .cloned()
             .collect(),
     );
-    let closed = |pods: NormalizedSelector| {
-        let none = |rules: &Option<Vec<NormalizedRule>>| rules.as_ref().map(|_| Vec::new());
-        NormalizedPolicy {
-            pods,
-            ingress: none(&policy.ingress),
-            egress: none(&policy.egress),
-            narrowed: true,
-        }
-    };
     if pods != policy.pods {
         // The provider cannot tell which pods the policy selects. It closes more pods than these,
         // and opens nothing to them.
-        return closed(pods);
+        return without_rules(policy, pods);
     }
     let ingress = policy
         .ingress
         .as_ref()
-        .map(|rules| at.translate_rules(rules, false));
+        .map(|rules| at.translate_rules(rules, PolicyDirection::Ingress));
     let egress = policy
         .egress
         .as_ref()
-        .map(|rules| at.translate_rules(rules, true));
+        .map(|rules| at.translate_rules(rules, PolicyDirection::Egress));
     let there = NormalizedPolicy {
         pods,
         ingress,
@@ -110,9 +101,19 @@ pub fn translate_policy(
         narrowed: at.narrowed,
     };
     if there.to_json().to_string().len() > MAX_LEN {
-        closed(there.pods)
+        without_rules(policy, there.pods)
     } else {
         there
+    }
+}
+
+/// Closes these pods in the directions that the policy restricts.
+fn without_rules(policy: &NormalizedPolicy, pods: NormalizedSelector) -> NormalizedPolicy {
+    NormalizedPolicy {
+        pods,
+        ingress: policy.ingress.as_ref().map(|_| Vec::new()),
+        egress: policy.egress.as_ref().map(|_| Vec::new()),
+        narrowed: true,
     }
 }
 
@@ -164,20 +165,25 @@ impl Translation<'_> {
     fn translate_rules(
         &mut self,
         rules: &[NormalizedRule],
-        is_egress: bool,
+        direction: PolicyDirection,
     ) -> Vec<NormalizedRule> {
         rules
             .iter()
-            .filter_map(|rule| self.translate_rule(rule, is_egress))
+            .filter_map(|rule| self.translate_rule(rule, direction))
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect()
     }
 
-    fn translate_rule(&mut self, rule: &NormalizedRule, is_egress: bool) -> Option<NormalizedRule> {
+    fn translate_rule(
+        &mut self,
+        rule: &NormalizedRule,
+        direction: PolicyDirection,
+    ) -> Option<NormalizedRule> {
         let Some(peers) = &rule.peers else {
             return Some(rule.clone());
         };
+        let is_egress = direction == PolicyDirection::Egress;
         // What we open for the pods of a consumer of ours.
         if is_egress && peers.len() == 1 && peers.contains(&RulePeer::resolver_pods()) {
             return Some(provider_dns_rule(rule));
@@ -236,13 +242,15 @@ impl Translation<'_> {
                 pods: pods.cloned(),
             });
         }
-        let is_selected = |name: &&String| {
-            self.seen
-                .namespaces
-                .get(*name)
-                .is_some_and(|labels| namespaces.matches(labels))
-        };
-        let names: Vec<&String> = self.seen.mapped.iter().filter(is_selected).collect();
+        let names: Vec<&String> = self
+            .seen
+            .mapped
+            .iter()
+            .filter(|name| {
+                let found = self.seen.namespaces.get(*name);
+                found.is_some_and(|labels| namespaces.matches(labels))
+            })
+            .collect();
         let by_name = key_in_values(
             labels::HOME_NAMESPACE,
             names.iter().map(|name| name.as_str()),
@@ -267,19 +275,14 @@ impl Translation<'_> {
             .exported
             .pairs()
             .filter(|(here, _)| whole.iter().any(|range| range.contains(&here.0)));
-        let is_selected = |pod: &&&PolicyPod| {
-            selects_pod(
-                peer,
-                self.namespace,
-                pod,
-                self.seen.namespaces.get(&pod.namespace),
-            )
-        };
         let addresses = self
             .seen
             .pods
             .iter()
-            .filter(is_selected)
+            .filter(|pod| {
+                let namespace_labels = self.seen.namespaces.get(&pod.namespace);
+                selects_pod(peer, self.namespace, pod, namespace_labels)
+            })
             .flat_map(|pod| &pod.addresses);
         // The provider must not see the ranges at which we see its own pods.
         let single = addresses
@@ -299,31 +302,31 @@ impl Translation<'_> {
 
     /// Translates a range of addresses.
     fn translate_block(&self, block: &IpBlock) -> Vec<RulePeer> {
-        let exported = || {
-            self.seen
-                .maps
-                .into_iter()
-                .flat_map(|maps| maps.exported.pairs())
-        };
-        let moved = exported().filter_map(|(here, there)| {
+        let moved = self.exported_pairs().filter_map(|(here, there)| {
             let inner = block.part_within(&here.0)?;
-            let moved = |one: &IpNet| {
-                IpNet::new(
-                    translate_address(one.network(), &here.0, &there.0)?,
-                    one.prefix_len(),
-                )
-                .ok()
-            };
-            let except: Option<Vec<IpNet>> = inner.except.iter().map(moved).collect();
-            IpBlock::new(moved(&inner.cidr)?, except?)
+            let except: Option<Vec<IpNet>> = inner
+                .except
+                .iter()
+                .map(|one| translate_range(*one, &here.0, &there.0))
+                .collect();
+            IpBlock::new(translate_range(inner.cidr, &here.0, &there.0)?, except?)
         });
-        let ours = exported()
+        let ours = self
+            .exported_pairs()
             .map(|(here, _)| here.0)
             .chain(self.imported_ranges());
         moved
             .chain(block.part_on_internet(ours))
             .map(RulePeer::Block)
             .collect()
+    }
+
+    /// Our prefixes, as we and the provider see them.
+    fn exported_pairs(&self) -> impl Iterator<Item = (Here<IpNet>, There<IpNet>)> + use<'_> {
+        self.seen
+            .maps
+            .into_iter()
+            .flat_map(|maps| maps.exported.pairs())
     }
 
     /// The ranges at which we see the provider's prefixes.
@@ -356,21 +359,30 @@ impl Translation<'_> {
 /// The rule for the provider's DNS instead of the one for our resolver, which listens at another
 /// port.
 fn provider_dns_rule(rule: &NormalizedRule) -> NormalizedRule {
-    let at_53 = |port: &PolicyPort| match port.port {
+    let ports = rule
+        .ports
+        .as_ref()
+        .map(|ports| ports.iter().map(with_dns_port).collect());
+    NormalizedRule {
+        peers: Some([RulePeer::dns_pods()].into()),
+        ports,
+    }
+}
+
+/// The port with that of DNS in place of that of Liqo's resolver.
+fn with_dns_port(port: &PolicyPort) -> PolicyPort {
+    match port.port {
         Some(PortNumber::Number(RESOLVER_PORT)) => PolicyPort {
             port: Some(PortNumber::Number(DNS_PORT)),
             ..port.clone()
         },
         _ => port.clone(),
-    };
-    let ports = rule
-        .ports
-        .as_ref()
-        .map(|ports| ports.iter().map(at_53).collect());
-    NormalizedRule {
-        peers: Some([RulePeer::dns_pods()].into()),
-        ports,
     }
+}
+
+fn translate_range(range: IpNet, here: &IpNet, there: &IpNet) -> Option<IpNet> {
+    let network = translate_address(range.network(), here, there)?;
+    IpNet::new(network, range.prefix_len()).ok()
 }
 
 fn selects_every_pod(peer: &RulePeer) -> bool {

@@ -39,27 +39,31 @@ pub(super) fn divide_slice(
         .collect();
     let mut parts = Vec::new();
     divide_endpoints(endpoints, room, String::new(), &mut parts);
-    let part = |(bits, endpoints): (String, Vec<&Value>)| {
-        let mut part = slice.clone();
-        part.insert(
-            "endpoints".to_owned(),
-            endpoints.into_iter().cloned().collect(),
-        );
-        (part_name(name, &bits), part)
-    };
-    parts.into_iter().map(part).collect()
+    parts
+        .into_iter()
+        .map(|(bits, endpoints)| {
+            let mut part = slice.clone();
+            part.insert(
+                "endpoints".to_owned(),
+                endpoints.into_iter().cloned().collect(),
+            );
+            (part_name(name, &bits), part)
+        })
+        .collect()
 }
 
 /// The number of its first endpoints with which a slice is short enough.
 pub(super) fn endpoints_that_fit(slice: &Map<String, Value>) -> usize {
     let mut room = endpoint_room(slice);
-    let fits = |endpoint: &&Value| {
-        let len = stored_len(endpoint);
-        let fits = len <= room;
-        room = room.saturating_sub(len);
-        fits
-    };
-    slice_endpoints(slice).iter().take_while(fits).count()
+    slice_endpoints(slice)
+        .iter()
+        .take_while(|endpoint| {
+            let len = stored_len(endpoint);
+            let fits = len <= room;
+            room = room.saturating_sub(len);
+            fits
+        })
+        .count()
 }
 
 /// The bytes that the endpoints of a slice may take, with a comma for each.

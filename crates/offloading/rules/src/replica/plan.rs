@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{set_at, text_at, value_at};
 use crate::pod::usage::ConsumerPolicy;
+use crate::replica::exposure::ReadReplica;
 use crate::replica::kind::ReplicaKind;
 use crate::replica::source::{
     ReplicaProblem, ReplicaSource, fields_fingerprint, travelling_fields,
@@ -26,7 +27,7 @@ pub struct Replica {
     pub fingerprint: String,
     /// Its content as JSON text, if it is a Service or an Ingress.
     pub(super) content: Option<Box<str>>,
-    /// The part of the content that never changes, see [`type_of`].
+    /// The part of the content that never changes, see [`immutable_part`].
     type_: String,
     /// The family of a Service's first address. It never changes either.
     family: Option<&'static str>,
@@ -49,8 +50,10 @@ impl Replica {
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let (mut object, exposure) =
-            exposure::as_written_by_liqo(kind, serde_json::to_value(object).ok()?);
+        let ReadReplica {
+            mut object,
+            exposure,
+        } = exposure::as_written_by_liqo(kind, serde_json::to_value(object).ok()?);
         if kind == ReplicaKind::Ingress {
             // Controllers of this cluster keep the annotations that they added.
             let made = annotations_from_home(&object);
@@ -206,23 +209,26 @@ pub fn limit_sources(
     replicas: &[Replica],
     limits: impl Fn(ReplicaSource) -> ReplicaSource,
 ) -> Vec<ReplicaSource> {
-    let former_content = |source: &ReplicaSource| {
-        let is_its_own = |one: &&Replica| {
-            Some(one.kind) == source.kind && one.name == source.name && !one.deleted
-        };
-        source
-            .refused
-            .as_ref()
-            .and_then(|_| replicas.iter().find(is_its_own)?.content.as_deref())
-    };
-    let limited = |source: ReplicaSource| {
-        let limited = limits(source);
-        match former_content(&limited) {
-            Some(content) => limits(limited.with_former_content(content)),
-            None => limited,
-        }
-    };
-    sources.into_iter().map(limited).collect()
+    sources
+        .into_iter()
+        .map(|source| {
+            let limited = limits(source);
+            match former_content(&limited, replicas) {
+                Some(content) => limits(limited.with_former_content(content)),
+                None => limited,
+            }
+        })
+        .collect()
+}
+
+/// The content of the replica of a source whose change is refused.
+fn former_content<'a>(source: &ReplicaSource, replicas: &'a [Replica]) -> Option<&'a str> {
+    source.refused.as_ref()?;
+    replicas
+        .iter()
+        .find(|one| Some(one.kind) == source.kind && one.name == source.name && !one.deleted)?
+        .content
+        .as_deref()
 }
 
 /// Plans the steps for one mapped namespace, deletions first. A replica whose source is refused
@@ -291,14 +297,13 @@ pub fn plan_replicas(
         .iter()
         .filter(|source| !source.deleted && source.is_draining != source.reported_draining);
     reports.extend(draining.map(|source| ReplicaStep::ReportDraining((*source).clone())));
-    let is_surplus = |replica: &&Replica| {
-        !replica.deleted
-            && complete.contains(&replica.kind)
-            && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
-    };
     let mut steps: Vec<ReplicaStep> = replicas
         .iter()
-        .filter(is_surplus)
+        .filter(|replica| {
+            !replica.deleted
+                && complete.contains(&replica.kind)
+                && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
+        })
         .map(|replica| ReplicaStep::Delete(replica.clone()))
         .collect();
     for (slot, source) in wanted
@@ -348,10 +353,10 @@ fn report_step(source: &ReplicaSource, problem: Option<ReplicaProblem>) -> Optio
 
 /// The steps while the mapped namespace does not exist.
 pub fn plan_without_namespace(sources: &[ReplicaSource], why: &str) -> Vec<ReplicaStep> {
-    let waits = |source: &&ReplicaSource| {
+    let waiting = sources.iter().filter(|source| {
         !source.deleted && matches!(source.kind, None | Some(ReplicaKind::ConfigMap))
-    };
-    let reports = sources.iter().filter(waits).filter_map(|source| {
+    });
+    let reports = waiting.filter_map(|source| {
         let problem = source.problem.clone().or(source.refused.clone());
         let problem = problem.unwrap_or_else(|| ReplicaProblem::new("NamespaceNotReady", why));
         report_step(source, Some(problem))

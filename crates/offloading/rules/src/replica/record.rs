@@ -24,14 +24,14 @@ use liqo_api::{
     short_hash,
 };
 use liqo_network_model::{Here, PeerMaps};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::json::{items_at, json_fingerprint, set_at, text_at};
+use crate::json::{items_at, json_fingerprint, key_domain, set_at, text_at};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::truncate_text;
-use crate::pod::references::ROOT_CA;
+use crate::pod::references::{PodReferences, ROOT_CA};
 use crate::replica::chunk::Chunk;
 use crate::replica::kind::{ReplicaKind, SECRET_TYPES};
 use crate::replica::name::replica_name;
@@ -114,34 +114,34 @@ impl Reference {
     /// The objects that a pod names, and its Secret for the API server: its owner is told if one of
     /// them does not travel.
     pub fn expected_by(pod: &LocalPod) -> Vec<Self> {
-        let of = |kind: ReplicaKind| {
-            move |name: &String| Self {
-                kind,
-                namespace: pod.key.namespace.clone(),
-                name: name.clone(),
-            }
-        };
-        let config_maps = pod.refs.config_maps.iter().map(of(ReplicaKind::ConfigMap));
-        let of_api_server = matches!(pod.api_server, ApiServerChoice::Home { .. })
-            .then(|| Self::of_api_server(pod));
-        config_maps
-            .chain(pod.refs.secrets.iter().map(of(ReplicaKind::Secret)))
-            .chain(of_api_server)
-            .collect()
+        let mut expected = Self::named_by(pod, &pod.refs);
+        if matches!(pod.api_server, ApiServerChoice::Home { .. }) {
+            expected.push(Self::of_api_server(pod));
+        }
+        expected
     }
 
     /// The objects without which no container of a pod starts.
     pub fn needed_by(pod: &LocalPod) -> Vec<Self> {
-        let of = |kind: ReplicaKind| {
-            move |name: &String| Self {
+        Self::named_by(pod, &pod.needs)
+    }
+
+    fn named_by(pod: &LocalPod, objects: &PodReferences) -> Vec<Self> {
+        let config_maps = objects
+            .config_maps
+            .iter()
+            .map(|name| (ReplicaKind::ConfigMap, name));
+        let secrets = objects
+            .secrets
+            .iter()
+            .map(|name| (ReplicaKind::Secret, name));
+        config_maps
+            .chain(secrets)
+            .map(|(kind, name)| Self {
                 kind,
                 namespace: pod.key.namespace.clone(),
                 name: name.clone(),
-            }
-        };
-        let config_maps = pod.needs.config_maps.iter().map(of(ReplicaKind::ConfigMap));
-        config_maps
-            .chain(pod.needs.secrets.iter().map(of(ReplicaKind::Secret)))
+            })
             .collect()
     }
 
@@ -352,15 +352,10 @@ impl ReflectionRecord {
 
     /// Whether a change concerns more than the problem and exposure that the provider reports.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
-        let rest = |record: &Self| {
-            (
-                record.own_reference(),
-                record.fingerprint,
-                record.terminating,
-                record.renew_at,
-            )
-        };
-        rest(self) != rest(other)
+        self.own_reference() != other.own_reference()
+            || self.fingerprint != other.fingerprint
+            || self.terminating != other.terminating
+            || self.renew_at != other.renew_at
     }
 }
 
@@ -391,18 +386,24 @@ pub fn config_map_object(map: &ConfigMap) -> Value {
 
 /// The name, labels and annotations that travel.
 fn travelling_metadata(meta: &ObjectMeta) -> Value {
-    let own = |key: &str| {
-        key.split_once('/')
-            .is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN))
-    };
-    let kept = |entries: &Option<BTreeMap<String, String>>| {
-        let mut entries = entries.clone().unwrap_or_default();
-        entries.retain(|key, _| {
-            !own(key) && key != "kubectl.kubernetes.io/last-applied-configuration"
-        });
-        entries
-    };
-    json!({ "name": meta.name, "labels": kept(&meta.labels), "annotations": kept(&meta.annotations) })
+    json!({
+        "name": meta.name,
+        "labels": users_entries(meta.labels.as_ref()),
+        "annotations": users_entries(meta.annotations.as_ref()),
+    })
+}
+
+/// The labels or annotations that are neither Liqo's nor `kubectl`'s.
+fn users_entries(entries: Option<&BTreeMap<String, String>>) -> BTreeMap<&str, &str> {
+    entries
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| {
+            !key_domain(key).ends_with(labels::DOMAIN)
+                && *key != "kubectl.kubernetes.io/last-applied-configuration"
+        })
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect()
 }
 
 /// The reduced form of a Service at home.
@@ -547,7 +548,8 @@ impl LocalSlice {
         let seen = service::endpoint_slice(&whole, |address| {
             maps.seen_there(Here(address)).map(|there| there.0)
         });
-        let object = |(name, part): (String, Map<String, Value>)| {
+        let mut objects = Vec::new();
+        for (name, part) in parts::divide_slice(name, &seen) {
             let mut object = Value::from(part);
             set_at(
                 &mut object,
@@ -556,12 +558,9 @@ impl LocalSlice {
             );
             set_at(&mut object, &["kind"], ReplicaKind::EndpointSlice.name());
             set_at(&mut object, &["metadata", "name"], name);
-            object
-        };
-        parts::divide_slice(name, &seen)
-            .into_iter()
-            .map(object)
-            .collect()
+            objects.push(object);
+        }
+        objects
     }
 }
 

@@ -243,12 +243,6 @@ fn ip_family(ip: IpAddr) -> &'static str {
 
 /// The fields of a replica that never travel: somebody at the provider set them.
 pub(crate) fn provider_fields(object: &Value) -> Map<String, Value> {
-    let empty = |value: &Value| match value {
-        Value::Null => true,
-        Value::Array(all) => all.is_empty(),
-        Value::Object(all) => all.is_empty(),
-        _ => false,
-    };
     let fields = ["selector", "externalIPs", "externalName", "loadBalancerIP"].into_iter();
     let mut found: Map<String, Value> = fields
         .filter_map(|field| {
@@ -258,7 +252,12 @@ pub(crate) fn provider_fields(object: &Value) -> Map<String, Value> {
             ))
         })
         .collect();
-    found.retain(|_, value| !empty(value));
+    found.retain(|_, value| match value {
+        Value::Null => false,
+        Value::Array(all) => !all.is_empty(),
+        Value::Object(all) => !all.is_empty(),
+        _ => true,
+    });
     if text_at(object, "/spec/type") == Some("LoadBalancer") {
         // Some controllers that allocate the address write it there.
         found.remove("loadBalancerIP");
@@ -291,16 +290,15 @@ pub(crate) fn endpoint_slice(
     mut address: impl FnMut(IpAddr) -> Option<IpAddr>,
 ) -> Map<String, Value> {
     let kind = text_at(object, "/addressType").unwrap_or_default();
-    let of_kind = |ip: &IpAddr| kind == ip_family(*ip);
     let mut endpoints: Vec<(Vec<IpAddr>, Value)> = Vec::new();
     for endpoint in items_at(object, "/endpoints") {
         let addresses = items_at(endpoint, "/addresses")
             .iter()
             .filter_map(|one| one.as_str()?.parse::<IpAddr>().ok());
         let addresses: Vec<IpAddr> = addresses
-            .filter(of_kind)
+            .filter(|ip| kind == ip_family(*ip))
             .filter_map(&mut address)
-            .filter(of_kind)
+            .filter(|ip| kind == ip_family(*ip))
             .collect();
         if addresses.is_empty() {
             continue;

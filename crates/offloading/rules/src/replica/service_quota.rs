@@ -36,14 +36,16 @@ impl ServiceQuota {
             usage.max_services.into(),
             usize::try_from(usage.max_endpoints).unwrap_or(usize::MAX),
         );
-        let counts = |source: &&ReplicaSource| {
-            matches!(
-                source.kind,
-                Some(ReplicaKind::Service | ReplicaKind::EndpointSlice)
-            ) && !source.deleted
-                && source.problem.is_none()
-        };
-        let mut all: Vec<&ReplicaSource> = sources.into_iter().filter(counts).collect();
+        let mut all: Vec<&ReplicaSource> = sources
+            .into_iter()
+            .filter(|source| {
+                let is_limited = matches!(
+                    source.kind,
+                    Some(ReplicaKind::Service | ReplicaKind::EndpointSlice)
+                );
+                is_limited && !source.deleted && source.problem.is_none()
+            })
+            .collect();
         all.sort_by(|one, other| quota_order(one).cmp(&quota_order(other)));
         let policy = policy.map(|policy| policy.name.clone()).unwrap_or_default();
         let mut quota = Self {

@@ -186,7 +186,7 @@ pub struct ReplicaSource {
     /// Whether it is a Service of type `LoadBalancer`.
     pub is_balanced: bool,
     /// The part of an object that it is. Chunk 0 represents the whole, see
-    /// [`chunks::joined`](super::chunks::joined).
+    /// [`chunks::join_sources`](super::chunks::join_sources).
     pub chunk: Option<Chunk>,
     /// The records of the other chunks, in their order, with their UIDs.
     pub other_chunks: Vec<(Key, String)>,
@@ -640,38 +640,32 @@ pub fn clamp_policies(
     own: &ClusterId,
 ) -> Vec<ReplicaSource> {
     sources.sort_by(|one, other| one.key.cmp(&other.key));
-    let too_many = || {
-        ReplicaProblem::new(
-            "Invalid",
-            format!(
-                "a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"
-            ),
-        )
-    };
     let prefix = isolation::brokered_copy_prefix(own);
-    let reserved = || {
-        let message = format!(
-            "NetworkPolicies whose names begin with {prefix} are the provider's own; no traffic reaches or leaves its pods"
-        );
-        ReplicaProblem::new("NameTaken", message)
-    };
-    let clamped = sources
-        .into_iter()
-        .enumerate()
-        .map(|(number, source)| match number {
-            ..MAX_POLICIES if source.name.starts_with(&prefix) => ReplicaSource {
-                problem: Some(reserved()),
-                content: None,
-                ..source
-            },
-            ..MAX_POLICIES => source.clamp_policy(isolation),
-            _ => ReplicaSource {
-                problem: Some(too_many()),
+    let mut clamped = Vec::with_capacity(sources.len());
+    for (number, source) in sources.into_iter().enumerate() {
+        let problem = if number >= MAX_POLICIES {
+            let message = format!(
+                "a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"
+            );
+            Some(ReplicaProblem::new("Invalid", message))
+        } else if source.name.starts_with(&prefix) {
+            let message = format!(
+                "NetworkPolicies whose names begin with {prefix} are the provider's own; no traffic reaches or leaves its pods"
+            );
+            Some(ReplicaProblem::new("NameTaken", message))
+        } else {
+            None
+        };
+        clamped.push(match problem {
+            None => source.clamp_policy(isolation),
+            problem => ReplicaSource {
+                problem,
                 content: None,
                 ..source
             },
         });
-    clamped.collect()
+    }
+    clamped
 }
 
 /// The fields of an object that travel, without empty ones. Of the metadata only the label that
@@ -692,15 +686,15 @@ pub(super) fn travelling_fields(kind: ReplicaKind, content: &Value) -> Map<Strin
             )]);
         }
     };
-    let says_something = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::Object(map) => !map.is_empty(),
-        _ => true,
-    };
-    let found = fields
+    let mut found: Map<String, Value> = fields
         .iter()
-        .filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())));
-    let mut found: Map<String, Value> = found.filter(|(_, value)| says_something(value)).collect();
+        .filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())))
+        .filter(|(_, value)| match value {
+            Value::Null | Value::Bool(false) => false,
+            Value::Object(map) => !map.is_empty(),
+            _ => true,
+        })
+        .collect();
     if kind == ReplicaKind::Secret {
         found.insert(
             "type".into(),

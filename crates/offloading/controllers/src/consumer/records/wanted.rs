@@ -254,18 +254,21 @@ pub fn wanted_budget(
         pods_of_budget(peer, &budget, namespace),
         consumer.context.now(),
     );
-    let (is_turn, turn_ends) = drain_turn(&peer.id, &holders, now);
-    let right = budget.min_healthy(pods, is_turn);
+    let turn = drain_turn(&peer.id, &holders, now);
+    let right = budget.min_healthy(pods, turn.permission);
     // What a former process told, if that is still right.
     let before = if keeps(record_at(peer).as_deref(), right) {
         right
     } else {
         pods.all
     };
-    let (least, settles) = peer.next_budget_report(reference, before, right, now);
-    let due = [turn_ends, settles].into_iter().flatten().min();
+    let next = peer.next_budget_report(reference, before, right, now);
+    let due = [turn.ask_after, next.changes_after]
+        .into_iter()
+        .flatten()
+        .min();
     (
-        WantedObjects::Objects(object(least).into_iter().collect()),
+        WantedObjects::Objects(object(next.least).into_iter().collect()),
         due,
     )
 }

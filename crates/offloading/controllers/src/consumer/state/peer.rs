@@ -23,7 +23,7 @@ use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::remote_events::{EventSelection, RemoteEventJournal, TokenBucket};
-use liqo_offloading_rules::replica::disruption_budget::ReportedMinimum;
+use liqo_offloading_rules::replica::disruption_budget::{NextMinimum, ReportedMinimum};
 use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
@@ -645,15 +645,15 @@ impl RemoteProvider {
     }
 
     /// Returns the number of healthy pods that the provider is told to keep, now that `right` is
-    /// the right number, and when to ask again. `before`: the number that it was told if this
-    /// process has not told it anything.
+    /// the right number. `before`: the number that it was told if this process has not told it
+    /// anything.
     pub fn next_budget_report(
         &self,
         reference: &Reference,
         before: usize,
         right: usize,
         now: Timestamp,
-    ) -> (usize, Option<Duration>) {
+    ) -> NextMinimum {
         self.budgets
             .lock()
             .entry(reference.clone())

@@ -340,16 +340,20 @@ impl ReplicaGroupReconciliation<'_> {
             .policy
             .as_ref()
             .map_or_else(default_notice, |policy| policy.notice);
-        let (budgets, due) =
+        let budgets =
             held_budgets::limit_budgets(sources, &leaving, notice, self.provider.context.now());
-        if let Some(due) = due {
-            self.check_after(due);
+        if let Some(next_end) = budgets.next_end {
+            self.check_after(next_end);
         }
         let replicas = self
             .list_replicas(&[ReplicaKind::PodDisruptionBudget])
             .await?;
-        self.perform_steps(self.plan_steps(ReplicaKind::PodDisruptionBudget, &budgets, &replicas))
-            .await;
+        let steps = self.plan_steps(
+            ReplicaKind::PodDisruptionBudget,
+            &budgets.sources,
+            &replicas,
+        );
+        self.perform_steps(steps).await;
         Ok(())
     }
 

@@ -46,14 +46,15 @@ pub struct AmountRules {
 
 impl Default for AmountRules {
     fn default() -> Self {
-        let list = |amounts: [(&str, &str); 2]| {
-            amounts
-                .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
-                .to_vec()
-        };
         Self {
-            default_requests: list([("cpu", "10m"), (MEMORY, "32Mi")]),
-            minimum_requests: list([("cpu", "10m"), (MEMORY, "16Mi")]),
+            default_requests: vec![
+                ("cpu".to_owned(), "10m".to_owned()),
+                (MEMORY.to_owned(), "32Mi".to_owned()),
+            ],
+            minimum_requests: vec![
+                ("cpu".to_owned(), "10m".to_owned()),
+                (MEMORY.to_owned(), "16Mi".to_owned()),
+            ],
             limited: vec![MEMORY],
             limit_percentage: 800,
         }
@@ -236,11 +237,11 @@ fn containers_mut(spec: &mut Map<String, Value>) -> impl Iterator<Item = &mut Ma
 /// Removes a limit of zero, and the request of zero that the home API server derives from it:
 /// together they mean nothing.
 fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
-    let is_zero = |kind: &str| parse_amount(resources, kind, resource) == Some(Quantity::ZERO);
-    if !is_zero("limits") {
+    if parse_amount(resources, "limits", resource) != Some(Quantity::ZERO) {
         return;
     }
-    let kinds: &[&str] = if is_zero("requests") {
+    let request = parse_amount(resources, "requests", resource);
+    let kinds: &[&str] = if request == Some(Quantity::ZERO) {
         &["limits", "requests"]
     } else {
         &["limits"]

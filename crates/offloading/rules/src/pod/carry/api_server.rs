@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{items_at, name, text_at};
 use crate::pod::carry::metadata::PASSED_ON;
-use crate::pod::carry::{CONTAINER_LISTS, PodRefusal};
+use crate::pod::carry::{CONTAINER_LISTS, PodRefusal, listed_items};
 use crate::pod::injected::{PREFIX, injected_volumes};
 use crate::pod::references::ROOT_CA;
 use crate::replica::name::MARK;
@@ -134,22 +134,29 @@ pub enum Start {
     },
 }
 
-/// Decides how to send a pod that was bound to its node `bound_for` ago; `addresses` are those of
-/// the API server at the provider. `allowed` says whether providers get tokens of the pod's
-/// namespace.
-pub fn decide_api_server_access(
-    required: bool,
-    allowed: bool,
-    addresses: Vec<IpAddr>,
-    bound_for: Option<Duration>,
-) -> Start {
-    let rest = bound_for.map_or(Duration::ZERO, |bound_for| {
+/// The facts on which depends how a pod is sent that uses its home API server.
+#[derive(Debug, Clone)]
+pub struct ApiServerFacts {
+    /// Whether the pod does not run without it.
+    pub required: bool,
+    /// Whether providers get tokens of the pod's namespace.
+    pub allowed: bool,
+    /// The addresses of the API server at the provider.
+    pub addresses: Vec<IpAddr>,
+    /// Time since the pod was bound to its node.
+    pub bound_for: Option<Duration>,
+}
+
+/// Decides how to send a pod that uses its home API server.
+pub fn decide_api_server_access(facts: ApiServerFacts) -> Start {
+    let required = facts.required;
+    let rest = facts.bound_for.map_or(Duration::ZERO, |bound_for| {
         NETWORK_TIMEOUT.saturating_sub(bound_for)
     });
-    if !allowed {
+    if !facts.allowed {
         Start::NotAllowed { required }
-    } else if !addresses.is_empty() {
-        Start::With(addresses)
+    } else if !facts.addresses.is_empty() {
+        Start::With(facts.addresses)
     } else if required {
         Start::Refuse
     } else if rest.is_zero() {
@@ -254,20 +261,22 @@ fn volume_without_token(name: &str) -> Value {
 /// Whether this is such a volume. A broker has other names for the `ConfigMap` and the field.
 pub(super) fn is_without_token(volume: &Value) -> bool {
     let mut wanted = volume_without_token(name(volume));
-    let is_passed_on =
-        |said: &str| said.starts_with(&format!("metadata.annotations['{PASSED_ON}/"));
-    let is_replica = |said: &str| said.starts_with(&format!("{ROOT_CA}-{MARK}"));
-    let mut allow = |path: &str, is_brokers: &dyn Fn(&str) -> bool| {
-        let said = text_at(volume, path).filter(|said| is_brokers(said));
+    // A broker writes other names.
+    for (path, start) in [
+        (
+            "/projected/sources/0/configMap/name",
+            format!("{ROOT_CA}-{MARK}"),
+        ),
+        (
+            "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath",
+            format!("metadata.annotations['{PASSED_ON}/"),
+        ),
+    ] {
+        let said = text_at(volume, path).filter(|said| said.starts_with(&start));
         if let (Some(wanted), Some(said)) = (wanted.pointer_mut(path), said) {
             *wanted = said.into();
         }
-    };
-    allow("/projected/sources/0/configMap/name", &is_replica);
-    allow(
-        "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath",
-        &is_passed_on,
-    );
+    }
     name(volume).starts_with(PREFIX) && wanted == *volume
 }
 
@@ -309,32 +318,19 @@ fn mount_injected(
 }
 
 fn clear_variables(container: &mut Map<String, Value>) {
-    let of = |field: &str| {
-        container
-            .get(field)
-            .and_then(Value::as_array)
-            .map_or(&[][..], Vec::as_slice)
-    };
-    let chooses = of("env")
+    let chooses = listed_items(container, "env")
         .iter()
         .any(|variable| name(variable) == HOST_VARIABLE);
     // What a ConfigMap or Secret sets is not known here, and a variable of the container would
     // override it.
-    if !chooses && of("envFrom").is_empty() {
+    if !chooses && listed_items(container, "envFrom").is_empty() {
         set_variables(container, "", "");
     }
 }
 
 /// Sets the variables that clients read, except those that the container sets itself.
 fn set_variables(container: &mut Map<String, Value>, host: &str, port: &str) {
-    let own = |variable: &&(&str, &str)| {
-        let set = container
-            .get("env")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        !set.into_iter().any(|known| name(known) == variable.0)
-    };
+    let own = listed_items(container, "env");
     let variables = [
         (HOST_VARIABLE, host),
         ("KUBERNETES_SERVICE_PORT", port),
@@ -342,7 +338,7 @@ fn set_variables(container: &mut Map<String, Value>, host: &str, port: &str) {
     ];
     let variables = variables
         .iter()
-        .filter(own)
+        .filter(|(variable, _)| own.iter().all(|known| name(known) != *variable))
         .map(|(name, value)| json!({ "name": name, "value": value }))
         .collect();
     prepend_items(container, "env", variables);
@@ -749,7 +745,12 @@ mod tests {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let start = |required, addresses, bound_for| {
-            decide_api_server_access(required, true, addresses, bound_for)
+            decide_api_server_access(ApiServerFacts {
+                required,
+                allowed: true,
+                addresses,
+                bound_for,
+            })
         };
         assert_eq!(
             start(true, vec![address], seconds(0)),
@@ -771,7 +772,12 @@ mod tests {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         for required in [true, false] {
             assert_eq!(
-                decide_api_server_access(required, false, vec![address], None),
+                decide_api_server_access(ApiServerFacts {
+                    required,
+                    allowed: false,
+                    addresses: vec![address],
+                    bound_for: None,
+                }),
                 Start::NotAllowed { required }
             );
         }

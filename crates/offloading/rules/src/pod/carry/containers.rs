@@ -51,15 +51,14 @@ pub fn reduce_containers(
 /// The ephemeral containers that may still run. One that ended never starts again, not even in the
 /// next remote pod.
 pub fn unfinished_ephemeral(pod: &Value) -> Value {
-    let has_ended = |container: &Value| {
-        let statuses = items_at(pod, &format!("/status/{EPHEMERAL_STATUSES}"));
-        statuses.iter().any(|status| {
-            name(status) == name(container) && status.pointer("/state/terminated").is_some()
-        })
-    };
+    let ended: Vec<&str> = items_at(pod, &format!("/status/{EPHEMERAL_STATUSES}"))
+        .iter()
+        .filter(|status| status.pointer("/state/terminated").is_some())
+        .map(name)
+        .collect();
     items_at(pod, EPHEMERAL_CONTAINERS)
         .iter()
-        .filter(|container| !has_ended(container))
+        .filter(|container| !ended.contains(&name(container)))
         .cloned()
         .collect()
 }
@@ -76,11 +75,7 @@ pub fn leave_out_refused_ephemeral(pod: &mut Value) {
 
 fn check_container(container: &Value) -> Result<(), PodRefusal> {
     let title = name(container);
-    let holds_port = |port: &Value| {
-        port.get("hostPort")
-            .is_some_and(|port| !port.is_null() && port != &json!(0))
-    };
-    if items_at(container, "/ports").iter().any(holds_port) {
+    if items_at(container, "/ports").iter().any(is_host_port) {
         return Err(PodRefusal::new(
             OffloadedReason::HostPort.as_str(),
             format!(
@@ -148,12 +143,18 @@ fn named_host(container: &Value) -> Option<(String, &str)> {
         "lifecycle/postStart",
         "lifecycle/preStop",
     ];
-    users.iter().find_map(|user| {
-        let of = |action: &str| {
-            let host = text_at(container, &format!("/{user}/{action}/host"))
-                .filter(|host| !host.is_empty())?;
-            Some((format!("{}.{action}.host", user.replace('/', ".")), host))
-        };
-        of("httpGet").or_else(|| of("tcpSocket"))
-    })
+    for user in users {
+        for action in ["httpGet", "tcpSocket"] {
+            let host = text_at(container, &format!("/{user}/{action}/host"));
+            if let Some(host) = host.filter(|host| !host.is_empty()) {
+                return Some((format!("{}.{action}.host", user.replace('/', ".")), host));
+            }
+        }
+    }
+    None
+}
+
+fn is_host_port(port: &Value) -> bool {
+    port.get("hostPort")
+        .is_some_and(|port| !port.is_null() && port != &json!(0))
 }

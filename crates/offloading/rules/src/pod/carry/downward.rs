@@ -29,7 +29,7 @@ use crate::pod::carry::api_server::service_account;
 use crate::pod::carry::metadata::{
     PASSED_ON, is_liqo_key, keeps_annotation, keeps_label, kept_texts,
 };
-use crate::pod::carry::{CONTAINER_LISTS, ProviderRules};
+use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, listed_items};
 
 /// The consumer's side: writes as plain values what only this cluster knows.
 pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Value) {
@@ -57,7 +57,6 @@ pub(super) fn pass_on_values(
     local_pod: &Value,
 ) -> Map<String, Value> {
     let mut values = Map::new();
-    let entry = |field: &str, key: &str| local_pod.pointer(&format!("/metadata/{field}"))?.get(key);
     for_each_path(spec, |path| {
         let found = ["labels", "annotations"].into_iter().find_map(|field| {
             let key = path
@@ -65,9 +64,12 @@ pub(super) fn pass_on_values(
                 .strip_prefix(&format!("metadata.{field}['"))?
                 .strip_suffix("']")?;
             is_liqo_key(key).then(|| {
+                let value = local_pod
+                    .pointer(&format!("/metadata/{field}"))
+                    .and_then(|entries| entries.get(key));
                 (
                     format!("{PASSED_ON}/{}", short_hash(&format!("{field}/{key}"))),
-                    entry(field, key),
+                    value,
                 )
             })
         });
@@ -117,15 +119,10 @@ fn refer_to_local_value(path: &mut Value, rules: &ProviderRules) {
         "metadata.labels" => annotation_path(annotations::HOME_LABELS),
         "metadata.annotations" => annotation_path(annotations::HOME_ANNOTATIONS),
         one => {
-            let key = |field: &str| {
-                one.strip_prefix(field)?
-                    .strip_prefix("['")?
-                    .strip_suffix("']")
-            };
-            let label =
-                key("metadata.labels").filter(|key| !is_liqo_key(key) && !keeps_label(key, rules));
-            let annotation = key("metadata.annotations")
-                .filter(|key| !is_liqo_key(key) && !keeps_annotation(key, rules));
+            let label = key_in_path(one, "metadata.labels")
+                .filter(|key| !is_liqo_key(key) && !keeps_label(key, rules));
+            let annotation =
+                annotation_of(one).filter(|key| !is_liqo_key(key) && !keeps_annotation(key, rules));
             match label
                 .map(|key| local_value(LABEL, key))
                 .or(annotation.map(|key| local_value(ANNOTATION, key)))
@@ -165,12 +162,10 @@ pub(super) fn is_local_value(key: &str) -> bool {
 /// read.
 pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<String, Value> {
     let read = annotations_read(spec);
-    let of_home = |field: &str| {
-        kept_texts(carried, &format!("/metadata/{field}"), |key| {
-            !is_liqo_key(key)
-        })
-    };
-    let (home_labels, home_annotations) = (of_home("labels"), of_home("annotations"));
+    let (home_labels, home_annotations) = (
+        kept_texts(carried, "/metadata/labels", |key| !is_liqo_key(key)),
+        kept_texts(carried, "/metadata/annotations", |key| !is_liqo_key(key)),
+    );
     let mut values = Map::new();
     for (kind, entries, file) in [
         (LABEL, &home_labels, annotations::HOME_LABELS),
@@ -201,25 +196,25 @@ fn annotations_read(spec: &Map<String, Value>) -> BTreeSet<&str> {
 }
 
 fn annotation_of(path: &str) -> Option<&str> {
-    path.strip_prefix("metadata.annotations['")?
+    key_in_path(path, "metadata.annotations")
+}
+
+/// The key in a path as `metadata.labels['key']`.
+fn key_in_path<'a>(path: &'a str, field: &str) -> Option<&'a str> {
+    path.strip_prefix(field)?
+        .strip_prefix("['")?
         .strip_suffix("']")
 }
 
 /// The paths of the fields that variables and files of a pod read.
 fn paths_read(spec: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    let list = move |field: &str| {
-        spec.get(field)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-    };
     let variables = CONTAINER_LISTS
         .iter()
-        .flat_map(move |field| list(field))
+        .flat_map(|field| listed_items(spec, field))
         .flat_map(|container| items_at(container, "/env"));
     let variables =
         variables.filter_map(|variable| text_at(variable, "/valueFrom/fieldRef/fieldPath"));
-    let sources = list("volumes").flat_map(|volume| {
+    let sources = listed_items(spec, "volumes").iter().flat_map(|volume| {
         [volume]
             .into_iter()
             .chain(items_at(volume, "/projected/sources"))

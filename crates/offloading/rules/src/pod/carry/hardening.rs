@@ -44,17 +44,14 @@ pub(super) fn harden_containers(spec: &mut Map<String, Value>) {
 /// Drops the capability, unless the container asks for it: then Pod Security in the namespace
 /// decides.
 fn drop_raw_sockets(context: &mut Map<String, Value>) {
-    let names = |list: &str| {
-        let named = context
-            .get("capabilities")
-            .map(|all| items_at(all, list))
-            .unwrap_or_default()
-            .iter();
-        named
+    let names_raw_sockets = context.get("capabilities").is_some_and(|capabilities| {
+        ["/add", "/drop"]
+            .iter()
+            .flat_map(|list| items_at(capabilities, list))
             .filter_map(Value::as_str)
             .any(|one| [NET_RAW, "CAP_NET_RAW", "ALL"].contains(&one))
-    };
-    if context.get("privileged") == Some(&Value::Bool(true)) || names("/add") || names("/drop") {
+    });
+    if context.get("privileged") == Some(&Value::Bool(true)) || names_raw_sockets {
         return;
     }
     edit_object(context, "capabilities", |capabilities| {

@@ -81,19 +81,13 @@ pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterRe
         return;
     }
     let domain = &resolver.domain;
-    let texts = |field: &str| -> Vec<String> {
-        items_at(spec, &format!("/dnsConfig/{field}"))
-            .iter()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect()
-    };
+
     let servers = without_repetitions(
         resolver
             .addresses
             .iter()
             .map(ToString::to_string)
-            .chain(texts("nameservers")),
+            .chain(texts_at(spec, "/dnsConfig/nameservers")),
     );
     let cluster = [
         format!("{home_namespace}.svc.{domain}"),
@@ -101,7 +95,8 @@ pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterRe
         domain.clone(),
     ];
     let mut length = 0;
-    let searches = without_repetitions(cluster.into_iter().chain(texts("searches")))
+    let own_searches = texts_at(spec, "/dnsConfig/searches");
+    let searches = without_repetitions(cluster.into_iter().chain(own_searches))
         .into_iter()
         .take(MAX_SEARCHES)
         .take_while(|search| {
@@ -127,6 +122,14 @@ pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterRe
             ("dnsConfig".to_owned(), config),
         ]));
     }
+}
+
+fn texts_at(spec: &Value, pointer: &str) -> Vec<String> {
+    items_at(spec, pointer)
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The texts without repetitions, in the same order.

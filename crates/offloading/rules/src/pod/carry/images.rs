@@ -6,7 +6,9 @@ use liqo_api::OffloadedReason;
 use serde_json::{Map, Value};
 
 use crate::json::{items_at, name, text_at};
-use crate::pod::carry::{CONTAINER_LISTS, PodRefusal, ProviderRules, last_travelled_record};
+use crate::pod::carry::{
+    CONTAINER_LISTS, PodRefusal, ProviderRules, last_travelled_record, listed_items,
+};
 
 /// Refuses a pod with an image that the provider's policy does not allow, in a container or in a
 /// volume.
@@ -14,15 +16,12 @@ pub(super) fn check_images(
     spec: &Map<String, Value>,
     rules: &ProviderRules,
 ) -> Result<(), PodRefusal> {
-    let list = |field: &str| {
-        spec.get(field)
-            .and_then(Value::as_array)
-            .map_or(&[][..], Vec::as_slice)
-    };
-    let containers = CONTAINER_LISTS.iter().flat_map(|field| list(field));
+    let containers = CONTAINER_LISTS
+        .iter()
+        .flat_map(|field| listed_items(spec, field));
     let containers = containers
         .filter_map(|one| Some((format!("container {}", name(one)), text_at(one, "/image")?)));
-    let volumes = list("volumes").iter().filter_map(|one| {
+    let volumes = listed_items(spec, "volumes").iter().filter_map(|one| {
         Some((
             format!("volume {}", name(one)),
             text_at(one, "/image/reference")?,
@@ -78,28 +77,23 @@ pub fn refused_image_change(
     live: &Value,
     rules: &ProviderRules,
 ) -> Option<PodRefusal> {
-    let is_live = |list: &str, container: &Value| {
-        let mut existing = items_at(live, &format!("/spec/{list}")).iter();
-        existing.any(|known| {
-            name(known) == name(container) && known.get("image") == container.get("image")
-        })
-    };
-    ["containers", "initContainers"]
-        .into_iter()
-        .find_map(|list| {
+    for list in ["containers", "initContainers"] {
+        let existing = items_at(live, &format!("/spec/{list}"));
+        for container in containers_with_new_image(carried, live, list) {
             // One that runs already was allowed when it began.
-            let mut changed = containers_with_new_image(carried, live, list)
-                .filter(|container| !is_live(list, container));
-            changed.find_map(|container| {
-                let image =
-                    text_at(container, "/image").filter(|image| !is_allowed(image, rules))?;
-                Some(image_refusal(
-                    &format!("container {}", name(container)),
-                    image,
-                    rules,
-                ))
-            })
-        })
+            let is_live = existing.iter().any(|known| {
+                name(known) == name(container) && known.get("image") == container.get("image")
+            });
+            if let Some(image) = text_at(container, "/image")
+                && !is_live
+                && !is_allowed(image, rules)
+            {
+                let user = format!("container {}", name(container));
+                return Some(image_refusal(&user, image, rules));
+            }
+        }
+    }
+    None
 }
 
 /// Whether the policy allows an image. A name of the policy matches at the end of a part of the
@@ -126,9 +120,6 @@ pub(super) fn is_allowed(image: &str, rules: &ProviderRules) -> bool {
 
 /// The name of an image with its registry, as container runtimes complete it.
 fn full_name(image: &str) -> Cow<'_, str> {
-    let is_registry = |first: &str| {
-        first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first
-    };
     match image.split_once('/') {
         None => format!("docker.io/library/{image}").into(),
         Some(("docker.io" | "index.docker.io", rest)) if !rest.contains('/') => {
@@ -138,6 +129,11 @@ fn full_name(image: &str) -> Cow<'_, str> {
         Some((first, _)) if is_registry(first) => image.into(),
         Some(_) => format!("docker.io/{image}").into(),
     }
+}
+
+/// Whether the first part of an image's name is that of a registry.
+fn is_registry(first: &str) -> bool {
+    first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first
 }
 
 /// Makes nodes ask the registry for every image, so that only images start that the pod may pull.

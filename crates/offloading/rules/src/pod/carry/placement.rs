@@ -34,23 +34,9 @@ pub(crate) fn confine_to_nodes(spec: &mut Map<String, Value>, nodes: &[Value]) {
         .map(|affinity| items_at(affinity, required).to_vec())
         .unwrap_or_default();
     let own = if own.is_empty() { vec![json!({})] } else { own };
-    let both = |one: &Value, other: &Value| {
-        let mut term = Map::new();
-        for field in ["matchExpressions", "matchFields"] {
-            let all: Vec<Value> = [one, other]
-                .iter()
-                .flat_map(|term| items_at(term, &format!("/{field}")))
-                .cloned()
-                .collect();
-            if !all.is_empty() {
-                term.insert(field.to_owned(), all.into());
-            }
-        }
-        Value::from(term)
-    };
     let terms: Vec<Value> = own
         .iter()
-        .flat_map(|own| nodes.iter().map(move |node| both(own, node)))
+        .flat_map(|own| nodes.iter().map(move |node| merged_term(own, node)))
         .collect();
     let affinity = spec.entry("affinity").or_insert(Value::Null);
     let required = [
@@ -58,6 +44,22 @@ pub(crate) fn confine_to_nodes(spec: &mut Map<String, Value>, nodes: &[Value]) {
         "requiredDuringSchedulingIgnoredDuringExecution",
     ];
     set_at(affinity, &required, json!({ "nodeSelectorTerms": terms }));
+}
+
+/// The term that selects the nodes that both terms select.
+fn merged_term(one: &Value, other: &Value) -> Value {
+    let mut term = Map::new();
+    for field in ["matchExpressions", "matchFields"] {
+        let all: Vec<Value> = [one, other]
+            .iter()
+            .flat_map(|term| items_at(term, &format!("/{field}")))
+            .cloned()
+            .collect();
+        if !all.is_empty() {
+            term.insert(field.to_owned(), all.into());
+        }
+    }
+    term.into()
 }
 
 /// A hash of the terms that select the nodes of a pool.
@@ -114,12 +116,11 @@ pub fn travelling_affinity(affinity: &Value, advertised: &BTreeSet<String>) -> O
 
 /// A node selector term with only the expressions on advertised labels; `None` if there is none.
 fn advertised_term(term: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
-    let known = |expression: &&Value| {
-        text_at(expression, "/key").is_some_and(|key| advertised.contains(key))
-    };
     let kept: Vec<Value> = items_at(term, "/matchExpressions")
         .iter()
-        .filter(known)
+        .filter(|expression| {
+            text_at(expression, "/key").is_some_and(|key| advertised.contains(key))
+        })
         .cloned()
         .collect();
     (!kept.is_empty()).then(|| json!({"matchExpressions": kept}))
@@ -150,16 +151,15 @@ pub(crate) fn is_written_by_user(toleration: &Value) -> bool {
 /// A field that this version does not know may widen it, so a toleration with such a field is never
 /// covered.
 pub(crate) fn is_allowed_toleration(toleration: &Value, allowed: &[Toleration]) -> bool {
-    let known = |fields: &Map<String, Value>| {
+    let has_known_fields = toleration.as_object().is_some_and(|fields| {
         fields.keys().all(|field| {
             ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str())
         })
-    };
-    let Some(asked) = toleration
-        .as_object()
-        .filter(|fields| known(fields))
-        .and_then(|_| Toleration::deserialize(toleration).ok())
-    else {
+    });
+    if !has_known_fields {
+        return false;
+    }
+    let Ok(asked) = Toleration::deserialize(toleration) else {
         return false;
     };
     allowed
@@ -171,29 +171,40 @@ pub(crate) fn is_allowed_toleration(toleration: &Value, allowed: &[Toleration]) 
 /// no key with the operator Exists is every key, no effect is every effect, and no time is for
 /// ever.
 fn covers_toleration(allowed: &Toleration, asked: &Toleration) -> bool {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let operator = |one: &Toleration| {
-        one.operator
-            .clone()
-            .filter(|word| !word.is_empty())
-            .unwrap_or_else(|| "Equal".into())
-    };
-    let (allowed_operator, asked_operator) = (operator(allowed), operator(asked));
-    let (allowed_key, asked_key) = (text(&allowed.key), text(&asked.key));
+    let (allowed_operator, asked_operator) = (operator_of(allowed), operator_of(asked));
+    let (allowed_key, asked_key) = (
+        text_or_empty(allowed.key.as_ref()),
+        text_or_empty(asked.key.as_ref()),
+    );
     let same_words = allowed_key == asked_key
         && allowed_operator == asked_operator
-        && text(&allowed.value) == text(&asked.value);
+        && text_or_empty(allowed.value.as_ref()) == text_or_empty(asked.value.as_ref());
     let taints = same_words
-        || match allowed_operator.as_str() {
+        || match allowed_operator {
             "Exists" => allowed_key.is_empty() || allowed_key == asked_key,
             // Other operators compare values: only the same comparison is certainly no wider.
             _ => false,
         };
-    let effects = text(&allowed.effect).is_empty() || text(&allowed.effect) == text(&asked.effect);
+    let (allowed_effect, asked_effect) = (
+        text_or_empty(allowed.effect.as_ref()),
+        text_or_empty(asked.effect.as_ref()),
+    );
+    let effects = allowed_effect.is_empty() || allowed_effect == asked_effect;
     let time = match (allowed.toleration_seconds, asked.toleration_seconds) {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(longest), Some(asked)) => asked <= longest,
     };
     taints && effects && time
+}
+
+fn operator_of(toleration: &Toleration) -> &str {
+    match text_or_empty(toleration.operator.as_ref()) {
+        "" => "Equal",
+        operator => operator,
+    }
+}
+
+fn text_or_empty(field: Option<&String>) -> &str {
+    field.map_or("", String::as_str)
 }

@@ -99,10 +99,6 @@ impl Resize {
     pub fn needed_for(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
         let before = completed_amounts(&recorded_amounts(live)?, carried, rules);
         let now = completed_amounts(&resizable_amounts(carried), carried, rules);
-        let wanted = |key: &str, resources: &Value| {
-            let changed = changed_amounts(now.get(key)?, before.get(key));
-            (!has_amounts(resources, &changed)).then_some(changed)
-        };
 
         let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
         for list in LISTS {
@@ -113,7 +109,9 @@ impl Resize {
                 .into_iter()
                 .flatten()
             {
-                if let Some(size) = wanted(name(container), &container["resources"]) {
+                let key = name(container);
+                let resources = &container["resources"];
+                if let Some(size) = missing_amounts(now.get(key), before.get(key), resources) {
                     changes.push(json!({ "name": name(container), "resources": size }));
                     set_amounts(entry_at(container, &["resources"]), &size);
                 }
@@ -122,7 +120,8 @@ impl Resize {
                 patch.insert(list.into(), changes.into());
             }
         }
-        if let Some(size) = wanted(WHOLE_POD, value_at(&spec, "/resources")) {
+        let resources = value_at(&spec, "/resources");
+        if let Some(size) = missing_amounts(now.get(WHOLE_POD), before.get(WHOLE_POD), resources) {
             set_amounts(entry_at(&mut spec, &["resources"]), &size);
             patch.insert("resources".into(), size);
         }
@@ -223,18 +222,27 @@ pub(crate) fn with_pending_resize(
 
 /// The requests and limits that can change in place.
 fn resizable_part(resources: &Value) -> Value {
-    let amounts = |kind: &str| {
-        let amounts = RESIZABLE
+    let mut part = Map::new();
+    for kind in ["requests", "limits"] {
+        let amounts: Map<String, Value> = RESIZABLE
             .into_iter()
-            .filter_map(|name| Some((name.to_owned(), resources.get(kind)?.get(name)?.clone())));
-        let amounts: Map<String, Value> = amounts.collect();
-        (!amounts.is_empty()).then(|| (kind.to_owned(), amounts.into()))
-    };
-    ["requests", "limits"]
-        .into_iter()
-        .filter_map(amounts)
-        .collect::<Map<_, _>>()
-        .into()
+            .filter_map(|name| Some((name.to_owned(), resources.get(kind)?.get(name)?.clone())))
+            .collect();
+        if !amounts.is_empty() {
+            part.insert(kind.to_owned(), amounts.into());
+        }
+    }
+    part.into()
+}
+
+/// The amounts that changed and that these resources do not have yet.
+fn missing_amounts(
+    now: Option<&Value>,
+    before: Option<&Value>,
+    resources: &Value,
+) -> Option<Value> {
+    let changed = changed_amounts(now?, before);
+    (!has_amounts(resources, &changed)).then_some(changed)
 }
 
 /// The amounts that are new or were different before.
@@ -250,13 +258,17 @@ fn changed_amounts(size: &Value, before: Option<&Value>) -> Value {
 
 /// Whether all these amounts are there.
 fn has_amounts(resources: &Value, size: &Value) -> bool {
-    let parsed = |amount: &Value| Quantity::deserialize(amount).ok();
     amount_entries(size).all(|(kind, name, amount)| {
         let found = resources.get(kind).and_then(|amounts| amounts.get(name));
-        found.is_some_and(|found| {
-            found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount))
-        })
+        found.is_some_and(|found| is_same_amount(found, amount))
     })
+}
+
+/// Whether both are the same text, or the same quantity in other words.
+fn is_same_amount(one: &Value, other: &Value) -> bool {
+    one == other
+        || Quantity::deserialize(one)
+            .is_ok_and(|quantity| Quantity::deserialize(other).is_ok_and(|other| quantity == other))
 }
 
 /// Sets these amounts; others stay, as with the patch.

@@ -29,19 +29,13 @@ pub(super) fn shorten_pod(
         return BTreeSet::new();
     };
     let mut surplus = len - max_len;
-    let may_go = |key: &str| {
+    let annotations = kept_texts(carried, "/metadata/annotations", |key| {
         !is_always_kept(key)
             && (omittable == Omittable::All || !reads_annotation(&carried["spec"], key))
-    };
-    let annotations = kept_texts(carried, "/metadata/annotations", may_go);
-    // Without the comma after it.
-    let len_of = |key: &str, value: &Value| {
-        let entry = Map::from_iter([(key.to_owned(), value.clone())]).into();
-        record_text::print_object(&entry, usize::MAX).map_or(0, |text| text.len() - "{}".len())
-    };
+    });
     let mut by_len: Vec<(usize, &String)> = annotations
         .iter()
-        .map(|(key, value)| (len_of(key, value), key))
+        .map(|(key, value)| (len_of_entry(key, value), key))
         .collect();
     by_len.sort_by(|one, other| other.cmp(one));
     let mut left_out = BTreeSet::new();
@@ -59,4 +53,10 @@ pub(super) fn shorten_pod(
         all.retain(|key, _| !left_out.contains(key));
     }
     left_out
+}
+
+/// The length in bytes of an annotation in the record, without the comma after it.
+fn len_of_entry(key: &str, value: &Value) -> usize {
+    let entry = Map::from_iter([(key.to_owned(), value.clone())]).into();
+    record_text::print_object(&entry, usize::MAX).map_or(0, |text| text.len() - "{}".len())
 }

@@ -1,3 +1,4 @@
+use k8s_openapi::api::core::v1::Toleration;
 use liqo_byte_mutations::mutated_text;
 use proptest::prelude::*;
 use serde_json::json;

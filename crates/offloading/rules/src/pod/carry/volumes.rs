@@ -6,18 +6,8 @@ use liqo_api::OffloadedReason;
 use serde_json::Value;
 
 use crate::json::{items_at, name};
-use crate::pod::carry::PodRefusal;
 use crate::pod::carry::api_server::is_without_token;
-
-/// Volume types that need nothing of the home cluster. `image` pulls one more image.
-pub(crate) const ALLOWED_VOLUMES: &[&str] = &[
-    "configMap",
-    "downwardAPI",
-    "emptyDir",
-    "image",
-    "projected",
-    "secret",
-];
+use crate::pod::carry::{ALLOWED_VOLUMES, PodRefusal};
 
 const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
 

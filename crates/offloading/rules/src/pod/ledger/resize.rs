@@ -252,12 +252,11 @@ impl Ledger {
         amounts: &ResizeCharge,
         charge: Charge,
     ) -> ResourceList {
-        // The watch may not show a new pod yet.
-        let created = || self.reserved.get(&request.shadow).map(|(_, held)| held);
-        let held = self
-            .watched_pod(request)
-            .map(|pod| &pod.charge)
-            .or_else(created);
+        let held = match self.watched_pod(request) {
+            Some(pod) => Some(&pod.charge),
+            // The watch may not show a new pod yet.
+            None => self.reserved.get(&request.shadow).map(|(_, held)| held),
+        };
         let wanted = amounts.held.charged_amounts(charge);
         held.map_or_else(
             || wanted.clone(),

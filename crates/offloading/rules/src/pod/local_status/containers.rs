@@ -49,15 +49,17 @@ pub fn merged_statuses(
         // `kubectl` shows the state of the first one that says something.
         wanted.sort_by(|one, other| name(one).cmp(name(other)));
     }
-    let equal = |wanted: &Value, now: &Value| {
-        without_empty_fields(&without_dropped(wanted, now)) == without_empty_fields(now)
-    };
     let same = wanted.len() == ours.len()
         && wanted
             .iter()
             .zip(ours)
-            .all(|(wanted, now)| equal(wanted, now));
+            .all(|(wanted, now)| is_shown_by(wanted, now));
     (!same).then_some(wanted)
+}
+
+/// Whether the status that stands says the same as the wanted one.
+fn is_shown_by(wanted: &Value, now: &Value) -> bool {
+    without_empty_fields(&without_dropped(wanted, now)) == without_empty_fields(now)
 }
 
 /// The list in which every container that ran has ended, with this reason and message.
@@ -129,18 +131,17 @@ fn has_ended(status: &Value) -> bool {
 /// Some mounts of the remote container are not the local one's, such as that of the token which the
 /// API server adds.
 fn with_own_mounts(mut status: Value, container: &Value) -> Value {
-    let is_own = |mount: &Value| {
-        let same =
-            |ours: &Value| ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"];
-        items_at(container, "/volumeMounts").iter().any(same)
-    };
     let Some(fields) = status.as_object_mut() else {
         return status;
     };
-    if let Some(Value::Array(mounts)) = fields.remove("volumeMounts") {
-        let own: Vec<Value> = mounts.into_iter().filter(is_own).collect();
-        if !own.is_empty() {
-            fields.insert("volumeMounts".into(), own.into());
+    if let Some(Value::Array(mut mounts)) = fields.remove("volumeMounts") {
+        mounts.retain(|mount| {
+            items_at(container, "/volumeMounts").iter().any(|ours| {
+                ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"]
+            })
+        });
+        if !mounts.is_empty() {
+            fields.insert("volumeMounts".into(), mounts.into());
         }
     }
     status
@@ -150,24 +151,14 @@ fn with_own_mounts(mut status: Value, container: &Value) -> Value {
 /// remote container requests something. The home cluster adds them up, so an amount of more than
 /// twice what the pod asks for, or asked for before a resize, is not believed: kernels round.
 fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -> Value {
-    let parsed = |resources: Option<&Value>, kind: &str, resource: &str| {
-        resources
-            .and_then(|resources| Quantity::deserialize(resources.get(kind)?.get(resource)?).ok())
-    };
-    let is_credible = |kind: &str, resource: &str, amount: &Value, shown: Option<Quantity>| {
-        let amount = Quantity::deserialize(amount).unwrap_or_default();
-        let asked = parsed(container.get("resources"), kind, resource);
-        !amount.is_negative()
-            && asked.is_some_and(|asked| amount <= (asked + asked).max(shown.unwrap_or_default()))
-    };
+    let asked = container.get("resources");
     if let Some(Value::Object(resources)) = status.get_mut("resources") {
+        let shown = now.and_then(|now| now.get("resources"));
         for (kind, amounts) in resources.iter_mut() {
             if let Value::Object(amounts) = amounts {
-                let shown = |resource: &str| {
-                    parsed(now.and_then(|now| now.get("resources")), kind, resource)
-                };
                 amounts.retain(|resource, amount| {
-                    is_credible(kind, resource, amount, shown(resource))
+                    let asked = amount_of(asked, kind, resource);
+                    is_credible(amount, asked, amount_of(shown, kind, resource))
                 });
             }
         }
@@ -179,9 +170,14 @@ fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -
     }
     // The kubelet allocates requests.
     if let Some(Value::Object(allocated)) = status.get_mut("allocatedResources") {
-        let shown = |resource: &str| parsed(now, "allocatedResources", resource);
-        allocated
-            .retain(|resource, amount| is_credible("requests", resource, amount, shown(resource)));
+        allocated.retain(|resource, amount| {
+            let asked = amount_of(asked, "requests", resource);
+            is_credible(
+                amount,
+                asked,
+                amount_of(now, "allocatedResources", resource),
+            )
+        });
         if allocated.is_empty()
             && let Some(fields) = status.as_object_mut()
         {
@@ -189,6 +185,18 @@ fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -
         }
     }
     status
+}
+
+fn amount_of(resources: Option<&Value>, kind: &str, resource: &str) -> Option<Quantity> {
+    Quantity::deserialize(resources?.get(kind)?.get(resource)?).ok()
+}
+
+/// Whether a container that asked for an amount may have this one. It may keep what its status
+/// shows already.
+fn is_credible(amount: &Value, asked: Option<Quantity>, shown: Option<Quantity>) -> bool {
+    let amount = Quantity::deserialize(amount).unwrap_or_default();
+    !amount.is_negative()
+        && asked.is_some_and(|asked| amount <= (asked + asked).max(shown.unwrap_or_default()))
 }
 
 /// The wanted status without fields that an API server drops where it does not know them, or where
@@ -233,6 +241,7 @@ fn without_empty_fields(value: &Value) -> Value {
     let entries = map
         .iter()
         .map(|(key, value)| (key.clone(), without_empty_fields(value)));
-    let says = |value: &Value| !(value.is_null() || value == "" || value == &json!({}));
-    Value::Object(entries.filter(|(_, value)| says(value)).collect())
+    let says_something =
+        entries.filter(|(_, value)| !(value.is_null() || value == "" || value == &json!({})));
+    Value::Object(says_something.collect())
 }

@@ -57,15 +57,14 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
         );
     }
     let has_ended = is_final(remote_pod);
-    let is_shown = |condition: &&Value| {
-        let kind = text_at(condition, "/type").unwrap_or_default();
-        CONDITIONS.contains(&kind)
-            || RESIZE_CONDITIONS.contains(&kind)
-            || (has_ended && kind == DISRUPTION_TARGET)
-    };
     let conditions: Vec<Value> = items_at(remote_pod, "/status/conditions")
         .iter()
-        .filter(is_shown)
+        .filter(|condition| {
+            let kind = text_at(condition, "/type").unwrap_or_default();
+            CONDITIONS.contains(&kind)
+                || RESIZE_CONDITIONS.contains(&kind)
+                || (has_ended && kind == DISRUPTION_TARGET)
+        })
         .map(reduce_condition)
         .collect();
     if !conditions.is_empty() {
@@ -156,11 +155,13 @@ fn reduce_requirements(resources: &Value) -> Option<Value> {
 
 /// Amounts of resources. An invalid one is left out, as an invalid time is.
 fn valid_quantities(amounts: &Value) -> Option<Value> {
-    let valid = |(name, amount): &(&String, &Value)| {
-        name.len() <= MAX_NAME_LEN && Quantity::deserialize(*amount).is_ok()
-    };
-    let amounts = amounts.as_object()?.iter().filter(valid).take(MAX_ITEMS);
     let amounts: Map<String, Value> = amounts
+        .as_object()?
+        .iter()
+        .filter(|(name, amount)| {
+            name.len() <= MAX_NAME_LEN && Quantity::deserialize(*amount).is_ok()
+        })
+        .take(MAX_ITEMS)
         .map(|(name, amount)| (name.clone(), amount.clone()))
         .collect();
     (!amounts.is_empty()).then(|| amounts.into())

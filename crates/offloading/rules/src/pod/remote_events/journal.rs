@@ -72,14 +72,15 @@ impl PodEvents {
             written: None,
         });
         if self.entries.len() > MAX_HELD {
-            let is_other =
-                |entry: &JournalEntry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid);
-            let is_written = |entry: &JournalEntry| entry.written.is_some();
             // An earlier pod of the same name has events, too.
-            let (other, written) = (
-                self.entries.iter().position(is_other),
-                self.entries.iter().position(is_written),
-            );
+            let other = self
+                .entries
+                .iter()
+                .position(|entry| remote_uid.is_some_and(|uid| entry.event.pod_uid != uid));
+            let written = self
+                .entries
+                .iter()
+                .position(|entry| entry.written.is_some());
             self.entries.remove(other.or(written).unwrap_or(0));
         }
         true

@@ -94,10 +94,9 @@ impl PendingPulls {
 
     /// Takes out the pull that this event ends.
     fn take_pull(&mut self, end: &RemoteEvent) -> Option<PendingPull> {
-        let is_ended = |pull: &PendingPull| {
+        let index = self.0.iter().position(|pull| {
             is_same_container(&pull.started, end) && end.last >= pull.started.last
-        };
-        let index = self.0.iter().position(is_ended)?;
+        })?;
         Some(self.0.remove(index))
     }
 }

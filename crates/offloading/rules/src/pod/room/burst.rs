@@ -176,6 +176,14 @@ struct Provider {
 }
 
 impl Provider {
+    fn room(&self) -> Amounts {
+        self.offered.minus(self.charged)
+    }
+
+    fn score_for(&self, pod: Amounts) -> u64 {
+        pod.share_left(self.room(), self.offered)
+    }
+
     fn new(number: usize, nodes: Vec<Node>) -> Self {
         let name = format!("provider-{number}");
         let labels = [(labels::REMOTE_CLUSTER_ID.to_owned(), name.clone())].into();
@@ -254,14 +262,15 @@ fn avoided(pod: &BurstPod, providers: &[Provider], now: u64) -> Vec<bool> {
     let nodes: Vec<&PricedNode> = providers.iter().map(|provider| &provider.node).collect();
     let room = ClusterRoom::for_amounts(&pod.amounts.list(), &nodes, true);
     let full: Vec<&str> = room.avoided_clusters().collect();
-    let is_remembered = |one: &Provider| {
-        pod.remembered
-            .valid_entry(OWNER, &one.id, at(now))
-            .is_some()
-    };
     providers
         .iter()
-        .map(|one| full.contains(&one.node.name.as_str()) || is_remembered(one))
+        .map(|one| {
+            full.contains(&one.node.name.as_str())
+                || pod
+                    .remembered
+                    .valid_entry(OWNER, &one.id, at(now))
+                    .is_some()
+        })
         .collect()
 }
 
@@ -331,19 +340,19 @@ fn run(rules: Rules, mut clusters: Vec<Vec<Node>>, pods: &[Amounts]) -> Outcome 
                 }
             }
             if pod.at.is_none() {
-                let room = |one: &Provider| one.offered.minus(one.charged);
-                let score = |one: &Provider| pod.amounts.share_left(room(one), one.offered);
                 let fitting = (0..providers.len()).filter(|index| {
-                    !pod.avoided[*index] && pod.amounts.fit_in(room(&providers[*index]))
+                    !pod.avoided[*index] && pod.amounts.fit_in(providers[*index].room())
                 });
-                let best = fitting.max_by_key(|index| score(&providers[*index]));
+                let best = fitting.max_by_key(|index| providers[*index].score_for(pod.amounts));
                 let at_home = home.iter().filter(|node| pod.amounts.fit_in(node.free));
                 let at_home = at_home
                     .map(|node| pod.amounts.share_left(node.free, node.total))
                     .max();
                 match best {
                     Some(index)
-                        if at_home.is_none_or(|at_home| score(&providers[index]) >= at_home) =>
+                        if at_home.is_none_or(|at_home| {
+                            providers[index].score_for(pod.amounts) >= at_home
+                        }) =>
                     {
                         providers[index].charged = providers[index].charged.plus(pod.amounts);
                         pod.at = Some((index, now));

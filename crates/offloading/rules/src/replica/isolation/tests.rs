@@ -677,7 +677,7 @@ fn a_policy_with_more_ranges_than_fit_is_given_up_before_it_is_written_down() {
         let mut clamped = ClampedRanges::default();
         let made = policy
             .rules()
-            .flat_map(|rule| isolation.clamp_rule(rule, true, &mut clamped))
+            .flat_map(|rule| isolation.clamp_rule(rule, PolicyDirection::Egress, &mut clamped))
             .collect::<Vec<NormalizedRule>>();
         assert!(
             clamped.ranges < MAX_RANGES + 1100,

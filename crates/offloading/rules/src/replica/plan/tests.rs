@@ -462,11 +462,13 @@ fn budget(app: &str) -> Value {
         "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": app } } } })
 }
 
-#[test]
-fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_not() {
-    let usage = json!({ "ingressClasses": ["public"], "ingressHosts": ["a.example.com"], "loadBalancerClasses": ["edge"] });
-    let services = BTreeSet::from(["web".to_owned()]);
-    let good = |kind: ReplicaKind| match kind {
+/// A policy that allows the good content of every kind.
+fn enough_usage() -> Value {
+    json!({ "ingressClasses": ["public"], "ingressHosts": ["a.example.com"], "loadBalancerClasses": ["edge"] })
+}
+
+fn good_content(kind: ReplicaKind) -> Value {
+    match kind {
         ReplicaKind::Service => balanced_content(),
         ReplicaKind::Ingress => ingress_to("/"),
         ReplicaKind::EndpointSlice => slice("web", &["10.245.0.5"]),
@@ -478,57 +480,105 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
         ReplicaKind::ConfigMap | ReplicaKind::Secret => {
             unreachable!("they have tests of their own")
         }
+    }
+}
+
+/// The replica of the good content, as it is in the cluster.
+fn good_replica(kind: ReplicaKind, services: &BTreeSet<String>) -> Replica {
+    let allowed = policy(
+        json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "loadBalancerClasses": ["edge"] }),
+    );
+    let source = object("o", &good_content(kind), |_| {});
+    let source = ExposureGrant::new(Some(&allowed), one(&source)).limit_source(source, services);
+    let source = if kind == ReplicaKind::NetworkPolicy {
+        source.clamp_policy(&limits())
+    } else {
+        source
     };
-    // The source of this content within the limits, where a replica of the good content exists.
-    let judged = |kind: ReplicaKind, content: &Value, usage: &Value| {
-        let within = |source: ReplicaSource| {
-            let policy = policy(usage.clone());
-            let quota = ServiceQuota::new(Some(&policy), one(&source)).limit_source(source);
-            let grant = ExposureGrant::new(Some(&policy), one(&quota));
-            let limited = grant
-                .limit_source(quota, &services)
-                .clamp_slice(&services, |_| true);
-            if kind == ReplicaKind::NetworkPolicy {
-                limited.clamp_policy(&limits())
-            } else {
-                limited
-            }
-        };
-        let allowed = policy(
-            json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "loadBalancerClasses": ["edge"] }),
-        );
-        let first = object("o", &good(kind), |_| {});
-        let first = ExposureGrant::new(Some(&allowed), one(&first)).limit_source(first, &services);
-        let first = if kind == ReplicaKind::NetworkPolicy {
-            first.clamp_policy(&limits())
+    let mut live = replica_object(
+        kind,
+        &source.content().unwrap(),
+        &source.name,
+        "demo-rome-aaaaaa",
+        "demo",
+    );
+    if kind == ReplicaKind::Service {
+        live["spec"]["clusterIP"] = "10.96.0.7".into();
+    }
+    replica_of(kind, live)
+}
+
+/// Asserts what becomes of the replica of the good content when its source has this content, within
+/// the limits of this usage; and which reason is told.
+fn assert_fate(
+    kind: ReplicaKind,
+    content: &Value,
+    usage: &Value,
+    expected: Fate,
+    told: Option<&str>,
+) {
+    let services = BTreeSet::from(["web".to_owned()]);
+    let within = |source: ReplicaSource| {
+        let policy = policy(usage.clone());
+        let quota = ServiceQuota::new(Some(&policy), one(&source)).limit_source(source);
+        let grant = ExposureGrant::new(Some(&policy), one(&quota));
+        let limited = grant
+            .limit_source(quota, &services)
+            .clamp_slice(&services, |_| true);
+        if kind == ReplicaKind::NetworkPolicy {
+            limited.clamp_policy(&limits())
         } else {
-            first
-        };
-        let mut live = replica_object(
-            kind,
-            &first.content().unwrap(),
-            &first.name,
-            "demo-rome-aaaaaa",
-            "demo",
-        );
-        if kind == ReplicaKind::Service {
-            live["spec"]["clusterIP"] = "10.96.0.7".into();
+            limited
         }
-        let replica = replica_of(kind, live);
-        let source =
-            limit_sources(vec![object("o", content, |_| {})], one(&replica), within).remove(0);
-        fate(&replica, &source)
     };
-    let told = |reason: &str| Some(reason.to_owned());
-    let none = json!({ "ingressClasses": [], "ingressHosts": [], "loadBalancerClasses": [] });
-    let no_services = json!({ "maxServices": 0 });
-    let no_endpoints = json!({ "maxEndpoints": 0 });
+    let replica = good_replica(kind, &services);
+    let changed = vec![object("o", content, |_| {})];
+    let source = limit_sources(changed, one(&replica), within).remove(0);
+    assert_eq!(
+        fate(&replica, &source),
+        (expected, told.map(str::to_owned)),
+        "{kind:?} {:.200} {usage}",
+        content.to_string()
+    );
+}
+
+#[test]
+fn a_refused_change_keeps_the_replica() {
+    let usage = enough_usage();
+    for (kind, content, told) in [
+        (ReplicaKind::Service, long_service(), "TooLarge"),
+        (ReplicaKind::Ingress, ingress_to(&long()), "TooLarge"),
+        (ReplicaKind::Ingress, ingress_to("/\n{"), "Invalid"),
+        (
+            ReplicaKind::Ingress,
+            json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" },
+                "spec": { "defaultBackend": { "resource": { "kind": "Bucket", "name": "b" } } } }),
+            "Invalid",
+        ),
+        (
+            ReplicaKind::PodDisruptionBudget,
+            budget(&long()),
+            "TooLarge",
+        ),
+    ] {
+        assert_fate(kind, &content, &usage, Fate::Stays, Some(told));
+    }
+    // What is not refused of a change arrives.
     let many_ports = service(|service| {
         let port = |number: u16| json!({ "name": format!("p{number}"), "port": number, "targetPort": 8080 });
         service["spec"]["ports"] = (1..=25).map(port).collect();
     });
-    let resource = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" },
-        "spec": { "defaultBackend": { "resource": { "kind": "Bucket", "name": "b" } } } });
+    assert_fate(
+        ReplicaKind::Service,
+        &many_ports,
+        &usage,
+        Fate::Changes,
+        None,
+    );
+}
+
+#[test]
+fn a_refused_change_does_not_keep_what_it_would_be_wrong_to_keep() {
     let closing = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "allow" },
         "spec": { "podSelector": { "matchLabels": { "app": long() } }, "ingress": [] } });
     let unreadable = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" }, "spec": { "minAvailable": 1 } });
@@ -536,113 +586,74 @@ fn a_refused_change_keeps_the_replica_and_a_permission_that_was_taken_back_does_
     slice_with_many_ports["ports"] = (0..1000)
         .map(|port| json!({ "name": format!("port-{port}"), "port": port }))
         .collect();
-    for (kind, content, usage, expected) in [
-        // Refused changes.
-        (
-            ReplicaKind::Service,
-            long_service(),
-            &usage,
-            (Fate::Stays, told("TooLarge")),
-        ),
-        (
-            ReplicaKind::Ingress,
-            ingress_to(&long()),
-            &usage,
-            (Fate::Stays, told("TooLarge")),
-        ),
-        (
-            ReplicaKind::Ingress,
-            ingress_to("/\n{"),
-            &usage,
-            (Fate::Stays, told("Invalid")),
-        ),
-        (
-            ReplicaKind::Ingress,
-            resource,
-            &usage,
-            (Fate::Stays, told("Invalid")),
-        ),
-        (
-            ReplicaKind::PodDisruptionBudget,
-            budget(&long()),
-            &usage,
-            (Fate::Stays, told("TooLarge")),
-        ),
+    for (kind, content, told) in [
         // It selects no pods.
-        (
-            ReplicaKind::PodDisruptionBudget,
-            unreadable,
-            &usage,
-            (Fate::Goes, told("Invalid")),
-        ),
-        // What is not refused of a change arrives.
-        (
-            ReplicaKind::Service,
-            many_ports,
-            &usage,
-            (Fate::Changes, None),
-        ),
+        (ReplicaKind::PodDisruptionBudget, unreadable, "Invalid"),
         // It must not keep open what home closed.
-        (
-            ReplicaKind::NetworkPolicy,
-            closing,
-            &usage,
-            (Fate::Goes, told("TooLarge")),
-        ),
+        (ReplicaKind::NetworkPolicy, closing, "TooLarge"),
         // Other pods may have the addresses by now. The consumer never sends this: it sends parts.
         (
             ReplicaKind::EndpointSlice,
             slice_with_many_ports,
-            &usage,
-            (Fate::Goes, told("TooLarge")),
+            "TooLarge",
         ),
-        // The provider takes its permission back, also from an object whose change is refused.
+    ] {
+        assert_fate(kind, &content, &enough_usage(), Fate::Goes, Some(told));
+    }
+}
+
+/// The provider takes its permission back, also from an object whose change is refused.
+#[test]
+fn a_permission_that_was_taken_back_does_not_keep_the_replica() {
+    let none = json!({ "ingressClasses": [], "ingressHosts": [], "loadBalancerClasses": [] });
+    assert_fate(
+        ReplicaKind::Service,
+        &long_service(),
+        &none,
+        Fate::Changes,
+        None,
+    );
+    let slice_of = |service: &str| slice(service, &["10.245.0.5"]);
+    for (kind, content, usage, told) in [
         (
             ReplicaKind::Service,
             long_service(),
-            &none,
-            (Fate::Changes, None),
-        ),
-        (
-            ReplicaKind::Service,
-            long_service(),
-            &no_services,
-            (Fate::Goes, told("QuotaExceeded")),
+            json!({ "maxServices": 0 }),
+            "QuotaExceeded",
         ),
         (
             ReplicaKind::EndpointSlice,
-            slice("web", &["10.245.0.5"]),
-            &no_endpoints,
-            (Fate::Goes, told("QuotaExceeded")),
+            slice_of("web"),
+            json!({ "maxEndpoints": 0 }),
+            "QuotaExceeded",
         ),
         (
             ReplicaKind::Ingress,
             ingress_to("/"),
-            &none,
-            (Fate::Goes, told("KindNotAllowed")),
+            none.clone(),
+            "KindNotAllowed",
         ),
         (
             ReplicaKind::Ingress,
             ingress_to(&long()),
-            &none,
-            (Fate::Goes, told("KindNotAllowed")),
+            none,
+            "KindNotAllowed",
         ),
         (
             ReplicaKind::Ingress,
             ingress_to(&long()),
-            &json!({ "ingressClasses": ["public"] }),
-            (Fate::Goes, told("HostNotAllowed")),
+            json!({ "ingressClasses": ["public"] }),
+            "HostNotAllowed",
         ),
         // Home takes it back: the Service of the slice does not travel any more.
         (
             ReplicaKind::EndpointSlice,
-            slice("other", &["10.245.0.5"]),
-            &usage,
-            (Fate::Goes, told("NoService")),
+            slice_of("other"),
+            enough_usage(),
+            "NoService",
         ),
     ] {
-        let named = format!("{kind:?} {:.200} {usage}", content.to_string());
-        assert_eq!(judged(kind, &content, usage), expected, "{named}");
+        assert_fate(kind, &content, &usage, Fate::Goes, Some(told));
     }
 }
 

@@ -28,6 +28,7 @@ use crate::consumer::state::RemoteObjects;
 use liqo_offloading_rules::node::object::descriptive_labels;
 use liqo_offloading_rules::pod::carry::PodRefusal;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
+use liqo_offloading_rules::pod::carry::api_server::ApiServerFacts;
 use liqo_offloading_rules::pod::carry::api_server::Start;
 use liqo_offloading_rules::pod::carry::api_server::api_server_secret_name;
 use liqo_offloading_rules::pod::carry::api_server::bound_at;
@@ -404,13 +405,12 @@ impl LocalPodReconciliation<'_> {
             return None;
         };
         let has_network = self.consumer.context.config().spec.network.enabled;
-        let allowed = self.consumer.gives_tokens(&self.pod.key.namespace);
-        Some(decide_api_server_access(
+        Some(decide_api_server_access(ApiServerFacts {
             required,
-            allowed,
-            self.api_server_addresses(),
-            bound_for.filter(|_| has_network),
-        ))
+            allowed: self.consumer.gives_tokens(&self.pod.key.namespace),
+            addresses: self.api_server_addresses(),
+            bound_for: bound_for.filter(|_| has_network),
+        }))
     }
 
     /// Lets a pod that is sent find our API servers at these addresses.

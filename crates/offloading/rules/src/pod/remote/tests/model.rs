@@ -32,18 +32,7 @@ impl Model {
     fn pass(&mut self) {
         let (mut live, mut crashed) = (LivePod::NotAsked, false);
         for _ in 0..20 {
-            let mut snapshot = snapshot(shadow(self.policy, |_| {}));
-            snapshot.reported = self.reported.clone();
-            snapshot.expected_uid = self
-                .reported
-                .remote_uid
-                .clone()
-                .or(self.created_uid.clone());
-            snapshot.seen = self.watched.clone().into_iter().collect();
-            snapshot.live = live.clone();
-            snapshot.unreported_for = DETAIL_DELAY;
-            snapshot.taken_back.clone_from(&self.taken_back);
-            snapshot.evicted_uid = self.evicted_uid.clone();
+            let snapshot = self.snapshot_with(&live);
             if self.chance(10) {
                 crashed = true;
             } else {
@@ -57,27 +46,7 @@ impl Model {
                     ShadowPodStep::Create if self.pod.is_some() => {
                         live = LivePod::Ours(Arc::new(self.pod.clone().unwrap()));
                     }
-                    ShadowPodStep::Create => {
-                        assert!(!self.reported.phase.is_final(), "a finished pod ran again");
-                        assert!(
-                            !self.evicted,
-                            "a pod whose room was taken back was made again"
-                        );
-                        assert!(
-                            !self.ended || self.policy == "Always",
-                            "a pod that ended ran again"
-                        );
-                        self.made += 1;
-                        let uid = format!("u{}", self.made);
-                        let has_finalizer = self.policy != "Always";
-                        let pod = RemotePod {
-                            has_finalizer,
-                            ..pod("web", &uid, |_| {})
-                        };
-                        self.pod = Some(pod.clone());
-                        self.created_uid = Some(uid);
-                        live = LivePod::Ours(Arc::new(pod));
-                    }
+                    ShadowPodStep::Create => live = LivePod::Ours(Arc::new(self.create_pod())),
                     ShadowPodStep::Report(reported) => {
                         assert!(
                             !self.reported.phase.is_final()
@@ -138,6 +107,43 @@ impl Model {
             }
         }
         panic!("the steps do not come to an end");
+    }
+
+    fn snapshot_with(&self, live: &LivePod) -> ShadowPodSnapshot {
+        let mut snapshot = snapshot(shadow(self.policy, |_| {}));
+        snapshot.reported = self.reported.clone();
+        snapshot.expected_uid = self
+            .reported
+            .remote_uid
+            .clone()
+            .or(self.created_uid.clone());
+        snapshot.seen = self.watched.clone().into_iter().collect();
+        snapshot.live = live.clone();
+        snapshot.unreported_for = DETAIL_DELAY;
+        snapshot.taken_back.clone_from(&self.taken_back);
+        snapshot.evicted_uid = self.evicted_uid.clone();
+        snapshot
+    }
+
+    fn create_pod(&mut self) -> RemotePod {
+        assert!(!self.reported.phase.is_final(), "a finished pod ran again");
+        assert!(
+            !self.evicted,
+            "a pod whose room was taken back was made again"
+        );
+        assert!(
+            !self.ended || self.policy == "Always",
+            "a pod that ended ran again"
+        );
+        self.made += 1;
+        let uid = format!("u{}", self.made);
+        let pod = RemotePod {
+            has_finalizer: self.policy != "Always",
+            ..pod("web", &uid, |_| {})
+        };
+        self.pod = Some(pod.clone());
+        self.created_uid = Some(uid);
+        pod
     }
 
     /// Time passes at the provider.
