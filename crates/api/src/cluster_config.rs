@@ -174,19 +174,22 @@ pub struct NetworkSettings {
     pub gateways: Gateways,
 }
 
+fn ipv4_prefix(first: u8, second: u8, length: u8) -> Option<IpNet> {
+    let prefix = Ipv4Net::new(Ipv4Addr::new(first, second, 0, 0), length).ok()?;
+    Some(prefix.into())
+}
+
 impl Default for NetworkSettings {
     fn default() -> Self {
-        let prefix =
-            |a, b, length| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), length).map(IpNet::from);
         Self {
             enabled: true,
             pod_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
-            external_cidrs: prefix(10, 70, 24).into_iter().collect(),
+            external_cidrs: ipv4_prefix(10, 70, 24).into_iter().collect(),
             reserved_cidrs: Vec::new(),
             // 10.64.0.0/10 and the range for carrier-grade NAT: fewer networks use them than either
             // end of 10.0.0.0/8.
-            peer_cidrs: [prefix(10, 64, 10), prefix(100, 64, 10)]
+            peer_cidrs: [ipv4_prefix(10, 64, 10), ipv4_prefix(100, 64, 10)]
                 .into_iter()
                 .flatten()
                 .collect(),

@@ -62,9 +62,10 @@ impl ClusterId {
 /// Whether a name can be a cluster's name: it must be a DNS label (RFC 1123) that cannot be
 /// mistaken for a cluster ID.
 pub fn valid_cluster_name(name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let label = (1..=63).contains(&name.len())
-        && name.bytes().all(fits)
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !name.starts_with('-')
         && !name.ends_with('-');
     label && name.parse::<ClusterId>().is_err()

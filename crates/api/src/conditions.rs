@@ -71,7 +71,8 @@ pub fn updated_conditions(
     updated_conditions_for(None, current, wanted, now)
 }
 
-/// Like [`decide`]; each condition names the generation of the object's spec that it is about.
+/// Like [`updated_conditions`]; each condition names the generation of the object's spec that it is
+/// about.
 pub fn updated_conditions_for(
     generation: Option<i64>,
     current: &[Condition],
@@ -161,28 +162,29 @@ pub mod owners {
     };
 }
 
-/// Like [`decide`], for an owner of several types: it also removes conditions of the owner that are
-/// not in `wanted`.
+/// Like [`updated_conditions`], for an owner of several types: it also removes conditions of the
+/// owner that are not in `wanted`.
 pub fn updated_links(
     current: &[Condition],
     wanted: &[DesiredCondition],
     owner: ConditionOwner,
     now: Timestamp,
 ) -> Option<Vec<Condition>> {
-    let left_out = |have: &Condition| {
+    let leaves_out_one = current.iter().any(|have| {
         owner.types.contains(&have.type_.as_str())
             && wanted.iter().all(|want| want.kind != have.type_)
-    };
-    if !current.iter().any(left_out) {
+    });
+    if !leaves_out_one {
         return updated_conditions(current, wanted, now);
     }
-    let kept =
-        |want: &DesiredCondition| current.iter().find(|have| have.type_ == want.kind).cloned();
-    let one = |want: &DesiredCondition| {
-        updated_conditions(current, std::slice::from_ref(want), now)
-            .map_or_else(|| kept(want), |mut new| new.pop())
-    };
-    Some(wanted.iter().filter_map(one).collect())
+    let mut all = Vec::new();
+    for want in wanted {
+        match updated_conditions(current, std::slice::from_ref(want), now) {
+            Some(mut new) => all.extend(new.pop()),
+            None => all.extend(current.iter().find(|have| have.type_ == want.kind).cloned()),
+        }
+    }
+    Some(all)
 }
 
 #[cfg(test)]

@@ -77,12 +77,10 @@ impl<T> OpenConnections<T> {
             || self.iter().filter(|one| !is_proven(one)).count() >= unproven;
         let mut ended = None;
         if is_crowd || is_full {
-            let may_end =
-                |(other, one): &(IpAddr, T)| !is_proven(one) && (!is_crowd || *other == source);
             let oldest = self
                 .all
                 .iter()
-                .find(|(_, one)| may_end(one))
+                .find(|(_, (other, one))| !is_proven(one) && (!is_crowd || *other == source))
                 .map(|(number, _)| *number);
             ended = oldest.and_then(|number| self.remove(number));
             if ended.is_none() {

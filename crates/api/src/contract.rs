@@ -474,20 +474,16 @@ impl ContractSpec {
     /// length as JSON.
     pub fn surplus_terms(&self, more: usize, length: usize) -> usize {
         let mut room = MAX_EARLIER_LEN.saturating_sub(more.saturating_mul(length));
-        let fits = |terms: &&EarlierTerms| {
-            let rest = room.checked_sub(terms.json_len());
-            room = rest.unwrap_or_default();
-            rest.is_some()
-        };
         let places = MAX_EARLIER_TERMS.saturating_sub(more);
-        self.earlier.len()
-            - self
-                .earlier
-                .iter()
-                .rev()
-                .take(places)
-                .take_while(fits)
-                .count()
+        let mut kept = 0;
+        for terms in self.earlier.iter().rev().take(places) {
+            let Some(rest) = room.checked_sub(terms.json_len()) else {
+                break;
+            };
+            room = rest;
+            kept += 1;
+        }
+        self.earlier.len() - kept
     }
 }
 

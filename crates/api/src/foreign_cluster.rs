@@ -159,14 +159,11 @@ impl ForeignCluster {
     /// Whether the user wants to borrow from the peer: the spec says so, or leaves it to the
     /// policy, which says so. The object is not being deleted.
     pub fn wants_outgoing(&self) -> bool {
-        let by_policy = || {
-            self.status
-                .as_ref()
-                .is_some_and(|status| status.automatic_outgoing_peering)
-        };
+        let status = self.status.as_ref();
+        let by_policy = status.is_some_and(|status| status.automatic_outgoing_peering);
         let wants = match self.spec.outgoing_peering {
             PeeringIntent::Yes => true,
-            PeeringIntent::Auto => self.spec.auth_url.is_some() && by_policy(),
+            PeeringIntent::Auto => self.spec.auth_url.is_some() && by_policy,
             PeeringIntent::No => false,
         };
         wants && self.metadata.deletion_timestamp.is_none()

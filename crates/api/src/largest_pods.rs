@@ -109,6 +109,11 @@ fn millionths(part: Quantity, whole: Quantity) -> i128 {
     part.nanos().saturating_mul(1_000_000) / whole.nanos().max(1)
 }
 
+/// Orders the shortages of nodes: the node with the least comes first.
+fn missing_rank(short: &[Shortage]) -> (usize, Option<Quantity>) {
+    (short.len(), short.first().map(Shortage::missing_amount))
+}
+
 /// Whether no amount of `one` exceeds that of `other` by more than `percent`.
 fn is_within(one: &ResourceList, other: &ResourceList, percent: u32) -> bool {
     one.iter().all(|(name, amount)| {
@@ -147,11 +152,9 @@ impl LargestPods {
             let Err(short) = requests.fits_in(node) else {
                 return Ok(());
             };
-            let missing =
-                |short: &[Shortage]| (short.len(), short.first().map(Shortage::missing_amount));
             if nearest
                 .as_ref()
-                .is_none_or(|nearest| missing(&short) < missing(nearest))
+                .is_none_or(|nearest| missing_rank(&short) < missing_rank(nearest))
             {
                 nearest = Some(short);
             }
@@ -169,28 +172,29 @@ impl LargestPods {
             .0
             .iter()
             .fold(ResourceList::new(), |all, node| all.max(node));
-        let is_certain = |name: &str| name.contains('/') || ["cpu", "memory", PODS].contains(&name);
-        let requests: ResourceList = requests
+        let certain = requests
             .iter()
-            .filter(|(name, _)| is_certain(name))
-            .collect();
+            .filter(|(name, _)| name.contains('/') || ["cpu", "memory", PODS].contains(name));
+        let requests: ResourceList = certain.collect();
         requests.fits_in(&all)
     }
 
     /// Whether a pod may have room now that had none `before`.
     pub fn has_grown(&self, before: &Self) -> bool {
-        let is_covered = |one: &ResourceList| before.0.iter().any(|had| is_within(one, had, 0));
-        !before.0.is_empty() && (self.0.is_empty() || !self.0.iter().all(is_covered))
+        !before.0.is_empty()
+            && (self.0.is_empty() || !self.0.iter().all(|one| before.has_within(one, 0)))
     }
 
     /// Whether an offer that says this need not be rewritten when its nodes have `now`. It never
     /// says less than there is, because pods would be refused for which there is room; it may say
     /// `percent` more.
     pub fn still_holds(&self, now: &Self, percent: u32) -> bool {
-        let has = |all: &Self, wanted: &ResourceList, percent| {
-            all.0.iter().any(|one| is_within(wanted, one, percent))
-        };
-        now.0.iter().all(|one| has(self, one, 0)) && self.0.iter().all(|one| has(now, one, percent))
+        now.0.iter().all(|one| self.has_within(one, 0))
+            && self.0.iter().all(|one| now.has_within(one, percent))
+    }
+
+    fn has_within(&self, wanted: &ResourceList, percent: u32) -> bool {
+        self.0.iter().any(|one| is_within(wanted, one, percent))
     }
 }
 

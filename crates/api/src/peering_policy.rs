@@ -641,10 +641,10 @@ impl Usage {
     /// policies may contain others: with a toleration that names no taint, a pod could run on a
     /// virtual node.
     pub fn named_tolerations(&self) -> impl Iterator<Item = &Toleration> {
-        let counts = |key: &str| !key.is_empty() && !is_own(key);
-        self.tolerations
-            .iter()
-            .filter(move |one| one.key.as_deref().is_some_and(counts))
+        self.tolerations.iter().filter(|one| {
+            let key = one.key.as_deref();
+            key.is_some_and(|key| !key.is_empty() && !is_own(key))
+        })
     }
 }
 

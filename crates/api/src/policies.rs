@@ -53,10 +53,9 @@ pub fn policies_of_peer<'a>(
     policies: impl IntoIterator<Item = &'a Arc<PeeringPolicy>>,
     peer: &PolicyPeer,
 ) -> Vec<&'a Arc<PeeringPolicy>> {
-    let exists = |policy: &&Arc<PeeringPolicy>| policy.metadata.deletion_timestamp.is_none();
     let mut found: Vec<_> = policies
         .into_iter()
-        .filter(exists)
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
         .filter(|policy| selects_peer(&policy.spec.peers, peer))
         .collect();
     found.sort_by_key(|policy| {

@@ -62,13 +62,14 @@ impl fmt::Display for PriceList {
 }
 
 fn is_label_text(text: &str) -> bool {
-    let end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let edges = [text.bytes().next(), text.bytes().last()];
     text.len() <= MAX_LABEL_LEN
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        && end(text.bytes().next())
-        && end(text.bytes().last())
+        && edges
+            .iter()
+            .all(|byte| byte.is_some_and(|byte| byte.is_ascii_alphanumeric()))
 }
 
 /// The prices of what this cluster lends, and how they change. If a resource plugin gives rates and
@@ -190,18 +191,18 @@ impl TimeOfDay {
 #[error("{0:?} is not a time of the day from 00:00 to 23:59")]
 pub struct InvalidTimeOfDay(String);
 
+fn two_digits(text: &str) -> Option<u16> {
+    let are_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| are_digits && text.len() == 2)
+}
+
 impl FromStr for TimeOfDay {
     type Err = InvalidTimeOfDay;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = |digits: &str| {
-            (digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()))
-                .then(|| digits.parse::<u16>().ok())
-                .flatten()
-        };
         let parsed = text
             .split_once(':')
-            .and_then(|(hours, minutes)| Some((number(hours)?, number(minutes)?)));
+            .and_then(|(hours, minutes)| Some((two_digits(hours)?, two_digits(minutes)?)));
         let valid = parsed.filter(|(hours, minutes)| *hours < 24 && *minutes < 60);
         valid
             .map(|(hours, minutes)| Self {

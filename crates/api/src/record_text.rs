@@ -122,8 +122,8 @@ impl Formatter for PlainAscii {
     }
 }
 
-/// Deserializes a text. Anything else counts as an empty text, which [`read`] refuses: then the
-/// object can still be handled, and its writer learns why it is refused.
+/// Deserializes a text. Anything else counts as an empty text, which [`parse_object`] refuses: then
+/// the object can still be handled, and its writer learns why it is refused.
 pub(crate) fn text_or_nothing<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<String, D::Error> {

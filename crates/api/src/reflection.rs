@@ -4,7 +4,7 @@ use crate::{Reflection, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt as _};
 
-/// Whether this Service may be reflected, if its namespace is offloaded and [`passes`]. Not
+/// Whether this Service may be reflected, if its namespace is offloaded and [`passes_list`]. Not
 /// reflected are the Service `kubernetes`, which every cluster has, and Services that a user
 /// denies.
 pub fn is_reflected(service: &Service) -> bool {
@@ -26,13 +26,14 @@ pub fn is_denied(object: &impl Resource) -> bool {
 /// Whether Liqo created this object for itself: in a mapped namespace, what isolates the pods of
 /// its consumer. It does not travel.
 pub fn is_own(object: &impl Resource) -> bool {
-    let is = |label: &str| {
-        object
-            .labels()
-            .get(label)
-            .is_some_and(|value| value == "true")
-    };
-    is(labels::MANAGED) && !is(labels::REFLECTED)
+    has_true_label(object, labels::MANAGED) && !has_true_label(object, labels::REFLECTED)
+}
+
+fn has_true_label(object: &impl Resource, label: &str) -> bool {
+    object
+        .labels()
+        .get(label)
+        .is_some_and(|value| value == "true")
 }
 
 /// Whether this object is a replica of one in another cluster.

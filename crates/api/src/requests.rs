@@ -171,13 +171,6 @@ fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodS
             && condition.reason.as_deref() == Some("Infeasible")
             && is_current
     });
-    let holds = |given: ResourceList, wanted: ResourceList| {
-        if infeasible {
-            given
-        } else {
-            given.max(&wanted)
-        }
-    };
     let statuses = [&status.container_statuses, &status.init_container_statuses];
     for container in spec
         .containers
@@ -204,12 +197,14 @@ fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodS
             continue;
         }
         let wanted = container.resources.take().unwrap_or_default();
+        let (mut requests, mut limits) = (given, container_limits(actual));
+        if !infeasible {
+            requests = requests.max(&container_requests(&wanted));
+            limits = limits.max(&container_limits(Some(&wanted)));
+        }
         container.resources = Some(ResourceRequirements {
-            requests: Some(api_list(&holds(given, container_requests(&wanted)))),
-            limits: Some(api_list(&holds(
-                container_limits(actual),
-                container_limits(Some(&wanted)),
-            ))),
+            requests: Some(api_list(&requests)),
+            limits: Some(api_list(&limits)),
             ..ResourceRequirements::default()
         });
     }

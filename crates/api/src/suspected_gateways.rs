@@ -47,11 +47,13 @@ impl FromStr for SuspectedGateways {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let word = |word: &str| {
-            let (number, version) = word.split_once('@')?;
-            Some((number.parse().ok()?, version.to_owned()))
-        };
-        Ok(text.split_whitespace().filter_map(word).collect())
+        Ok(text
+            .split_whitespace()
+            .filter_map(|word| {
+                let (number, version) = word.split_once('@')?;
+                Some((number.parse().ok()?, version.to_owned()))
+            })
+            .collect())
     }
 }
 

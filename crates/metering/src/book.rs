@@ -181,14 +181,13 @@ impl ChunkBook {
         now: Seconds,
         grace: Seconds,
     ) -> Vec<Period> {
-        let is_over = |period: Period| period.end().saturating_add(grace) <= now;
         let with_entries = self
             .pages
             .iter()
             .filter(|((id, _), page)| id == contract && !page.is_complete);
         let mut due: BTreeSet<Period> = with_entries
             .map(|((_, period), _)| *period)
-            .filter(|period| is_over(*period))
+            .filter(|period| period.end().saturating_add(grace) <= now)
             .collect();
         let mut period = Period::at(now, seconds);
         for _ in 0..500 {
@@ -196,7 +195,8 @@ impl ChunkBook {
             if period.end() <= first {
                 break;
             }
-            if is_over(period) && !self.is_complete(contract, period) {
+            let is_over = period.end().saturating_add(grace) <= now;
+            if is_over && !self.is_complete(contract, period) {
                 due.insert(period);
             }
         }

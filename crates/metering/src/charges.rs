@@ -155,16 +155,13 @@ impl Charges {
 
     /// The entries of the pod. An open charge counts until `now`.
     pub fn entries(&self, uid: &str, pool: &str, now: Seconds) -> Vec<UsageEntry> {
-        let entry = |charge: &TimedCharge| {
-            UsageEntry::exact(
-                uid,
-                pool,
-                charge.from,
-                charge.until.unwrap_or(now),
-                &charge.amounts,
-            )
-        };
-        self.0.iter().filter_map(entry).collect()
+        self.0
+            .iter()
+            .filter_map(|charge| {
+                let until = charge.until.unwrap_or(now);
+                UsageEntry::exact(uid, pool, charge.from, until, &charge.amounts)
+            })
+            .collect()
     }
 
     /// The same for the consumer, which saw that the pod is gone: an open charge ends at `end` at
@@ -177,7 +174,8 @@ impl Charges {
         end: Seconds,
         most: &ResourceList,
     ) -> Vec<UsageEntry> {
-        let entry = |charge: &TimedCharge| {
+        let mut entries = Vec::new();
+        for charge in &self.0 {
             let (until, amounts) = match charge.until {
                 Some(until) => (EntryTime::exact(until), charge.amounts.clone()),
                 None => (
@@ -185,18 +183,17 @@ impl Charges {
                     normalized_amounts(&charge.amounts.max(most)),
                 ),
             };
-            let (uid, pool) = (uid.to_owned(), pool.to_owned());
-            UsageEntry {
-                uid,
-                pool,
+            let entry = UsageEntry {
+                uid: uid.to_owned(),
+                pool: pool.to_owned(),
                 from: EntryTime::exact(charge.from),
                 until,
                 amounts,
                 namespace: String::new(),
-            }
-            .if_valid()
-        };
-        self.0.iter().filter_map(entry).collect()
+            };
+            entries.extend(entry.if_valid());
+        }
+        entries
     }
 
     /// The times of the first and of the last charge; an open one has no end.
@@ -231,6 +228,15 @@ impl fmt::Display for Charges {
     }
 }
 
+fn parse_exact_time(text: &str) -> Result<Seconds, EntryError> {
+    let time: EntryTime = text.parse().map_err(|_| EntryError::Time)?;
+    if time.is_estimate {
+        Err(EntryError::Time)
+    } else {
+        Ok(time.at)
+    }
+}
+
 impl FromStr for Charges {
     type Err = EntryError;
 
@@ -242,17 +248,11 @@ impl FromStr for Charges {
         for part in text.split("; ").filter(|_| !text.is_empty()) {
             let (times, amounts) = part.split_once(' ').ok_or(EntryError::Fields)?;
             let (from, until) = times.split_once('-').ok_or(EntryError::Fields)?;
-            let exact = |text: &str| {
-                text.parse::<EntryTime>()
-                    .ok()
-                    .filter(|time| !time.is_estimate)
-                    .map(|time| time.at)
-            };
-            let from = exact(from).ok_or(EntryError::Time)?;
+            let from = parse_exact_time(from)?;
             let until = if until.is_empty() {
                 None
             } else {
-                Some(exact(until).ok_or(EntryError::Time)?)
+                Some(parse_exact_time(until)?)
             };
             let follows = charges
                 .0

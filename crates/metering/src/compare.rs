@@ -8,7 +8,7 @@
 //!
 //! An entry that only the consumer has is no dispute: the provider does not charge it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use liqo_api::{Dispute, DisputedPod, MAX_DISPUTED_PODS};
 
@@ -87,17 +87,16 @@ pub fn compare_usage(
 impl Comparison {
     /// The list of pods that differ, as a receipt's status holds it. `None` if there are none.
     pub fn dispute(&self) -> Option<Dispute> {
-        let disputed = |difference: &PodDifference| DisputedPod {
-            uid: difference.uid.clone(),
-            provider_seconds: difference.provider,
-            consumer_seconds: difference.consumer,
-            message: difference.message.clone(),
-        };
         let pods: Vec<DisputedPod> = self
             .differences
             .iter()
             .take(MAX_DISPUTED_PODS)
-            .map(disputed)
+            .map(|difference| DisputedPod {
+                uid: difference.uid.clone(),
+                provider_seconds: difference.provider,
+                consumer_seconds: difference.consumer,
+                message: difference.message.clone(),
+            })
             .collect();
         let number = u64::try_from(self.differences.len()).unwrap_or(u64::MAX);
         (number > 0).then_some(Dispute { number, pods })
@@ -146,21 +145,28 @@ fn longer_than_estimated(
     {
         return None;
     }
-    let span = |entries: &[&UsageEntry]| {
-        let first = entries.iter().map(|entry| entry.from.at).min()?;
-        Some((first, entries.iter().map(|entry| entry.until.at).max()?))
-    };
-    let ((from, until), (own_from, own_until)) = (span(theirs)?, span(ours)?);
-    // By the provider's clock it may not be cut at all.
-    let is_cut = |ours: Seconds| ours % Seconds::from(MIN_PERIOD_SECONDS) == 0;
-    let (provider, consumer) = (until - from, own_until - own_from);
+    let (charged, own) = (whole_span(theirs)?, whole_span(ours)?);
+    let (provider, consumer) = (charged.end - charged.start, own.end - own.start);
     let is_longer = provider
         > consumer
             .saturating_add(tolerance.exact)
             .saturating_add(CLOCKS_OF_A_CLUSTER);
-    (is_longer && !is_cut(own_from) && !is_cut(own_until)).then(|| {
+    let may_be_cut = is_at_cut(own.start) || is_at_cut(own.end);
+    (is_longer && !may_be_cut).then(|| {
         format!("the provider charges it for {provider} seconds, the consumer for {consumer}")
     })
+}
+
+/// The time from the first begin to the last end.
+fn whole_span(entries: &[&UsageEntry]) -> Option<Range<Seconds>> {
+    let first = entries.iter().map(|entry| entry.from.at).min()?;
+    Some(first..entries.iter().map(|entry| entry.until.at).max()?)
+}
+
+/// Whether a period may begin here, so that an entry was cut. By the provider's clock it may not be
+/// cut at all.
+fn is_at_cut(time: Seconds) -> bool {
+    time % Seconds::from(MIN_PERIOD_SECONDS) == 0
 }
 
 /// Returns a message if none of our entries covers this one.
@@ -169,18 +175,6 @@ fn uncovered_entry(
     ours: &[&UsageEntry],
     tolerance: Tolerance,
 ) -> Option<String> {
-    // An estimated end of a pod whose begin is the provider's is by the provider's clock.
-    let within = |own: &UsageEntry, time: EntryTime| {
-        if time.is_estimate && own.from.is_estimate {
-            tolerance.clocks
-        } else {
-            tolerance.exact
-        }
-    };
-    let begins =
-        |own: &UsageEntry| own.from.at.saturating_sub(within(own, own.from)) <= entry.from.at;
-    let ends =
-        |own: &UsageEntry| entry.until.at <= own.until.at.saturating_add(within(own, own.until));
     let pools: Vec<&&UsageEntry> = ours.iter().filter(|own| own.pool == entry.pool).collect();
     if pools.is_empty() {
         return Some(format!(
@@ -204,19 +198,25 @@ fn uncovered_entry(
         let names = names.into_iter().take(3).collect::<Vec<_>>().join(", ");
         return Some(format!("the provider charges other amounts: {names:.120}"));
     }
-    if same.iter().any(|own| begins(own) && ends(own)) {
+    let (begun, later): (Vec<&&UsageEntry>, Vec<&&UsageEntry>) = same
+        .into_iter()
+        .partition(|own| covers_begin(own, entry, tolerance));
+    if begun.iter().any(|own| covers_end(own, entry, tolerance)) {
         return None;
     }
-    if !same.iter().any(|own| begins(own)) {
-        let first = same.iter().map(|own| own.from.at).min().unwrap_or_default();
+    if begun.is_empty() {
+        let first = later
+            .iter()
+            .map(|own| own.from.at)
+            .min()
+            .unwrap_or_default();
         return Some(format!(
             "the provider charges it from second {} on, the consumer from {first} on",
             entry.from.at
         ));
     }
-    let last = same
+    let last = begun
         .iter()
-        .filter(|own| begins(own))
         .map(|own| own.until.at)
         .max()
         .unwrap_or_default();
@@ -224,6 +224,25 @@ fn uncovered_entry(
         "the provider charges it until second {}, the consumer until {last}",
         entry.until.at
     ))
+}
+
+fn covers_begin(own: &UsageEntry, theirs: &UsageEntry, tolerance: Tolerance) -> bool {
+    let tolerated = tolerated_seconds(own, own.from, tolerance);
+    own.from.at.saturating_sub(tolerated) <= theirs.from.at
+}
+
+fn covers_end(own: &UsageEntry, theirs: &UsageEntry, tolerance: Tolerance) -> bool {
+    let tolerated = tolerated_seconds(own, own.until, tolerance);
+    theirs.until.at <= own.until.at.saturating_add(tolerated)
+}
+
+/// An estimated end of a pod whose begin is the provider's is by the provider's clock.
+fn tolerated_seconds(own: &UsageEntry, time: EntryTime, tolerance: Tolerance) -> Seconds {
+    if time.is_estimate && own.from.is_estimate {
+        tolerance.clocks
+    } else {
+        tolerance.exact
+    }
 }
 
 /// Whether the amounts of the entry are ours. An entry with an estimate has the most that the pod

@@ -166,8 +166,10 @@ pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
     }
     for part in text.split(',') {
         let (name, amount) = part.split_once('=').ok_or(EntryError::Amounts)?;
-        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte);
-        if name.is_empty() || name.len() > 317 || !name.bytes().all(known) {
+        let has_known_bytes = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte));
+        if name.is_empty() || name.len() > 317 || !has_known_bytes {
             return Err(EntryError::Amounts);
         }
         let amount: Quantity = amount.parse().map_err(|_| EntryError::Amounts)?;
@@ -184,8 +186,10 @@ pub(crate) fn read_amounts(text: &str) -> Result<ResourceList, EntryError> {
 
 /// Whether a text can be a UID, or the name of a pool or namespace, in a line.
 pub(crate) fn is_name(text: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-    !text.is_empty() && text.len() <= 253 && text.bytes().all(known)
+    (1..=253).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
 }
 
 impl fmt::Display for EntryTime {

@@ -171,21 +171,24 @@ pub fn parts_with_witnesses(
         Period::at(entry.from.at, seconds),
         Period::at(entry.until.at.saturating_sub(1).max(entry.from.at), seconds),
     );
-    let witness = |at: Seconds| UsageEntry {
-        from: EntryTime::estimate(at),
-        until: EntryTime::estimate(at),
-        ..entry.clone()
-    };
     if entry.from.is_estimate && entry.from.at.saturating_sub(clocks) < first.start {
-        parts.insert(0, (first.previous(), witness(first.start)));
+        parts.insert(0, (first.previous(), witness_at(first.start, entry)));
     }
     if entry.from.is_estimate
         && entry.until.is_estimate
         && entry.until.at.saturating_add(clocks) > last.end()
     {
-        parts.push((last.next(), witness(last.end())));
+        parts.push((last.next(), witness_at(last.end(), entry)));
     }
     parts
+}
+
+fn witness_at(time: Seconds, entry: &UsageEntry) -> UsageEntry {
+    UsageEntry {
+        from: EntryTime::estimate(time),
+        until: EntryTime::estimate(time),
+        ..entry.clone()
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! It comes from the consumer's usage records, which are deleted when both sides have signed the
 //! receipt. Before that, the costs of complete periods move into an annotation of the consumer's
-//! copy of the contract, the [`Settled`] costs:
+//! copy of the contract, the [`SettledCosts`]:
 //! ```text
 //!   periods:   1 complete   2 complete   3 complete   4 not over
 //!              └──── settled until here ─┘            │
@@ -50,11 +50,13 @@ pub fn span_of(period: BudgetPeriod, time: Seconds) -> Range<Seconds> {
         BudgetPeriod::Day => (day, day.tomorrow()),
         BudgetPeriod::Month => (day.first_of_month(), day.last_of_month().tomorrow()),
     };
-    let midnight = |date: Date| {
-        date.to_zoned(TimeZone::UTC)
-            .map(|zoned| zoned.timestamp().as_second())
-    };
-    midnight(first).unwrap_or(Seconds::MIN)..next.and_then(midnight).unwrap_or(Seconds::MAX)
+    let start = midnight_of(first).unwrap_or(Seconds::MIN);
+    start..next.and_then(midnight_of).unwrap_or(Seconds::MAX)
+}
+
+fn midnight_of(date: Date) -> Result<Seconds, jiff::Error> {
+    date.to_zoned(TimeZone::UTC)
+        .map(|zoned| zoned.timestamp().as_second())
 }
 
 /// Costs by currency and namespace. The empty name stands for namespaces that are not known; these

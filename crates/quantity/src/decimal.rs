@@ -27,15 +27,17 @@ pub enum ParseDecimalError {
     },
 }
 
+fn has_only_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The billionths that a text without a sign means. `max_digits` is the maximum number of digits
 /// before the point; at most 29 fit into 128 bits.
 pub(crate) fn parse(text: &str, max_digits: usize) -> Result<u128, ParseDecimalError> {
     let (whole, decimals) = text
         .split_once('.')
         .map_or((text, None), |(whole, decimals)| (whole, Some(decimals)));
-    let is_number =
-        |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(whole) || !decimals.is_none_or(is_number) {
+    if !has_only_digits(whole) || !decimals.is_none_or(has_only_digits) {
         return Err(ParseDecimalError::Form);
     }
     let decimals = decimals.unwrap_or_default();

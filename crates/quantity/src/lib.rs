@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A [`Money`] amount is exact, too: a whole number of billionths of a currency. [`Rates`] are
-//! prices of resources, and [`cost`] tells what an amount costs for some time, and how it is
+//! prices of resources, and [`cost_of_use`] tells what an amount costs for some time, and how it is
 //! rounded.
 //!
 //! Two rules are worth knowing before you read on:

@@ -143,10 +143,13 @@ impl ResourceList {
     /// also those that become zero.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
-        let rest = |(name, have, taken): (&ResourceName, Quantity, Option<Quantity>)| {
-            (name.clone(), have.saturating_sub(taken.unwrap_or_default()))
-        };
-        Self(self.paired_with(other).map(rest).collect())
+        Self(
+            self.paired_with(other)
+                .map(|(name, have, taken)| {
+                    (name.clone(), have.saturating_sub(taken.unwrap_or_default()))
+                })
+                .collect(),
+        )
     }
 
     /// `self - other`, or all shortages if an amount would be negative.
@@ -177,22 +180,25 @@ impl ResourceList {
     /// `percent` per cent of every resource, by the rules of [`Quantity::percentage`].
     #[must_use]
     pub fn percentage(&self, percent: u32) -> Self {
-        let share = |(name, quantity): &(ResourceName, Quantity)| {
-            (
-                name.clone(),
-                quantity.percentage(percent, unit_of(name.as_str())),
-            )
-        };
-        Self(self.0.iter().map(share).collect())
+        Self(
+            self.0
+                .iter()
+                .map(|(name, quantity)| {
+                    let share = quantity.percentage(percent, unit_of(name.as_str()));
+                    (name.clone(), share)
+                })
+                .collect(),
+        )
     }
 
     /// The smaller amount of each resource that both lists contain.
     #[must_use]
     pub fn min(&self, other: &Self) -> Self {
-        let smaller = |(name, one, other): (&ResourceName, Quantity, Option<Quantity>)| {
-            Some((name.clone(), one.min(other?)))
-        };
-        Self(self.paired_with(other).filter_map(smaller).collect())
+        Self(
+            self.paired_with(other)
+                .filter_map(|(name, one, other)| Some((name.clone(), one.min(other?))))
+                .collect(),
+        )
     }
 
     /// The larger amount of each resource that either list contains.
@@ -204,20 +210,22 @@ impl ResourceList {
     /// Limits each resource to its cap. A resource without a cap has no limit.
     #[must_use]
     pub fn capped_by(&self, caps: &Self) -> Self {
-        let capped = |(name, quantity, cap): (&ResourceName, Quantity, Option<Quantity>)| {
-            (name.clone(), cap.map_or(quantity, |cap| quantity.min(cap)))
-        };
-        Self(self.paired_with(caps).map(capped).collect())
+        Self(
+            self.paired_with(caps)
+                .map(|(name, quantity, cap)| {
+                    (name.clone(), cap.map_or(quantity, |cap| quantity.min(cap)))
+                })
+                .collect(),
+        )
     }
 
     /// Whether any resource of `other` differs from `self` by more than `percent` per cent. A
     /// resource that appears or disappears always differs.
     pub fn differs_by_more_than(&self, other: &Self, percent: u32) -> bool {
-        let changed = |name: &str| {
+        self.names().chain(other.names()).any(|name| {
             let (before, after) = (self.get(name), other.get(name));
             before.is_zero() != after.is_zero() || before.differs_by_more_than(after, percent)
-        };
-        self.names().chain(other.names()).any(changed)
+        })
     }
 
     fn find(&self, resource: &str) -> Option<Quantity> {

@@ -88,46 +88,29 @@ struct Scale {
 
 impl Scale {
     fn of_suffix(suffix: &str) -> Option<Self> {
-        let decimal = |tens| {
-            Some(Self {
-                tens,
-                twos: 0,
-                format: Notation::DecimalSi,
-            })
-        };
-        let binary = |twos| {
-            Some(Self {
-                tens: 0,
-                twos,
-                format: Notation::BinarySi,
-            })
-        };
-        match suffix {
-            "n" => decimal(-9),
-            "u" => decimal(-6),
-            "m" => decimal(-3),
-            "" => decimal(0),
-            "k" => decimal(3),
-            "M" => decimal(6),
-            "G" => decimal(9),
-            "T" => decimal(12),
-            "P" => decimal(15),
-            "E" => decimal(18),
-            "Ki" => binary(10),
-            "Mi" => binary(20),
-            "Gi" => binary(30),
-            "Ti" => binary(40),
-            "Pi" => binary(50),
-            "Ei" => binary(60),
+        let (tens, twos, format) = match suffix {
+            "n" => (-9, 0, Notation::DecimalSi),
+            "u" => (-6, 0, Notation::DecimalSi),
+            "m" => (-3, 0, Notation::DecimalSi),
+            "" => (0, 0, Notation::DecimalSi),
+            "k" => (3, 0, Notation::DecimalSi),
+            "M" => (6, 0, Notation::DecimalSi),
+            "G" => (9, 0, Notation::DecimalSi),
+            "T" => (12, 0, Notation::DecimalSi),
+            "P" => (15, 0, Notation::DecimalSi),
+            "E" => (18, 0, Notation::DecimalSi),
+            "Ki" => (0, 10, Notation::BinarySi),
+            "Mi" => (0, 20, Notation::BinarySi),
+            "Gi" => (0, 30, Notation::BinarySi),
+            "Ti" => (0, 40, Notation::BinarySi),
+            "Pi" => (0, 50, Notation::BinarySi),
+            "Ei" => (0, 60, Notation::BinarySi),
             _ => {
                 let tens = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-                Some(Self {
-                    tens,
-                    twos: 0,
-                    format: Notation::DecimalExponent,
-                })
+                (tens, 0, Notation::DecimalExponent)
             }
-        }
+        };
+        Some(Self { tens, twos, format })
     }
 }
 
@@ -135,20 +118,18 @@ impl Scale {
 /// digits.
 fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
     let factor = 1_i128 << scale.twos;
-    let digits = || {
-        whole
-            .iter()
-            .chain(fraction)
-            .map(|digit| i128::from(digit - b'0'))
-    };
+    let digits = whole
+        .iter()
+        .chain(fraction)
+        .map(|digit| i128::from(digit - b'0'));
     // The number of digits before the point, after it has moved by the powers of ten and by nine
     // places for nano.
-    let length = |digits: &[u8]| i64::try_from(digits.len()).unwrap_or(i64::MAX);
-    let point = length(whole).saturating_add(scale.tens).saturating_add(9);
+    let length = i64::try_from(whole.len()).unwrap_or(i64::MAX);
+    let point = length.saturating_add(scale.tens).saturating_add(9);
     let before = usize::try_from(point).unwrap_or(0);
 
     let mut integer = 0_i128;
-    for digit in digits().take(before) {
+    for digit in digits.clone().take(before) {
         integer = integer.saturating_mul(10).saturating_add(digit);
     }
     let mut missing = before.saturating_sub(whole.len() + fraction.len());
@@ -175,7 +156,7 @@ fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
     }
     // A point to the left of all digits makes them smaller still. Then it only matters whether any
     // digit is not zero: this happens only with exponents, where the factor is one.
-    rest |= point < 0 && digits().any(|digit| digit != 0);
+    rest |= point < 0 && digits.clone().any(|digit| digit != 0);
 
     integer
         .saturating_mul(factor)

@@ -18,7 +18,7 @@ pub enum Notation {
     #[default]
     DecimalSi,
     /// Powers of 1024 with a suffix: `12Mi`. Small or fractional values are printed as
-    /// [`Format::DecimalSi`].
+    /// [`Notation::DecimalSi`].
     BinarySi,
     /// Powers of ten with an exponent: `12e6`.
     DecimalExponent,

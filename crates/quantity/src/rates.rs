@@ -93,14 +93,13 @@ fn rounded_fraction(value: u128, times: u128, divisor: u128) -> u128 {
 
 /// What these amounts cost for one hour. A resource without a rate costs nothing.
 pub fn per_hour(rates: &Rates, amounts: &ResourceList) -> Money {
-    let line = |(name, rate): (&str, Money)| {
-        cost_of_use(
-            rate,
-            priced_unit(name),
-            AmountSeconds::from_amount(amounts.get(name), SECONDS_PER_HOUR),
-        )
-    };
-    rates.iter().map(line).sum()
+    rates
+        .iter()
+        .map(|(name, rate)| {
+            let used = AmountSeconds::from_amount(amounts.get(name), SECONDS_PER_HOUR);
+            cost_of_use(rate, priced_unit(name), used)
+        })
+        .sum()
 }
 
 /// The price of each resource, by name: an amount of money for one [`PricedUnit`] and one hour.

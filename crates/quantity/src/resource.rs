@@ -188,22 +188,25 @@ pub(crate) fn is_resource_name(name: &str) -> bool {
 }
 
 fn is_dns_subdomain(domain: &str) -> bool {
-    let label = |label: &str| {
-        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        label.len() <= 63
-            && label.bytes().all(|byte| inside(byte) || byte == b'-')
-            && label.bytes().next().is_some_and(inside)
-            && label.bytes().last().is_some_and(inside)
-    };
-    domain.len() <= 253 && domain.split('.').all(label)
+    domain.len() <= 253 && domain.split('.').all(is_dns_label)
+}
+
+fn is_dns_label(label: &str) -> bool {
+    (1..=63).contains(&label.len())
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !label.starts_with('-')
+        && !label.ends_with('-')
 }
 
 fn is_qualified(name: &str) -> bool {
-    let end = |byte: u8| byte.is_ascii_alphanumeric();
-    name.len() <= 63
-        && name.bytes().all(|byte| end(byte) || b"-_.".contains(&byte))
-        && name.bytes().next().is_some_and(end)
-        && name.bytes().last().is_some_and(end)
+    (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && !name.starts_with(['-', '_', '.'])
+        && !name.ends_with(['-', '_', '.'])
 }
 
 #[cfg(test)]

@@ -182,46 +182,9 @@ fn main() -> Result<(), Failure> {
         receipt.status
     );
 
-    println!(
-        "{PODS} pods in {POOLS} pools, under {} versions of the contract",
-        contract.versions.len()
-    );
-    println!(
-        "{:<60} {:>10} bytes",
-        "receipt: object with both signatures, as JSON",
-        serde_json::to_string(&receipt)?.len()
-    );
-    println!(
-        "{:<60} {:>10} bytes",
-        "receipt: signed document",
-        document.len()
-    );
-    println!(
-        "{:<60} {:>10} bytes",
-        "receipt: statement",
-        serde_json::to_string(&statement)?.len()
-    );
+    print_sizes(&receipt, &contract)?;
     for (side, usage) in [("provider", &theirs), ("consumer", &ours)] {
-        let (sizes, writes) = records(usage, &contract.id, period)?;
-        let (sum, largest) = (
-            sizes.iter().sum::<usize>(),
-            sizes.iter().max().copied().unwrap_or_default(),
-        );
-        println!(
-            "{:<60} {sum:>10} bytes",
-            format!("usage records of the {side}: all as JSON")
-        );
-        println!(
-            "{:<60} {largest:>10} bytes",
-            format!(
-                "usage records of the {side}: the largest of {}",
-                sizes.len()
-            )
-        );
-        println!(
-            "{:<60} {writes:>10}",
-            format!("usage records of the {side}: writes, {BATCH} pods in each")
-        );
+        print_records(side, usage, &contract.id, period)?;
     }
     if let (Some(before), Some(now)) = (before, peak()) {
         println!(
@@ -248,5 +211,57 @@ fn main() -> Result<(), Failure> {
     timed("answer it: all of that at the consumer, and sign", || {
         answer_receipt(Claimed::new(&receipt), &evidence, &consumer)
     });
+    Ok(())
+}
+
+fn print_sizes(receipt: &Receipt, contract: &ReceiptContract) -> Result<(), Failure> {
+    println!(
+        "{PODS} pods in {POOLS} pools, under {} versions of the contract",
+        contract.versions.len()
+    );
+    println!(
+        "{:<60} {:>10} bytes",
+        "receipt: object with both signatures, as JSON",
+        serde_json::to_string(&receipt)?.len()
+    );
+    println!(
+        "{:<60} {:>10} bytes",
+        "receipt: signed document",
+        receipt.spec.document.len()
+    );
+    println!(
+        "{:<60} {:>10} bytes",
+        "receipt: statement",
+        serde_json::to_string(&receipt.spec.statement)?.len()
+    );
+    Ok(())
+}
+
+fn print_records(
+    side: &str,
+    usage: &UsageEntries,
+    contract: &str,
+    period: Period,
+) -> Result<(), Failure> {
+    let (sizes, writes) = records(usage, contract, period)?;
+    let (sum, largest) = (
+        sizes.iter().sum::<usize>(),
+        sizes.iter().max().copied().unwrap_or_default(),
+    );
+    println!(
+        "{:<60} {sum:>10} bytes",
+        format!("usage records of the {side}: all as JSON")
+    );
+    println!(
+        "{:<60} {largest:>10} bytes",
+        format!(
+            "usage records of the {side}: the largest of {}",
+            sizes.len()
+        )
+    );
+    println!(
+        "{:<60} {writes:>10}",
+        format!("usage records of the {side}: writes, {BATCH} pods in each")
+    );
     Ok(())
 }

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::contracts::{ConsumerContracts, ObservedProvider, WatchedContracts};
 use crate::{
-    Error, FIELD_MANAGER, SETTLE_DELAY, SharedCaches,
+    FIELD_MANAGER, SETTLE_DELAY, SharedCaches, SharingError,
     decide::{
         consumer::{
             BorrowingIntent, ConsumerAction, ObjectsOfProvider, VirtualNodeState, judge_offers,
@@ -107,6 +107,14 @@ impl ProviderWatches {
     }
 }
 
+/// The objects in a namespace, by name.
+fn objects_in<T>(namespace: &str, all: Vec<(Key, Arc<T>)>) -> BTreeMap<String, Arc<T>> {
+    all.into_iter()
+        .filter(|(key, _)| key.namespace == namespace)
+        .map(|(key, object)| (key.name, object))
+        .collect()
+}
+
 /// The provider that a provider namespace belongs to.
 pub fn provider_of(namespace: &str) -> Option<ClusterId> {
     let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
@@ -123,18 +131,17 @@ impl ConsumerController {
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
         let changed = queue.clone();
-        let reduce = |node: VirtualNode| {
-            Some(VirtualNodeState {
-                deleting: node.metadata.deletion_timestamp.is_some(),
-                spec: node.spec,
-            })
-        };
         let all = Api::all(context.client.clone());
         let virtual_nodes = Cache::watch(
             all,
             Config::default(),
             stop.clone(),
-            reduce,
+            |node: VirtualNode| {
+                Some(VirtualNodeState {
+                    deleting: node.metadata.deletion_timestamp.is_some(),
+                    spec: node.spec,
+                })
+            },
             move |key, _, _| {
                 if let Some(provider) = provider_of(&key.namespace) {
                     changed.add_after(provider, SETTLE_DELAY);
@@ -216,20 +223,16 @@ impl ConsumerController {
         let id = connection.cluster_id.clone();
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
-        let enqueue = || {
-            let (queue, id) = (self.queue.clone(), id.clone());
-            move || queue.add_after(id.clone(), SETTLE_DELAY)
-        };
-        let enqueue_changed = enqueue();
+        let (queue, changed) = (self.queue.clone(), id.clone());
         let offers = Cache::watch_provider(
             &connection,
             Config::default(),
             stop.clone(),
             |offer: &Claimed<ResourceOffer>| parsed_len(offer.unverified()),
             Some,
-            move |_, _, _| enqueue_changed(),
+            move |_, _, _| queue.add_after(changed.clone(), SETTLE_DELAY),
         );
-        let enqueue_changed = enqueue();
+        let (queue, changed) = (self.queue.clone(), id.clone());
         let requests = Cache::watch_provider(
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
@@ -242,7 +245,7 @@ impl ConsumerController {
                         .map_or_else(String::len, parsed_len)
             },
             |request: Claimed<_>| reduce::request(request.into_unverified()),
-            move |_, _, _| enqueue_changed(),
+            move |_, _, _| queue.add_after(changed.clone(), SETTLE_DELAY),
         );
         let watches = Arc::new(ProviderWatches {
             connection: connection.clone(),
@@ -252,16 +255,16 @@ impl ConsumerController {
         });
         watches.contracts.note_health(connection.is_reachable());
         self.lock_providers().insert(id.clone(), watches.clone());
-        let (mut health, enqueue) = (connection.health.clone(), enqueue());
+        let mut health = connection.health.clone();
         let follow_health = async {
             if watches.offers.wait_until_synced().await
                 && watches.requests.wait_until_synced().await
             {
-                enqueue();
+                self.queue.add_after(id.clone(), SETTLE_DELAY);
             }
             while health.changed().await.is_ok() {
                 watches.contracts.note_health(connection.is_reachable());
-                enqueue();
+                self.queue.add_after(id.clone(), SETTLE_DELAY);
             }
             std::future::pending::<()>().await;
         };
@@ -279,7 +282,7 @@ impl ConsumerController {
         }
     }
 
-    async fn reconcile(&self, id: &ClusterId) -> Result<Requeue, Error> {
+    async fn reconcile(&self, id: &ClusterId) -> Result<Requeue, SharingError> {
         let provider = self
             .lock_providers()
             .get(id)
@@ -309,16 +312,9 @@ impl ConsumerController {
 
     fn local_objects(&self, id: &ClusterId) -> ObjectsOfProvider {
         let namespace = provider_namespace(id);
-        let here = |key: &Key| key.namespace == namespace;
-        let mirrors = self.offers.all().into_iter().filter(|(key, _)| here(key));
-        let nodes = self
-            .virtual_nodes
-            .all()
-            .into_iter()
-            .filter(|(key, _)| here(key));
         ObjectsOfProvider {
-            mirrors: mirrors.map(|(key, mirror)| (key.name, mirror)).collect(),
-            nodes: nodes.map(|(key, node)| (key.name, node)).collect(),
+            mirrors: objects_in(&namespace, self.offers.all()),
+            nodes: objects_in(&namespace, self.virtual_nodes.all()),
         }
     }
 
@@ -328,7 +324,7 @@ impl ConsumerController {
         peer: &ForeignCluster,
         local: &ObjectsOfProvider,
         provider: &ProviderWatches,
-    ) -> Result<Requeue, Error> {
+    ) -> Result<Requeue, SharingError> {
         let offers: BTreeMap<String, Arc<Claimed<ResourceOffer>>> = provider
             .offers
             .all()
@@ -365,7 +361,7 @@ impl ConsumerController {
             request: peer.spec.request.clone(),
             consume,
             decisions: peer.spec.offers.clone(),
-            contracts: of_contracts.stances,
+            contracts: of_contracts.contract_stances,
             returns: OwnNodesReturn::of_request(
                 config.tethers_to(id),
                 provider.own_request().as_deref(),
@@ -420,24 +416,16 @@ impl ConsumerController {
         intent: &BorrowingIntent,
         peering: &str,
         provider: &ProviderWatches,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let existing = provider.own_request();
         let tethers = intent.returns == OwnNodesReturn::Allowed;
-        let is_same = |existing: &ConsumerRequest| {
-            let asks = (
-                existing.resources.as_ref(),
-                existing.granularity,
-                existing.tethering,
-                existing.peering.as_deref(),
-            );
-            asks == (
-                Ok(&intent.request.resources),
-                intent.request.granularity,
-                tethers,
-                Some(peering),
-            )
-        };
-        if existing.as_deref().is_some_and(is_same) {
+        let is_written = existing.as_deref().is_some_and(|existing| {
+            existing.resources.as_ref() == Ok(&intent.request.resources)
+                && existing.granularity == intent.request.granularity
+                && existing.tethering == tethers
+                && existing.peering.as_deref() == Some(peering)
+        });
+        if is_written {
             return Ok(());
         }
         let connection = &provider.connection;
@@ -479,7 +467,7 @@ impl ConsumerController {
         id: &ClusterId,
         local: &ObjectsOfProvider,
         provider: Option<&ProviderWatches>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         self.carry_out(id, remove_all(local), None).await?;
         self.contracts.close_contracts(id).await?;
         let Some(provider) =
@@ -506,7 +494,7 @@ impl ConsumerController {
         id: &ClusterId,
         actions: Vec<ConsumerAction>,
         provider: Option<&ProviderWatches>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let mut failures = Vec::new();
         for action in actions {
             failures.extend(self.carry_out_action(id, action, provider).await.err());
@@ -519,23 +507,19 @@ impl ConsumerController {
         id: &ClusterId,
         action: ConsumerAction,
         provider: Option<&ProviderWatches>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let namespace = provider_namespace(id);
-        let key = |name: &str| Key::new(&namespace, name);
         let nodes: Api<VirtualNode> = namespaced_api(&self.context.client, &namespace);
         let mirrors: Api<ResourceOffer> = namespaced_api(&self.context.client, &namespace);
         let delete = DeleteParams::default();
         match action {
             ConsumerAction::DeleteNode(name) => {
-                delete_if_present(&nodes, &name, &delete).await.step(
-                    "delete",
-                    "VirtualNode",
-                    key(&name),
-                )?;
+                let deleted = delete_if_present(&nodes, &name, &delete).await;
+                deleted.step("delete", "VirtualNode", Key::new(&namespace, name))?;
             }
             ConsumerAction::ApplyNode(spec) => {
                 tracing::info!(provider = %id, pool = spec.pool, resources = %spec.resources, "writing a virtual node");
-                let key = key(&spec.pool);
+                let key = Key::new(&namespace, &spec.pool);
                 let node =
                     with_peer_labels(VirtualNode::new(&key.name, spec), labels::PROVIDER_ID, id);
                 let exists = self.virtual_nodes.get(&key).is_some();
@@ -544,14 +528,11 @@ impl ConsumerController {
                     .step("write", "VirtualNode", key)?;
             }
             ConsumerAction::DeleteMirror(name) => {
-                delete_if_present(&mirrors, &name, &delete).await.step(
-                    "delete",
-                    "ResourceOffer",
-                    key(&name),
-                )?;
+                let deleted = delete_if_present(&mirrors, &name, &delete).await;
+                deleted.step("delete", "ResourceOffer", Key::new(&namespace, name))?;
             }
             ConsumerAction::ApplyMirror(spec) => {
-                let key = key(&spec.pool);
+                let key = Key::new(&namespace, &spec.pool);
                 let mirror =
                     with_peer_labels(ResourceOffer::new(&key.name, spec), labels::PROVIDER_ID, id);
                 let exists = self.offers.get(&key).is_some();
@@ -561,7 +542,8 @@ impl ConsumerController {
             }
             ConsumerAction::AnswerMirror(name, status) => {
                 let written = write_answer(&mirrors, &name, status).await;
-                written.step("write the status of", "ResourceOffer", key(&name))?;
+                let key = Key::new(&namespace, name);
+                written.step("write the status of", "ResourceOffer", key)?;
             }
             ConsumerAction::Answer(name, status) => {
                 let Some(ProviderWatches { connection, .. }) = provider else {
@@ -654,16 +636,16 @@ async fn write_answer(
 fn at_provider<T>(
     provider: &ClusterId,
     outcome: Result<T, StepError<PeerError>>,
-) -> Result<T, Error> {
-    outcome.map_err(|source| Error::Provider {
+) -> Result<T, SharingError> {
+    outcome.map_err(|source| SharingError::Provider {
         provider: provider.clone(),
         source: Box::new(source),
     })
 }
 
 /// The error for a condition: the API server's own words if it answered.
-fn short_text(error: &Error) -> String {
-    if let Error::Provider { source, .. } = error
+fn short_text(error: &SharingError) -> String {
+    if let SharingError::Provider { source, .. } = error
         && let PeerError::Api(kube::Error::Api(status)) = &source.source
     {
         return format!("the provider did not take our request: {}", status.message);

@@ -20,14 +20,14 @@
 //! ```
 //!
 //! Each change triggers a new computation of all offers from the caches: there is no running total
-//! that could drift. The leader of the manager calls [`run`]. It starts these modules, which read,
-//! call the rules and write:
+//! that could drift. The leader of the manager calls [`run_controllers`]. It starts these modules,
+//! which read, call the rules and write:
 //! - `provider`: writes offers, the answers to requests, and the status of policies,
 //! - `consumer`: writes requests, answers to offers, and virtual nodes,
 //! - `provider/contracts`, `consumer/contracts`: write contracts and the answers to them;
 //!   `breach_reports` reports breaches,
-//! - `metering`: writes and answers receipts; its [`Keeper`] copies what has to stay when a peering
-//!   ends,
+//! - `metering`: writes and answers receipts; its [`PeeringArchiver`] copies what has to stay when a
+//!   peering ends,
 //! - `isolation`: tests whether the pod network enforces `NetworkPolicies`, without which nothing
 //!   is offered,
 //! - `plugins`: asks the resource plugins that policies name,
@@ -81,7 +81,7 @@ const SETTLE_DELAY: Duration = Duration::from_millis(20);
 
 /// A request to an API server failed. The queue tries again.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SharingError {
     #[error(transparent)]
     Local(#[from] StepError),
     #[error("at provider {provider}: {source}")]
@@ -95,7 +95,7 @@ pub enum Error {
 pub async fn run_controllers(
     context: Context,
     identity: Arc<ClusterIdentity>,
-) -> Result<(), Error> {
+) -> Result<(), SharingError> {
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     let (offers_queue, providers, conditions) = (Queue::new(), Queue::new(), Queue::new());
@@ -179,18 +179,11 @@ fn watch_foreign_clusters(
         stop.clone(),
         without_managed_fields,
         move |_, old, new| {
-            // Policies select peers by label, persons decide on contracts, and a consumer that is
-            // silent for long gets no offer.
-            let read = |peer: Option<&Arc<ForeignCluster>>| {
-                peer.map(|peer| {
-                    (
-                        peer.metadata.labels.clone(),
-                        peer.spec.contracts.clone(),
-                        Silence::of_consumer(peer, Duration::default),
-                    )
-                })
+            let changes_offers = match (old, new) {
+                (Some(old), Some(new)) => changes_offers(old, new),
+                (old, new) => old.is_some() != new.is_some(),
             };
-            if read(old) != read(new) {
+            if changes_offers {
                 offers_queue.add_after((), SETTLE_DELAY);
             }
             for peer in [old, new].into_iter().flatten() {
@@ -202,6 +195,15 @@ fn watch_foreign_clusters(
 }
 
 /// Policies limit what the provider side offers and what the consumer side accepts.
+/// Whether offers depend on this change: policies select peers by label, persons decide on
+/// contracts, and a consumer that is silent for long gets no offer.
+fn changes_offers(old: &ForeignCluster, new: &ForeignCluster) -> bool {
+    old.metadata.labels != new.metadata.labels
+        || old.spec.contracts != new.spec.contracts
+        || Silence::of_consumer(old, Duration::default)
+            != Silence::of_consumer(new, Duration::default)
+}
+
 fn watch_policies(
     context: &Context,
     stop: &CancellationToken,
@@ -210,19 +212,19 @@ fn watch_policies(
     foreign_clusters: Cache<ForeignCluster>,
 ) -> Cache<PeeringPolicy> {
     let all = Api::<PeeringPolicy>::all(context.client.clone());
-    // This crate writes the status, so a change of the status is not an input.
-    let rules = |policy: Option<&Arc<PeeringPolicy>>| {
-        policy
-            .map(|policy| PeeringPolicy::clone(policy))
-            .and_then(without_status)
-    };
     Cache::watch(
         all,
         Config::default(),
         stop.clone(),
         without_managed_fields,
         move |_, old, new| {
-            if rules(old) == rules(new) {
+            // This crate writes the status, so a change of the status is not an input.
+            let [old, new] = [old, new].map(|policy| {
+                policy
+                    .map(|policy| PeeringPolicy::clone(policy))
+                    .and_then(without_status)
+            });
+            if old == new {
                 return;
             }
             offers_queue.add_after((), provider::PROMPT_DELAY);
@@ -241,11 +243,6 @@ fn watch_offers(
     providers: Queue<ClusterId>,
 ) -> Cache<ResourceOffer> {
     let all = Api::<ResourceOffer>::all(context.client.clone());
-    // The ledger gives refused resources to others, and ignores everything else in a consumer's
-    // answer.
-    let counted = |offer: Option<&Arc<ResourceOffer>>| {
-        offer.map(|offer| (offer.spec.clone(), is_refused(offer)))
-    };
     Cache::watch(
         all,
         Config::default(),
@@ -254,7 +251,13 @@ fn watch_offers(
         move |key, old, new| {
             if let Some(provider) = consumer::provider_of(&key.namespace) {
                 providers.add_after(provider, SETTLE_DELAY);
-            } else if counted(old) != counted(new) {
+                return;
+            }
+            // The ledger gives refused resources to others, and ignores everything else in a
+            // consumer's answer.
+            let [old, new] =
+                [old, new].map(|offer| offer.map(|offer| (&offer.spec, is_refused(offer))));
+            if old != new {
                 offers_queue.add_after((), provider::DEBOUNCE);
             }
         },
@@ -318,17 +321,24 @@ fn watch_peerings(
 ) -> Cache<String> {
     let all = Api::<Namespace>::all(context.client.clone());
     let of_providers = Config::default().labels(labels::PROVIDER_ID);
-    let uid = |namespace: Namespace| {
-        namespace
-            .metadata
-            .uid
-            .filter(|_| namespace.metadata.deletion_timestamp.is_none())
-    };
-    Cache::watch(all, of_providers, stop.clone(), uid, move |key, _, _| {
-        if let Some(provider) = consumer::provider_of(&key.name) {
-            providers.add_after(provider, SETTLE_DELAY);
-        }
-    })
+    Cache::watch(
+        all,
+        of_providers,
+        stop.clone(),
+        uid_of_existing,
+        move |key, _, _| {
+            if let Some(provider) = consumer::provider_of(&key.name) {
+                providers.add_after(provider, SETTLE_DELAY);
+            }
+        },
+    )
+}
+
+fn uid_of_existing(namespace: Namespace) -> Option<String> {
+    namespace
+        .metadata
+        .uid
+        .filter(|_| namespace.metadata.deletion_timestamp.is_none())
 }
 
 /// What both sides read.
@@ -342,7 +352,7 @@ struct SharedCaches {
 }
 
 /// Returns the first of several failures and logs the others.
-fn first_failure(failures: Vec<Error>) -> Result<(), Error> {
+fn first_failure(failures: Vec<SharingError>) -> Result<(), SharingError> {
     let mut failures = failures.into_iter();
     let first = failures.next();
     for other in failures {

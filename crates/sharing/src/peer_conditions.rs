@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error,
+    SharingError,
     decide::{
         absence::{Silence, is_silent},
         peer_conditions::{ReportedConditions, wanted_conditions},
@@ -89,16 +89,17 @@ impl PeerConditions {
             all.get(id)
                 .is_some_and(|peer| is_silent(peer) == Some(true))
         });
-        let silence = |(id, peer): (ClusterId, Arc<ForeignCluster>)| {
+        let mut silences = HashMap::new();
+        for (id, peer) in all {
             let silence = Silence::of_consumer(&peer, || {
                 since
                     .entry(id.clone())
                     .or_insert_with(Instant::now)
                     .elapsed()
-            })?;
-            Some((id, silence))
-        };
-        all.into_iter().filter_map(silence).collect()
+            });
+            silences.extend(silence.map(|silence| (id, silence)));
+        }
+        silences
     }
 
     /// Takes the consumer side's conditions of one provider.
@@ -145,7 +146,7 @@ impl PeerConditions {
             .await;
     }
 
-    async fn reconcile(&self, id: &ClusterId) -> Result<Requeue, Error> {
+    async fn reconcile(&self, id: &ClusterId) -> Result<Requeue, SharingError> {
         let Some(peer) = self.foreign_cluster(id) else {
             self.lock_reported().remove(id);
             return Ok(Requeue::OnChange);

@@ -156,14 +156,10 @@ impl Plugins {
     /// The last answers of the plugins that are wanted now.
     pub fn answers(&self) -> HashMap<ClusterId, PluginAnswer> {
         let wanted = self.wanted.borrow();
-        let current = |id: &ClusterId, source: &PluginSource| {
-            wanted.as_ref().and_then(|all| all.get(id)?.as_ref()) == Some(source)
-        };
         let state = self.lock_state();
-        let answers = state
-            .answers
-            .iter()
-            .filter(|(id, (source, _))| current(id, source));
+        let answers = state.answers.iter().filter(|(id, (source, _))| {
+            wanted.as_ref().and_then(|all| all.get(*id)?.as_ref()) == Some(source)
+        });
         answers
             .map(|(id, (_, answer))| (id.clone(), answer.clone()))
             .collect()
@@ -339,22 +335,17 @@ impl Plugins {
     async fn prune_clients(&self) {
         let record = self.record.lock().await;
         let wanted = self.wanted.borrow();
-        let ended = |id: &ClusterId| {
+        let asked = wanted.iter().flat_map(BTreeMap::values).flatten();
+        let ended = record.iter().flatten().filter(|(id, _)| {
             wanted
                 .as_ref()
-                .is_some_and(|wanted| !wanted.contains_key(id))
-        };
-        let asked = wanted.iter().flat_map(BTreeMap::values).flatten();
-        let to_tell = record
-            .iter()
-            .flatten()
-            .filter(|(id, _)| ended(id))
-            .flat_map(|(_, plugins)| plugins);
+                .is_some_and(|wanted| !wanted.contains_key(*id))
+        });
+        let to_tell = ended.flat_map(|(_, plugins)| plugins);
         let needed: Vec<&PluginSource> = asked.chain(to_tell).collect();
-        let needed = |source: &PluginSource| needed.contains(&source);
         self.lock_state()
             .clients
-            .retain(|client| needed(&client.source));
+            .retain(|client| needed.contains(&&client.source));
     }
 
     /// The connection to a plugin. Opens a new one if the TLS material changed.
@@ -364,9 +355,11 @@ impl Plugins {
     ) -> Result<PluginClient, PluginCallError> {
         let tls_material = self.tls_material(source).await?;
         let mut state = self.lock_state();
-        let fits =
-            |client: &&OpenPluginClient| client.source == *source && client.tls == tls_material;
-        if let Some(found) = state.clients.iter().find(fits) {
+        if let Some(found) = state
+            .clients
+            .iter()
+            .find(|client| client.source == *source && client.tls == tls_material)
+        {
             return Ok(found.connection.clone());
         }
         let tls = tls_material.clone().map(|material| ClientTls {
@@ -459,28 +452,27 @@ impl Plugins {
         let Some(tls) = &source.tls else {
             return Ok(None);
         };
-        let (name, plugin) = (tls.secret_name.clone(), source.address.clone());
+        let (name, plugin) = (&tls.secret_name, &source.address);
         let secrets: Api<Secret> =
             Api::namespaced(self.context.client.clone(), &self.context.namespace);
-        let secret = secrets.get(&name).await.step(
-            "read",
-            "Secret",
-            Key::new(&self.context.namespace, &name),
-        );
-        let failed = |source| PluginCallError::Secret {
+        let secret =
+            secrets
+                .get(name)
+                .await
+                .step("read", "Secret", Key::new(&self.context.namespace, name));
+        let secret = secret.map_err(|source| PluginCallError::Secret {
             plugin: plugin.clone(),
             source,
-        };
-        let mut data = secret.map_err(failed)?.data.unwrap_or_default();
-        let mut take = |key: &'static str| data.remove(key).map(|bytes| bytes.0);
+        })?;
+        let mut data = secret.data.unwrap_or_default();
         let lacks = |key| PluginCallError::Key {
             name: name.clone(),
             plugin: plugin.clone(),
             key,
         };
-        let authority = take("ca.crt").ok_or_else(|| lacks("ca.crt"))?;
-        let identity = match (take("tls.crt"), take("tls.key")) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
+        let authority = data.remove("ca.crt").ok_or_else(|| lacks("ca.crt"))?.0;
+        let identity = match (data.remove("tls.crt"), data.remove("tls.key")) {
+            (Some(certificate), Some(key)) => Some((certificate.0, key.0)),
             (None, None) => None,
             (Some(_), None) => return Err(lacks("tls.key")),
             (None, Some(_)) => return Err(lacks("tls.crt")),
@@ -504,10 +496,12 @@ impl Plugins {
             .await
             .step("read", "ConfigMap", self.record_key())?;
         let entries = found.and_then(|map| map.data).unwrap_or_default();
-        let read = |(id, source): (String, String)| {
-            Some((id.parse().ok()?, serde_json::from_str(&source).ok()?))
-        };
-        let all: PluginRecord = entries.into_iter().filter_map(read).collect();
+        let all: PluginRecord = entries
+            .into_iter()
+            .filter_map(|(id, source)| {
+                Some((id.parse().ok()?, serde_json::from_str(&source).ok()?))
+            })
+            .collect();
         *record = Some(all.clone());
         Ok(all)
     }

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::contracts::ProviderContracts;
 use crate::{
-    Error, FIELD_MANAGER, SharedCaches,
+    FIELD_MANAGER, SharedCaches, SharingError,
     decide::{
         pods::PodsByNode,
         provider::decide_offers,
@@ -81,7 +81,7 @@ impl ProviderController {
         contracts: ProviderContracts,
         queue: Queue<()>,
     ) -> Arc<Self> {
-        let client = || context.client.clone();
+        let client = &context.client;
         let (nodes, pods, namespaces, requests) =
             (queue.clone(), queue.clone(), queue.clone(), queue.clone());
         let pod_sums: Arc<Mutex<Arc<PodsByNode>>> = Arc::default();
@@ -98,7 +98,7 @@ impl ProviderController {
         Arc::new(Self {
             context: context.clone(),
             nodes: Cache::watch(
-                Api::<Node>::all(client()),
+                Api::<Node>::all(client.clone()),
                 Config::default(),
                 stop.clone(),
                 reduce::node,
@@ -107,7 +107,7 @@ impl ProviderController {
                 },
             ),
             pods: Cache::watch(
-                Api::<Pod>::all(client()),
+                Api::<Pod>::all(client.clone()),
                 unfinished,
                 stop.clone(),
                 reduce::pod,
@@ -117,14 +117,14 @@ impl ProviderController {
                 },
             ),
             namespaces: Cache::watch(
-                Api::<Namespace>::all(client()),
+                Api::<Namespace>::all(client.clone()),
                 of_consumers,
                 stop.clone(),
                 reduce::namespace,
                 move |_, _, _| namespaces.add_after((), PROMPT_DELAY),
             ),
             requests: Cache::watch(
-                Api::<DeserializeGuard<ResourceRequest>>::all(client()),
+                Api::<DeserializeGuard<ResourceRequest>>::all(client.clone()),
                 Config::default(),
                 stop.clone(),
                 reduce::request,
@@ -178,7 +178,7 @@ impl ProviderController {
         }
     }
 
-    async fn reconcile(&self) -> Result<Requeue, Error> {
+    async fn reconcile(&self) -> Result<Requeue, SharingError> {
         let now = Instant::now();
         let snapshot = self.snapshot(now);
         let sources = snapshot
@@ -190,11 +190,11 @@ impl ProviderController {
         let mut plan = decide_offers(&snapshot, now);
         let requeue_after = plan.requeue_after;
         let applied = std::mem::take(&mut plan.applied_policies);
-        let (doubts, problems) = (
-            std::mem::take(&mut plan.contract_doubts),
+        let (unconfirmed, problems) = (
+            std::mem::take(&mut plan.unconfirmed_breaches),
             std::mem::take(&mut plan.contract_problems),
         );
-        self.contracts.note_findings(doubts, problems).await;
+        self.contracts.note_findings(unconfirmed, problems).await;
         let mut failed = BTreeSet::new();
         let outcome = self.carry_out(plan, &mut failed).await;
         let mut applied_policies = lock(&self.applied_policies);
@@ -257,7 +257,7 @@ impl ProviderController {
         &self,
         plan: ProviderPlan,
         failed: &mut BTreeSet<ClusterId>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         // Offers name contracts, so these come first.
         let mut failures = self
             .contracts
@@ -311,7 +311,7 @@ impl ProviderController {
                 written
                     .step("write the condition of", "ResourceRequest", key)
                     .err()
-                    .map(Error::from),
+                    .map(SharingError::from),
             );
         }
         for write in plan.policy_statuses {
@@ -332,7 +332,7 @@ impl ProviderController {
                         "PeeringPolicy",
                         Key::new("", write.name),
                     );
-                    failures.extend(written.err().map(Error::from));
+                    failures.extend(written.err().map(SharingError::from));
                 }
             }
         }
@@ -340,7 +340,7 @@ impl ProviderController {
         crate::first_failure(failures)
     }
 
-    async fn write_offer(&self, write: OfferWrite) -> Result<(), Error> {
+    async fn write_offer(&self, write: OfferWrite) -> Result<(), SharingError> {
         let OfferWrite {
             namespace,
             namespace_uid,
@@ -378,7 +378,7 @@ impl ProviderController {
         Ok(())
     }
 
-    async fn delete_offer(&self, key: Key) -> Result<(), Error> {
+    async fn delete_offer(&self, key: Key) -> Result<(), SharingError> {
         let api: Api<ResourceOffer> = namespaced_api(&self.context.client, &key.namespace);
         if delete_if_present(&api, &key.name, &DeleteParams::default())
             .await

@@ -22,7 +22,8 @@ use crate::{ClusterIdentity, Envelope, EnvelopeError};
 
 /// The authentication scheme in the header.
 pub const SCHEME: &str = "LiqoCluster";
-/// Maximum length of what follows the scheme in bytes, three times that of [`header`].
+/// Maximum length of what follows the scheme in bytes, three times that of
+/// [`authorization_header`].
 pub const MAX_LEN: usize = 2048;
 /// How long a statement counts.
 pub const LIFETIME: Duration = Duration::from_mins(2);

@@ -28,6 +28,16 @@ impl BreachFinding {
             message: bounded_text(&message.into()),
         }
     }
+
+    /// Whether a breach in the list is this one.
+    fn is_listed_as(&self, breach: &Breach) -> bool {
+        (self.by, self.kind, &self.object) == (breach.by, breach.kind, &breach.object)
+    }
+
+    /// Identifies a finding among those against one side.
+    fn place(&self) -> (BreachKind, String) {
+        (self.kind, self.object.clone())
+    }
 }
 
 /// A text of bounded length for the other side.
@@ -58,23 +68,20 @@ pub fn update_breaches(
     now: Timestamp,
 ) -> Vec<Breach> {
     let time = Time(whole_seconds(now));
-    let same = |breach: &Breach, finding: &BreachFinding| {
-        (breach.by, breach.kind, breach.object.as_str())
-            == (finding.by, finding.kind, finding.object.as_str())
-    };
     let mut all: Vec<Breach> = listed.to_vec();
     for breach in all
         .iter_mut()
         .filter(|breach| breach.until.is_none() && ends_when_unseen(breach.kind))
     {
-        if !unknown.contains(&breach.kind) && !found.iter().any(|finding| same(breach, finding)) {
+        let is_found = found.iter().any(|finding| finding.is_listed_as(breach));
+        if !unknown.contains(&breach.kind) && !is_found {
             breach.until = Some(time.clone());
         }
     }
     for finding in found {
         if all
             .iter()
-            .any(|breach| breach.until.is_none() && same(breach, finding))
+            .any(|breach| breach.until.is_none() && finding.is_listed_as(breach))
         {
             continue;
         }
@@ -149,28 +156,29 @@ impl UnconfirmedBreaches {
         found: &[BreachFinding],
         now: Timestamp,
     ) -> (Vec<BreachFinding>, Option<Timestamp>) {
-        let key = |finding: &BreachFinding| (finding.kind, finding.object.clone());
         self.0.retain(|known, since| {
-            *since <= now && found.iter().any(|finding| key(finding) == *known)
+            *since <= now && found.iter().any(|finding| finding.place() == *known)
         });
         for finding in found {
-            self.0.entry(key(finding)).or_insert(now);
+            self.0.entry(finding.place()).or_insert(now);
         }
-        let due = |finding: &BreachFinding| {
-            self.0
-                .get(&key(finding))
-                .and_then(|since| since.saturating_add(super::TOLERANCE).ok())
-                .unwrap_or(Timestamp::MAX)
-        };
-        let next = found.iter().map(due).filter(|due| *due > now).min();
-        (
-            found
-                .iter()
-                .filter(|finding| due(finding) <= now)
-                .cloned()
-                .collect(),
-            next,
-        )
+        let (mut lasting, mut next) = (Vec::new(), None);
+        for finding in found {
+            let due = self.confirmation_time(finding);
+            if due <= now {
+                lasting.push(finding.clone());
+            } else {
+                next = [next, Some(due)].into_iter().flatten().min();
+            }
+        }
+        (lasting, next)
+    }
+
+    fn confirmation_time(&self, finding: &BreachFinding) -> Timestamp {
+        self.0
+            .get(&finding.place())
+            .and_then(|since| since.saturating_add(super::TOLERANCE).ok())
+            .unwrap_or(Timestamp::MAX)
     }
 }
 
@@ -251,32 +259,32 @@ mod tests {
 
     #[test]
     fn what_is_wrong_for_less_than_the_tolerance_is_no_breach() {
-        let mut doubts = UnconfirmedBreaches::default();
+        let mut unconfirmed = UnconfirmedBreaches::default();
         assert_eq!(
-            doubts.confirm_lasting(&[missing("a")], at(0)),
+            unconfirmed.confirm_lasting(&[missing("a")], at(0)),
             (vec![], Some(at(300)))
         );
         assert_eq!(
-            doubts.confirm_lasting(&[missing("a")], at(299)),
+            unconfirmed.confirm_lasting(&[missing("a")], at(299)),
             (vec![], Some(at(300)))
         );
-        assert_eq!(doubts.confirm_lasting(&[], at(299)), (vec![], None));
+        assert_eq!(unconfirmed.confirm_lasting(&[], at(299)), (vec![], None));
         assert_eq!(
-            doubts.confirm_lasting(&[missing("a")], at(400)),
+            unconfirmed.confirm_lasting(&[missing("a")], at(400)),
             (vec![], Some(at(700)))
         );
         assert_eq!(
-            doubts.confirm_lasting(&[missing("a")], at(700)),
+            unconfirmed.confirm_lasting(&[missing("a")], at(700)),
             (vec![missing("a")], None)
         );
     }
 
     #[test]
     fn a_clock_that_is_set_back_starts_the_tolerance_again() {
-        let mut doubts = UnconfirmedBreaches::default();
-        doubts.confirm_lasting(&[missing("a")], at(1000));
+        let mut unconfirmed = UnconfirmedBreaches::default();
+        unconfirmed.confirm_lasting(&[missing("a")], at(1000));
         assert_eq!(
-            doubts.confirm_lasting(&[missing("a")], at(0)),
+            unconfirmed.confirm_lasting(&[missing("a")], at(0)),
             (vec![], Some(at(300)))
         );
     }

@@ -21,7 +21,7 @@ use super::{
         UnconfirmedBreaches, bounded_text, honoured_condition, lasting_breaches, update_breaches,
     },
     copied::{OwnKnowledge, next_copy},
-    dearer::{PositiveRate, cost_increase, positive_rates},
+    dearer::{PositiveRate, changes_charged_amounts, cost_increase, positive_rates},
     document::ContractDocument,
     duties::{ObservedContract, removal_finding},
     record::{ContractAtProvider, ContractCopy, surplus_contracts},
@@ -62,7 +62,10 @@ pub enum ContractAction {
     /// Writes our answer into the copy.
     AnswerCopy(String, ContractStatus),
     /// Deletes the copy of a contract, after another copy took over what it cost.
-    DeleteCopy { name: String, heir: Option<String> },
+    DeleteCopy {
+        name: String,
+        successor: Option<String>,
+    },
     /// Writes our answer into the contract, at the provider.
     Answer(String, ContractStatus),
 }
@@ -104,7 +107,7 @@ pub enum ContractStance {
 pub struct ContractJudgement {
     pub actions: Vec<ContractAction>,
     /// By name.
-    pub stances: BTreeMap<String, ContractStance>,
+    pub contract_stances: BTreeMap<String, ContractStance>,
     /// The contract in force: its name, and its end if that is announced.
     in_force: Option<(String, Option<Timestamp>)>,
     /// Time of the next judgement.
@@ -119,13 +122,13 @@ enum TermsDecision {
     Refuse { why: String, by_person: bool },
 }
 
-/// Judges all contracts of a provider. `doubts` are what this process saw before, by contract.
+/// Judges all contracts of a provider. `unconfirmed` is what this process saw before, by contract.
 pub fn judge_contracts(
     view: &ContractView,
-    doubts: &mut BTreeMap<String, UnconfirmedBreaches>,
+    unconfirmed: &mut BTreeMap<String, UnconfirmedBreaches>,
 ) -> ContractJudgement {
     let mut judgement = ContractJudgement::default();
-    doubts.retain(|name, _| view.contracts.contains_key(name));
+    unconfirmed.retain(|name, _| view.contracts.contains_key(name));
     let mut read: Vec<&Arc<ContractAtProvider>> = view
         .contracts
         .values()
@@ -141,23 +144,17 @@ pub fn judge_contracts(
     for record in read.into_iter().take(MAX_CONTRACTS) {
         view.judge_one(
             record,
-            doubts.entry(record.name.clone()).or_default(),
+            unconfirmed.entry(record.name.clone()).or_default(),
             &mut judgement,
         );
     }
-    let is_there = |name: &String| {
-        view.contracts
-            .get(name)
-            .is_some_and(|record| !record.deleting)
-    };
-    for (name, copy) in view
-        .copies
-        .iter()
-        .filter(|(name, copy)| !is_there(name) && !copy.deleting)
-    {
-        judgement
-            .actions
-            .extend(view.removed_at_provider(name, copy));
+    for (name, copy) in view.copies.iter().filter(|(_, copy)| !copy.deleting) {
+        let shown = view.contracts.get(name);
+        if shown.is_none_or(|record| record.deleting) {
+            judgement
+                .actions
+                .extend(view.removed_at_provider(name, copy));
+        }
     }
     let ended = view
         .copies
@@ -169,15 +166,15 @@ pub fn judge_contracts(
         .copies
         .values()
         .filter(|copy| copy.spec.in_force_since.is_some() && !copy.deleting);
-    let heir = in_force
+    let successor = in_force
         .max_by_key(|copy| (!old.contains(&copy.name), copy.created, &copy.name))
         .map(|copy| copy.name.clone());
-    old.retain(|name| !view.contracts.contains_key(name) && Some(name) != heir.as_ref());
+    old.retain(|name| !view.contracts.contains_key(name) && Some(name) != successor.as_ref());
     judgement
         .actions
         .extend(old.into_iter().map(|name| ContractAction::DeleteCopy {
             name,
-            heir: heir.clone(),
+            successor: successor.clone(),
         }));
     judgement
 }
@@ -191,14 +188,10 @@ impl ContractView<'_> {
     /// The latest end of other contracts that are in force, or that the provider may still put in
     /// force after the fact.
     fn end_before(&self, name: &str) -> Option<Timestamp> {
-        let counts = |copy: &ContractCopy| {
-            copy.spec.in_force_since.is_some() || copy.signed_document().is_some()
-        };
-        let others = self
-            .copies
-            .values()
-            .filter(|copy| copy.name != name && counts(copy));
-        others
+        let others = self.copies.values().filter(|copy| copy.name != name);
+        let signed = others
+            .filter(|copy| copy.spec.in_force_since.is_some() || copy.signed_document().is_some());
+        signed
             .filter_map(|copy| Some(copy.spec.ended.as_ref()?.at.0))
             .max()
     }
@@ -206,7 +199,7 @@ impl ContractView<'_> {
     fn judge_one(
         &self,
         record: &ContractAtProvider,
-        doubts: &mut UnconfirmedBreaches,
+        unconfirmed: &mut UnconfirmedBreaches,
         judgement: &mut ContractJudgement,
     ) {
         let name = &record.name;
@@ -247,7 +240,7 @@ impl ContractView<'_> {
             now: self.now,
         };
         let findings = sight.findings();
-        let (mut found, next) = doubts.confirm_lasting(&findings.doubtful, self.now);
+        let (mut found, next) = unconfirmed.confirm_lasting(&findings.unconfirmed, self.now);
         found.extend(findings.certain);
         status.breaches = update_breaches(&status.breaches, &found, &findings.unknown, self.now);
         judgement.next = judgement
@@ -273,7 +266,7 @@ impl ContractView<'_> {
         if is_in_force && judgement.in_force.is_none() {
             judgement.in_force = Some((name.clone(), spec.ended.as_ref().map(|end| end.at.0)));
         }
-        judgement.stances.insert(name.clone(), stance);
+        judgement.contract_stances.insert(name.clone(), stance);
         let honoured = honoured_condition(&record.spec.unverified().breaches, &status.breaches);
         status.conditions = with_condition(&known.conditions, &honoured, self.now);
         // What the provider changed without our signature is not in it, so the evidence stays.
@@ -331,31 +324,11 @@ impl ContractView<'_> {
             in_force,
             ..
         } = *own;
-        let sign = |document: &ContractDocument| {
-            let time = self.own_signature(known, document).unwrap_or(self.now);
-            (
-                Some(document.countersign(self.identity)),
-                Some(Time(whole_seconds(time))),
-            )
-        };
         if let Some(document) = signed {
-            (status.signature, status.signed) = sign(document);
+            self.sign_document(document, known, status);
         } else if bound.is_some() {
             // What the provider shows instead changes nothing.
-            let ContractStatus {
-                signature,
-                signed,
-                pending_signature,
-                pending_signed,
-                ..
-            } = known.clone();
-            *status = ContractStatus {
-                signature,
-                signed,
-                pending_signature,
-                pending_signed,
-                ..std::mem::take(status)
-            };
+            keep_signatures(known, status);
         }
         if own.is_over(self.now) {
             status.phase = ContractPhase::Ended;
@@ -405,7 +378,7 @@ impl ContractView<'_> {
                 TermsDecision::Refuse { why, by_person } => {
                     return refuse_contract(status, why, by_person);
                 }
-                TermsDecision::Sign => (status.signature, status.signed) = sign(current),
+                TermsDecision::Sign => self.sign_document(current, known, status),
             }
         }
         status.phase = ContractPhase::InForce;
@@ -416,16 +389,25 @@ impl ContractView<'_> {
             .iter()
             .map(|pool| pool.name.clone())
             .collect();
-        // Nothing is recorded before that, and its terms may still be replaced without notice.
-        let waits = || {
-            (!own.counts).then(|| {
-                "the provider has not said yet since when the contract is in force".to_owned()
-            })
-        };
-        ContractStance::Signed {
-            pools,
-            no_new_pods: self.no_new_pods(record, status).or_else(waits),
+        let mut no_new_pods = self.no_new_pods(record, status);
+        if no_new_pods.is_none() && !own.counts {
+            // Nothing is recorded before that, and its terms may still be replaced without notice.
+            let why = "the provider has not said yet since when the contract is in force";
+            no_new_pods = Some(why.to_owned());
         }
+        ContractStance::Signed { pools, no_new_pods }
+    }
+
+    /// Signs a document as the consumer. One that is signed already keeps the time of that.
+    fn sign_document(
+        &self,
+        document: &ContractDocument,
+        known: &ContractStatus,
+        status: &mut ContractStatus,
+    ) {
+        let time = self.own_signature(known, document).unwrap_or(self.now);
+        status.signature = Some(document.countersign(self.identity));
+        status.signed = Some(Time(whole_seconds(time)));
     }
 
     /// Signs the amendment if it is acceptable. Returns what a person should know about it.
@@ -493,26 +475,20 @@ impl ContractView<'_> {
 
     /// Refuses terms that are not a new contract of this peering, whatever policy and persons say.
     fn terms_defect(&self, name: &str, terms: &ContractTerms) -> Option<TermsDecision> {
-        let refuse = |why: String| {
-            Some(TermsDecision::Refuse {
-                why,
-                by_person: false,
-            })
-        };
         match terms.peering.as_deref() {
             Some(peering) if peering == self.peering => {}
-            Some(_) => return refuse("it is of another peering".to_owned()),
+            Some(_) => return Some(refused_terms("it is of another peering")),
             None => {
-                return refuse(
-                    "it names no peering: the provider has an older version of Liqo".to_owned(),
-                );
+                return Some(refused_terms(
+                    "it names no peering: the provider has an older version of Liqo",
+                ));
             }
         }
         if Contract::name_of(&terms.contract) != name {
-            return refuse(format!(
+            return Some(refused_terms(format!(
                 "it has the name of another contract: its ID is {}",
                 terms.contract
-            ));
+            )));
         }
         if terms
             .start
@@ -520,7 +496,10 @@ impl ContractView<'_> {
             .saturating_sub(TOLERANCE)
             .is_ok_and(|start| start > self.now)
         {
-            return refuse(format!("it begins at {}, in the future", terms.start.0));
+            return Some(refused_terms(format!(
+                "it begins at {}, in the future",
+                terms.start.0
+            )));
         }
         // The newest copy never goes, so a contract whose copy is gone does not come back.
         let others = self
@@ -534,7 +513,9 @@ impl ContractView<'_> {
             ))
         });
         let (_, newer) = starts.max().filter(|(start, _)| *start > terms.start.0)?;
-        refuse(format!("it is older than {newer}, which is known here"))
+        Some(refused_terms(format!(
+            "it is older than {newer}, which is known here"
+        )))
     }
 
     /// `replaced`: the terms in force, if these are an amendment. `base`: when the period of these
@@ -546,10 +527,6 @@ impl ContractView<'_> {
         replaced: Option<&ContractTerms>,
         base: Timestamp,
     ) -> TermsDecision {
-        let refuse = |why: &str| TermsDecision::Refuse {
-            why: why.to_owned(),
-            by_person: false,
-        };
         let decision = self
             .decisions
             .get(name)
@@ -562,25 +539,28 @@ impl ContractView<'_> {
             };
         }
         let Some(consume) = self.consume else {
-            return refuse("no PeeringPolicy of the consumer selects this provider");
+            return refused_terms("no PeeringPolicy of the consumer selects this provider");
         };
         if consume.accept == Accept::Never {
-            return refuse("the consumer's PeeringPolicy accepts nothing from here");
+            return refused_terms("the consumer's PeeringPolicy accepts nothing from here");
         }
         if let Some(why) = beyond_limits(&document.terms, consume, base) {
-            return refuse(&why);
+            return refused_terms(why);
+        }
+        if decision.is_some() {
+            return TermsDecision::Sign;
         }
         // Whoever ended a contract with this provider wants to be asked about the next one.
         let ended_another = self
             .decisions
             .iter()
             .any(|(other, one)| one.decision == ContractAnswer::End && other != name);
-        let asks = || {
-            let always = ended_another || consume.contract.accept == AcceptContract::Manual;
-            let why = always.then(|| "the contract requires a decision by the user".to_owned());
-            why.or_else(|| unlimited_costs(&document.terms, replaced, consume.max_prices.as_ref()))
+        let why = if ended_another || consume.contract.accept == AcceptContract::Manual {
+            Some("the contract requires a decision by the user".to_owned())
+        } else {
+            unlimited_costs(&document.terms, replaced, consume.max_prices.as_ref())
         };
-        match asks().filter(|_| decision.is_none()) {
+        match why {
             Some(why) => TermsDecision::Ask(format!("{why}: `liqoctl offer accept {}`", self.peer)),
             None => TermsDecision::Sign,
         }
@@ -647,7 +627,7 @@ impl ContractView<'_> {
         if copy.spec.in_force_since.is_none() {
             return vec![ContractAction::DeleteCopy {
                 name: name.to_owned(),
-                heir: None,
+                successor: None,
             }];
         }
         let mut actions = Vec::new();
@@ -787,20 +767,8 @@ fn unlimited_costs(
     replaced: Option<&ContractTerms>,
     most: Option<&PriceList>,
 ) -> Option<String> {
-    let has_limit = |charge: &PositiveRate| {
-        let most = most.filter(|most| most.currency == charge.currency);
-        most.is_some_and(|most| most.rates.get(charge.resource).is_some())
-    };
-    let costs_that_before = |charge: &PositiveRate| {
-        let before = replaced
-            .and_then(|terms| terms.prices.get(charge.pool))
-            .filter(|list| list.currency == charge.currency);
-        before
-            .and_then(|list| list.rates.get(charge.resource))
-            .is_some_and(|before| charge.rate <= before)
-    };
-    let unlimited =
-        positive_rates(terms).find(|charge| !has_limit(charge) && !costs_that_before(charge));
+    let unlimited = positive_rates(terms)
+        .find(|charge| !has_limit(charge, most) && !cost_as_much_before(charge, replaced));
     if let Some(PositiveRate {
         pool,
         resource,
@@ -813,13 +781,41 @@ fn unlimited_costs(
              so the user has to decide"
         ));
     }
-    let basis =
-        |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
-    let changes = replaced.is_some_and(|replaced| basis(replaced) != basis(terms))
-        && positive_rates(terms).next().is_some();
+    let changes = replaced.is_some_and(|replaced| changes_charged_amounts(replaced, terms));
     changes.then(|| {
         "it changes which amounts of a pod are charged, so the user has to decide".to_owned()
     })
+}
+
+fn has_limit(charge: &PositiveRate, most: Option<&PriceList>) -> bool {
+    let most = most.filter(|most| most.currency == charge.currency);
+    most.is_some_and(|most| most.rates.get(charge.resource).is_some())
+}
+
+fn cost_as_much_before(charge: &PositiveRate, replaced: Option<&ContractTerms>) -> bool {
+    let before = replaced
+        .and_then(|terms| terms.prices.get(charge.pool))
+        .filter(|list| list.currency == charge.currency);
+    before
+        .and_then(|list| list.rates.get(charge.resource))
+        .is_some_and(|before| charge.rate <= before)
+}
+
+fn refused_terms(why: impl Into<String>) -> TermsDecision {
+    TermsDecision::Refuse {
+        why: why.into(),
+        by_person: false,
+    }
+}
+
+/// Takes over the signatures that this cluster gave before.
+fn keep_signatures(known: &ContractStatus, status: &mut ContractStatus) {
+    status.signature.clone_from(&known.signature);
+    status.signed.clone_from(&known.signed);
+    status
+        .pending_signature
+        .clone_from(&known.pending_signature);
+    status.pending_signed.clone_from(&known.pending_signed);
 }
 
 /// Whether a dearer amendment counts before the notice is over.

@@ -81,14 +81,13 @@ pub fn next_copy(known: &OwnKnowledge<'_>, record: &ContractAtProvider) -> Contr
         .map(|terms| &terms.document.terms);
     // Without terms in force that it replaces, a delay that both signed counts all the same.
     let delay = spec.terms.counts_after_seconds.unwrap_or_default();
-    let counts = |signed| {
-        replaced.map_or(after(signed, delay), |replaced| {
-            counts_from(signed, replaced, &spec.terms)
-        })
-    };
-    let since = known
-        .signed
-        .and_then(|signed| known.counts_since(spec.in_force_since.as_ref()?, counts(signed)));
+    let since = known.signed.and_then(|signed| {
+        let counts = match replaced {
+            Some(replaced) => counts_from(signed, replaced, &spec.terms),
+            None => after(signed, delay),
+        };
+        known.counts_since(spec.in_force_since.as_ref()?, counts)
+    });
     let Some((copy, before)) = was_in_force else {
         spec.in_force_since = since;
         // An end stays also if the contract was signed, and not in force yet: the next one may have

@@ -28,13 +28,17 @@ pub fn cost_increase(now: &ContractTerms, next: &ContractTerms) -> Option<String
         is_raised
             .then(|| format!("{resource} of pool {pool} costs {rate} {currency}, and {before} now"))
     });
-    let basis =
-        |terms: &ContractTerms| (terms.limits.charge, terms.limits.default_limit_percentage);
-    let counts_more = || {
-        let changes = basis(now) != basis(next) && positive_rates(next).next().is_some();
-        changes.then(|| "it changes which amounts of a pod are charged".to_owned())
-    };
-    raised.or_else(counts_more)
+    raised.or_else(|| {
+        changes_charged_amounts(now, next)
+            .then(|| "it changes which amounts of a pod are charged".to_owned())
+    })
+}
+
+/// Whether other amounts of a pod are charged under the next terms, which have a price.
+pub fn changes_charged_amounts(now: &ContractTerms, next: &ContractTerms) -> bool {
+    let is_same = now.limits.charge == next.limits.charge
+        && now.limits.default_limit_percentage == next.limits.default_limit_percentage;
+    !is_same && positive_rates(next).next().is_some()
 }
 
 /// A rate above zero.

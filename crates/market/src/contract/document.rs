@@ -77,10 +77,10 @@ impl ContractDocument {
         let envelope: Envelope = serde_json::from_str(text)
             .map_err(|error| DocumentError::NoEnvelope(shortened_error(&error)))?;
         let verified = envelope.verify(CONTRACT_PAYLOAD)?;
-        let unreadable =
-            |error: serde_json::Error| DocumentError::Unreadable(shortened_error(&error));
-        let value: Value = serde_json::from_slice(&verified.payload).map_err(unreadable)?;
-        let terms: ContractTerms = serde_json::from_slice(&verified.payload).map_err(unreadable)?;
+        let value: Value =
+            serde_json::from_slice(&verified.payload).map_err(|error| unreadable_terms(&error))?;
+        let terms: ContractTerms =
+            serde_json::from_slice(&verified.payload).map_err(|error| unreadable_terms(&error))?;
         // Who signs terms has read all of them.
         if serde_json::to_value(&terms).ok().as_ref() != Some(&value) {
             return Err(DocumentError::NotUnderstood);
@@ -147,8 +147,12 @@ impl ContractDocument {
     }
 }
 
+fn unreadable_terms(error: &serde_json::Error) -> DocumentError {
+    DocumentError::Unreadable(shortened_error(error))
+}
+
 /// Errors repeat what the other cluster wrote.
-fn shortened_error(error: &serde_json::Error) -> String {
+pub fn shortened_error(error: &serde_json::Error) -> String {
     error.to_string().chars().take(200).collect()
 }
 

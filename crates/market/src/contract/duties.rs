@@ -24,13 +24,13 @@ pub const CONTRACT: &str = "contract";
 
 /// Promised amounts that an offer lacks, in words; `None` if it has all of them.
 pub fn missing_amounts(promised: &ResourceList, offered: Option<&ResourceList>) -> Option<String> {
-    let amount = |name: &str| offered.map(|list| list.get(name)).unwrap_or_default();
-    let short = promised
-        .iter()
-        .filter(|(name, promised)| amount(name) < *promised);
-    let words: Vec<String> = short
-        .map(|(name, promised)| format!("{} of {promised} {name}", amount(name)))
-        .collect();
+    let mut words = Vec::new();
+    for (name, promised) in promised {
+        let offered = offered.map(|list| list.get(name)).unwrap_or_default();
+        if offered < promised {
+            words.push(format!("{offered} of {promised} {name}"));
+        }
+    }
     (!words.is_empty()).then(|| format!("it offers only {}", words.join(", ")))
 }
 
@@ -42,14 +42,13 @@ pub fn ended_early(terms: &ContractTerms, end: &ContractEnd) -> Option<BreachFin
         .filter(|_| terms.commitment == Commitment::Guaranteed)?
         .0;
     let by_provider = end.by == Party::Provider && end.cause != EndCause::Breach;
-    let message = || {
-        format!(
+    (by_provider && is_before(end.at.0, *promised)).then(|| {
+        let message = format!(
             "it ends at {}, and the amounts are guaranteed until {promised}",
             end.at.0
-        )
-    };
-    (by_provider && is_before(end.at.0, *promised))
-        .then(|| by_provider_finding(BreachKind::EndedEarly, CONTRACT, message()))
+        );
+        by_provider_finding(BreachKind::EndedEarly, CONTRACT, message)
+    })
 }
 
 /// Whether a time is earlier than another one by more than clocks differ.
@@ -81,7 +80,7 @@ pub struct ObservedContract<'a> {
 pub struct ContractFindings {
     pub certain: Vec<BreachFinding>,
     /// Breaches only if they last.
-    pub doubtful: Vec<BreachFinding>,
+    pub unconfirmed: Vec<BreachFinding>,
     /// Kinds that could not be looked at.
     pub unknown: Vec<BreachKind>,
 }
@@ -124,7 +123,7 @@ impl ObservedContract<'_> {
             .extend(ended.and_then(|end| ended_early(&signed.terms, end)));
         findings.certain.extend(self.price_findings(&signed.terms));
         if ended.is_none() {
-            findings.doubtful = self.amount_findings(&signed.terms);
+            findings.unconfirmed = self.amount_findings(&signed.terms);
         } else {
             findings.unknown.push(BreachKind::CapacityMissing);
         }
@@ -138,23 +137,18 @@ impl ObservedContract<'_> {
     /// Whether the provider's copy of the terms, and what it acts on, is what this cluster signed.
     fn terms_findings(&self) -> Vec<BreachFinding> {
         let mut found = Vec::new();
-        let mut differs = |what: &str, difference: String| {
-            found.push(by_provider_finding(
-                BreachKind::TermsDiffer,
-                what,
-                difference,
-            ));
+        let difference = match &self.record.current {
+            Ok(current) if current.document.terms != self.shown_contract().terms => Some(
+                differing_fields(&current.document.terms, &self.shown_contract().terms),
+            ),
+            Ok(_) => None,
+            Err(error) => Some(error.clone()),
         };
-        match &self.record.current {
-            Ok(current) if current.document.terms != self.shown_contract().terms => {
-                differs(
-                    CONTRACT,
-                    differing_fields(&current.document.terms, &self.shown_contract().terms),
-                );
-            }
-            Ok(_) => {}
-            Err(error) => differs(CONTRACT, error.clone()),
-        }
+        found.extend(
+            difference.map(|difference| {
+                by_provider_finding(BreachKind::TermsDiffer, CONTRACT, difference)
+            }),
+        );
         let pending = self
             .record
             .amendment()
@@ -162,10 +156,11 @@ impl ObservedContract<'_> {
         if let Some((read, pending)) =
             pending.filter(|(read, pending)| read.document.terms != pending.terms)
         {
-            differs(
+            found.push(by_provider_finding(
+                BreachKind::TermsDiffer,
                 "amendment",
                 differing_fields(&read.document.terms, &pending.terms),
-            );
+            ));
         }
         let was_signed = self
             .copy
@@ -205,18 +200,16 @@ impl ObservedContract<'_> {
                 && same_version
                 && offer.spec.prices.as_ref() != terms.prices.get(*pool)
         });
-        let text = |prices: Option<&liqo_api::PriceList>| {
-            prices.map_or_else(|| "no price".to_owned(), ToString::to_string)
-        };
-        let finding = |(pool, offer): (&String, &ResourceOffer)| {
-            let message = format!(
-                "the offer says {}, the contract {}",
-                text(offer.spec.prices.as_ref()),
-                text(terms.prices.get(pool))
-            );
-            by_provider_finding(BreachKind::PriceDiffers, pool, message)
-        };
-        differing.map(finding).collect()
+        differing
+            .map(|(pool, offer)| {
+                let message = format!(
+                    "the offer says {}, the contract {}",
+                    prices_text(offer.spec.prices.as_ref()),
+                    prices_text(terms.prices.get(pool))
+                );
+                by_provider_finding(BreachKind::PriceDiffers, pool, message)
+            })
+            .collect()
     }
 
     fn amount_findings(&self, terms: &ContractTerms) -> Vec<BreachFinding> {
@@ -224,17 +217,16 @@ impl ObservedContract<'_> {
             .pools
             .iter()
             .filter(|_| terms.commitment == Commitment::Guaranteed);
-        let finding = |pool: &liqo_api::ContractPool| {
-            let offered = self
-                .shown_offer(&pool.name)
-                .map(|offer| &offer.spec.resource_quota.hard);
-            Some(by_provider_finding(
-                BreachKind::CapacityMissing,
-                &pool.name,
-                missing_amounts(&pool.resources, offered)?,
-            ))
-        };
-        guaranteed.filter_map(finding).collect()
+        guaranteed
+            .filter_map(|pool| {
+                let offered = self
+                    .shown_offer(&pool.name)
+                    .map(|offer| &offer.spec.resource_quota.hard);
+                let missing = missing_amounts(&pool.resources, offered)?;
+                let kind = BreachKind::CapacityMissing;
+                Some(by_provider_finding(kind, &pool.name, missing))
+            })
+            .collect()
     }
 
     /// Whether the provider takes something back too early. Only an announcement that is new
@@ -248,27 +240,7 @@ impl ObservedContract<'_> {
             .filter(|(_, copy)| self.is_under(copy) && copy.spec.withdrawal_timestamp.is_none());
         for (pool, copy) in copies {
             let offer = self.shown_offer(pool);
-            let times = |offer: &ResourceOffer| {
-                let reclaim = offer
-                    .spec
-                    .reclaim_timestamp
-                    .clone()
-                    .filter(|_| copy.spec.reclaim_timestamp.is_none());
-                let drain = offer
-                    .spec
-                    .drain_timestamp
-                    .clone()
-                    .filter(|_| copy.spec.drain_timestamp.is_none());
-                offer
-                    .spec
-                    .withdrawal_timestamp
-                    .clone()
-                    .into_iter()
-                    .chain(reclaim)
-                    .chain(drain)
-                    .min_by_key(|time| time.0)
-            };
-            let message = match offer.map(times) {
+            let message = match offer.map(|offer| first_new_end(offer, copy)) {
                 None if self.shown_contract().ended.is_none() => {
                     "the offer went without a notice".to_owned()
                 }
@@ -310,13 +282,13 @@ impl ObservedContract<'_> {
         let end = self.shown_contract().ended.as_ref().filter(|_| !known)?;
         let is_short = is_before(end.at.0, after(self.now, terms.notice_seconds))
             && !self.ends_as_agreed(terms, end.at.0);
-        let message = || {
-            format!(
+        is_short.then(|| {
+            let message = format!(
                 "it ends at {}, announced at {}: the notice is {} s",
                 end.at.0, self.now, terms.notice_seconds
-            )
-        };
-        is_short.then(|| by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, message()))
+            );
+            by_provider_finding(BreachKind::NoticeTooShort, CONTRACT, message)
+        })
     }
 }
 
@@ -331,17 +303,8 @@ pub fn removal_finding() -> BreachFinding {
 
 /// Names the fields in which two lists of terms differ.
 pub fn differing_fields(signed: &ContractTerms, shown: &ContractTerms) -> String {
-    let fields = |terms: &ContractTerms| {
-        serde_json::to_value(terms)
-            .ok()
-            .and_then(|value| value.as_object().cloned())
-            .unwrap_or_default()
-    };
-    let (signed, shown) = (fields(signed), fields(shown));
+    let (signed, shown) = (terms_fields(signed), terms_fields(shown));
     let names: std::collections::BTreeSet<&String> = signed.keys().chain(shown.keys()).collect();
-    let text = |value: Option<&serde_json::Value>| {
-        value.map_or_else(|| "nothing".to_owned(), ToString::to_string)
-    };
     let differing = names
         .into_iter()
         .filter(|name| signed.get(*name) != shown.get(*name));
@@ -349,10 +312,38 @@ pub fn differing_fields(signed: &ContractTerms, shown: &ContractTerms) -> String
         .map(|name| {
             format!(
                 "{name} is {} instead of {}",
-                text(shown.get(name)),
-                text(signed.get(name))
+                value_text(shown.get(name)),
+                value_text(signed.get(name))
             )
         })
         .collect();
     words.join("; ")
+}
+
+fn terms_fields(terms: &ContractTerms) -> serde_json::Map<String, serde_json::Value> {
+    serde_json::to_value(terms)
+        .ok()
+        .and_then(|value| value.as_object().cloned())
+        .unwrap_or_default()
+}
+
+fn value_text(value: Option<&serde_json::Value>) -> String {
+    value.map_or_else(|| "nothing".to_owned(), ToString::to_string)
+}
+
+fn prices_text(prices: Option<&liqo_api::PriceList>) -> String {
+    prices.map_or_else(|| "no price".to_owned(), ToString::to_string)
+}
+
+/// The first time at which an offer takes something back that its copy does not say.
+fn first_new_end(offer: &ResourceOffer, copy: &ResourceOffer) -> Option<Time> {
+    let (offer, copy) = (&offer.spec, &copy.spec);
+    let reclaim = offer.reclaim_timestamp.clone();
+    let drain = offer.drain_timestamp.clone();
+    let ends = [
+        offer.withdrawal_timestamp.clone(),
+        reclaim.filter(|_| copy.reclaim_timestamp.is_none()),
+        drain.filter(|_| copy.drain_timestamp.is_none()),
+    ];
+    ends.into_iter().flatten().min_by_key(|time| time.0)
 }

@@ -137,7 +137,7 @@ struct World {
     copies: BTreeMap<String, Contract>,
     consume: Consume,
     decisions: BTreeMap<String, ContractDecision>,
-    doubts: BTreeMap<String, UnconfirmedBreaches>,
+    unconfirmed: BTreeMap<String, UnconfirmedBreaches>,
     /// All that the provider has seen: contracts with the answers of the consumer.
     seen: Vec<Contract>,
     signed: Signed,
@@ -169,7 +169,7 @@ impl World {
             copies: BTreeMap::new(),
             consume: Consume::default(),
             decisions: BTreeMap::new(),
-            doubts: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
             seen: Vec::new(),
             signed: Signed::new(),
             in_force: BTreeSet::new(),
@@ -202,6 +202,34 @@ impl World {
 
     fn moved(&self, seconds: i64) -> Time {
         Time(at(self.now.as_second() + seconds))
+    }
+
+    fn promote_amendment(&mut self, id: u8, since: Time) {
+        let Some(contract) = self.contract(id) else {
+            return;
+        };
+        let Some(pending) = contract.spec.pending.take() else {
+            return;
+        };
+        contract.spec.countersignature = contract
+            .status
+            .as_ref()
+            .and_then(|status| status.pending_signature.clone());
+        (contract.spec.document, contract.spec.terms) = (pending.document, pending.terms);
+        contract.spec.in_force_since = Some(since);
+    }
+
+    fn announce_end(&mut self, id: u8, end: Option<Time>) {
+        let announced = self.moved(0);
+        if let Some(contract) = self.contract(id) {
+            contract.spec.ended = end.map(|at| ContractEnd {
+                by: Party::Provider,
+                cause: EndCause::PeriodOver,
+                announced,
+                at,
+                reason: "r".to_owned(),
+            });
+        }
     }
 
     /// The provider signs something new.
@@ -275,21 +303,7 @@ impl World {
         let moved = |seconds: i64| self.moved(seconds);
         match *event {
             Event::Propose { .. } | Event::Amend { .. } => self.propose(event),
-            Event::Promote { id, since } => {
-                let since = moved(since);
-                let Some(contract) = self.contract(id) else {
-                    return;
-                };
-                let Some(pending) = contract.spec.pending.take() else {
-                    return;
-                };
-                contract.spec.countersignature = contract
-                    .status
-                    .as_ref()
-                    .and_then(|status| status.pending_signature.clone());
-                (contract.spec.document, contract.spec.terms) = (pending.document, pending.terms);
-                contract.spec.in_force_since = Some(since);
-            }
+            Event::Promote { id, since } => self.promote_amendment(id, moved(since)),
             Event::Since { id, since } => {
                 let since = since.map(moved);
                 if let Some(contract) = self.contract(id) {
@@ -311,20 +325,7 @@ impl World {
                     });
                 }
             }
-            Event::End { id, at } => {
-                let (announced, end) = (moved(0), at.map(moved));
-                if let Some(contract) = self.contract(id) {
-                    let (by, cause, reason) =
-                        (Party::Provider, EndCause::PeriodOver, "r".to_owned());
-                    contract.spec.ended = end.map(|at| ContractEnd {
-                        by,
-                        cause,
-                        announced,
-                        at,
-                        reason,
-                    });
-                }
-            }
+            Event::End { id, at } => self.announce_end(id, at.map(moved)),
             Event::Swap { id, document } => {
                 let Some(other) = self
                     .seen
@@ -362,7 +363,7 @@ impl World {
                     (contract.status, contract.spec.countersignature) = (None, None);
                 }
             }
-            Event::Crashes(_) => self.doubts.clear(),
+            Event::Crashes(_) => self.unconfirmed.clear(),
             Event::Person(None) => self.decisions.clear(),
             Event::Person(Some(accepts)) => {
                 let decision = if accepts {
@@ -423,7 +424,7 @@ impl World {
             steady: true,
             now: self.now,
         };
-        let actions = judge_contracts(&view, &mut self.doubts).actions;
+        let actions = judge_contracts(&view, &mut self.unconfirmed).actions;
         let wrote = !actions.is_empty();
         for action in actions.into_iter().take(writes) {
             match action {

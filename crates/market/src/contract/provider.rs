@@ -74,11 +74,14 @@ pub struct ContractPlan {
     pub problem: Option<String>,
 }
 
-/// Decides on the contracts of one consumer. `doubts` are what this process saw before.
-pub fn decide_contracts(case: &ContractInput, doubts: &mut UnconfirmedBreaches) -> ContractPlan {
+/// Decides on the contracts of one consumer. `unconfirmed` is what this process saw before.
+pub fn decide_contracts(
+    case: &ContractInput,
+    unconfirmed: &mut UnconfirmedBreaches,
+) -> ContractPlan {
     let mut plan = ContractPlan::default();
     let policy = case.contract_policy();
-    let (mut found, next) = doubts.confirm_lasting(&case.possible_breaches(), case.now);
+    let (mut found, next) = unconfirmed.confirm_lasting(&case.possible_breaches(), case.now);
     plan.note_time(next);
     match live_contract(case.records, case.now) {
         Some(record) if policy.is_none() && record.signed_document().is_none() => {
@@ -428,15 +431,14 @@ impl ContractInput<'_> {
             .as_ref()
             .and_then(|pending| pending.as_ref().ok())
             .map(|terms| &terms.document.terms);
-        let same_end = |terms: &ContractTerms| match (&terms.end, &end, &signed.end) {
-            (Some(_), Some(_), None) => true,
-            (proposed, wanted, _) => proposed == wanted,
-        };
-        if pending.is_some_and(|terms| {
-            terms.previous.as_deref() == Some(digest)
-                && same_end(terms)
-                && !wanted.differ_from(terms)
-        }) {
+        let is_proposed = pending.is_some_and(|terms| {
+            let has_same_end = match (&terms.end, &end, &signed.end) {
+                (Some(_), Some(_), None) => true,
+                (proposed, wanted, _) => proposed == wanted,
+            };
+            terms.previous.as_deref() == Some(digest) && has_same_end && !wanted.differ_from(terms)
+        });
+        if is_proposed {
             return;
         }
         let last = pending.map_or(signed.version, |terms| terms.version.max(signed.version));
@@ -620,10 +622,10 @@ impl ContractInput<'_> {
             .as_ref()
             .filter(|_| record.signed_document().is_some())?
             .0;
-        let renews = |next: &SignedTerms| {
+        let is_renewed = record.amendment().is_some_and(|next| {
             next.countersignature.is_some() && next.document.terms.end != terms.end
-        };
-        if record.amendment().is_some_and(renews) && *over > self.now {
+        });
+        if is_renewed && *over > self.now {
             return None;
         }
         let length =

@@ -3,10 +3,7 @@
 use jiff::Timestamp;
 use liqo_api::{Claimed, Contract, ContractSignature, ContractSpec, ContractStatus};
 
-use super::{
-    ENDED_KEPT, MAX_ENDED,
-    document::{ContractDocument, DocumentError},
-};
+use super::{ENDED_KEPT, MAX_ENDED, document::ContractDocument};
 
 /// Terms with the provider's signature.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +11,21 @@ pub struct SignedTerms {
     pub document: ContractDocument,
     /// The consumer's valid signature, if there is one.
     pub countersignature: Option<ContractSignature>,
+}
+
+impl SignedTerms {
+    /// Reads a document, and selects the first valid signature among the consumer's answers.
+    fn read(text: &str, answers: [Option<&ContractSignature>; 4]) -> Result<Self, String> {
+        let document = ContractDocument::read(text).map_err(|error| error.to_string())?;
+        let valid = answers
+            .into_iter()
+            .flatten()
+            .find(|signature| document.check_countersignature(signature).is_ok());
+        Ok(Self {
+            countersignature: valid.cloned(),
+            document,
+        })
+    }
 }
 
 /// A contract with its verified parts. The three names below say which parts its reader wrote, and
@@ -58,23 +70,8 @@ impl ContractCopy {
             spec.countersignature.as_ref(),
             status.signature.as_ref(),
             status.pending_signature.as_ref(),
+            of_pending,
         ];
-        let read = |text: &str| {
-            let signed = |document: ContractDocument| {
-                let valid = answers
-                    .into_iter()
-                    .chain([of_pending])
-                    .flatten()
-                    .find(|signature| document.check_countersignature(signature).is_ok());
-                SignedTerms {
-                    countersignature: valid.cloned(),
-                    document,
-                }
-            };
-            ContractDocument::read(text)
-                .map(signed)
-                .map_err(|error: DocumentError| error.to_string())
-        };
         Self {
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
@@ -83,8 +80,11 @@ impl ContractCopy {
                 .map(|time| time.0)
                 .unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
-            current: read(&spec.document),
-            pending: spec.pending.as_ref().map(|pending| read(&pending.document)),
+            current: SignedTerms::read(&spec.document, answers),
+            pending: spec
+                .pending
+                .as_ref()
+                .map(|pending| SignedTerms::read(&pending.document, answers)),
             spec,
             status,
         }
@@ -173,15 +173,11 @@ pub fn surplus_contracts<'a>(
 ) -> Vec<String> {
     let mut over: Vec<(&str, Timestamp)> = ended.filter(|(_, end)| *end <= now).collect();
     over.sort_by_key(|(name, end)| (std::cmp::Reverse(*end), *name));
-    let is_old = |end: Timestamp| {
-        end.saturating_add(ENDED_KEPT)
-            .is_ok_and(|until| until <= now)
-    };
-    let too_many = over
-        .iter()
-        .enumerate()
-        .filter(|(number, (_, end))| *number >= MAX_ENDED || is_old(*end));
-    too_many.map(|(_, (name, _))| (*name).to_owned()).collect()
+    let surplus = over.iter().enumerate().filter(|(number, (_, end))| {
+        let until = end.saturating_add(ENDED_KEPT);
+        *number >= MAX_ENDED || until.is_ok_and(|until| until <= now)
+    });
+    surplus.map(|(_, (name, _))| (*name).to_owned()).collect()
 }
 
 #[cfg(test)]

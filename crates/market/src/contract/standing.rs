@@ -181,12 +181,11 @@ pub fn is_reopened(
     records: &[Arc<IssuedContract>],
     decisions: &BTreeMap<String, ContractDecision>,
 ) -> bool {
-    let ended = |name: &str| {
+    !records.iter().any(|record| {
         decisions
-            .get(name)
+            .get(&record.name)
             .is_some_and(|decision| decision.decision == ContractAnswer::End)
-    };
-    !records.iter().any(|record| ended(&record.name))
+    })
 }
 
 /// Whether the provider proposes a new contract after the last one. `reopened`: no decision of a

@@ -66,21 +66,25 @@ impl WantedTerms {
     /// Whether these terms need an amendment of `terms`. Amounts count only where they are
     /// guaranteed. A pool that is not offered now stays in the terms: its nodes may come back.
     pub fn differ_from(&self, terms: &ContractTerms) -> bool {
-        let pool_differs = |pool: &ContractPool| match terms.amounts_of_pool(&pool.name) {
-            None => true,
-            Some(promised) => {
-                self.prices.get(&pool.name) != terms.prices.get(&pool.name)
-                    || (self.contract.commitment == Commitment::Guaranteed
-                        && *promised != pool.resources)
-            }
-        };
         self.contract.commitment != terms.commitment
             || self.contract.renewal != terms.renewal
             || self.contract.period_seconds.is_some() != terms.end.is_some()
             || self.classes != terms.classes
             || self.limits != terms.limits
             || self.notice_seconds != terms.notice_seconds
-            || self.pools.iter().any(pool_differs)
+            || self
+                .pools
+                .iter()
+                .any(|pool| self.pool_differs_from(terms, pool))
+    }
+
+    fn pool_differs_from(&self, terms: &ContractTerms, pool: &ContractPool) -> bool {
+        let Some(promised) = terms.amounts_of_pool(&pool.name) else {
+            return true;
+        };
+        let is_guaranteed = self.contract.commitment == Commitment::Guaranteed;
+        self.prices.get(&pool.name) != terms.prices.get(&pool.name)
+            || (is_guaranteed && *promised != pool.resources)
     }
 
     /// The terms with these names and times.

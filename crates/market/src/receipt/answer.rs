@@ -30,7 +30,7 @@ pub fn answer_receipt(
 ) -> ReceiptStatus {
     match check_receipt(receipt, evidence, identity) {
         Ok(signed) => agreement_status(signed.countersign(identity)),
-        Err((message, dispute)) => disagreement_status(&message, dispute),
+        Err(refusal) => disagreement_status(&refusal.message, refusal.dispute),
     }
 }
 
@@ -55,63 +55,75 @@ pub(super) fn disagreement_status(message: &str, dispute: Option<Dispute>) -> Re
     }
 }
 
-/// The receipt, if it is right. Otherwise what is wrong, with the pods that differ.
+/// A receipt is not signed.
+struct ReceiptRefusal {
+    message: String,
+    /// The pods that differ.
+    dispute: Option<Dispute>,
+}
+
+fn wrong_receipt(message: impl Into<String>) -> ReceiptRefusal {
+    ReceiptRefusal {
+        message: message.into(),
+        dispute: None,
+    }
+}
+
+/// The receipt, if it is right.
 fn check_receipt(
     receipt: Claimed<&Receipt>,
     evidence: &ConsumerEvidence<'_>,
     identity: &ClusterIdentity,
-) -> Result<SignedReceipt, (String, Option<Dispute>)> {
-    let wrong = |message: String| (message, None);
+) -> Result<SignedReceipt, ReceiptRefusal> {
     let parties = ReceiptParties {
         provider: evidence.provider.clone(),
         consumer: identity.id().clone(),
     };
     let signed = SignedReceipt::between_parties(&parties, receipt)
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| wrong_receipt(error.to_string()))?;
     let statement = &signed.statement;
     let Some(period) = period_of(&statement.period) else {
-        return Err(wrong("its period is none".to_owned()));
+        return Err(wrong_receipt("its period is none"));
     };
     if let Some(message) = statement_contradiction(statement) {
-        return Err(wrong(message));
+        return Err(wrong_receipt(message));
     }
-    let theirs = evidence
-        .theirs
-        .unverified()
-        .as_ref()
-        .map_err(|why| wrong(format!("the provider's entries cannot be read: {why}")))?;
+    let theirs =
+        evidence.theirs.unverified().as_ref().map_err(|why| {
+            wrong_receipt(format!("the provider's entries cannot be read: {why}"))
+        })?;
     if theirs
         .entries()
         .any(|entry| entry.from.at < period.start || entry.until.at > period.end())
     {
-        return Err(wrong(
-            "the provider's entries are not all in the period".to_owned(),
+        return Err(wrong_receipt(
+            "the provider's entries are not all in the period",
         ));
     }
     let Some(contract) = evidence
         .contract
         .filter(|contract| contract.id == statement.contract)
     else {
-        return Err(wrong("this cluster has no such contract".to_owned()));
+        return Err(wrong_receipt("this cluster has no such contract"));
     };
     let expected = contract
         .receipt(period, theirs)
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| wrong_receipt(error.to_string()))?;
     if let Some(message) = statement_difference(&expected, statement) {
-        return Err(wrong(message));
+        return Err(wrong_receipt(message));
     }
     let comparison = compare_usage(theirs, evidence.ours, evidence.tolerance);
     match comparison.dispute() {
         None => Ok(signed),
         Some(dispute) => {
             let pods = if dispute.number == 1 { "pod" } else { "pods" };
-            Err((
-                format!(
+            Err(ReceiptRefusal {
+                message: format!(
                     "the provider counted more than this cluster for {} {pods}",
                     dispute.number
                 ),
-                Some(dispute),
-            ))
+                dispute: Some(dispute),
+            })
         }
     }
 }

@@ -38,9 +38,9 @@ pub fn is_counted(
     if end.is_some_and(|end| end.max(period.end()).saturating_add(AFTER_END) <= now) {
         return true;
     }
-    let own = || records.iter().filter(|record| record.of == *of);
-    if own().next().is_some() {
-        return own().any(|record| record.is_last);
+    let mut own = records.iter().filter(|record| record.of == *of).peekable();
+    if own.peek().is_some() {
+        return own.any(|record| record.is_last);
     }
     // When a period is complete, so are all before it.
     counted_periods(records, copies)
@@ -61,13 +61,12 @@ pub fn superseded_periods(records: &[RecordHead], copies: &[&ReceiptHead]) -> Ve
         .filter(|record| !record.is_empty)
         .map(|record| &record.of)
         .collect();
-    let complete = || counted_periods(records, copies);
-    let is_before = |one: &ContractPeriod| {
-        complete().any(|other| other.0 == one.0 && other.1.start > one.1.start)
-    };
     let all: BTreeSet<&ContractPeriod> = records.iter().map(|record| &record.of).collect();
     all.difference(&with_entries)
-        .filter(|of| is_before(of))
+        .filter(|of| {
+            counted_periods(records, copies)
+                .any(|other| other.0 == of.0 && other.1.start > of.1.start)
+        })
         .map(|of| (*of).clone())
         .collect()
 }

@@ -7,6 +7,8 @@ use liqo_api::{
 };
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError, Signature};
 
+use crate::contract::document::shortened_error;
+
 /// Maximum length of a receipt's document in bytes.
 pub const MAX_DOCUMENT_LEN: usize = liqo_api::MAX_RECEIPT_LEN;
 
@@ -200,11 +202,6 @@ pub fn answered_phase(parties: &ReceiptParties, receipt: Claimed<&Receipt>) -> R
         Some(Disputed) => Disputed,
         _ => Pending,
     }
-}
-
-/// Errors repeat what the other cluster wrote.
-fn shortened_error(error: &serde_json::Error) -> String {
-    error.to_string().chars().take(200).collect()
 }
 
 #[cfg(test)]

@@ -185,15 +185,17 @@ pub fn surplus_receipts<'a>(
         by_contract.entry(&of.0).or_default().push(of);
     }
     let max = usize::try_from(settings.max_receipts).unwrap_or(usize::MAX);
-    let beyond = |mut all: Vec<&'a ContractPeriod>| {
-        all.sort_by_key(|of| of.1);
-        let too_many = all.len().saturating_sub(max);
-        all.into_iter()
-            .enumerate()
-            .filter(move |(at, of)| *at < too_many || is_expired(of.1, settings, now))
-            .map(|(_, of)| of)
-    };
-    by_contract.into_values().flat_map(beyond).collect()
+    let mut surplus = Vec::new();
+    for mut of_contract in by_contract.into_values() {
+        of_contract.sort_by_key(|of| of.1);
+        let too_many = of_contract.len().saturating_sub(max);
+        for (at, of) in of_contract.into_iter().enumerate() {
+            if at < too_many || is_expired(of.1, settings, now) {
+                surplus.push(of);
+            }
+        }
+    }
+    surplus
 }
 
 fn is_expired(period: Period, settings: &MeteringSettings, now: Timestamp) -> bool {

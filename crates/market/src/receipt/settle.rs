@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use liqo_metering::{Period, Seconds};
 
-use super::issue::{ContractPeriod, ReceiptAction, RecordHead};
+use super::issue::{ReceiptAction, RecordHead};
 
 /// The time until which the costs of each contract (its ID) are settled. A contract without one has
 /// none that must be.
@@ -14,12 +14,13 @@ pub type SettledUntil = BTreeMap<String, Seconds>;
 /// The periods of a contract to settle, in their order. When a period is complete, so are all
 /// before it: nothing can be added to them.
 pub fn periods_to_settle(contract: &str, records: &[RecordHead], until: Seconds) -> Vec<Period> {
-    let of_contract = || records.iter().filter(|record| record.of.0 == contract);
-    let complete = of_contract()
+    let of_contract = records.iter().filter(|record| record.of.0 == contract);
+    let complete = of_contract
+        .clone()
         .filter(|record| record.is_last)
         .map(|record| record.of.1.end())
         .max();
-    let mut due: Vec<Period> = of_contract().map(|record| record.of.1).collect();
+    let mut due: Vec<Period> = of_contract.map(|record| record.of.1).collect();
     due.retain(|period| {
         period.end() > until && complete.is_some_and(|complete| period.end() <= complete)
     });
@@ -35,11 +36,9 @@ pub fn is_action_allowed(
     records: &[RecordHead],
     settled: &SettledUntil,
 ) -> bool {
-    let is_settled =
-        |of: &ContractPeriod| settled.get(&of.0).is_none_or(|until| of.1.end() <= *until);
     match action {
         ReceiptAction::DeleteRecords(of) => {
-            is_settled(of)
+            settled.get(&of.0).is_none_or(|until| of.1.end() <= *until)
                 || !records
                     .iter()
                     .any(|record| record.of == *of && record.is_last)

@@ -44,19 +44,20 @@ pub fn unclaimed_periods(
         let last = signed.entry(&receipt.of.0).or_insert(Seconds::MIN);
         *last = (*last).max(receipt.of.1.start);
     }
-    let is_passed = |(contract, period): &ContractPeriod| {
-        let is_over = |end: &Seconds| (*end).max(period.end()).saturating_add(AFTER_END) <= now;
-        signed
-            .get(contract.as_str())
-            .is_some_and(|last| period.end() <= *last)
-            || ends.get(contract).is_some_and(is_over)
-    };
     let complete = records
         .iter()
         .filter(|record| record.is_last)
         .map(|record| &record.of);
     let found: BTreeSet<&ContractPeriod> = complete
-        .filter(|of| !known.contains(of) && is_passed(of))
+        .filter(|of| {
+            let (contract, period) = of;
+            let signed_until = signed.get(contract.as_str());
+            let is_passed = signed_until.is_some_and(|last| period.end() <= *last)
+                || ends
+                    .get(contract)
+                    .is_some_and(|end| (*end).max(period.end()).saturating_add(AFTER_END) <= now);
+            is_passed && !known.contains(of)
+        })
         .collect();
     let mut found: Vec<ContractPeriod> = found.into_iter().cloned().collect();
     found.sort_by_key(|of| of.1);

@@ -29,7 +29,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{at_provider, provider_of};
-use crate::{ContractOfPeering, Error, FIELD_MANAGER, SETTLE_DELAY, breach_reports::BreachReports};
+use crate::{
+    ContractOfPeering, FIELD_MANAGER, SETTLE_DELAY, SharingError, breach_reports::BreachReports,
+};
 use liqo_market::contract::{
     TOLERANCE,
     breaches::UnconfirmedBreaches,
@@ -122,7 +124,7 @@ pub struct ConsumerContracts {
     contracts: Cache<ContractOfPeering>,
     queue: Queue<ClusterId>,
     /// Possible breaches that this process has seen, by provider and contract.
-    doubts: Mutex<HashMap<ClusterId, BTreeMap<String, UnconfirmedBreaches>>>,
+    unconfirmed: Mutex<HashMap<ClusterId, BTreeMap<String, UnconfirmedBreaches>>>,
     reports: BreachReports,
 }
 
@@ -133,13 +135,13 @@ impl ConsumerContracts {
         contracts: Cache<ContractOfPeering>,
         queue: Queue<ClusterId>,
     ) -> Self {
-        let (doubts, reports) = (Mutex::default(), BreachReports::default());
+        let (unconfirmed, reports) = (Mutex::default(), BreachReports::default());
         Self {
             context,
             identity,
             contracts,
             queue,
-            doubts,
+            unconfirmed,
             reports,
         }
     }
@@ -151,25 +153,22 @@ impl ConsumerContracts {
     fn copies_of_provider(&self, id: &ClusterId) -> BTreeMap<String, Arc<ContractCopy>> {
         let all = self.contracts.all().into_iter();
         let of_provider = all.filter(|(key, _)| provider_of(&key.namespace).as_ref() == Some(id));
-        let copy = |(key, contract): (Key, Arc<ContractOfPeering>)| match contract.as_ref() {
-            ContractOfPeering::Copy(copy) => Some((key.name, copy.clone())),
-            ContractOfPeering::Issued(_) => None,
-        };
-        of_provider.filter_map(copy).collect()
+        of_provider
+            .filter_map(|(key, contract)| match contract.as_ref() {
+                ContractOfPeering::Copy(copy) => Some((key.name, copy.clone())),
+                ContractOfPeering::Issued(_) => None,
+            })
+            .collect()
     }
 
     /// Judges the contracts of a provider; nothing while they are not known.
     pub async fn judge_provider(&self, seen: &ObservedProvider<'_>) -> ContractJudgement {
         let copies = self.copies_of_provider(seen.id);
-        let lacks_end =
-            |copy: &ContractCopy| copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
-        let open =
-            |copy: &Arc<ContractCopy>| copy.status.phase != ContractPhase::Ended || lacks_end(copy);
         let concerned = seen
             .offers
             .values()
             .any(|offer| offer.unverified().spec.contract.is_some())
-            || copies.values().any(open);
+            || copies.values().any(|copy| is_open(copy));
         if !concerned {
             return ContractJudgement::default();
         }
@@ -199,8 +198,11 @@ impl ConsumerContracts {
             now: self.context.now(),
         };
         let judgement = {
-            let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);
-            judge_contracts(&view, doubts.entry(seen.id.clone()).or_default())
+            let mut unconfirmed = self
+                .unconfirmed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            judge_contracts(&view, unconfirmed.entry(seen.id.clone()).or_default())
         };
         let namespace = provider_namespace(seen.id);
         for copy in copies.values() {
@@ -218,7 +220,7 @@ impl ConsumerContracts {
     }
 
     /// This cluster asks for nothing more, so what it signed is over.
-    pub async fn close_contracts(&self, id: &ClusterId) -> Result<(), Error> {
+    pub async fn close_contracts(&self, id: &ClusterId) -> Result<(), SharingError> {
         let namespace = provider_namespace(id);
         let copies: Api<Contract> = namespaced_api(&self.context.client, &namespace);
         for (name, copy) in self
@@ -249,7 +251,7 @@ impl ConsumerContracts {
         id: &ClusterId,
         actions: Vec<ContractAction>,
         connection: &PeerConnection,
-    ) -> Vec<Error> {
+    ) -> Vec<SharingError> {
         let mut failures = Vec::new();
         let mut not_stored = BTreeSet::new();
         for action in actions {
@@ -271,30 +273,35 @@ impl ConsumerContracts {
         id: &ClusterId,
         action: ContractAction,
         connection: &PeerConnection,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let namespace = provider_namespace(id);
         let copies: Api<Contract> = namespaced_api(&self.context.client, &namespace);
-        let key = |name: &str| Key::new(&namespace, name);
         match action {
             ContractAction::ApplyCopy(name, spec) => {
-                let exists = self.contracts.get(&key(&name)).is_some();
+                let key = Key::new(&namespace, &name);
+                let exists = self.contracts.get(&key).is_some();
                 let copy = with_peer_labels(Contract::new(&name, *spec), labels::PROVIDER_ID, id);
                 create_or_replace(&copies, FIELD_MANAGER, &copy, exists)
                     .await
-                    .step("write", "Contract", key(&name))?;
+                    .step("write", "Contract", key)?;
             }
             ContractAction::AnswerCopy(name, status) => {
                 replace_status(&copies, FIELD_MANAGER, &name, &status)
                     .await
-                    .step("write the status of", "Contract", key(&name))?;
+                    .step(
+                        "write the status of",
+                        "Contract",
+                        Key::new(&namespace, &name),
+                    )?;
             }
-            ContractAction::DeleteCopy { name, heir } => {
-                if let Some(heir) = heir {
-                    take_over_costs(&copies, &key(&name), &key(&heir)).await?;
+            ContractAction::DeleteCopy { name, successor } => {
+                let key = Key::new(&namespace, &name);
+                if let Some(successor) = successor {
+                    take_over_costs(&copies, &key, &Key::new(&namespace, &successor)).await?;
                 }
                 delete_if_present(&copies, &name, &DeleteParams::default())
                     .await
-                    .step("delete", "Contract", key(&name))?;
+                    .step("delete", "Contract", key)?;
             }
             ContractAction::Answer(name, status) => {
                 let contracts: Api<Contract> =
@@ -314,7 +321,7 @@ impl ConsumerContracts {
 }
 
 /// Lets one copy take over what another one cost, unless it has already.
-async fn take_over_costs(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), Error> {
+async fn take_over_costs(copies: &Api<Contract>, from: &Key, to: &Key) -> Result<(), SharingError> {
     let Some(old) = copies
         .get_opt(&from.name)
         .await
@@ -322,19 +329,19 @@ async fn take_over_costs(copies: &Api<Contract>, from: &Key, to: &Key) -> Result
     else {
         return Ok(());
     };
-    let heir = copies
+    let successor = copies
         .get(&to.name)
         .await
         .step("read", "Contract", to)?
         .metadata;
     let (before, costs) = (
-        SettledCosts::from_annotations(heir.annotations.as_ref()),
+        SettledCosts::from_annotations(successor.annotations.as_ref()),
         SettledCosts::from_annotations(old.metadata.annotations.as_ref()),
     );
     let after = before.taking_over(&old.metadata.uid.unwrap_or_default(), &costs);
     if after != before {
         // Metering writes it, too.
-        let version = heir.resource_version;
+        let version = successor.resource_version;
         let patch = json!({ "metadata": { "resourceVersion": version, "annotations": { annotations::SPENT: after.annotation_text() } } });
         let written = copies
             .patch_metadata(&to.name, &PatchParams::default(), &Patch::Merge(&patch))
@@ -342,6 +349,12 @@ async fn take_over_costs(copies: &Api<Contract>, from: &Key, to: &Key) -> Result
         written.step("write the costs of", "Contract", to)?;
     }
     Ok(())
+}
+
+/// Whether something is still to be said about a contract.
+fn is_open(copy: &ContractCopy) -> bool {
+    let lacks_end = copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
+    copy.status.phase != ContractPhase::Ended || lacks_end
 }
 
 /// Replaces our answer at the provider.

@@ -67,6 +67,12 @@ pub struct ObjectsOfProvider {
     pub nodes: BTreeMap<String, Arc<VirtualNodeState>>,
 }
 
+impl ObjectsOfProvider {
+    fn has_node(&self, pool: &str) -> bool {
+        self.nodes.get(pool).is_some_and(|node| !node.deleting)
+    }
+}
+
 /// The parts of a `VirtualNode` that matter here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VirtualNodeState {
@@ -108,7 +114,6 @@ pub fn judge_offers(
     let mut outcomes = OfferOutcomes::default();
     let mut mirrored = BTreeSet::new();
     let mut limits = RemainingLimits::of_intent(intent);
-    let has_node = |name: &str| local.nodes.get(name).is_some_and(|node| !node.deleting);
     // Reads one offer more than allowed, to report that there are too many. Offers with a node come
     // first, so the limits of the policy never take an existing node away in favour of a new one.
     let read = offers
@@ -116,7 +121,7 @@ pub fn judge_offers(
         .take(MAX_POOLS + 1)
         .map(|(name, offer)| (name, offer.unverified()));
     let mut read: Vec<(usize, (&String, &ResourceOffer))> = read.enumerate().collect();
-    read.sort_by_key(|(number, (name, _))| (!has_node(name), *number));
+    read.sort_by_key(|(number, (name, _))| (!local.has_node(name), *number));
     for (number, (name, offer)) in read {
         let verdict = if number < MAX_POOLS {
             offer_verdict(intent, name, offer, local, &mut limits)
@@ -574,11 +579,12 @@ fn bounded_largest_pods(largest_pods: &LargestPods) -> LargestPods {
 }
 
 fn is_pool_name(name: &str) -> bool {
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= 63
-        && name.bytes().all(|byte| inside(byte) || byte == b'-')
-        && name.bytes().next().is_some_and(inside)
-        && name.bytes().last().is_some_and(inside)
+    (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 fn apply_node(
@@ -590,12 +596,10 @@ fn apply_node(
 ) -> Option<ConsumerAction> {
     let pool = offer.spec.pool.clone();
     let node = local.nodes.get(&pool);
-    let keeps = |key: &str| {
-        intent
-            .consume
-            .as_ref()
-            .is_some_and(|consume| keeps_label(consume, key))
-    };
+    let kept_labels = offer.spec.labels.iter().filter(|(key, _)| {
+        let consume = intent.consume.as_ref();
+        consume.is_some_and(|consume| keeps_label(consume, key))
+    });
     let spec = VirtualNodeSpec {
         cluster_id: intent.provider.clone(),
         cluster_name: intent.cluster_name.clone(),
@@ -603,11 +607,7 @@ fn apply_node(
         resources,
         largest_pods: bounded_largest_pods(&offer.spec.largest_pods),
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
-        labels: offer
-            .spec
-            .labels
-            .iter()
-            .filter(|(key, _)| keeps(key))
+        labels: kept_labels
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
         prices: offer.spec.prices.clone(),
@@ -657,16 +657,9 @@ impl OfferOutcomes<'_> {
         no_offer_message: Option<&str>,
     ) -> DesiredCondition {
         let kind = links::OFFER_ACCEPTED;
-        let pools = |names: &[&str]| {
-            format!(
-                "{} {}",
-                if names.len() == 1 { "pool" } else { "pools" },
-                names.join(", ")
-            )
-        };
         self.accepted.sort_unstable();
         if !self.accepted.is_empty() {
-            let accepted = format!("{} accepted", pools(&self.accepted));
+            let accepted = format!("{} accepted", pools_text(&self.accepted));
             let message = [accepted]
                 .into_iter()
                 .chain(self.closed)
@@ -678,7 +671,7 @@ impl OfferOutcomes<'_> {
             let command = format!("`liqoctl offer accept {} {}`", intent.peer, self.waiting[0]);
             let message = format!(
                 "{} offered; the policy requires your decision: {command}",
-                pools(&self.waiting)
+                pools_text(&self.waiting)
             );
             return DesiredCondition::no(kind, OfferAcceptedReason::ManualActionRequired, message);
         }
@@ -712,6 +705,11 @@ impl OfferOutcomes<'_> {
             no_offer_message.unwrap_or("the provider has not answered our request yet"),
         )
     }
+}
+
+fn pools_text(names: &[&str]) -> String {
+    let word = if names.len() == 1 { "pool" } else { "pools" };
+    format!("{word} {}", names.join(", "))
 }
 
 #[cfg(test)]

@@ -121,8 +121,8 @@ impl Division {
                 )),
             };
         }
-        let is_by_node = |condition: &&Condition| condition.status == "True";
-        if let Some(answered) = answer_in(request).filter(|answered| is_by_node(answered) != asks) {
+        let answered = answer_in(request);
+        if let Some(answered) = answered.filter(|answered| (answered.status == "True") != asks) {
             let age = Duration::try_from(now.duration_since(answered.last_transition_time.0))
                 .unwrap_or(MIN_CHANGE_INTERVAL);
             let left = MIN_CHANGE_INTERVAL.saturating_sub(age);

@@ -144,15 +144,12 @@ pub fn rounded_up(quantity: Quantity, unit: Unit) -> Quantity {
 fn split_one(total: i128, parts: &mut [ClaimPart], claims: &[Claim]) -> Vec<i128> {
     loop {
         let (rest, weights) = remaining_amounts(total, parts);
-        // All distances are multiplied by the sum of the weights, so that they have no fractions.
-        let distance = |part: &ClaimPart| clamp_scaled(part, rest, weights) - rest * part.weight;
-        let open = || parts.iter().filter(|part| part.fixed.is_none());
-        let sum: i128 = open().map(distance).sum();
+        let open = parts.iter().filter(|part| part.fixed.is_none());
+        let sum: i128 = open.map(|part| scaled_distance(part, rest, weights)).sum();
         let (raised_are_final, lowered_are_final) = (sum >= 0, sum <= 0);
         let mut settled = false;
         for part in parts.iter_mut().filter(|part| part.fixed.is_none()) {
-            let distance = clamp_scaled(part, rest, weights) - rest * part.weight;
-            let share = match distance.signum() {
+            let share = match scaled_distance(part, rest, weights).signum() {
                 1 if raised_are_final => part.least,
                 -1 if lowered_are_final => part.most,
                 _ if weights == 0 => part.least,
@@ -165,6 +162,12 @@ fn split_one(total: i128, parts: &mut [ClaimPart], claims: &[Claim]) -> Vec<i128
             return by_largest_remainder(rest, weights, parts, claims);
         }
     }
+}
+
+/// By how much the limits of a part move it. All distances are multiplied by the sum of the
+/// weights, so that they have no fractions.
+fn scaled_distance(part: &ClaimPart, rest: i128, weights: i128) -> i128 {
+    clamp_scaled(part, rest, weights) - rest * part.weight
 }
 
 /// The amount that is left for the open parts, and the sum of their weights.

@@ -90,10 +90,10 @@ impl ProviderSnapshot {
             let id = &object.spec.cluster_id;
             if !peers.contains_key(id) {
                 // The manager's own measure is not in the lists.
-                let seen_for = || condition_age(object, links::CONSUMER_REACHABLE, wall_time);
-                silences.extend(
-                    Silence::of_consumer(object, seen_for).map(|silence| (id.clone(), silence)),
-                );
+                let silence = Silence::of_consumer(object, || {
+                    condition_age(object, links::CONSUMER_REACHABLE, wall_time)
+                });
+                silences.extend(silence.map(|silence| (id.clone(), silence)));
                 peers.insert(id.clone(), PolicyPeer::new(id, Some(object)));
             }
         }

@@ -1,13 +1,14 @@
-//! The rules of sharing: pure functions with time as an argument. Read `provider::decide` first.
+//! The rules of sharing: pure functions with time as an argument. Read `provider::decide_offers`
+//! first.
 //!
 //! ```text
-//!   provider:  objects ── reduce, pods ──▶ snapshot ── provider::decide ──▶ Plan: offers, conditions, contracts, ...
+//!   provider:  objects ── reduce, pods ──▶ snapshot ── provider::decide_offers ──▶ ProviderPlan: offers, conditions, contracts, ...
 //!      upstream     which virtual nodes it may lend on     shares       splits it between policies and consumers
 //!      pools        divides the nodes as policies say      ledger       how one amount is split
 //!      source       what is free in each partition         prices       what a pool costs now
 //!      absence      which consumers are silent too long    publish      which offers are worth a write
 //!      granularity  who gets one pool for each node        tethering    what the working mode changes
-//!   consumer:  offers, policy ── consumer::judge ──▶ Judgement: virtual nodes, copies, answers
+//!   consumer:  offers, policy ── consumer::judge_offers ──▶ OfferJudgement: virtual nodes, copies, answers
 //!   both:      peer_conditions: what the ForeignCluster shows
 //!              isolation: whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```

@@ -25,23 +25,34 @@ pub fn wanted_conditions(
     foreign_cluster: &ForeignCluster,
     reported: &ReportedConditions,
 ) -> Vec<DesiredCondition> {
-    let existing = |kind: &'static str| {
-        foreign_cluster
-            .condition(kind)
-            .map(|condition| unchanged_condition(kind, condition))
-    };
     let mut wanted = Vec::new();
     if foreign_cluster.wants_resources() {
         match &reported.consumer {
             Some(conditions) => wanted.extend(conditions.iter().cloned()),
-            None => wanted.extend(CONSUMER_CONDITIONS.into_iter().filter_map(existing)),
+            None => wanted.extend(
+                CONSUMER_CONDITIONS
+                    .into_iter()
+                    .filter_map(|kind| existing_condition(foreign_cluster, kind)),
+            ),
         }
     }
     match &reported.provider {
         Some(conditions) => wanted.extend(conditions.iter().cloned()),
-        None => wanted.extend(existing(links::RESOURCES_OFFERED)),
+        None => wanted.extend(existing_condition(
+            foreign_cluster,
+            links::RESOURCES_OFFERED,
+        )),
     }
     wanted
+}
+
+fn existing_condition(
+    foreign_cluster: &ForeignCluster,
+    kind: &'static str,
+) -> Option<DesiredCondition> {
+    foreign_cluster
+        .condition(kind)
+        .map(|condition| unchanged_condition(kind, condition))
 }
 
 fn unchanged_condition(kind: &'static str, condition: &Condition) -> DesiredCondition {

@@ -12,7 +12,10 @@
 //! partition is split once, between everyone who may use it. So nothing is promised twice, however
 //! the policies overlap.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::{
     api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
@@ -20,10 +23,25 @@ use k8s_openapi::{
 };
 use kube::core::{Selector, SelectorExt as _};
 use liqo_api::{
-    ClusterId, DEFAULT_POOL, PoolBy, Provide, labels, selectors::label_selector, short_hash,
+    ClusterId, DEFAULT_POOL, PeeringPolicy, PoolBy, Provide, labels, selectors::label_selector,
+    short_hash,
 };
 
 use super::{reduce::LocalNode, upstream};
+
+/// Index of a policy in the list of those that lend this cluster's own nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PolicyIndex(pub usize);
+
+impl PolicyIndex {
+    /// Finds a policy by its name. Policies that a plugin serves are not in the list.
+    pub fn of_policy(lending: &[&Arc<PeeringPolicy>], policy: &PeeringPolicy) -> Option<Self> {
+        lending
+            .iter()
+            .position(|one| one.metadata.name == policy.metadata.name)
+            .map(Self)
+    }
+}
 
 /// Nodes that are in the same pools under every policy.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +58,11 @@ pub struct NodePartition<'a> {
 }
 
 impl NodePartition<'_> {
+    /// The pool that these nodes are in under a policy.
+    pub fn pool_under(&self, policy: PolicyIndex) -> Option<&str> {
+        self.pools[policy.0].as_deref()
+    }
+
     /// Whether a consumer may get something of it.
     pub fn is_open_to(&self, consumer: &ClusterId) -> bool {
         !self.behind.contains(consumer) || self.returns_to.as_ref() == Some(consumer)
@@ -134,13 +157,13 @@ pub fn partitions_open_to<'a, 'b>(
 /// has nodes: without any, nobody knows through how many clusters it comes. So an offer whose last
 /// node goes is withdrawn, with its notice, and stays what it was until then.
 pub fn pools_for_consumer(
-    policy: usize,
+    policy: PolicyIndex,
     provide: &Provide,
     consumer: &ClusterId,
     partitions: &[NodePartition],
 ) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = partitions_open_to(consumer, partitions)
-        .filter_map(|partition| partition.pools[policy].clone())
+        .filter_map(|partition| partition.pool_under(policy).map(str::to_owned))
         .collect();
     if provide.source.plugin.is_none()
         && provide.source.offers.is_none()
@@ -300,15 +323,15 @@ fn own_nodes<'a>(
     provide: &Provide,
     by: PoolBy,
 ) -> Option<NodeSelector> {
-    let nodes = || nodes.clone();
     let mut narrowed = NodeSelectorTerm::default();
     match (by, provide.granularity.label.as_deref()) {
         (PoolBy::Node, _) => {
-            let values = nodes().map(|(name, _)| (*name).to_owned()).collect();
+            let values = nodes.clone().map(|(name, _)| (*name).to_owned()).collect();
             narrowed.match_fields = Some(vec![node_requirement("metadata.name", "In", values)]);
         }
         (PoolBy::NodeLabel, Some(label)) => {
-            let values: BTreeSet<String> = nodes()
+            let values: BTreeSet<String> = nodes
+                .clone()
                 .filter_map(|(_, node)| node.labels.get(label).cloned())
                 .collect();
             narrowed.match_expressions = Some(vec![node_requirement(
@@ -368,13 +391,6 @@ fn borrowed_nodes<'a>(
     nodes: impl Iterator<Item = &'a (&'a str, &'a LocalNode)>,
     by: PoolBy,
 ) -> Vec<NodeSelectorTerm> {
-    let kind = |operator: &str| {
-        node_requirement(
-            labels::TYPE,
-            operator,
-            vec![labels::TYPE_VIRTUAL_NODE.to_owned()],
-        )
-    };
     let mut providers: BTreeMap<&ClusterId, BTreeSet<&str>> = BTreeMap::new();
     let mut own = Vec::new();
     for (name, node) in nodes {
@@ -388,33 +404,45 @@ fn borrowed_nodes<'a>(
             None => own.push((*name).to_owned()),
         }
     }
-    let term = |expressions| NodeSelectorTerm {
-        match_expressions: Some(expressions),
-        match_fields: None,
-    };
-    let of_provider = |(provider, pools): (&ClusterId, BTreeSet<&str>)| {
-        let pools = pools.into_iter().map(str::to_owned).collect();
-        let provider =
-            node_requirement(labels::REMOTE_CLUSTER_ID, "In", vec![provider.to_string()]);
-        term(vec![
-            kind("In"),
-            provider,
-            node_requirement(labels::POOL, "In", pools),
-        ])
-    };
-    let mut terms: Vec<NodeSelectorTerm> = providers.into_iter().map(of_provider).collect();
+    let mut terms: Vec<NodeSelectorTerm> = providers
+        .into_iter()
+        .map(|(provider, pools)| {
+            let pools = pools.into_iter().map(str::to_owned).collect();
+            let provider = vec![provider.to_string()];
+            matching_labels(vec![
+                is_virtual_node("In"),
+                node_requirement(labels::REMOTE_CLUSTER_ID, "In", provider),
+                node_requirement(labels::POOL, "In", pools),
+            ])
+        })
+        .collect();
     if !own.is_empty() {
         let single =
             (by == PoolBy::Node).then(|| vec![node_requirement("metadata.name", "In", own)]);
         terms.push(NodeSelectorTerm {
             match_fields: single,
-            ..term(vec![kind("NotIn")])
+            ..matching_labels(vec![is_virtual_node("NotIn")])
         });
     }
     if terms.is_empty() {
-        terms.push(term(vec![kind("In"), kind("NotIn")]));
+        terms.push(matching_labels(vec![
+            is_virtual_node("In"),
+            is_virtual_node("NotIn"),
+        ]));
     }
     terms
+}
+
+fn is_virtual_node(operator: &str) -> NodeSelectorRequirement {
+    let values = vec![labels::TYPE_VIRTUAL_NODE.to_owned()];
+    node_requirement(labels::TYPE, operator, values)
+}
+
+fn matching_labels(expressions: Vec<NodeSelectorRequirement>) -> NodeSelectorTerm {
+    NodeSelectorTerm {
+        match_expressions: Some(expressions),
+        match_fields: None,
+    }
 }
 
 /// Adds the requirements of a selector to a term.
@@ -578,9 +606,9 @@ mod tests {
             })
             .collect();
         assert_eq!(found, [(1, 1), (2, 2)]);
-        assert!(pools_for_consumer(2, &plugin, &cluster(1), &partitions).is_empty());
+        assert!(pools_for_consumer(PolicyIndex(2), &plugin, &cluster(1), &partitions).is_empty());
         assert_eq!(
-            pools_for_consumer(1, &gpus, &cluster(1), &[]),
+            pools_for_consumer(PolicyIndex(1), &gpus, &cluster(1), &[]),
             BTreeSet::from(["default".to_owned()])
         );
     }

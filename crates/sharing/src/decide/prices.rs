@@ -54,19 +54,18 @@ pub fn base_prices(
     given: Option<&PriceList>,
     pool: &str,
 ) -> Option<PriceList> {
-    let of_policy = || {
-        let policy = policy?;
-        let of_pool = policy.pools.get(pool);
-        let rates = of_pool.map_or_else(
-            || policy.rates.clone(),
-            |of_pool| policy.rates.replaced_by(of_pool),
-        );
-        Some(PriceList {
-            currency: policy.currency.clone(),
-            rates,
-        })
+    if let Some(given) = given {
+        return Some(given.clone());
+    }
+    let policy = policy?;
+    let rates = match policy.pools.get(pool) {
+        Some(of_pool) => policy.rates.replaced_by(of_pool),
+        None => policy.rates.clone(),
     };
-    given.cloned().or_else(of_policy)
+    Some(PriceList {
+        currency: policy.currency.clone(),
+        rates,
+    })
 }
 
 /// The prices that apply at `at`. `published` are those of the existing offers of the pool.
@@ -78,13 +77,16 @@ pub fn prices_at(
     published: &[&PriceList],
 ) -> PriceList {
     let scheduled = scheduled_percentage(policy, at);
-    let exceeds = |percent: u8| utilization.exceeds(percent, &base.rates);
-    let reached = policy.utilization.iter().filter(|step| exceeds(step.above));
+    let reached = policy
+        .utilization
+        .iter()
+        .filter(|step| utilization.exceeds(step.above, &base.rates));
     // The offers may differ because some are not written yet.
     let former = published
         .iter()
         .flat_map(|one| former_steps(policy, base, one, scheduled));
-    let lasting = former.filter(|step| exceeds(step.above.saturating_sub(HYSTERESIS)));
+    let lasting = former
+        .filter(|step| utilization.exceeds(step.above.saturating_sub(HYSTERESIS), &base.rates));
     scaled_prices(
         base,
         scheduled,
@@ -115,14 +117,12 @@ fn former_steps<'a>(
         .map(|entry| entry.percentage)
         .chain([FULL]);
     for percentage in [scheduled].into_iter().chain(others) {
-        let fits =
-            |step: Option<&UtilizationStep>| scaled_prices(base, percentage, step) == *published;
         let fitting: Vec<&UtilizationStep> = policy
             .utilization
             .iter()
-            .filter(|step| fits(Some(step)))
+            .filter(|step| scaled_prices(base, percentage, Some(step)) == *published)
             .collect();
-        if !fitting.is_empty() || fits(None) {
+        if !fitting.is_empty() || scaled_prices(base, percentage, None) == *published {
             return fitting;
         }
     }
@@ -136,23 +136,29 @@ fn scheduled_percentage(policy: &PricePolicy, at: Timestamp) -> u32 {
         minutes.div_euclid(MINUTES_PER_DAY.into()),
         minutes.rem_euclid(MINUTES_PER_DAY.into()),
     );
-    let applies = |entry: &&ScheduleEntry| {
-        let (from, to) = (
-            i64::from(entry.from.minutes()),
-            i64::from(entry.to.minutes()),
-        );
-        let begins_on = |day: i64| entry.days.is_empty() || entry.days.contains(&day_of_week(day));
-        if from < to {
-            begins_on(day) && (from..to).contains(&minute)
-        } else {
-            (begins_on(day) && minute >= from) || (begins_on(day - 1) && minute < to)
-        }
-    };
     policy
         .schedule
         .iter()
-        .find(applies)
+        .find(|entry| is_in_force(entry, day, minute))
         .map_or(FULL, |entry| entry.percentage)
+}
+
+/// Whether an entry counts in this minute of the day. One that ends before it begins ends on the
+/// next day.
+fn is_in_force(entry: &ScheduleEntry, day: i64, minute: i64) -> bool {
+    let (from, to) = (
+        i64::from(entry.from.minutes()),
+        i64::from(entry.to.minutes()),
+    );
+    if from < to {
+        begins_on(entry, day) && (from..to).contains(&minute)
+    } else {
+        (begins_on(entry, day) && minute >= from) || (begins_on(entry, day - 1) && minute < to)
+    }
+}
+
+fn begins_on(entry: &ScheduleEntry, day: i64) -> bool {
+    entry.days.is_empty() || entry.days.contains(&day_of_week(day))
 }
 
 /// The time until the next entry of the schedule begins or ends.

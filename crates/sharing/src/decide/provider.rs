@@ -38,11 +38,11 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::{ClusterId, PeeringPolicy, Provide, ResourceList};
+use liqo_api::{ClusterId, PeeringPolicy, Provide, Quantity, ResourceList};
 use tokio::time::Instant;
 
 use self::{
-    allocations::{PoolAllocation, pool_allocations},
+    allocations::{PoolAllocation, PoolSource, pool_allocations},
     compose::{Composer, offers_to_delete, withdraw_offers},
     conditions::add_conditions,
     node_pools::NodeIndex,
@@ -51,9 +51,8 @@ use self::{
 };
 use super::{
     granularity::Division,
-    pools::{self, Lender, NodePartition},
+    pools::{self, Lender, NodePartition, PolicyIndex},
     publish::{self, OfferState},
-    reduce::LocalNode,
     shares::{self, Claimant, PartitionBudget, Shares},
     snapshot::{ProviderPlan, ProviderSnapshot, Requester},
     upstream,
@@ -87,6 +86,8 @@ pub fn decide_offers(snapshot: &ProviderSnapshot, now: Instant) -> ProviderPlan 
         &local,
         &usage.partition_budgets(&allocations, &partitions),
     );
+    let entitlements =
+        charge_waiting_pods(&mut usage, &allocations, &partitions, &claimants, &policies);
     let budgets = reserve::budgets_with_reservations(
         &usage,
         &allocations,
@@ -94,20 +95,7 @@ pub fn decide_offers(snapshot: &ProviderSnapshot, now: Instant) -> ProviderPlan 
         &claimants,
         &policies,
     );
-    let entitlements = shares::entitlements(&budgets, &claimants, &policies);
-    let capacities = budgets
-        .iter()
-        .map(|budget| budget.capacity(&claimants, &policies))
-        .collect();
-    usage.charge_waiting(&allocations, &partitions, &entitlements, capacities);
-    let budgets = reserve::budgets_with_reservations(
-        &usage,
-        &allocations,
-        &partitions,
-        &claimants,
-        &policies,
-    );
-    let overused: Vec<BTreeSet<usize>> = budgets
+    let overused: Vec<BTreeSet<PolicyIndex>> = budgets
         .iter()
         .map(|budget| overusing_policies(budget, &claimants, &policies))
         .collect();
@@ -168,11 +156,30 @@ pub fn decide_offers(snapshot: &ProviderSnapshot, now: Instant) -> ProviderPlan 
     plan
 }
 
+/// Charges pods without a node to their consumers' entitlements, and returns these.
+fn charge_waiting_pods(
+    usage: &mut PoolUsage,
+    allocations: &[PoolAllocation],
+    partitions: &[NodePartition],
+    claimants: &[Claimant],
+    policies: &[&Provide],
+) -> Shares {
+    let budgets =
+        reserve::budgets_with_reservations(usage, allocations, partitions, claimants, policies);
+    let entitlements = shares::entitlements(&budgets, claimants, policies);
+    let capacities = budgets
+        .iter()
+        .map(|budget| budget.capacity(claimants, policies))
+        .collect();
+    usage.charge_waiting(allocations, partitions, &entitlements, capacities);
+    entitlements
+}
+
 /// Each pool is offered the consumer's shares of the partitions that it includes.
 fn set_targets(allocations: &mut [PoolAllocation], partitions: &[NodePartition], shares: &Shares) {
     for allocation in allocations
         .iter_mut()
-        .filter(|allocation| allocation.local_policy.is_some())
+        .filter(|allocation| !allocation.is_of_plugin())
     {
         let of_pool = partitions
             .iter()
@@ -196,7 +203,7 @@ struct PartitionLimits<'a> {
 
 impl PartitionLimits<'_> {
     /// The utilization of each partition, if any policy has prices. Most clusters have none.
-    fn priced_use(&self, usage: &PoolUsage) -> Vec<PartitionUse> {
+    fn priced_use(&self, usage: &PoolUsage) -> Vec<PartitionUse<'_>> {
         let has_prices = self
             .policies
             .iter()
@@ -216,16 +223,14 @@ impl PartitionLimits<'_> {
         // A plugin's amounts have no limit.
         let of_plugins = members
             .iter()
-            .filter(|member| member.local_policy.is_none())
+            .filter(|member| member.is_of_plugin())
             .map(|member| &member.target)
             .sum();
-        let is_shared =
-            |partition: &NodePartition| members.iter().any(|member| member.includes(partition));
         let shared = self
             .partitions
             .iter()
             .zip(self.budgets)
-            .filter(|(partition, _)| is_shared(partition));
+            .filter(|(partition, _)| members.iter().any(|member| member.includes(partition)));
         shared.fold(of_plugins, |sum: ResourceList, (_, budget)| {
             sum + &budget.max_promised(self.claimants, self.policies)
         })
@@ -350,17 +355,16 @@ fn policy_lenders<'a>(
     let replacements: Vec<(&ClusterId, &Arc<PeeringPolicy>)> = of_tethered
         .filter_map(|(consumer, policy)| Some((consumer, policy.as_ref()?)))
         .collect();
-    let lender = |policy: &&'a Arc<PeeringPolicy>| {
-        let tethered = replacements
-            .iter()
-            .find(|(_, replacement)| Arc::ptr_eq(replacement, policy))
-            .map(|(consumer, _)| *consumer);
-        Lender {
+    local
+        .iter()
+        .map(|policy| Lender {
             provide: &policy.spec.provide,
-            tethered,
-        }
-    };
-    local.iter().map(lender).collect()
+            tethered: replacements
+                .iter()
+                .find(|(_, replacement)| Arc::ptr_eq(replacement, policy))
+                .map(|(consumer, _)| *consumer),
+        })
+        .collect()
 }
 
 /// The requesters with their limits: what each requested, the caps of its policy, and the policy's
@@ -374,58 +378,61 @@ fn claimants_with_limits(
         .iter()
         .flat_map(|budget| budget.free.names())
         .collect();
-    let claimant = |requester: &Requester| {
-        let policy = requester.policy.and_then(|applied| {
-            local
-                .iter()
-                .position(|one| one.metadata.name == applied.metadata.name)
-        });
-        let provide = policy.map(|index| &local[index].spec.provide);
-        let fixed = provide.and_then(|provide| provide.source.fixed.as_ref());
-        // With fixed amounts, every other resource is limited to zero.
-        let mut limit: ResourceList = match fixed {
-            Some(fixed) => names
-                .iter()
-                .map(|&name| (name, fixed.resources.get(name)))
-                .collect(),
-            None => ResourceList::new(),
-        };
-        let caps = provide
-            .map(|provide| provide.caps.clone())
-            .unwrap_or_default();
-        for (name, cap) in caps.iter().chain(requester.requested().iter()) {
-            let smaller = if limit.contains(name) {
-                limit.get(name).min(cap)
-            } else {
-                cap
-            };
-            limit.insert(name, smaller);
-        }
-        // Guaranteed amounts are offered as they are. Only fixed amounts may grow: by an amendment.
-        if let Some(reserved) = requester
-            .standing
-            .reserved_total()
-            .filter(|_| fixed.is_none())
-        {
-            for &name in &names {
-                let amount = reserved.get(name);
-                limit.insert(
-                    name,
-                    if limit.contains(name) {
-                        limit.get(name).min(amount)
-                    } else {
-                        amount
-                    },
-                );
-            }
-        }
-        Claimant {
-            consumer: requester.tenant.consumer.clone(),
-            policy: policy.unwrap_or_default(),
-            limit,
-        }
+    requesters
+        .iter()
+        .map(|requester| claimant_with_limit(requester, local, &names))
+        .collect()
+}
+
+fn claimant_with_limit(
+    requester: &Requester,
+    local: &[&Arc<PeeringPolicy>],
+    names: &BTreeSet<&str>,
+) -> Claimant {
+    let policy = requester
+        .policy
+        .and_then(|applied| PolicyIndex::of_policy(local, applied));
+    let provide = policy.map(|index| &local[index.0].spec.provide);
+    let fixed = provide.and_then(|provide| provide.source.fixed.as_ref());
+    // With fixed amounts, every other resource is limited to zero.
+    let mut limit: ResourceList = match fixed {
+        Some(fixed) => names
+            .iter()
+            .map(|&name| (name, fixed.resources.get(name)))
+            .collect(),
+        None => ResourceList::new(),
     };
-    requesters.iter().map(claimant).collect()
+    let caps = provide
+        .map(|provide| provide.caps.clone())
+        .unwrap_or_default();
+    for (name, cap) in caps.iter().chain(requester.requested().iter()) {
+        lower_limit(&mut limit, name, cap);
+    }
+    // Guaranteed amounts are offered as they are. Only fixed amounts may grow: by an amendment.
+    if let Some(reserved) = requester
+        .standing
+        .reserved_total()
+        .filter(|_| fixed.is_none())
+    {
+        for &name in names {
+            lower_limit(&mut limit, name, reserved.get(name));
+        }
+    }
+    Claimant {
+        consumer: requester.tenant.consumer.clone(),
+        policy: policy.unwrap_or_default(),
+        limit,
+    }
+}
+
+/// A resource that is not in the list has no limit yet.
+fn lower_limit(limit: &mut ResourceList, name: &str, most: Quantity) {
+    let smaller = if limit.contains(name) {
+        limit.get(name).min(most)
+    } else {
+        most
+    };
+    limit.insert(name, smaller);
 }
 
 /// Gives notice to each pool that uses more than its policy or the nodes allow. When the notice is
@@ -435,7 +442,7 @@ fn claimants_with_limits(
 fn reclaim_overuse(
     snapshot: &ProviderSnapshot,
     allocations: &mut [PoolAllocation],
-    overused: &[BTreeSet<usize>],
+    overused: &[BTreeSet<PolicyIndex>],
     entitlements: &Shares,
     requesters: &[Requester],
     partitions: &[NodePartition],
@@ -457,7 +464,7 @@ fn reclaim_overuse(
         let drain = drains.map(|time| time.0).min();
         allocation.set_drain(drain, snapshot.wall_time);
         let is_held = is_held(snapshot, allocation, partitions);
-        let Some(policy) = allocation.local_policy else {
+        let PoolSource::Policy(policy) = allocation.source else {
             let is_over =
                 !is_held && exceeds_tolerance(&allocation.in_use, &allocation.target, None, 0);
             allocation.set_reclaim(
@@ -508,7 +515,7 @@ fn reclaim_overuse(
         } else {
             requeue_after = earlier_of(requeue_after, Some(left));
             // A plugin's amounts never cut an offer below use without notice either.
-            if allocation.local_policy.is_none() {
+            if allocation.is_of_plugin() {
                 allocation.target = allocation.target.max(&allocation.in_use);
             }
         }
@@ -528,17 +535,13 @@ fn is_held(
         .silences
         .get(allocation.consumer)
         .is_some_and(|silence| silence.lasts.is_some());
-    let nodes = || {
-        partitions.iter().flat_map(|partition| {
-            partition
-                .nodes
-                .iter()
-                .map(move |(_, node)| (partition, *node))
-        })
-    };
-    let is_out = |node: &LocalNode| node.upstream.is_some() && !node.eligible;
     is_silent
-        && nodes().any(|(partition, node)| is_out(node) && allocation.has_node(partition, node))
+        && partitions.iter().any(|partition| {
+            partition.nodes.iter().any(|(_, node)| {
+                let is_out = node.upstream.is_some() && !node.eligible;
+                is_out && allocation.has_node(partition, node)
+            })
+        })
 }
 
 /// The end of a notice that begins now.
@@ -558,12 +561,7 @@ fn policy_limit(policy: &Provide) -> ResourceList {
         .unwrap_or_default();
     let mut limit = policy.caps.clone();
     for (name, amount) in &fixed {
-        let smaller = if limit.contains(name) {
-            limit.get(name).min(amount)
-        } else {
-            amount
-        };
-        limit.insert(name, smaller);
+        lower_limit(&mut limit, name, amount);
     }
     limit
 }
@@ -592,8 +590,8 @@ fn overusing_policies(
     budget: &PartitionBudget,
     claimants: &[Claimant],
     policies: &[&Provide],
-) -> BTreeSet<usize> {
-    let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
+) -> BTreeSet<PolicyIndex> {
+    let mut used: BTreeMap<PolicyIndex, ResourceList> = BTreeMap::new();
     for (&claimant, floor) in &budget.floors {
         *used.entry(claimants[claimant].policy).or_default() += floor;
     }
@@ -604,7 +602,7 @@ fn overusing_policies(
             crowded
                 || exceeds_tolerance(
                     used,
-                    &shares::max_for_policy(&budget.free, policies[*policy]),
+                    &shares::max_for_policy(&budget.free, policies[policy.0]),
                     None,
                     0,
                 )

@@ -70,10 +70,10 @@ enum AllowedChange {
 
 /// Decides on all offers together. `total` is what the ledger has split.
 pub fn decide_writes(total: &ResourceList, states: &[OfferState], now: Instant) -> Publication {
-    let newcomer = |s: &OfferState| {
-        s.published.is_none() && !s.target.is_zero() && remaining_pause(s, now).is_zero()
-    };
-    let make_room = states.iter().any(newcomer);
+    let make_room = states.iter().any(|state| {
+        let is_new = state.published.is_none() && !state.target.is_zero();
+        is_new && remaining_pause(state, now).is_zero()
+    });
     let mut allowed_changes: Vec<AllowedChange> = Vec::new();
     let mut requeue_after: Option<Duration> = None;
     for state in states {

@@ -28,7 +28,8 @@ pub struct LocalNode {
 pub struct UpstreamPool {
     pub provider: ClusterId,
     pub pool: String,
-    /// Details of the offer. Its Node does not contain them, so `upstream::lendable` adds them.
+    /// Details of the offer. Its Node does not contain them, so `upstream::lendable_nodes` adds
+    /// them.
     pub offer: Option<UpstreamOffer>,
 }
 
@@ -75,13 +76,13 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
     } else {
         None
     };
-    let is_usual = |taint: &core::Taint| {
-        taint.effect == "PreferNoSchedule"
-            || (upstream.is_some()
-                && [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT]
-                    .contains(&taint.key.as_str()))
-    };
     let spec = node.spec.unwrap_or_default();
+    let mut taints = spec.taints.iter().flatten();
+    let has_usual_taints = taints.all(|taint| {
+        let is_of_virtual_nodes =
+            [pods::VIRTUAL_NODE_TAINT, pods::UNREACHABLE_TAINT].contains(&taint.key.as_str());
+        taint.effect == "PreferNoSchedule" || (upstream.is_some() && is_of_virtual_nodes)
+    });
     let status = node.status.unwrap_or_default();
     let ready = status
         .conditions
@@ -89,7 +90,7 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
         .flatten()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let schedulable = !spec.unschedulable.unwrap_or_default()
-        && spec.taints.iter().flatten().all(is_usual)
+        && has_usual_taints
         && node.metadata.deletion_timestamp.is_none();
     let allocatable = status
         .allocatable

@@ -17,14 +17,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::{ClusterId, Provide, ResourceList};
 
-use super::ledger::{self, Claim};
+use super::{
+    ledger::{self, Claim},
+    pools::PolicyIndex,
+};
 
 /// One consumer, in all partitions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimant {
     pub consumer: ClusterId,
-    /// Index of its policy.
-    pub policy: usize,
+    pub policy: PolicyIndex,
     /// The maximum of each named resource, in all partitions together.
     pub limit: ResourceList,
 }
@@ -49,11 +51,13 @@ pub struct PartitionBudget {
 impl PartitionBudget {
     #[must_use]
     pub fn without_floors(&self) -> Self {
-        let floor = |claimant: &usize| self.guaranteed.get(claimant).cloned().unwrap_or_default();
         let floors = self
             .floors
             .keys()
-            .map(|claimant| (*claimant, floor(claimant)))
+            .map(|claimant| {
+                let guaranteed = self.guaranteed.get(claimant).cloned();
+                (*claimant, guaranteed.unwrap_or_default())
+            })
             .collect();
         Self {
             floors,
@@ -72,20 +76,20 @@ impl PartitionBudget {
     /// The most that all claimants together can be promised.
     pub fn max_promised(&self, claimants: &[Claimant], policies: &[&Provide]) -> ResourceList {
         let capacity = self.capacity(claimants, policies);
-        let members: BTreeSet<usize> = self
+        let members: BTreeSet<PolicyIndex> = self
             .floors
             .keys()
             .map(|&claimant| claimants[claimant].policy)
             .collect();
         if members
             .iter()
-            .any(|&policy| policies[policy].source.fixed.is_some())
+            .any(|policy| policies[policy.0].source.fixed.is_some())
         {
             return capacity;
         }
         let limits: Vec<ResourceList> = members
             .iter()
-            .map(|&policy| max_for_policy(&self.free, policies[policy]))
+            .map(|policy| max_for_policy(&self.free, policies[policy.0]))
             .collect();
         capacity
             .min(&limits.iter().sum())
@@ -97,7 +101,7 @@ impl PartitionBudget {
         let overcommit = self
             .floors
             .keys()
-            .map(|&claimant| policies[claimants[claimant].policy].overcommit_percentage)
+            .map(|&claimant| policies[claimants[claimant].policy.0].overcommit_percentage)
             .max();
         self.free.percentage(u32::from(overcommit.unwrap_or(100)))
     }
@@ -156,31 +160,30 @@ pub fn compute_shares(
     }
     let mut all = Vec::new();
     for (budget, entitled) in budgets.iter().zip(entitlements) {
-        let limit = |claimant: usize, floor: &ResourceList| {
-            if budget.refused.contains(&claimant) {
-                return budget.refused_limit(floor);
-            }
-            let limit = without_excess(
-                raised_by(&left[claimant], floor),
-                &entitled[&claimant],
-                &excess[claimant],
-            );
-            budget
-                .limits
-                .get(&claimant)
-                .map(|most| lower_of(&limit, most))
-                .unwrap_or(limit)
-        };
-        let claim = |(&claimant, floor): (&usize, &ResourceList)| {
+        let mut claims = Vec::new();
+        for (&claimant, floor) in &budget.floors {
+            let requested = if budget.refused.contains(&claimant) {
+                budget.refused_limit(floor)
+            } else {
+                let limit = without_excess(
+                    raised_by(&left[claimant], floor),
+                    &entitled[&claimant],
+                    &excess[claimant],
+                );
+                match budget.limits.get(&claimant) {
+                    Some(most) => lower_of(&limit, most),
+                    None => limit,
+                }
+            };
             let claim = Claim {
                 consumer: claimants[claimant].consumer.clone(),
-                weight: policies[claimants[claimant].policy].weight,
+                weight: policies[claimants[claimant].policy.0].weight,
                 in_use: floor.clone(),
-                requested: limit(claimant, floor),
+                requested,
             };
-            (claimant, claim)
-        };
-        let shares = shares_of_budget(budget, budget.floors.iter().map(claim), claimants, policies);
+            claims.push((claimant, claim));
+        }
+        let shares = shares_of_budget(budget, claims.into_iter(), claimants, policies);
         for (&claimant, share) in &shares {
             left[claimant] =
                 left[claimant].saturating_sub(&share.saturating_sub(&budget.floors[&claimant]));
@@ -250,10 +253,11 @@ fn shares_of_budget(
     claimants: &[Claimant],
     policies: &[&Provide],
 ) -> BTreeMap<usize, ResourceList> {
-    let (mut fixed, mut groups) = (ClaimGroup::default(), BTreeMap::<usize, ClaimGroup>::new());
+    let mut fixed = ClaimGroup::default();
+    let mut groups: BTreeMap<PolicyIndex, ClaimGroup> = BTreeMap::new();
     for (claimant, claim) in claims {
         let policy = claimants[claimant].policy;
-        let is_fixed = policies[policy].source.fixed.is_some();
+        let is_fixed = policies[policy.0].source.fixed.is_some();
         let group = if is_fixed {
             &mut fixed
         } else {
@@ -274,7 +278,7 @@ fn shares_of_budget(
     let given: ResourceList = shares.values().sum();
     let claims: Vec<Claim> = groups
         .iter()
-        .map(|(&policy, group)| combined_claim(budget, policies[policy], &group.claims))
+        .map(|(policy, group)| combined_claim(budget, policies[policy.0], &group.claims))
         .collect();
     let parts = ledger::split_by_claims(&capacity.saturating_sub(&given), &claims);
     for (group, part) in groups.values().zip(parts) {
@@ -287,10 +291,9 @@ fn shares_of_budget(
 fn combined_claim(budget: &PartitionBudget, provide: &Provide, claims: &[Claim]) -> Claim {
     let mut requested = max_for_policy(&budget.free, provide);
     // If every consumer has a limit of a resource, the sum of the limits is a limit, too.
-    let all_limited = |name: &str| claims.iter().all(|claim| claim.requested.contains(name));
     let names: Vec<String> = requested
         .names()
-        .filter(|name| all_limited(name))
+        .filter(|name| claims.iter().all(|claim| claim.requested.contains(name)))
         .map(str::to_owned)
         .collect();
     for name in names {

@@ -85,7 +85,7 @@ pub struct ContractFacts {
     /// Decisions of persons here, for each peer, by contract.
     pub decisions: HashMap<ClusterId, BTreeMap<String, ContractDecision>>,
     /// Possible breaches that this process has seen.
-    pub doubts: HashMap<ClusterId, UnconfirmedBreaches>,
+    pub unconfirmed: HashMap<ClusterId, UnconfirmedBreaches>,
     /// Reasons why receipts count as not answered, for each tenant namespace, by the ID of the
     /// contract.
     pub unanswered: HashMap<String, BTreeMap<String, String>>,
@@ -179,7 +179,7 @@ pub struct ProviderPlan {
     /// Reasons why contracts cannot be proposed, by consumer.
     pub contract_problems: BTreeMap<ClusterId, String>,
     /// Possible breaches.
-    pub contract_doubts: HashMap<ClusterId, UnconfirmedBreaches>,
+    pub unconfirmed_breaches: HashMap<ClusterId, UnconfirmedBreaches>,
     /// The policy that applies to each consumer now.
     pub applied_policies: HashMap<ClusterId, PolicyVersion>,
     /// Delay until the next decision if nothing changes.
@@ -384,16 +384,14 @@ impl ProviderSnapshot {
         let tenants = self
             .tenants()
             .filter_map(|(namespace, tenant)| Some((tenant, requests.get(namespace)?)));
-        let plugin =
-            |consumer: &ClusterId| self.policy(consumer)?.spec.provide.source.plugin.clone();
-        let with_plugin = |(tenant, request): (&TenancyNamespace, &&ConsumerRequest)| {
-            let consumer = &tenant.consumer;
-            (
-                consumer.clone(),
-                plugin(consumer).filter(|_| request.resources.is_ok()),
-            )
-        };
-        tenants.map(with_plugin).collect()
+        tenants
+            .map(|(tenant, request)| {
+                let consumer = &tenant.consumer;
+                let policy = self.policy(consumer).filter(|_| request.resources.is_ok());
+                let plugin = policy.and_then(|policy| policy.spec.provide.source.plugin.clone());
+                (consumer.clone(), plugin)
+            })
+            .collect()
     }
 
     /// The last write of a consumer's offer, if it was so recent that the cache may not show it.

@@ -53,27 +53,15 @@ pub fn free_resources<'a>(
         .iter()
         .filter(|pod| pod.waits_for_node || pod.waits_for_virtual_node)
     {
-        let accepts = |node: &LocalNode| {
-            if node.upstream.is_some() {
-                pod.waits_for_virtual_node
-            } else {
-                pod.waits_for_node
-            }
-        };
-        let can_run = |nodes: &[(&str, &LocalNode)]| {
-            nodes.iter().any(|(_, node)| {
-                accepts(node) && pod.resources.requests.fits_in(&node.allocatable).is_ok()
-            })
-        };
-        let is_borrowed = |group: &usize| {
-            groups[*group]
+        let mut capable: Vec<usize> = (0..groups.len())
+            .filter(|&group| can_run_on(pod, &groups[group]))
+            .collect();
+        // Own nodes come first.
+        capable.sort_by_key(|&group| {
+            groups[group]
                 .iter()
                 .all(|(_, node)| node.upstream.is_some())
-        };
-        let mut capable: Vec<usize> = (0..groups.len())
-            .filter(|&group| can_run(&groups[group]))
-            .collect();
-        capable.sort_by_key(is_borrowed);
+        });
         let with_space = capable
             .iter()
             .find(|&&group| pod.resources.requests.fits_in(&free[group]).is_ok());
@@ -82,6 +70,18 @@ pub fn free_resources<'a>(
         }
     }
     free
+}
+
+/// Whether one of the nodes is of a kind that a pod waits for, and large enough.
+fn can_run_on(pod: &PodUsage, nodes: &[(&str, &LocalNode)]) -> bool {
+    nodes.iter().any(|(_, node)| {
+        let is_waited_for = if node.upstream.is_some() {
+            pod.waits_for_virtual_node
+        } else {
+            pod.waits_for_node
+        };
+        is_waited_for && pod.resources.requests.fits_in(&node.allocatable).is_ok()
+    })
 }
 
 /// Resources of each node that its pods leave free; `None` if that is unknown for one of the nodes.

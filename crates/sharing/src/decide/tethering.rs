@@ -39,26 +39,25 @@ impl OwnNodesReturn {
     /// `tethers` says whether this cluster asks, and `request` is its request as the provider
     /// answered it. A provider writes its offers before its answer.
     pub fn of_request(tethers: bool, request: Option<&ConsumerRequest>) -> Self {
-        let answer = |request: &ConsumerRequest| {
-            request
-                .conditions
-                .iter()
-                .find(|condition| condition.type_ == TETHERING)
-                .cloned()
-        };
-        let is_noted = |request: &ConsumerRequest| {
-            answer(request).is_none_or(|answer| {
-                !request.tethering
-                    && answer.reason == TetheringAnswer::NotAsked.as_str()
-                    && answer.observed_generation == request.generation
-            })
-        };
         match (tethers, request) {
             (true, _) => Self::Allowed,
-            (false, Some(request)) if !is_noted(request) => Self::BeingTakenBack,
+            (false, Some(request)) if !is_withdrawal_noted(request) => Self::BeingTakenBack,
             (false, _) => Self::No,
         }
     }
+}
+
+/// Whether the provider answered that this request does not ask to be tethered.
+fn is_withdrawal_noted(request: &ConsumerRequest) -> bool {
+    let answer = request
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == TETHERING);
+    answer.is_none_or(|answer| {
+        !request.tethering
+            && answer.reason == TetheringAnswer::NotAsked.as_str()
+            && answer.observed_generation == request.generation
+    })
 }
 
 /// The answer of this cluster to a consumer that asks to be tethered to it. `policy` is the one of
@@ -97,14 +96,13 @@ pub fn granted_consumers(snapshot: &ProviderSnapshot) -> BTreeSet<ClusterId> {
             .is_some_and(|request| request.tethering)
     });
     let consumers = asking.map(|(_, tenant)| &tenant.consumer);
-    let is_granted = |consumer: &&ClusterId| {
-        tethering_answer(
-            &snapshot.mode,
-            snapshot.policy_of_person(consumer).map(AsRef::as_ref),
-        )
-        .0 == TetheringAnswer::Granted
-    };
-    consumers.filter(is_granted).cloned().collect()
+    consumers
+        .filter(|consumer| {
+            let policy = snapshot.policy_of_person(consumer).map(AsRef::as_ref);
+            tethering_answer(&snapshot.mode, policy).0 == TetheringAnswer::Granted
+        })
+        .cloned()
+        .collect()
 }
 
 /// The condition of a request: the answer, or that nothing is asked any more. `None` if nothing

@@ -131,23 +131,13 @@ pub fn ends_at(snapshot: &ProviderSnapshot, offer: &ResourceOfferSpec) -> Option
         .node_selector
         .iter()
         .flat_map(|selector| &selector.node_selector_terms);
-    let values = |term: &NodeSelectorTerm, key: &str| -> Vec<String> {
-        let expressions = term
-            .match_expressions
-            .iter()
-            .flatten()
-            .filter(|one| one.key == key);
-        expressions
-            .flat_map(|one| one.values.clone().unwrap_or_default())
-            .collect()
-    };
     let mut last: Option<Timestamp> = None;
     for term in terms {
-        let providers = values(term, labels::REMOTE_CLUSTER_ID)
+        let providers = selected_values(term, labels::REMOTE_CLUSTER_ID)
             .into_iter()
             .filter_map(|id| id.parse::<ClusterId>().ok());
         for (provider, pool) in providers.flat_map(|id| {
-            values(term, labels::POOL)
+            selected_values(term, labels::POOL)
                 .into_iter()
                 .map(move |pool| (id.clone(), pool))
         }) {
@@ -161,14 +151,24 @@ pub fn ends_at(snapshot: &ProviderSnapshot, offer: &ResourceOfferSpec) -> Option
     last
 }
 
+fn selected_values(term: &NodeSelectorTerm, label: &str) -> Vec<String> {
+    let expressions = term
+        .match_expressions
+        .iter()
+        .flatten()
+        .filter(|one| one.key == label);
+    expressions
+        .flat_map(|one| one.values.clone().unwrap_or_default())
+        .collect()
+}
+
 /// Whether the currency of an upstream offer is that of the margin. What costs nothing has no
 /// currency.
 pub fn has_currency_of(offer: &UpstreamOffer, margin: &Margin) -> bool {
-    let costs = |prices: &PriceList| prices.rates.iter().any(|(_, rate)| !rate.is_zero());
     offer
         .prices
         .as_ref()
-        .filter(|prices| costs(prices))
+        .filter(|prices| prices.rates.iter().any(|(_, rate)| !rate.is_zero()))
         .is_none_or(|prices| prices.currency == margin.currency)
 }
 

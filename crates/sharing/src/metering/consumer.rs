@@ -30,7 +30,7 @@ use super::{
 };
 use crate::consumer::provider_of;
 use crate::peer_conditions::PeerConditions;
-use crate::{Error, FIELD_MANAGER};
+use crate::{FIELD_MANAGER, SharingError};
 use liqo_market::receipt::answer::{ConsumerEvidence, answer_receipt};
 use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded_periods};
 use liqo_market::receipt::document::ReceiptParties;
@@ -60,7 +60,7 @@ pub(super) struct ReceiptAnswerController {
     policies: Cache<PeeringPolicy>,
     conditions: Arc<PeerConditions>,
     contracts: Cache<ReceiptContract>,
-    papers: MeteringCaches,
+    caches: MeteringCaches,
     providers: Mutex<HashMap<ClusterId, Arc<ProviderReceipts>>>,
     /// Time until which the costs of each contract (its object) are settled, as far as that was
     /// read or written.
@@ -121,7 +121,7 @@ impl ReceiptAnswerController {
     ) -> Arc<Self> {
         let queue = Queue::new();
         let contracts = watch_metered_contracts(context, labels::PROVIDER_ID, stop, &queue);
-        let papers = MeteringCaches::follow(context, labels::PROVIDER_ID, stop, &queue);
+        let caches = MeteringCaches::follow(context, labels::PROVIDER_ID, stop, &queue);
         let (context, providers, settled, disputed) = (
             context.clone(),
             Mutex::default(),
@@ -134,7 +134,7 @@ impl ReceiptAnswerController {
             policies,
             conditions,
             contracts,
-            papers,
+            caches,
             providers,
             settled,
             disputed,
@@ -145,7 +145,7 @@ impl ReceiptAnswerController {
     /// Answers receipts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         if !(self.contracts.wait_until_synced().await
-            && self.papers.synced().await
+            && self.caches.synced().await
             && self.policies.wait_until_synced().await)
         {
             return;
@@ -197,7 +197,7 @@ impl ReceiptAnswerController {
         }
     }
 
-    async fn reconcile(&self, namespace: &str) -> Result<Requeue, Error> {
+    async fn reconcile(&self, namespace: &str) -> Result<Requeue, SharingError> {
         let Some(provider) = provider_of(namespace) else {
             return Ok(Requeue::OnChange);
         };
@@ -217,12 +217,9 @@ impl ReceiptAnswerController {
             }
             let mut again = 0;
             for receipt in receipts {
-                let is_disputed = |phase| phase == ReceiptPhase::Disputed;
-                if is_disputed(receipt.phase)
-                    && receipt
-                        .copy
-                        .as_ref()
-                        .is_some_and(|copy| is_disputed(copy.phase))
+                let copy = receipt.copy.as_ref();
+                if receipt.phase == ReceiptPhase::Disputed
+                    && copy.is_some_and(|copy| copy.phase == ReceiptPhase::Disputed)
                 {
                     if !self.has_records(namespace, &receipt.of) {
                         continue;
@@ -259,7 +256,7 @@ impl ReceiptAnswerController {
     /// The receipts at a provider with their copies here, as far as this cluster keeps copies: the
     /// provider may keep more of them.
     fn to_handle(&self, namespace: &str, at_provider: &ProviderReceipts) -> Vec<ReceiptAtProvider> {
-        let copies = self.papers.receipts(namespace);
+        let copies = self.caches.receipts(namespace);
         let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> =
             copies.iter().map(|copy| (&copy.of, copy)).collect();
         let all = at_provider.receipt_cache(&self.queue).all();
@@ -289,7 +286,11 @@ impl ReceiptAnswerController {
     }
 
     /// Adds what complete periods cost to the settled costs of their contracts.
-    async fn settle_contracts(&self, namespace: &str, failures: &mut Vec<Error>) -> SettledUntil {
+    async fn settle_contracts(
+        &self,
+        namespace: &str,
+        failures: &mut Vec<SharingError>,
+    ) -> SettledUntil {
         let records = self.record_heads(namespace);
         let mut all = SettledUntil::new();
         for (key, contract) in self.contracts.in_namespace(namespace) {
@@ -313,7 +314,7 @@ impl ReceiptAnswerController {
         key: &Key,
         contract: &ReceiptContract,
         records: &[RecordHead],
-    ) -> Result<Seconds, Error> {
+    ) -> Result<Seconds, SharingError> {
         let api: Api<liqo_api::Contract> = namespaced_api(&self.context.client, &key.namespace);
         // The cache may not show what this process wrote last, and the records may be gone by now.
         let Some(live) = api.get_opt(&key.name).await.step("read", "Contract", key)? else {
@@ -341,7 +342,7 @@ impl ReceiptAnswerController {
     }
 
     fn record_heads(&self, namespace: &str) -> Vec<RecordHead> {
-        self.papers
+        self.caches
             .records(namespace)
             .iter()
             .map(|record| RecordHead::clone(record))
@@ -349,10 +350,15 @@ impl ReceiptAnswerController {
     }
 
     /// Deletes what is signed or too old.
-    async fn clean_up(&self, namespace: &str, settled: &SettledUntil, failures: &mut Vec<Error>) {
+    async fn clean_up(
+        &self,
+        namespace: &str,
+        settled: &SettledUntil,
+        failures: &mut Vec<SharingError>,
+    ) {
         let (records, receipts) = (
             self.record_heads(namespace),
-            self.papers.receipts(namespace),
+            self.caches.receipts(namespace),
         );
         let client = &self.context.client;
         let (metering, now) = (&self.context.config().spec.metering, self.context.now());
@@ -373,7 +379,7 @@ impl ReceiptAnswerController {
                     super::keep_signature(&self.context, namespace, &of).await
                 }
                 ReceiptAction::DeleteRecords(of) => {
-                    self.papers.delete_records(client, namespace, &of).await
+                    self.caches.delete_records(client, namespace, &of).await
                 }
                 ReceiptAction::DeleteReceipt(of) => {
                     super::delete_receipt(client, namespace, &of).await
@@ -389,10 +395,10 @@ impl ReceiptAnswerController {
         namespace: &str,
         at_provider: &ProviderReceipts,
         settled: &SettledUntil,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let records = self.record_heads(namespace);
         let (copies, theirs) = (
-            self.papers.receipts(namespace),
+            self.caches.receipts(namespace),
             at_provider.receipt_cache(&self.queue).all(),
         );
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
@@ -417,7 +423,7 @@ impl ReceiptAnswerController {
                     period = of.1.name(),
                     "no receipt comes for these usage records"
                 );
-                self.papers
+                self.caches
                     .delete_records(&self.context.client, namespace, of)
                     .await?;
             }
@@ -432,7 +438,7 @@ impl ReceiptAnswerController {
         namespace: &str,
         at_provider: &ProviderReceipts,
         receipt: &ReceiptAtProvider,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, SharingError> {
         let (of, copy) = (&receipt.of, receipt.copy.as_deref());
         let has_signed = copy.is_some_and(|copy| copy.phase == ReceiptPhase::Signed);
         if has_signed && receipt.phase == ReceiptPhase::Signed {
@@ -511,7 +517,7 @@ impl ReceiptAnswerController {
         own: Option<&Receipt>,
         found: Claimed<&Receipt>,
         status: &ReceiptStatus,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let key = Key::new(provider_namespace(&parties.provider), name);
         let api: Api<Receipt> = namespaced_api(&self.context.client, &key.namespace);
         match copy_step(own, found, parties) {
@@ -544,7 +550,7 @@ impl ReceiptAnswerController {
     fn is_counted(&self, namespace: &str, of: &ContractPeriod) -> bool {
         let (records, copies) = (
             self.record_heads(namespace),
-            self.papers.receipts(namespace),
+            self.caches.receipts(namespace),
         );
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
         let is_known = self
@@ -563,7 +569,7 @@ impl ReceiptAnswerController {
     }
 
     fn has_records(&self, namespace: &str, of: &ContractPeriod) -> bool {
-        self.papers
+        self.caches
             .records(namespace)
             .iter()
             .any(|record| record.of == *of && !record.is_empty)
@@ -591,7 +597,7 @@ impl ReceiptAnswerController {
         connection: &PeerConnection,
         of: &ContractPeriod,
         receipt: Claimed<&Receipt>,
-    ) -> Result<ReceiptStatus, Error> {
+    ) -> Result<ReceiptStatus, SharingError> {
         let theirs = UsageRecordsAtProvider::over_connection(connection)
             .read_usage(of)
             .await?;

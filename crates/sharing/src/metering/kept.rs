@@ -38,7 +38,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{PAGE, provider};
-use crate::{Error, FIELD_MANAGER};
+use crate::{FIELD_MANAGER, SharingError};
 
 /// The place of usage records among the kinds.
 const RECORDS: usize = 1;
@@ -162,7 +162,7 @@ impl PeeringArchiver {
         &self,
         namespace: &str,
         name: Option<&str>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let Some(ending) = EndingPeering::of_namespace(namespace, name) else {
             return Ok(());
         };
@@ -180,12 +180,10 @@ impl PeeringArchiver {
             self.copy_all(&ending, &kind, objects).await?;
         }
         let kind = api_resource::<liqo_api::Contract>();
-        let is_used = |object: &DynamicObject| {
-            text_at(object, "/spec/terms/contract").is_some_and(|id| used.contains(&id))
-        };
-        let contracts = self
-            .stream_objects(namespace, &kind)
-            .try_filter(|object| std::future::ready(is_used(object)));
+        let contracts = self.stream_objects(namespace, &kind).try_filter(|object| {
+            let id = text_at(object, "/spec/terms/contract");
+            std::future::ready(id.is_some_and(|id| used.contains(&id)))
+        });
         self.copy_all(&ending, &kind, contracts).await?;
         self.lock_refused().remove(namespace);
         if !used.is_empty()
@@ -200,17 +198,18 @@ impl PeeringArchiver {
         &self,
         ending: &EndingPeering<'_>,
         kind: &ApiResource,
-        objects: impl Stream<Item = Result<DynamicObject, Error>> + Send,
-    ) -> Result<(), Error> {
-        let copy = |object: DynamicObject| async move {
-            self.store_copy(ending, &ending.archived_copy(&object, kind), kind)
-                .await
-        };
-        objects.try_for_each_concurrent(CONCURRENCY, copy).await
+        objects: impl Stream<Item = Result<DynamicObject, SharingError>> + Send,
+    ) -> Result<(), SharingError> {
+        objects
+            .try_for_each_concurrent(CONCURRENCY, |object| async move {
+                self.store_copy(ending, &ending.archived_copy(&object, kind), kind)
+                    .await
+            })
+            .await
     }
 
     /// The contracts in a namespace that were in force.
-    async fn read_contracts(&self, namespace: &str) -> Result<Vec<ReceiptContract>, Error> {
+    async fn read_contracts(&self, namespace: &str) -> Result<Vec<ReceiptContract>, SharingError> {
         let mut all = Vec::new();
         let mut objects = self.stream_objects(namespace, &api_resource::<liqo_api::Contract>());
         while let Some(mut object) = objects.try_next().await? {
@@ -234,7 +233,7 @@ impl PeeringArchiver {
     }
 
     /// Writes the receipt of each period that has none yet. No pod can use anything any more.
-    async fn write_last_receipts(&self, ending: &EndingPeering<'_>) -> Result<(), Error> {
+    async fn write_last_receipts(&self, ending: &EndingPeering<'_>) -> Result<(), SharingError> {
         let namespace = ending.namespace;
         let mut periods: BTreeSet<(String, Period)> = BTreeSet::new();
         let mut objects = self.stream_objects(namespace, &api_resource::<UsageRecord>());
@@ -260,7 +259,9 @@ impl PeeringArchiver {
                 )
                 .await
                 {
-                    Err(Error::Local(error)) => self.unless_refused_for_long(ending, Err(error))?,
+                    Err(SharingError::Local(error)) => {
+                        self.unless_refused_for_long(ending, Err(error))?;
+                    }
                     issued => issued?,
                 }
             }
@@ -283,7 +284,7 @@ impl PeeringArchiver {
         }
     }
 
-    async fn clean_up(&self) -> Result<(), Error> {
+    async fn clean_up(&self) -> Result<(), SharingError> {
         let kinds = [
             api_resource::<Receipt>(),
             api_resource::<UsageRecord>(),
@@ -351,7 +352,7 @@ impl PeeringArchiver {
         &self,
         namespace: &str,
         kind: &ApiResource,
-    ) -> Pin<Box<dyn Stream<Item = Result<DynamicObject, Error>> + Send>> {
+    ) -> Pin<Box<dyn Stream<Item = Result<DynamicObject, SharingError>> + Send>> {
         let (api, key) = (self.kind_api(namespace, kind), Key::new(namespace, ""));
         let (kind, first) = (kind.kind.clone(), Some(ListParams::default().limit(PAGE)));
         let pages = stream::try_unfold(first, move |page| {
@@ -364,7 +365,7 @@ impl PeeringArchiver {
                     .continue_
                     .filter(|token| !token.is_empty())
                     .map(|token| page.continue_token(&token));
-                Ok::<_, Error>(Some((stream::iter(found.items.into_iter().map(Ok)), next)))
+                Ok::<_, SharingError>(Some((stream::iter(found.items.into_iter().map(Ok)), next)))
             }
         });
         pages.try_flatten().boxed()
@@ -376,7 +377,7 @@ impl PeeringArchiver {
         ending: &EndingPeering<'_>,
         copy: &DynamicObject,
         kind: &ApiResource,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let (api, name) = (
             self.kind_api(&self.context.namespace, kind),
             copy.name_any(),
@@ -457,24 +458,34 @@ struct ArchivedCopy {
 fn surplus_copies(mut all: Vec<ArchivedCopy>, days: u32, now: Timestamp) -> Vec<ArchivedCopy> {
     let age = SignedDuration::from_hours(i64::from(days) * 24);
     all.sort_by(|one, other| other.cmp(one));
-    let (mut of_all, mut of_peers) = ([(0, 0); 2], BTreeMap::<String, [(usize, usize); 2]>::new());
-    let mut is_beyond = |one: &ArchivedCopy| {
-        let peer = of_peers.entry(one.peer.clone()).or_default();
-        let class = usize::from(one.kind == RECORDS);
-        let exceeds = |sums: &mut [(usize, usize); 2], limits: [ArchiveLimit; 2]| {
-            let (Some((objects, bytes)), Some(limit)) = (sums.get_mut(class), limits.get(class))
-            else {
-                return true;
-            };
-            (*objects, *bytes) = (*objects + 1, bytes.saturating_add(one.length));
-            *objects > limit.objects || *bytes > limit.bytes
-        };
+    let mut of_all = ArchiveSums::default();
+    let mut of_peers: BTreeMap<String, ArchiveSums> = BTreeMap::new();
+    all.retain(|one| {
+        let of_peer = of_peers.entry(one.peer.clone()).or_default();
         // What goes because of its own peer takes no room from others.
-        exceeds(peer, OF_PEER)
-            || exceeds(&mut of_all, OF_ALL)
+        of_peer.exceed_with(one, OF_PEER)
+            || of_all.exceed_with(one, OF_ALL)
             || now.duration_since(one.since) > age
-    };
-    all.into_iter().filter(|one| is_beyond(one)).collect()
+    });
+    all
+}
+
+/// Number and bytes of copies: first of everything but records, then of records.
+#[derive(Default)]
+struct ArchiveSums {
+    objects: [usize; 2],
+    bytes: [usize; 2],
+}
+
+impl ArchiveSums {
+    /// Adds a copy. Returns whether there is more than the limits allow.
+    fn exceed_with(&mut self, copy: &ArchivedCopy, limits: [ArchiveLimit; 2]) -> bool {
+        let class = usize::from(copy.kind == RECORDS);
+        let (objects, bytes) = (&mut self.objects[class], &mut self.bytes[class]);
+        *objects += 1;
+        *bytes = bytes.saturating_add(copy.length);
+        *objects > limits[class].objects || *bytes > limits[class].bytes
+    }
 }
 
 #[cfg(test)]

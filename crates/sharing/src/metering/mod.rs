@@ -27,7 +27,7 @@ use liqo_signing::ClusterIdentity;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
+use crate::SharingError;
 use crate::peer_conditions::PeerConditions;
 use liqo_market::receipt::document::ReceiptParties;
 use liqo_market::receipt::issue::{ContractPeriod, ReceiptHead, RecordHead, kept_signature};
@@ -70,11 +70,7 @@ impl MeteringCaches {
         queue: &Queue<String>,
     ) -> Self {
         let config = Config::default().labels(peer_label);
-        let enqueue = || {
-            let queue = queue.clone();
-            move |key: &Key| queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY)
-        };
-        let (changed, client) = (enqueue(), context.client.clone());
+        let (changed, client) = (queue.clone(), context.client.clone());
         let small_pages = config.clone().page_size(PAGE);
         let records = Cache::watch(
             Api::<UsageRecord>::all(client),
@@ -82,11 +78,13 @@ impl MeteringCaches {
             stop.clone(),
             RecordHead::reduce,
             move |key, _, _| {
-                changed(key);
+                changed.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
             },
         );
-        let changed = enqueue();
-        let receipts = watch_receipts(context, peer_label, stop, changed);
+        let changed = queue.clone();
+        let receipts = watch_receipts(context, peer_label, stop, move |key| {
+            changed.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
+        });
         Self { records, receipts }
     }
 
@@ -115,7 +113,7 @@ impl MeteringCaches {
         client: &Client,
         namespace: &str,
         of: &ContractPeriod,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SharingError> {
         let api: Api<UsageRecord> = namespaced_api(client, namespace);
         for (key, _) in self
             .records
@@ -139,24 +137,30 @@ pub(crate) fn watch_receipts(
     changed: impl Fn(&Key) + Send + 'static,
 ) -> Cache<ReceiptHead> {
     let own = context.cluster_id.clone();
-    let reduce = move |receipt: Receipt| {
-        let parties = ReceiptParties::of_namespace(&own, receipt.metadata.namespace.as_deref()?)?;
-        ReceiptHead::reduce(&parties, Claimed::new(&receipt))
-    };
     let (all, config) = (
         Api::<Receipt>::all(context.client.clone()),
         Config::default().labels(peer_label),
     );
-    Cache::watch(all, config, stop.clone(), reduce, move |key, _, _| {
-        changed(key);
-    })
+    Cache::watch(
+        all,
+        config,
+        stop.clone(),
+        move |receipt: Receipt| {
+            let namespace = receipt.metadata.namespace.as_deref()?;
+            let parties = ReceiptParties::of_namespace(&own, namespace)?;
+            ReceiptHead::reduce(&parties, Claimed::new(&receipt))
+        },
+        move |key, _, _| {
+            changed(key);
+        },
+    )
 }
 
 async fn delete_receipt(
     client: &Client,
     namespace: &str,
     of: &ContractPeriod,
-) -> Result<(), Error> {
+) -> Result<(), SharingError> {
     let api: Api<Receipt> = namespaced_api(client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
     delete_if_present(&api, &key.name, &DeleteParams::default())
@@ -170,7 +174,7 @@ async fn keep_signature(
     context: &Context,
     namespace: &str,
     of: &ContractPeriod,
-) -> Result<(), Error> {
+) -> Result<(), SharingError> {
     let api: Api<Receipt> = namespaced_api(&context.client, namespace);
     let key = Key::new(namespace, receipt_name(&of.0, of.1));
     // The cache may be behind: what the status has now is what can be kept.
@@ -195,7 +199,8 @@ async fn keep_signature(
     Ok(())
 }
 
-/// The usage records in a namespace of this cluster, or of a provider: see [`RecordsAtProvider`].
+/// The usage records in a namespace of this cluster, or of a provider: see
+/// [`UsageRecordsAtProvider`].
 struct UsageRecords<'a> {
     api: Api<UsageRecord>,
     namespace: &'a str,
@@ -223,12 +228,12 @@ impl<'a> UsageRecordsAtProvider<'a> {
     async fn read_usage(
         &self,
         of: &ContractPeriod,
-    ) -> Result<Claimed<Result<UsageEntries, String>>, Error> {
+    ) -> Result<Claimed<Result<UsageEntries, String>>, SharingError> {
         self.0.read_usage(of).await.map(Claimed::new)
     }
 
     /// Whether the provider has records of a period.
-    async fn exist(&self, of: &ContractPeriod) -> Result<Claimed<bool>, Error> {
+    async fn exist(&self, of: &ContractPeriod) -> Result<Claimed<bool>, SharingError> {
         Ok(Claimed::new(
             !self
                 .0
@@ -251,7 +256,10 @@ impl<'a> UsageRecords<'a> {
     }
 
     /// The entries of a period, or why they cannot be read. The outer error is one of the request.
-    async fn read_usage(&self, of: &ContractPeriod) -> Result<Result<UsageEntries, String>, Error> {
+    async fn read_usage(
+        &self,
+        of: &ContractPeriod,
+    ) -> Result<Result<UsageEntries, String>, SharingError> {
         let (mut usage, mut length) = (UsageEntries::default(), 0);
         let mut params = of_period(of).limit(PAGE);
         for _ in 0..MAX_PAGES {
@@ -281,7 +289,10 @@ impl<'a> UsageRecords<'a> {
         Ok(Err(format!("they take more than {MAX_PAGES} pages")))
     }
 
-    async fn list_page(&self, params: &ListParams) -> Result<ObjectList<UsageRecord>, Error> {
+    async fn list_page(
+        &self,
+        params: &ListParams,
+    ) -> Result<ObjectList<UsageRecord>, SharingError> {
         let key = Key::new(self.namespace, "");
         Ok(match self.provider {
             None => self
@@ -310,8 +321,8 @@ fn of_period(of: &ContractPeriod) -> ListParams {
 fn of_provider<T>(
     provider: &ClusterId,
     outcome: Result<T, StepError<PeerError>>,
-) -> Result<T, Error> {
-    outcome.map_err(|source| Error::Provider {
+) -> Result<T, SharingError> {
+    outcome.map_err(|source| SharingError::Provider {
         provider: provider.clone(),
         source: Box::new(source),
     })

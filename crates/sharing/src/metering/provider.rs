@@ -14,7 +14,7 @@ use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
 
 use super::{MeteringCaches, UsageRecords};
-use crate::Error;
+use crate::SharingError;
 use liqo_market::receipt::contract::metered_contract;
 use liqo_market::receipt::document::SignedReceipt;
 use liqo_market::receipt::issue::{ContractPeriod, ReceiptAction, decide_actions};
@@ -26,7 +26,7 @@ pub(super) struct ReceiptIssueController {
     context: Context,
     identity: Arc<ClusterIdentity>,
     contracts: Cache<ReceiptContract>,
-    papers: MeteringCaches,
+    caches: MeteringCaches,
     queue: Queue<String>,
 }
 
@@ -38,33 +38,34 @@ impl ReceiptIssueController {
     ) -> Arc<Self> {
         let queue = Queue::new();
         let contracts = watch_metered_contracts(context, labels::CONSUMER_ID, stop, &queue);
-        let papers = MeteringCaches::follow(context, labels::CONSUMER_ID, stop, &queue);
+        let caches = MeteringCaches::follow(context, labels::CONSUMER_ID, stop, &queue);
         Arc::new(Self {
             context: context.clone(),
             identity,
             contracts,
-            papers,
+            caches,
             queue,
         })
     }
 
     /// Writes receipts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        if !(self.contracts.wait_until_synced().await && self.papers.synced().await) {
+        if !(self.contracts.wait_until_synced().await && self.caches.synced().await) {
             return;
         }
         let (queue, controller) = (self.queue.clone(), self);
-        let reconcile = move |namespace: String| {
-            let controller = controller.clone();
-            async move { controller.reconcile(&namespace).await }
-        };
-        queue.run("receipts", CONCURRENCY, stop, reconcile).await;
+        queue
+            .run("receipts", CONCURRENCY, stop, move |namespace| {
+                let controller = controller.clone();
+                async move { controller.reconcile(&namespace).await }
+            })
+            .await;
     }
 
-    async fn reconcile(&self, namespace: &str) -> Result<Requeue, Error> {
+    async fn reconcile(&self, namespace: &str) -> Result<Requeue, SharingError> {
         let (records, receipts) = (
-            self.papers.records(namespace),
-            self.papers.receipts(namespace),
+            self.caches.records(namespace),
+            self.caches.receipts(namespace),
         );
         let (records, receipts) = (
             records.iter().map(AsRef::as_ref),
@@ -84,7 +85,7 @@ impl ReceiptIssueController {
                     super::keep_signature(&self.context, namespace, &of).await
                 }
                 ReceiptAction::DeleteRecords(of) => {
-                    self.papers.delete_records(client, namespace, &of).await
+                    self.caches.delete_records(client, namespace, &of).await
                 }
                 ReceiptAction::DeleteReceipt(of) => {
                     super::delete_receipt(client, namespace, &of).await
@@ -97,7 +98,11 @@ impl ReceiptIssueController {
     }
 
     /// Writes the receipt of a period.
-    async fn issue_receipt(&self, namespace: &str, of: &ContractPeriod) -> Result<(), Error> {
+    async fn issue_receipt(
+        &self,
+        namespace: &str,
+        of: &ContractPeriod,
+    ) -> Result<(), SharingError> {
         let here = self
             .contracts
             .in_namespace(namespace)
@@ -125,7 +130,7 @@ pub(super) async fn write_receipt(
     namespace: &str,
     contract: &ReceiptContract,
     period: Period,
-) -> Result<(), Error> {
+) -> Result<(), SharingError> {
     let records = UsageRecords::in_this_cluster(&context.client, namespace);
     let usage = records.read_usage(&(contract.id.clone(), period)).await?;
     let key = Key::new(namespace, receipt_name(&contract.id, period));
@@ -177,12 +182,11 @@ pub(super) fn watch_metered_contracts(
         Api::<liqo_api::Contract>::all(context.client.clone()),
         queue.clone(),
     );
-    let reduce = |contract: liqo_api::Contract| metered_contract(&contract).ok().flatten();
     Cache::watch(
         api,
         Config::default().labels(peer_label),
         stop.clone(),
-        reduce,
+        |contract| metered_contract(&contract).ok().flatten(),
         move |key, _, _| {
             queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
         },

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::lock;
 use crate::{
-    ContractOfPeering, Error, FIELD_MANAGER,
+    ContractOfPeering, FIELD_MANAGER, SharingError,
     breach_reports::BreachReports,
     decide::snapshot::{ContractChange, ContractFacts},
 };
@@ -40,7 +40,7 @@ pub struct ProviderContracts {
     /// The contract that was created last in each tenant namespace, until the watch shows it.
     created: Mutex<HashMap<String, (String, Instant)>>,
     /// Possible breaches that this process has seen.
-    doubts: Mutex<HashMap<ClusterId, UnconfirmedBreaches>>,
+    unconfirmed: Mutex<HashMap<ClusterId, UnconfirmedBreaches>>,
     /// Last reported reasons why consumers can get no contract, or no change of it.
     problems: Mutex<BTreeMap<ClusterId, String>>,
     reports: BreachReports,
@@ -53,14 +53,15 @@ impl ProviderContracts {
         contracts: Cache<ContractOfPeering>,
         receipts: Cache<ReceiptHead>,
     ) -> Self {
-        let (created, doubts, problems) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (created, unconfirmed, problems) =
+            (Mutex::default(), Mutex::default(), Mutex::default());
         Self {
             context,
             identity,
             contracts,
             receipts,
             created,
-            doubts,
+            unconfirmed,
             problems,
             reports: BreachReports::default(),
         }
@@ -100,7 +101,7 @@ impl ProviderContracts {
             records,
             unseen,
             decisions,
-            doubts: lock(&self.doubts).clone(),
+            unconfirmed: lock(&self.unconfirmed).clone(),
             unanswered: unanswered.collect(),
             nonce: rand::random(),
         }
@@ -115,7 +116,11 @@ impl ProviderContracts {
     }
 
     /// Writes the contracts of a plan.
-    pub async fn carry_out(&self, writes: Vec<ContractChange>, deletions: Vec<Key>) -> Vec<Error> {
+    pub async fn carry_out(
+        &self,
+        writes: Vec<ContractChange>,
+        deletions: Vec<Key>,
+    ) -> Vec<SharingError> {
         let mut failures = Vec::new();
         for change in writes {
             failures.extend(self.write_contract(change).await.err());
@@ -127,7 +132,7 @@ impl ProviderContracts {
                 deleted
                     .step("delete", "Contract", &key)
                     .err()
-                    .map(Error::from),
+                    .map(SharingError::from),
             );
         }
         failures
@@ -136,10 +141,10 @@ impl ProviderContracts {
     /// Keeps what may become a breach, and tells people what is new.
     pub async fn note_findings(
         &self,
-        doubts: HashMap<ClusterId, UnconfirmedBreaches>,
+        unconfirmed: HashMap<ClusterId, UnconfirmedBreaches>,
         problems: BTreeMap<ClusterId, String>,
     ) {
-        *lock(&self.doubts) = doubts;
+        *lock(&self.unconfirmed) = unconfirmed;
         let known = std::mem::replace(&mut *lock(&self.problems), problems.clone());
         for (consumer, problem) in problems
             .iter()
@@ -166,7 +171,7 @@ impl ProviderContracts {
         }
     }
 
-    async fn write_contract(&self, change: ContractChange) -> Result<(), Error> {
+    async fn write_contract(&self, change: ContractChange) -> Result<(), SharingError> {
         let ContractChange {
             namespace,
             consumer,

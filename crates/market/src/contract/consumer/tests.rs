@@ -18,7 +18,7 @@ struct World {
     copies: BTreeMap<String, Contract>,
     offers: BTreeMap<String, Arc<ResourceOffer>>,
     offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
-    doubts: BTreeMap<String, UnconfirmedBreaches>,
+    unconfirmed: BTreeMap<String, UnconfirmedBreaches>,
     steady: bool,
     peering: String,
 }
@@ -38,7 +38,7 @@ impl World {
             copies: BTreeMap::new(),
             offers: BTreeMap::new(),
             offer_copies: BTreeMap::new(),
-            doubts: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
             steady: true,
             peering: PEERING.to_owned(),
         }
@@ -117,7 +117,7 @@ impl World {
             steady: self.steady,
             now: at(seconds),
         };
-        judge_contracts(&view, &mut self.doubts)
+        judge_contracts(&view, &mut self.unconfirmed)
     }
 
     /// Judges, and carries it out.
@@ -224,7 +224,7 @@ fn acceptable_terms_are_signed_and_copied() {
     let mut world = World::proposed();
     let judgement = world.step(1500);
     assert!(matches!(
-        judgement.stances[NAME],
+        judgement.contract_stances[NAME],
         ContractStance::Signed { .. }
     ));
     assert_eq!(world.status().phase, ContractPhase::InForce);
@@ -243,7 +243,7 @@ fn a_person_decides_where_the_policy_says_so_on_the_terms_that_it_saw() {
     world.consume.contract.accept = AcceptContract::Manual;
     let asks = world.step(1500);
     assert!(
-        matches!(&asks.stances[NAME], ContractStance::Asks(why) if why.contains("`liqoctl offer accept milan`"))
+        matches!(&asks.contract_stances[NAME], ContractStance::Asks(why) if why.contains("`liqoctl offer accept milan`"))
     );
     assert_eq!(
         (world.status().phase, world.status().signature),
@@ -505,7 +505,7 @@ fn nothing_is_signed_for_another_cluster() {
 fn refusal(world: &mut World, contract: Contract) -> String {
     let name = contract.metadata.name.clone().unwrap();
     world.contracts = BTreeMap::from([(name.clone(), contract)]);
-    match world.step(2000).stances[&name].clone() {
+    match world.step(2000).contract_stances[&name].clone() {
         ContractStance::Refused { why, .. } => why,
         other => format!("{other:?}"),
     }
@@ -543,7 +543,7 @@ fn a_signature_that_only_the_provider_shows_does_not_count() {
     world.copies.clear();
     world.consume.contract.accept = AcceptContract::Manual;
     assert!(matches!(
-        world.step(2000).stances[NAME],
+        world.step(2000).contract_stances[NAME],
         ContractStance::Asks(_)
     ));
     assert_eq!(world.copies[NAME].spec.in_force_since, None);
@@ -691,7 +691,7 @@ fn a_person_ends_a_contract_and_is_asked_about_the_next_one() {
         .insert("contract-ffffffff".to_owned(), proposal);
     let judgement = world.step(2100);
     assert!(matches!(
-        judgement.stances["contract-ffffffff"],
+        judgement.contract_stances["contract-ffffffff"],
         ContractStance::Asks(_)
     ));
 }
@@ -863,7 +863,7 @@ fn guaranteed_amounts_that_are_missing_for_long_are_a_breach() {
     let ContractStance::Signed {
         no_new_pods: Some(why),
         ..
-    } = world.step(2400).stances[NAME].clone()
+    } = world.step(2400).contract_stances[NAME].clone()
     else {
         unreachable!()
     };
@@ -966,7 +966,7 @@ fn a_copy_outlives_a_contract_that_the_provider_removed() {
     let back = world.parties.in_force(&terms(&world.parties));
     world.contracts.insert(NAME.to_owned(), back);
     assert_eq!(
-        world.step(2200).stances[NAME],
+        world.step(2200).contract_stances[NAME],
         ContractStance::Over,
         "it does not come back"
     );
@@ -1001,10 +1001,10 @@ fn the_oldest_ended_copies_leave_what_they_cost_to_the_newest_one_which_never_go
     world.copies = (1..=12)
         .map(|number| (format!("c{number:02}"), ended(&world, number)))
         .collect();
-    let heir = Some("c12".to_owned());
+    let successor = Some("c12".to_owned());
     let deletes = |name: &str| ContractAction::DeleteCopy {
         name: name.to_owned(),
-        heir: heir.clone(),
+        successor: successor.clone(),
     };
     assert_eq!(world.step(2000).actions, [deletes("c02"), deletes("c01")]);
     let years_later = 400 * 24 * 3600;
@@ -1038,11 +1038,11 @@ fn few_contracts_of_a_provider_are_read() {
             .contracts
             .insert(Contract::name_of(&terms.contract), proposal);
     }
-    let stances = world.step(1500).stances;
-    assert_eq!(stances.len(), MAX_CONTRACTS);
+    let contract_stances = world.step(1500).contract_stances;
+    assert_eq!(contract_stances.len(), MAX_CONTRACTS);
     let signed = |stance: &&ContractStance| matches!(stance, ContractStance::Signed { .. });
     assert_eq!(
-        stances.values().filter(signed).count(),
+        contract_stances.values().filter(signed).count(),
         1,
         "one contract at a time"
     );
@@ -1059,7 +1059,7 @@ fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
     let proposal = world.parties.proposal(&another);
     world.contracts.insert(other.to_owned(), proposal);
     let refused = |stance: &ContractStance| matches!(stance, ContractStance::Refused { why, .. } if why.contains("contract-01234567 with the same"));
-    assert!(refused(&world.step(2000).stances[other]));
+    assert!(refused(&world.step(2000).contract_stances[other]));
     world.decisions = BTreeMap::from([(
         other.to_owned(),
         ContractDecision {
@@ -1069,16 +1069,16 @@ fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
         },
     )]);
     assert!(
-        refused(&world.step(2000).stances[other]),
+        refused(&world.step(2000).contract_stances[other]),
         "not even if a person says so"
     );
 
     world.contracts.get_mut(NAME).unwrap().spec.ended = Some(ended_at(2300, EndCause::PeriodOver));
     assert!(
-        matches!(&world.step(2000).stances[other], ContractStance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z"))
+        matches!(&world.step(2000).contract_stances[other], ContractStance::Waits(why) if why.contains("until 1970-01-01T00:38:20Z"))
     );
     assert!(matches!(
-        world.step(2300).stances[other],
+        world.step(2300).contract_stances[other],
         ContractStance::Signed { .. }
     ));
     // The provider says that it began before the end of the first one.
@@ -1090,5 +1090,8 @@ fn a_second_contract_of_a_provider_is_not_signed_beside_the_one_in_force() {
     );
     // A renewal of the first one that the consumer signed does not bring it back.
     world.contracts.get_mut(NAME).unwrap().spec.ended = None;
-    assert_eq!(world.step(2302).stances[NAME], ContractStance::Over);
+    assert_eq!(
+        world.step(2302).contract_stances[NAME],
+        ContractStance::Over
+    );
 }

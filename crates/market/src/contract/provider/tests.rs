@@ -23,7 +23,7 @@ struct World {
     contracts: Vec<Contract>,
     decisions: BTreeMap<String, ContractDecision>,
     unanswered: BTreeMap<String, String>,
-    doubts: UnconfirmedBreaches,
+    unconfirmed: UnconfirmedBreaches,
 }
 
 impl World {
@@ -43,7 +43,7 @@ impl World {
             contracts: Vec::new(),
             decisions: BTreeMap::new(),
             unanswered: BTreeMap::new(),
-            doubts: UnconfirmedBreaches::default(),
+            unconfirmed: UnconfirmedBreaches::default(),
         }
     }
 
@@ -92,7 +92,7 @@ impl World {
             nonce: b"0123456789abcdef",
             now: at(seconds),
         };
-        decide_contracts(&case, &mut self.doubts)
+        decide_contracts(&case, &mut self.unconfirmed)
     }
 
     /// Decides, and carries it out. Returns the newest contract.

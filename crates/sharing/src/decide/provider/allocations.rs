@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
+use liqo_api::isolation::Lending;
 use liqo_api::{
     ClusterId, PeeringPolicy, PriceList, Provide, Quantity, ResourceList, ResourceOffer,
 };
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::decide::{
     granularity::Division,
-    pools::{self, NodePartition},
+    pools::{self, NodePartition, PolicyIndex},
     reduce::LocalNode,
     snapshot::{ProviderSnapshot, Requester},
     upstream,
@@ -29,8 +30,7 @@ pub struct PoolAllocation<'a> {
     pub policy_pool: String,
     pub nodes: PoolNodes,
     pub policy: &'a Provide,
-    /// Index of that policy; `None` if a plugin decides on the amounts.
-    pub local_policy: Option<usize>,
+    pub source: PoolSource,
     /// Number of clusters that the resources come through, if a plugin says that they are borrowed.
     pub borrowed_hops: Option<u8>,
     /// Whether the nodes have less than the plugin says.
@@ -50,8 +50,8 @@ pub struct PoolAllocation<'a> {
     pub has_left_nodes: bool,
     /// Time at which these pods begin to end.
     pub drain_at: Option<Timestamp>,
-    /// The first overused resource: its name, what is used, and what is allowed.
-    pub overuse: Option<(String, Quantity, Quantity)>,
+    /// The first overused resource.
+    pub overuse: Option<OverusedResource>,
     /// The least that the offer contains: what is used, unless that is being reclaimed.
     pub floor: ResourceList,
     /// Amounts that a contract guarantees.
@@ -60,6 +60,35 @@ pub struct PoolAllocation<'a> {
     pub notice_seconds: u32,
     /// The prices that the policy means now.
     pub prices: Option<PriceList>,
+}
+
+/// Decides on the amounts of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PoolSource {
+    Plugin,
+    /// This policy lends own nodes.
+    Policy(PolicyIndex),
+}
+
+/// More of a resource is used than allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OverusedResource {
+    pub name: String,
+    pub used: Quantity,
+    pub allowed: Quantity,
+}
+
+impl OverusedResource {
+    fn first_beyond(in_use: &ResourceList, allowed: &ResourceList) -> Option<Self> {
+        let (name, used) = in_use
+            .iter()
+            .find(|(name, used)| *used > allowed.get(name))?;
+        Some(Self {
+            name: name.to_owned(),
+            used,
+            allowed: allowed.get(name),
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -73,12 +102,18 @@ pub enum PoolNodes {
 }
 
 impl PoolAllocation<'_> {
+    pub fn is_of_plugin(&self) -> bool {
+        self.source == PoolSource::Plugin
+    }
+
     /// Whether the nodes of this partition are in the pool of the policy. Nodes that come from the
     /// consumer, or through it, are not, unless it is tethered to this cluster.
     pub fn includes(&self, partition: &NodePartition) -> bool {
-        self.local_policy
-            .is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.policy_pool))
-            && partition.is_open_to(self.consumer)
+        let pool = match self.source {
+            PoolSource::Policy(policy) => partition.pool_under(policy),
+            PoolSource::Plugin => None,
+        };
+        pool == Some(self.policy_pool.as_str()) && partition.is_open_to(self.consumer)
     }
 
     /// The node, if this is the pool of a single one that the consumer asked for.
@@ -123,16 +158,11 @@ impl PoolAllocation<'_> {
     ) {
         self.reclaim_at = overuses
             .then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.notice_seconds)));
-        let first = self
-            .in_use
-            .iter()
-            .find(|(name, used)| *used > due.get(name))
-            .filter(|_| overuses);
+        self.overuse = OverusedResource::first_beyond(&self.in_use, due).filter(|_| overuses);
         self.reclaim_to = self
             .reclaim_at
             .filter(|at| *at > wall_time)
             .map(|_| due.clone());
-        self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
     }
 
     /// The same for pods on nodes that the pool does not have any more.
@@ -146,13 +176,13 @@ impl PoolAllocation<'_> {
     /// means: they are all own nodes, or all virtual nodes that come through as many clusters as
     /// the plugin says, and not through the consumer.
     pub fn has_node(&self, partition: &NodePartition, node: &LocalNode) -> bool {
-        match (self.local_policy, self.borrowed_hops) {
-            (Some(_), _) => self.includes(partition),
-            (None, Some(hops)) => {
+        match (self.source, self.borrowed_hops) {
+            (PoolSource::Policy(_), _) => self.includes(partition),
+            (PoolSource::Plugin, Some(hops)) => {
                 upstream::hops_to_owner(node) == Some(hops)
                     && !partition.behind.contains(self.consumer)
             }
-            (None, None) => partition.behind.is_empty(),
+            (PoolSource::Plugin, None) => partition.behind.is_empty(),
         }
     }
 
@@ -168,11 +198,8 @@ impl PoolAllocation<'_> {
         let NodePool {
             in_use, reserved, ..
         } = pool.clone();
-        let is_over = |used: &(&str, Quantity)| used.1 > due.get(used.0);
-        let overuse = in_use
-            .iter()
-            .find(is_over)
-            .filter(|_| self.reclaim_at.is_some());
+        let overuse =
+            OverusedResource::first_beyond(&in_use, due).filter(|_| self.reclaim_at.is_some());
         let floor = if self.is_reclaimed() {
             ResourceList::new()
         } else {
@@ -194,7 +221,7 @@ impl PoolAllocation<'_> {
                 .map(|_| due.clone()),
             // A pool that is one node ends with it.
             drain_at: None,
-            overuse: overuse.map(|(name, used)| (name.to_owned(), used, due.get(name))),
+            overuse,
             target,
             floor,
             in_use,
@@ -221,12 +248,10 @@ pub fn pool_allocations<'a>(
 ) -> Vec<PoolAllocation<'a>> {
     let mut allocations = Vec::new();
     for (index, requester) in requesters.iter().enumerate() {
-        let may_have = |requester: &Requester| {
-            requester.is_included(snapshot.lending)
-                && !requester.is_absent()
-                && requester.standing.may_have_offers()
-        };
-        let Some(policy) = requester.policy.filter(|_| may_have(requester)) else {
+        let Some(policy) = requester
+            .policy
+            .filter(|_| may_have_offers(requester, snapshot.lending))
+        else {
             continue;
         };
         let pools = RequesterPools {
@@ -234,13 +259,11 @@ pub fn pool_allocations<'a>(
             requester,
             provide: &policy.spec.provide,
         };
-        let lender = local
-            .iter()
-            .position(|one| one.metadata.name == policy.metadata.name);
+        let lender = PolicyIndex::of_policy(local, policy);
         let answer = snapshot.plugin_answers.get(&requester.tenant.consumer);
         allocations.extend(match lender {
             Some(at) if divisions[index].by_node => pools.of_nodes(at, nodes),
-            Some(at) => pools.of_policy(at, policies[at], partitions),
+            Some(at) => pools.of_policy(at, policies[at.0], partitions),
             None => match answer.and_then(|answer| Some((answer.pools.as_ref()?, &answer.hops))) {
                 Some((amounts, hops)) => pools.of_plugin(amounts, hops),
                 None => pools.offered_before(),
@@ -248,6 +271,10 @@ pub fn pool_allocations<'a>(
         });
     }
     allocations
+}
+
+fn may_have_offers(requester: &Requester, lending: Lending) -> bool {
+    requester.is_included(lending) && !requester.is_absent() && requester.standing.may_have_offers()
 }
 
 /// Finds the pools of a requester that may have offers.
@@ -270,7 +297,7 @@ impl<'a> RequesterPools<'_, 'a> {
     fn new_allocation(
         &self,
         pool: &str,
-        local_policy: Option<usize>,
+        source: PoolSource,
         target: ResourceList,
     ) -> PoolAllocation<'a> {
         let requester = self.requester;
@@ -281,7 +308,7 @@ impl<'a> RequesterPools<'_, 'a> {
             policy_pool: pool.to_owned(),
             nodes: PoolNodes::All,
             policy: self.provide,
-            local_policy,
+            source,
             borrowed_hops: None,
             is_cut: false,
             refused: requester.refuses_pool(pool),
@@ -307,7 +334,7 @@ impl<'a> RequesterPools<'_, 'a> {
     }
 
     /// One pool for each pool of the policy, whose nodes become pools of their own.
-    fn of_nodes(&self, lender: usize, nodes: &NodeIndex) -> Vec<PoolAllocation<'a>> {
+    fn of_nodes(&self, lender: PolicyIndex, nodes: &NodeIndex) -> Vec<PoolAllocation<'a>> {
         let mut by_pool: BTreeMap<String, Vec<NodePool>> = BTreeMap::new();
         for node in nodes
             .chosen_nodes(self.requester, lender)
@@ -325,14 +352,14 @@ impl<'a> RequesterPools<'_, 'a> {
                 refused: nodes.iter().all(|node| node.refused),
                 reserved: nodes.iter().map(|node| &node.reserved).sum(),
                 nodes: PoolNodes::Divided(nodes),
-                ..self.new_allocation(&pool, Some(lender), ResourceList::new())
+                ..self.new_allocation(&pool, PoolSource::Policy(lender), ResourceList::new())
             })
             .collect()
     }
 
     fn of_policy(
         &self,
-        lender: usize,
+        lender: PolicyIndex,
         provide: &Provide,
         partitions: &[NodePartition],
     ) -> Vec<PoolAllocation<'a>> {
@@ -351,7 +378,7 @@ impl<'a> RequesterPools<'_, 'a> {
         names.truncate(max_pools(requester, offered));
         names
             .iter()
-            .map(|pool| self.new_allocation(pool, Some(lender), ResourceList::new()))
+            .map(|pool| self.new_allocation(pool, PoolSource::Policy(lender), ResourceList::new()))
             .collect()
     }
 
@@ -377,7 +404,7 @@ impl<'a> RequesterPools<'_, 'a> {
             let borrowed_hops = hops.get(pool).copied();
             allocations.push(PoolAllocation {
                 borrowed_hops,
-                ..self.new_allocation(pool, None, within)
+                ..self.new_allocation(pool, PoolSource::Plugin, within)
             });
         }
         allocations
@@ -385,18 +412,21 @@ impl<'a> RequesterPools<'_, 'a> {
 
     /// Existing offers stay until the plugin answers for the first time.
     fn offered_before(&self) -> Vec<PoolAllocation<'a>> {
-        let stays = |offer: &ResourceOffer| {
-            offer.spec.withdrawal_timestamp.is_none()
-                && !self.requester.standing.has_lost(&offer.spec)
-        };
         self.requester
             .offers
             .iter()
-            .filter(|(_, offer)| stays(offer))
-            .map(|(pool, offer)| PoolAllocation {
-                borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
-                ..self.new_allocation(pool, None, offer.spec.resource_quota.hard.clone())
+            .filter(|(_, offer)| self.is_staying(offer))
+            .map(|(pool, offer)| {
+                let hard = offer.spec.resource_quota.hard.clone();
+                PoolAllocation {
+                    borrowed_hops: Some(offer.spec.hops).filter(|_| offer.spec.is_borrowed()),
+                    ..self.new_allocation(pool, PoolSource::Plugin, hard)
+                }
             })
             .collect()
+    }
+
+    fn is_staying(&self, offer: &ResourceOffer) -> bool {
+        offer.spec.withdrawal_timestamp.is_none() && !self.requester.standing.has_lost(&offer.spec)
     }
 }

@@ -15,7 +15,11 @@ use liqo_api::{
 use liqo_quantity::unit_of;
 use tokio::time::Instant;
 
-use super::{allocations::PoolAllocation, earlier_of, notice_end, usage::PoolUsage};
+use super::{
+    allocations::{PoolAllocation, PoolSource},
+    earlier_of, notice_end,
+    usage::PoolUsage,
+};
 use crate::decide::{
     pools::{self, NodePartition},
     publish::{MIN_REWRITE_INTERVAL, OfferState},
@@ -37,7 +41,7 @@ pub struct Composer<'a> {
 /// Identifies a description.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct NodesDescriptionKey<'a> {
-    local_policy: Option<usize>,
+    source: PoolSource,
     policy_pool: &'a str,
     /// The node, if it is a pool of its own.
     node: Option<&'a str>,
@@ -65,10 +69,9 @@ fn description_key<'a>(
     // What a plugin offers to one consumer says nothing about what it offers to another one.
     let is_own = allocation.borrowed_hops.is_some() || behind.contains(allocation.consumer);
     let consumer = Some(allocation.consumer).filter(|_| is_own);
-    let (local_policy, policy_pool) = (allocation.local_policy, allocation.policy_pool.as_str());
     NodesDescriptionKey {
-        local_policy,
-        policy_pool,
+        source: allocation.source,
+        policy_pool: &allocation.policy_pool,
         node: allocation.single_node(),
         consumer,
     }
@@ -81,27 +84,29 @@ impl NodesDescription {
         partitions: &[NodePartition],
     ) -> Self {
         let of_pool = nodes_of(allocation, partitions);
-        let nodes = || of_pool.iter().map(|(_, node)| *node);
+        let nodes = of_pool.iter().map(|(_, node)| *node);
         let mut labels = snapshot.cluster_labels.clone();
-        labels.extend(source::uniform_labels(nodes()));
-        let node_selector = match (allocation.local_policy, allocation.borrowed_hops) {
-            (Some(_), _) => {
+        labels.extend(source::uniform_labels(nodes.clone()));
+        let node_selector = match (allocation.source, allocation.borrowed_hops) {
+            (PoolSource::Policy(_), _) => {
                 let by = allocation
                     .single_node()
                     .map_or(allocation.policy.granularity.by, |_| PoolBy::Node);
                 pools::node_selector(&of_pool, allocation.policy, by)
             }
-            (None, Some(_)) => Some(pools::borrowed_selector(&of_pool)),
-            (None, None) => None,
+            (PoolSource::Plugin, Some(_)) => Some(pools::borrowed_selector(&of_pool)),
+            (PoolSource::Plugin, None) => None,
         };
-        let is_taken_back = nodes().any(upstream::is_taken_back);
-        let (path, hops) = upstream::offer_path(&snapshot.own, nodes());
+        let is_taken_back = nodes.clone().any(upstream::is_taken_back);
+        let (path, hops) = upstream::offer_path(&snapshot.own, nodes);
         // A borrowed pool stays one while it has no nodes.
         let hops = hops.max(allocation.borrowed_hops.unwrap_or(hops));
         // A plugin may count on nodes that do not exist yet.
-        let free_nodes = allocation
-            .local_policy
-            .and_then(|_| source::free_nodes(&of_pool, &snapshot.pods));
+        let free_nodes = if allocation.is_of_plugin() {
+            None
+        } else {
+            source::free_nodes(&of_pool, &snapshot.pods)
+        };
         Self {
             labels,
             node_selector,
@@ -159,14 +164,10 @@ impl<'a> Composer<'a> {
         let recent_write = self.snapshot.recent_write(requester, &allocation.pool);
         let offer = requester.offers.get(allocation.pool.as_str());
         let published = offer.map(|offer| &offer.spec.resource_quota.hard);
-        let wanted = |offer: &ResourceOffer| {
-            self.offer_spec(
-                allocation,
-                offer.spec.resource_quota.hard.clone(),
-                self.allowed_prices(allocation),
-            )
-        };
-        let outdated = offer.is_some_and(|offer| offer.spec != wanted(offer));
+        let outdated = offer.is_some_and(|offer| {
+            let hard = offer.spec.resource_quota.hard.clone();
+            offer.spec != self.offer_spec(allocation, hard, self.allowed_prices(allocation))
+        });
         let policy_changed = self.policy_changed(requester);
         // The end of an old notice must be removed at once: the next notice would be over from the
         // beginning.
@@ -176,7 +177,7 @@ impl<'a> Composer<'a> {
         });
         // A plugin says when something changes. What it promises beyond the nodes changes with
         // every pod.
-        let follows_plugin = allocation.local_policy.is_none() && !allocation.is_cut;
+        let follows_plugin = allocation.is_of_plugin() && !allocation.is_cut;
         // A provider behind us decides how often this is, so only one of them comes early.
         let may_be_early = recent_write.is_none_or(|write| !write.is_early);
         let loses_room =
@@ -469,11 +470,10 @@ pub fn offers_to_delete(snapshot: &ProviderSnapshot, requesters: &[Requester]) -
         .iter()
         .filter(|(key, _)| tenants.contains(key.namespace.as_str()));
     let existing = ours.filter(|(_, offer)| offer.metadata.deletion_timestamp.is_none());
-    let stray = |key: &Key, offer: &ResourceOffer| {
-        !answered.contains(key.namespace.as_str()) || offer.spec.pool != key.name
-    };
     let mut deletions: Vec<Key> = existing
-        .filter(|(key, offer)| stray(key, offer))
+        .filter(|(key, offer)| {
+            !answered.contains(key.namespace.as_str()) || offer.spec.pool != key.name
+        })
         .map(|(key, _)| key.clone())
         .collect();
     deletions.sort();

@@ -46,7 +46,7 @@ pub fn add_conditions(
         }
         let answer = snapshot.plugin_answers.get(consumer);
         let is_withheld = requester.policy.is_some() && !requester.is_included(snapshot.lending);
-        let condition = |kind| {
+        let [for_consumer, for_owner] = [ANSWERED, links::RESOURCES_OFFERED].map(|kind| {
             // First the absence: another leader learns of it here.
             absence_condition(kind, requester).unwrap_or_else(|| {
                 if is_withheld {
@@ -55,7 +55,7 @@ pub fn add_conditions(
                     offered_condition(kind, requester.policy, answer, &pools, notes.get(&at))
                 }
             })
-        };
+        });
         let (request, namespace) = (requester.request, requester.namespace.to_owned());
         let has_answer = request
             .conditions
@@ -63,7 +63,7 @@ pub fn add_conditions(
             .any(|condition| condition.type_ == TETHERING);
         let tethering =
             tethering::answer_condition(snapshot, consumer, request.tethering, has_answer);
-        let wanted = [condition(ANSWERED)]
+        let wanted = [for_consumer]
             .into_iter()
             .chain(tethering)
             .chain(division.condition.clone())
@@ -75,8 +75,7 @@ pub fn add_conditions(
             wanted,
             generation,
         });
-        plan.peer_conditions
-            .insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
+        plan.peer_conditions.insert(consumer.clone(), for_owner);
     }
     add_unreadable(snapshot, plan);
 }

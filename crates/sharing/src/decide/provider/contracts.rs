@@ -36,14 +36,15 @@ pub fn add_contracts(
         if records.is_empty() && provide.is_none_or(|provide| provide.contract.is_none()) {
             continue;
         }
-        let mut doubts = snapshot
+        let mut unconfirmed = snapshot
             .contracts
-            .doubts
+            .unconfirmed
             .get(consumer)
             .cloned()
             .unwrap_or_default();
         if snapshot.contracts.unseen.contains(namespace) {
-            plan.contract_doubts.insert(consumer.clone(), doubts);
+            plan.unconfirmed_breaches
+                .insert(consumer.clone(), unconfirmed);
             continue;
         }
         let index = by_namespace.get(namespace).copied();
@@ -81,8 +82,9 @@ pub fn add_contracts(
             nonce: &snapshot.contracts.nonce,
             now: snapshot.wall_time,
         };
-        let decided = provider::decide_contracts(&case, &mut doubts);
-        plan.contract_doubts.insert(consumer.clone(), doubts);
+        let decided = provider::decide_contracts(&case, &mut unconfirmed);
+        plan.unconfirmed_breaches
+            .insert(consumer.clone(), unconfirmed);
         plan.contract_deletions.extend(
             decided
                 .deletions
@@ -118,14 +120,17 @@ pub fn add_contracts(
 /// Terms that the contract of a consumer should have now.
 fn wanted_terms(requester: &Requester, pools: &[&PoolAllocation]) -> Option<WantedTerms> {
     let provide = &requester.policy?.spec.provide;
-    let now = |allocation: &&PoolAllocation| PoolOnOffer {
-        name: allocation.pool.clone(),
-        // What is guaranteed stays so while nodes are away.
-        resources: allocation.target.max(&allocation.reserved),
-        prices: allocation.prices.clone(),
-    };
+    let on_offer = pools
+        .iter()
+        .map(|allocation| PoolOnOffer {
+            name: allocation.pool.clone(),
+            // What is guaranteed stays so while nodes are away.
+            resources: allocation.target.max(&allocation.reserved),
+            prices: allocation.prices.clone(),
+        })
+        .collect();
     let most = requester.requested();
     let fixed = provide.source.fixed.as_ref().map(|fixed| &fixed.resources);
     let limits: Vec<&ResourceList> = [&provide.caps, &most].into_iter().chain(fixed).collect();
-    WantedTerms::of_policy(provide, pools.iter().map(now).collect(), &limits)
+    WantedTerms::of_policy(provide, on_offer, &limits)
 }

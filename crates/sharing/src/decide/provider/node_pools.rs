@@ -2,12 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use jiff::Timestamp;
 use liqo_api::{PeeringPolicy, ResourceList};
 
 use crate::decide::{
     consumer::MAX_POOLS,
     granularity::{BoundPools, Division, may_choose, was_asked},
-    pools::{self, NodePartition, pool_name},
+    pools::{self, NodePartition, PolicyIndex, pool_name},
     snapshot::{ProviderSnapshot, Requester},
 };
 
@@ -54,6 +55,14 @@ pub struct NodeIndex<'a> {
     order: Vec<NodePosition>,
 }
 
+/// Whether a requester may have pools of single nodes, and asks for them or has a contract.
+fn is_choosing_pools(requester: &Requester) -> bool {
+    let may_choose = requester
+        .policy
+        .is_some_and(|policy| may_choose(&policy.spec.provide));
+    may_choose && (was_asked(requester.request) || requester.standing.bound.is_some())
+}
+
 /// A node in a partition.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct NodePosition {
@@ -68,13 +77,7 @@ impl<'a> NodeIndex<'a> {
             by_pool: HashMap::new(),
             order: Vec::new(),
         };
-        let is_choosing = |requester: &Requester| {
-            let may_choose = requester
-                .policy
-                .is_some_and(|policy| may_choose(&policy.spec.provide));
-            may_choose && (was_asked(requester.request) || requester.standing.bound.is_some())
-        };
-        if !requesters.iter().any(is_choosing) {
+        if !requesters.iter().any(is_choosing_pools) {
             return index;
         }
         for (partition, nodes) in partitions
@@ -89,24 +92,26 @@ impl<'a> NodeIndex<'a> {
                 index.order.push(NodePosition { partition, node });
             }
         }
-        let rank = |at: &NodePosition| {
+        index.order.sort_unstable_by_key(|at| {
             let (name, node) = partitions[at.partition].nodes[at.node];
             (!node.eligible, name)
-        };
-        index
-            .order
-            .sort_unstable_by(|one, other| rank(one).cmp(&rank(other)));
+        });
         index
     }
 
     /// Whether a policy lends this node to the requester.
-    fn is_lent(&self, requester: &Requester, lender: usize, at: NodePosition) -> bool {
+    fn is_lent(&self, requester: &Requester, lender: PolicyIndex, at: NodePosition) -> bool {
         let partition = &self.partitions[at.partition];
-        partition.pools[lender].is_some() && partition.is_open_to(&requester.tenant.consumer)
+        partition.pool_under(lender).is_some() && partition.is_open_to(&requester.tenant.consumer)
     }
 
     /// The node of a pool, if a policy lends it to the requester.
-    fn lent_node(&self, requester: &Requester, lender: usize, pool: &str) -> Option<NodePosition> {
+    fn lent_node(
+        &self,
+        requester: &Requester,
+        lender: PolicyIndex,
+        pool: &str,
+    ) -> Option<NodePosition> {
         self.by_pool
             .get(pool)
             .copied()
@@ -115,7 +120,7 @@ impl<'a> NodeIndex<'a> {
 
     /// The nodes that a requester gets as pools of their own. It keeps those that it has, so a new
     /// node never replaces one.
-    pub fn chosen_nodes(&self, requester: &Requester, lender: usize) -> Vec<NodePool> {
+    pub fn chosen_nodes(&self, requester: &Requester, lender: PolicyIndex) -> Vec<NodePool> {
         let mut chosen: Vec<NodePosition> = requester
             .offers
             .keys()
@@ -140,7 +145,7 @@ impl<'a> NodeIndex<'a> {
     fn node_pool(
         &self,
         requester: &Requester,
-        lender: usize,
+        lender: PolicyIndex,
         at: NodePosition,
     ) -> Option<NodePool> {
         let partition = &self.partitions[at.partition];
@@ -155,7 +160,7 @@ impl<'a> NodeIndex<'a> {
                 .unwrap_or_default(),
             pool,
             node: name.to_owned(),
-            policy_pool: partition.pools[lender].clone()?,
+            policy_pool: partition.pool_under(lender)?.to_owned(),
             partition: at.partition,
             eligible: node.eligible,
             in_use: ResourceList::new(),
@@ -170,24 +175,32 @@ impl<'a> NodeIndex<'a> {
         requesters: &[Requester],
         lenders: &[&Arc<PeeringPolicy>],
     ) -> Vec<Division> {
-        let division = |requester: &Requester| {
-            let bound = || {
-                let name = &requester.policy?.metadata.name;
-                self.bound_pools(
-                    requester,
-                    lenders
-                        .iter()
-                        .position(|lender| lender.metadata.name == *name)?,
-                )
-            };
-            let provide = requester.policy.map(|policy| &policy.spec.provide);
-            Division::for_consumer(requester.request, provide, bound, snapshot.wall_time)
-        };
-        requesters.iter().map(division).collect()
+        requesters
+            .iter()
+            .map(|requester| self.divide_offer(requester, lenders, snapshot.wall_time))
+            .collect()
+    }
+
+    fn divide_offer(
+        &self,
+        requester: &Requester,
+        lenders: &[&Arc<PeeringPolicy>],
+        now: Timestamp,
+    ) -> Division {
+        let provide = requester.policy.map(|policy| &policy.spec.provide);
+        Division::for_consumer(
+            requester.request,
+            provide,
+            || {
+                let lender = PolicyIndex::of_policy(lenders, requester.policy?)?;
+                self.bound_pools(requester, lender)
+            },
+            now,
+        )
     }
 
     /// Finds the kind of pools that the contract of a requester names.
-    fn bound_pools(&self, requester: &Requester, lender: usize) -> Option<BoundPools> {
+    fn bound_pools(&self, requester: &Requester, lender: PolicyIndex) -> Option<BoundPools> {
         let (terms, provide) = (requester.standing.bound?, &requester.policy?.spec.provide);
         let of_policy =
             pools::pools_for_consumer(lender, provide, &requester.tenant.consumer, self.partitions);

@@ -40,14 +40,13 @@ pub fn limit_to_nodes(
     if usage.nodes.is_empty() {
         return;
     }
-    let divided = || {
-        allocations
-            .iter()
-            .filter(|allocation| matches!(allocation.nodes, PoolNodes::Divided(_)))
-    };
+    let divided: Vec<&PoolAllocation> = allocations
+        .iter()
+        .filter(|allocation| matches!(allocation.nodes, PoolNodes::Divided(_)))
+        .collect();
     for (index, (budget, partition)) in budgets.iter_mut().zip(partitions).enumerate() {
         let mut weights: HashMap<&str, i128> = HashMap::new();
-        for allocation in divided() {
+        for allocation in &divided {
             for node in open_nodes(allocation, index) {
                 *weights.entry(node).or_default() += i128::from(allocation.policy.weight);
             }
@@ -57,21 +56,18 @@ pub fn limit_to_nodes(
             .iter()
             .filter(|(_, node)| node.eligible)
             .count();
-        for allocation in divided().filter(|allocation| allocation.includes(partition)) {
+        for allocation in divided
+            .iter()
+            .filter(|allocation| allocation.includes(partition))
+        {
             let nodes: Vec<&str> = open_nodes(allocation, index).collect();
             if nodes.len() == all {
                 continue;
             }
-            let part = |node: &str| {
-                fraction_of_list(
-                    &usage.node(node).free,
-                    i128::from(allocation.policy.weight),
-                    weights[node],
-                )
-            };
-            let sum = nodes
-                .into_iter()
-                .fold(ResourceList::new(), |sum, node| sum + &part(node));
+            let weight = i128::from(allocation.policy.weight);
+            let sum = nodes.into_iter().fold(ResourceList::new(), |sum, node| {
+                sum + &fraction_of_list(&usage.node(node).free, weight, weights[node])
+            });
             let named = budget
                 .free
                 .names()
@@ -98,14 +94,11 @@ fn open_nodes<'a>(
 
 /// `list * part / whole`.
 fn fraction_of_list(list: &ResourceList, part: i128, whole: i128) -> ResourceList {
-    let of = |amount: Quantity| {
-        Quantity::from_nanos(
-            amount.nanos().saturating_mul(part) / whole.max(1),
-            amount.format(),
-        )
-    };
     list.iter()
-        .map(|(name, amount)| (name, of(amount)))
+        .map(|(name, amount)| {
+            let nanos = amount.nanos().saturating_mul(part) / whole.max(1);
+            (name, Quantity::from_nanos(nanos, amount.format()))
+        })
         .collect()
 }
 
@@ -135,13 +128,8 @@ pub fn divide_by_node<'a>(
             by_partition.entry(pool.partition).or_default().push(pool);
         }
         for (partition, pools) in by_partition {
-            let of = |all: &Shares| {
-                all[partition]
-                    .get(&allocation.requester)
-                    .cloned()
-                    .unwrap_or_default()
-            };
-            let (share, due) = (of(shares), of(entitlements));
+            let share = share_of_requester(shares, partition, allocation.requester);
+            let due = share_of_requester(entitlements, partition, allocation.requester);
             let rooms: Vec<ResourceList> = pools
                 .iter()
                 .map(|pool| taken.room_of_pool(allocation, pool))
@@ -167,6 +155,13 @@ pub fn divide_by_node<'a>(
         }
     }
     all
+}
+
+fn share_of_requester(shares: &Shares, partition: usize, requester: usize) -> ResourceList {
+    shares[partition]
+        .get(&requester)
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// Resources of each node that are used or promised.
@@ -219,34 +214,32 @@ fn divide_share(
     );
     let mut amounts = vec![ResourceList::new(); pools.len()];
     for name in share.names() {
-        let total: ResourceList = [(name, share.get(name))].into_iter().collect();
-        let one = |list: &ResourceList| -> ResourceList {
-            [(name, list.get(name))].into_iter().collect()
-        };
+        let total = single_resource(share, name);
         let all = rooms.iter().fold(0, |sum: i128, room| {
             sum.saturating_add(room.get(name).nanos())
         });
-        let claim =
-            |(at, pool): (usize, &&NodePool), least: ResourceList, most: ResourceList| Claim {
+        let mut claims: Vec<Claim> = Vec::new();
+        for ((pool, room), used) in pools.iter().zip(rooms).zip(&used) {
+            let used = single_resource(used, name);
+            let reserved = single_resource(&pool.reserved, name).min(&single_resource(room, name));
+            claims.push(Claim {
                 consumer: consumer.clone(),
-                weight: room_weight(rooms[at].get(name).nanos(), all),
-                in_use: least,
-                requested: if pool.refused { one(&used[at]) } else { most },
-            };
-        let guaranteed = |(at, pool): (usize, &&NodePool)| {
-            let reserved = one(&pool.reserved).min(&one(&rooms[at]));
-            claim((at, pool), one(&used[at]), one(&used[at]).max(&reserved))
-        };
-        let least = ledger::split_by_claims(
-            &total,
-            &pools.iter().enumerate().map(guaranteed).collect::<Vec<_>>(),
-        );
-        let claims: Vec<Claim> = pools
-            .iter()
-            .enumerate()
-            .zip(least)
-            .map(|((at, pool), least)| claim((at, pool), least, one(&rooms[at])))
-            .collect();
+                weight: room_weight(room.get(name).nanos(), all),
+                requested: if pool.refused {
+                    used.clone()
+                } else {
+                    used.max(&reserved)
+                },
+                in_use: used,
+            });
+        }
+        let least = ledger::split_by_claims(&total, &claims);
+        for (((claim, least), pool), room) in claims.iter_mut().zip(least).zip(pools).zip(rooms) {
+            claim.in_use = least;
+            if !pool.refused {
+                claim.requested = single_resource(room, name);
+            }
+        }
         for (amount, part) in amounts
             .iter_mut()
             .zip(ledger::split_by_claims(&total, &claims))
@@ -269,11 +262,17 @@ fn covered_use(
     consumer: &ClusterId,
     in_use: impl Iterator<Item = ResourceList>,
 ) -> Vec<ResourceList> {
-    let claim = |used: ResourceList| Claim {
-        consumer: consumer.clone(),
-        weight: 1,
-        in_use: ResourceList::new(),
-        requested: total.names().map(|name| (name, used.get(name))).collect(),
-    };
-    ledger::split_by_claims(total, &in_use.map(claim).collect::<Vec<_>>())
+    let claims: Vec<Claim> = in_use
+        .map(|used| Claim {
+            consumer: consumer.clone(),
+            weight: 1,
+            in_use: ResourceList::new(),
+            requested: total.names().map(|name| (name, used.get(name))).collect(),
+        })
+        .collect();
+    ledger::split_by_claims(total, &claims)
+}
+
+fn single_resource(list: &ResourceList, name: &str) -> ResourceList {
+    [(name, list.get(name))].into_iter().collect()
 }

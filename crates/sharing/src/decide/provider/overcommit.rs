@@ -35,18 +35,15 @@ pub fn limit_plugin_promises(
     usage: &PoolUsage,
     partitions: &[NodePartition],
 ) -> BTreeMap<usize, OvercommitNote> {
-    let of_plugin = |allocation: &&PoolAllocation| allocation.local_policy.is_none();
     let groups: BTreeSet<Option<u8>> = allocations
         .iter()
-        .filter(of_plugin)
+        .filter(|allocation| allocation.is_of_plugin())
         .map(|one| one.borrowed_hops)
         .collect();
     let mut notes = BTreeMap::new();
     for group in groups {
         let members: Vec<usize> = (0..allocations.len())
-            .filter(|&at| {
-                allocations[at].local_policy.is_none() && allocations[at].borrowed_hops == group
-            })
+            .filter(|&at| allocations[at].is_of_plugin() && allocations[at].borrowed_hops == group)
             .collect();
         limit_group(
             allocations,
@@ -66,30 +63,40 @@ fn existing_resources(
     usage: &PoolUsage,
     partitions: &[NodePartition],
 ) -> ResourceList {
-    let here = |partition: &NodePartition| match borrowed_hops {
+    let free: ResourceList = partitions
+        .iter()
+        .zip(&usage.free_for_plugins)
+        .filter(|(one, _)| is_at_distance(one, borrowed_hops))
+        .map(|(_, free)| free)
+        .sum();
+    let offered = allocations.iter().filter(|one| {
+        partitions
+            .iter()
+            .any(|partition| is_at_distance(partition, borrowed_hops) && one.includes(partition))
+    });
+    let others: ResourceList = offered.map(|one| &one.target).sum();
+    free.saturating_sub(&others)
+}
+
+/// Whether the nodes come through as many clusters, or are own ones.
+fn is_at_distance(partition: &NodePartition, borrowed_hops: Option<u8>) -> bool {
+    match borrowed_hops {
         Some(hops) => partition
             .nodes
             .iter()
             .any(|(_, node)| upstream::hops_to_owner(node) == Some(hops)),
         None => partition.behind.is_empty(),
-    };
-    let free: ResourceList = partitions
-        .iter()
-        .zip(&usage.free_for_plugins)
-        .filter(|(one, _)| here(one))
-        .map(|(_, free)| free)
-        .sum();
-    let is_offered = |one: &&PoolAllocation| {
-        partitions
-            .iter()
-            .any(|partition| here(partition) && one.includes(partition))
-    };
-    let others: ResourceList = allocations
-        .iter()
-        .filter(is_offered)
-        .map(|one| &one.target)
-        .sum();
-    free.saturating_sub(&others)
+    }
+}
+
+fn overcommit_mode(allocation: &PoolAllocation) -> PluginOvercommit {
+    allocation
+        .policy
+        .source
+        .plugin
+        .as_ref()
+        .map(|plugin| plugin.overcommit)
+        .unwrap_or_default()
 }
 
 fn limit_group(
@@ -98,17 +105,9 @@ fn limit_group(
     existing: &ResourceList,
     notes: &mut BTreeMap<usize, OvercommitNote>,
 ) {
-    let mode = |one: &PoolAllocation| {
-        one.policy
-            .source
-            .plugin
-            .as_ref()
-            .map(|plugin| plugin.overcommit)
-            .unwrap_or_default()
-    };
     let (cut, kept): (Vec<usize>, Vec<usize>) = members
         .iter()
-        .partition(|&&at| mode(&allocations[at]) == PluginOvercommit::Cut);
+        .partition(|&&at| overcommit_mode(&allocations[at]) == PluginOvercommit::Cut);
     let promised: ResourceList = kept.iter().map(|&at| promised_by(&allocations[at])).sum();
     let parts = split_by_weight(
         &existing.saturating_sub(&promised),
@@ -135,7 +134,7 @@ fn limit_group(
     let text = format!("plugins promise more to all consumers than the nodes have: {beyond}");
     for &at in members
         .iter()
-        .filter(|&&at| mode(&allocations[at]) == PluginOvercommit::Warn)
+        .filter(|&&at| overcommit_mode(&allocations[at]) == PluginOvercommit::Warn)
     {
         notes.insert(
             allocations[at].requester,
@@ -162,17 +161,20 @@ fn split_by_weight<'a>(
     let pools: Vec<&PoolAllocation> = pools.collect();
     let named: BTreeSet<&str> = pools.iter().flat_map(|pool| pool.target.names()).collect();
     let total: ResourceList = named.iter().map(|&name| (name, amount.get(name))).collect();
-    let claim = |pool: &&PoolAllocation| Claim {
-        consumer: pool.consumer.clone(),
-        weight: pool.policy.weight,
-        // What a contract guarantees is no less than what is used.
-        in_use: pool.floor.max(&pool.reserved),
-        requested: named
-            .iter()
-            .map(|&name| (name, promised_by(pool).get(name)))
-            .collect(),
-    };
-    let mut parts = ledger::split_by_claims(&total, &pools.iter().map(claim).collect::<Vec<_>>());
+    let claims: Vec<Claim> = pools
+        .iter()
+        .map(|pool| Claim {
+            consumer: pool.consumer.clone(),
+            weight: pool.policy.weight,
+            // What a contract guarantees is no less than what is used.
+            in_use: pool.floor.max(&pool.reserved),
+            requested: named
+                .iter()
+                .map(|&name| (name, promised_by(pool).get(name)))
+                .collect(),
+        })
+        .collect();
+    let mut parts = ledger::split_by_claims(&total, &claims);
     for (part, pool) in parts.iter_mut().zip(pools) {
         part.retain(|name, _| pool.target.contains(name));
     }

@@ -12,7 +12,7 @@ use liqo_api::{
     ResourceList,
 };
 
-use super::allocations::PoolAllocation;
+use super::allocations::{OverusedResource, PoolAllocation};
 use crate::decide::snapshot::{PolicyStatusWrite, ProviderSnapshot, Requester};
 
 /// The statuses that differ from the existing ones.
@@ -42,7 +42,12 @@ pub fn policy_statuses(
             *offered.entry(name(policy)).or_default() += &offer.spec.resource_quota.hard;
         }
     }
-    let write = |policy: &Arc<PeeringPolicy>| {
+    let mut writes = Vec::new();
+    for policy in snapshot
+        .policies
+        .iter()
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+    {
         let existing = policy.status.clone().unwrap_or_default();
         let peers = peers.get(name(policy)).copied().unwrap_or_default();
         let overused = allocations.iter().find(|allocation| {
@@ -68,17 +73,14 @@ pub fn policy_statuses(
             offered: offered.get(name(policy)).cloned().unwrap_or_default(),
             conditions: changed.unwrap_or(existing.conditions),
         };
-        (policy.status.as_ref() != Some(&status)).then(|| PolicyStatusWrite {
-            name: name(policy).to_owned(),
-            status,
-        })
-    };
-    snapshot
-        .policies
-        .iter()
-        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
-        .filter_map(write)
-        .collect()
+        if policy.status.as_ref() != Some(&status) {
+            writes.push(PolicyStatusWrite {
+                name: name(policy).to_owned(),
+                status,
+            });
+        }
+    }
+    writes
 }
 
 /// The name of the policy that a person wrote: one that replaces it has more behind a slash.
@@ -114,8 +116,7 @@ fn not_honoured_condition(
     allocation: &PoolAllocation,
     existing: &PeeringPolicyStatus,
 ) -> DesiredCondition {
-    let (Some((resource, used, due)), Some(at)) = (&allocation.overuse, allocation.reclaim_at)
-    else {
+    let (Some(overuse), Some(at)) = (&allocation.overuse, allocation.reclaim_at) else {
         return honoured_condition();
     };
     let consumer = &requesters[allocation.requester].tenant.consumer;
@@ -124,6 +125,11 @@ fn not_honoured_condition(
         .get(consumer)
         .and_then(|peer| peer.name.as_deref())
         .unwrap_or(consumer.as_str());
+    let OverusedResource {
+        name: resource,
+        used,
+        allowed,
+    } = overuse;
     let what = format!("peer {peer}, pool {}, {resource}: ", allocation.pool);
     let (reason, then) = if at > snapshot.wall_time {
         (
@@ -142,7 +148,7 @@ fn not_honoured_condition(
         .find(|condition| condition.type_ == HONOURED && condition.reason == reason.as_str());
     let message = match reported.filter(|reported| reported.message.starts_with(&what)) {
         Some(reported) => reported.message.clone(),
-        None => format!("{what}{used} used, {due} can be promised; {then}"),
+        None => format!("{what}{used} used, {allowed} can be promised; {then}"),
     };
     DesiredCondition::no(HONOURED, reason, message)
 }

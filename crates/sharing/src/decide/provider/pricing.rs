@@ -4,16 +4,22 @@ use std::{collections::BTreeMap, time::Duration};
 
 use liqo_api::{Margin, PriceList, PricePolicy, Provide};
 
-use super::{allocations::PoolAllocation, earlier_of};
+use super::{
+    allocations::{PoolAllocation, PoolSource},
+    earlier_of,
+};
 use crate::decide::{
-    pools::NodePartition,
+    pools::{NodePartition, PolicyIndex},
     prices::{self, Utilization},
     snapshot::{PluginAnswer, ProviderSnapshot, Requester},
     upstream,
 };
 
-/// Utilization of one partition, with the pool of its nodes for each policy.
-pub type PartitionUse = (Vec<Option<String>>, Utilization);
+/// The utilization of one partition.
+pub struct PartitionUse<'a> {
+    pub partition: &'a NodePartition<'a>,
+    pub utilization: Utilization,
+}
 
 /// Sets the prices of all allocations. Returns the time until a schedule may change them.
 pub fn set_prices(
@@ -27,14 +33,14 @@ pub fn set_prices(
     let constant = PricePolicy::default();
     let mut set: Vec<Option<PriceList>> = Vec::new();
     // The prices of the pools of policies that lend nodes.
-    let mut of_pools: BTreeMap<(usize, &str), Option<PriceList>> = BTreeMap::new();
+    let mut of_pools: BTreeMap<(PolicyIndex, &str), Option<PriceList>> = BTreeMap::new();
     for allocation in allocations.iter() {
         let policy = allocation.policy.prices.as_ref();
         next = earlier_of(
             next,
             policy.and_then(|policy| prices::next_change(policy, snapshot.wall_time)),
         );
-        let Some(local) = allocation.local_policy else {
+        let PoolSource::Policy(lender) = allocation.source else {
             set.push(plugin_prices(snapshot, requesters, allocation));
             continue;
         };
@@ -44,16 +50,16 @@ pub fn set_prices(
             continue;
         }
         let pool = allocation.pool.as_str();
-        let of_pool = of_pools.entry((local, pool)).or_insert_with(|| {
+        let of_pool = of_pools.entry((lender, pool)).or_insert_with(|| {
             let members = allocations
                 .iter()
-                .filter(|one| one.local_policy == Some(local) && one.pool == pool);
+                .filter(|one| one.source == PoolSource::Policy(lender) && one.pool == pool);
             let published: Vec<&PriceList> = members
                 .filter_map(|one| published_prices(snapshot, requesters, one))
                 .collect();
             let of_pool = partitions
                 .iter()
-                .filter(|partition| partition.pools[local].as_deref() == Some(pool));
+                .filter(|partition| partition.pool_under(lender) == Some(pool));
             let nodes = of_pool.flat_map(|partition| partition.nodes.iter().map(|(_, node)| *node));
             let borrowed = margin.map(|margin| upstream::with_margin(margin, nodes));
             let base = prices::base_prices(policy, borrowed.as_ref(), pool)?;
@@ -62,7 +68,7 @@ pub fn set_prices(
                 policy,
                 &base,
                 snapshot.wall_time,
-                &pool_utilization(in_use, local, pool),
+                &pool_utilization(in_use, lender, pool),
                 &published,
             ))
         });
@@ -80,14 +86,14 @@ pub fn offers_margin(provide: &Provide) -> Option<&Margin> {
 }
 
 /// Sums the utilization of a pool in all its partitions.
-fn pool_utilization(partitions: &[PartitionUse], policy: usize, pool: &str) -> Utilization {
+fn pool_utilization(all: &[PartitionUse], policy: PolicyIndex, pool: &str) -> Utilization {
     let mut sum = Utilization::default();
-    for (_, one) in partitions
+    for one in all
         .iter()
-        .filter(|(pools, _)| pools[policy].as_deref() == Some(pool))
+        .filter(|one| one.partition.pool_under(policy) == Some(pool))
     {
-        sum.used += &one.used;
-        sum.total += &one.total;
+        sum.used += &one.utilization.used;
+        sum.total += &one.utilization.total;
     }
     sum
 }

@@ -45,16 +45,18 @@ pub fn budgets_with_reservations(
         }
     }
     for ((budget, capacity), wanted) in budgets.iter_mut().zip(&capacities).zip(wanted) {
-        let claim = |(claimant, part): &(usize, ResourceList)| Claim {
-            consumer: claimants[*claimant].consumer.clone(),
-            weight: policies[claimants[*claimant].policy].weight,
-            in_use: ResourceList::new(),
-            requested: capacity
-                .names()
-                .map(|name| (name, part.get(name)))
-                .collect(),
-        };
-        let claims: Vec<Claim> = wanted.iter().map(claim).collect();
+        let claims: Vec<Claim> = wanted
+            .iter()
+            .map(|(claimant, part)| Claim {
+                consumer: claimants[*claimant].consumer.clone(),
+                weight: policies[claimants[*claimant].policy.0].weight,
+                in_use: ResourceList::new(),
+                requested: capacity
+                    .names()
+                    .map(|name| (name, part.get(name)))
+                    .collect(),
+            })
+            .collect();
         for ((claimant, _), part) in wanted
             .iter()
             .zip(ledger::split_by_claims(capacity, &claims))

@@ -5,9 +5,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use liqo_api::ResourceList;
 use liqo_api::requests::EffectiveAmounts;
 
-use super::allocations::{PoolAllocation, PoolNodes};
+use super::{
+    allocations::{PoolAllocation, PoolNodes},
+    pricing::PartitionUse,
+};
 use crate::decide::{
     ledger,
+    pods::PodsByNode,
     pools::NodePartition,
     prices::Utilization,
     reduce::{ClaimedOwner, LocalNode, PodUsage},
@@ -89,6 +93,11 @@ impl<'a> Displaced<'a> {
             *self.by_others.entry(node).or_default() += requests;
         }
     }
+
+    /// What a node has not free: for pods of this cluster, and for these.
+    fn taken_on<'t>(&'t self, node: &str, pods: &'t PodsByNode) -> [Option<&'t ResourceList>; 2] {
+        [pods.own_requests(node), self.on_nodes.get(node)]
+    }
 }
 
 impl ChargedTo {
@@ -127,20 +136,26 @@ struct PodCharging<'a, 'b, 'c> {
 
 impl<'a> PodCharging<'a, '_, '_> {
     fn look_up(&mut self, owner: &'a ClaimedOwner) -> Option<ChargedTo> {
-        let find = || {
-            let (consumer, pool) = self.snapshot.verified_owner(owner)?;
-            let &consumer = self.consumers.get(consumer)?;
-            let found = self
-                .by_pool
-                .get(&consumer)
-                .and_then(|pools| pools.get(pool))
-                .copied();
-            if found.is_none() {
-                self.usage.withdrawn_in_use.insert((consumer, pool));
-            }
-            found
-        };
-        *self.charged_to.entry(owner).or_insert_with(find)
+        if let Some(known) = self.charged_to.get(owner) {
+            return *known;
+        }
+        let found = self.find_allocation(owner);
+        self.charged_to.insert(owner, found);
+        found
+    }
+
+    fn find_allocation(&mut self, owner: &'a ClaimedOwner) -> Option<ChargedTo> {
+        let (consumer, pool) = self.snapshot.verified_owner(owner)?;
+        let &consumer = self.consumers.get(consumer)?;
+        let found = self
+            .by_pool
+            .get(&consumer)
+            .and_then(|pools| pools.get(pool))
+            .copied();
+        if found.is_none() {
+            self.usage.withdrawn_in_use.insert((consumer, pool));
+        }
+        found
     }
 
     /// Charges a pod on a node. `partition` is that of the node.
@@ -170,7 +185,7 @@ impl<'a> PodCharging<'a, '_, '_> {
         let node_pool = node_pool.map(|at| &allocation.node_pools()[at]);
         match partition {
             // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
-            _ if allocation.local_policy.is_none() => return ChargeResult::OfPlugin,
+            _ if allocation.is_of_plugin() => return ChargeResult::OfPlugin,
             None if let Some(pool) = node_pool => {
                 *usage.by_partition[index].entry(pool.partition).or_default() += charged;
             }
@@ -288,34 +303,25 @@ impl<'a> PoolUsage<'a> {
             .iter()
             .map(|partition| partition.nodes.as_slice())
             .collect();
-        let taken = |node: &str| {
-            [
-                snapshot.pods.own_requests(node),
-                displaced.on_nodes.get(node),
-            ]
-        };
+        let pods = &snapshot.pods;
         let waiting: Vec<&PodUsage> = displaced.waiting.iter().map(|(pod, _)| *pod).collect();
-        self.free = source::free_resources(&nodes, taken, &waiting);
-        if allocations
-            .iter()
-            .any(|allocation| allocation.local_policy.is_none())
-        {
+        self.free = source::free_resources(&nodes, |node| displaced.taken_on(node, pods), &waiting);
+        if allocations.iter().any(PoolAllocation::is_of_plugin) {
             let waiting = displaced
                 .waiting
                 .iter()
                 .filter(|(_, charged)| *charged == ChargeResult::Nowhere);
             let waiting: Vec<&PodUsage> = waiting.map(|(pod, _)| *pod).collect();
-            let taken = |node: &str| {
-                [
-                    snapshot.pods.own_requests(node),
-                    displaced.by_others.get(node),
-                ]
-            };
-            self.free_for_plugins = source::free_resources(&nodes, taken, &waiting);
+            self.free_for_plugins = source::free_resources(
+                &nodes,
+                |node| [pods.own_requests(node), displaced.by_others.get(node)],
+                &waiting,
+            );
         }
         for &(name, node) in nodes.iter().copied().flatten() {
             if let Some(on_node) = self.nodes.get_mut(name) {
-                on_node.free = source::free_resources(&[&[(name, node)]], taken, &[]).remove(0);
+                let taken = displaced.taken_on(name, pods);
+                on_node.free = source::free_resources(&[&[(name, node)]], |_| taken, &[]).remove(0);
             }
         }
     }
@@ -345,13 +351,15 @@ impl<'a> PoolUsage<'a> {
             let of_pool: Vec<usize> = (0..partitions.len())
                 .filter(|&partition| allocation.includes(&partitions[partition]))
                 .collect();
-            let own = |&partition: &usize| {
-                let entitled = &entitlements[partition][&allocation.requester];
-                entitled
-                    .saturating_sub(used.get(&partition).unwrap_or(&nothing))
-                    .min(&left[partition])
-            };
-            let own: Vec<ResourceList> = of_pool.iter().map(own).collect();
+            let own: Vec<ResourceList> = of_pool
+                .iter()
+                .map(|&partition| {
+                    let entitled = &entitlements[partition][&allocation.requester];
+                    entitled
+                        .saturating_sub(used.get(&partition).unwrap_or(&nothing))
+                        .min(&left[partition])
+                })
+                .collect();
             let beyond = amount.saturating_sub(&own.iter().sum());
             let within = ledger::spread_by_capacity(&amount.saturating_sub(&beyond), &own);
             let rest: Vec<ResourceList> = of_pool
@@ -373,24 +381,23 @@ impl<'a> PoolUsage<'a> {
 
     /// Returns the utilization of each partition, with `promised` as its total. The key has the
     /// pools of the partition, for each policy.
-    pub fn of_partitions(
+    pub fn of_partitions<'p>(
         &self,
-        partitions: &[NodePartition],
+        partitions: &'p [NodePartition<'p>],
         promised: impl Iterator<Item = ResourceList>,
-    ) -> Vec<(Vec<Option<String>>, Utilization)> {
+    ) -> Vec<PartitionUse<'p>> {
         let mut used = vec![ResourceList::new(); partitions.len()];
         for (&partition, amount) in self.by_partition.iter().flatten() {
             used[partition] += amount;
         }
-        let of_one =
-            |((partition, used), total): ((&NodePartition, ResourceList), ResourceList)| {
-                (partition.pools.clone(), Utilization { used, total })
-            };
         partitions
             .iter()
             .zip(used)
             .zip(promised)
-            .map(of_one)
+            .map(|((partition, used), total)| PartitionUse {
+                partition,
+                utilization: Utilization { used, total },
+            })
             .collect()
     }
 
@@ -400,7 +407,8 @@ impl<'a> PoolUsage<'a> {
         allocations: &[PoolAllocation],
         partitions: &[NodePartition],
     ) -> Vec<PartitionBudget> {
-        let budget = |(index, partition): (usize, &NodePartition)| {
+        let mut budgets = Vec::new();
+        for (index, partition) in partitions.iter().enumerate() {
             let mut budget = PartitionBudget {
                 free: self.free[index].clone(),
                 ..PartitionBudget::default()
@@ -417,8 +425,8 @@ impl<'a> PoolUsage<'a> {
                     .refused
                     .extend(allocation.refused.then_some(allocation.requester));
             }
-            budget
-        };
-        partitions.iter().enumerate().map(budget).collect()
+            budgets.push(budget);
+        }
+        budgets
     }
 }

@@ -36,7 +36,7 @@ struct World {
     decisions: BTreeMap<String, ContractDecision>,
     copies: BTreeMap<String, Arc<ContractCopy>>,
     offer_copies: BTreeMap<String, Arc<ResourceOffer>>,
-    doubts: BTreeMap<String, UnconfirmedBreaches>,
+    unconfirmed: BTreeMap<String, UnconfirmedBreaches>,
     /// Whether rome's connection has worked for long.
     steady: bool,
     /// Seconds by which rome's clock is ahead.
@@ -89,7 +89,7 @@ impl World {
             decisions: BTreeMap::new(),
             copies: BTreeMap::new(),
             offer_copies: BTreeMap::new(),
-            doubts: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
             steady: true,
             ahead: 0,
         };
@@ -159,7 +159,7 @@ impl World {
         let is_idle = plan.writes.is_empty() && plan.deletions.is_empty();
         let wrote =
             !(is_idle && plan.contract_writes.is_empty() && plan.contract_deletions.is_empty());
-        self.provider.contracts.doubts = std::mem::take(&mut plan.contract_doubts);
+        self.provider.contracts.unconfirmed = std::mem::take(&mut plan.unconfirmed_breaches);
         let created = self.provider.wall_time;
         for change in std::mem::take(&mut plan.contract_writes) {
             let all = self
@@ -227,7 +227,7 @@ impl World {
             steady: self.steady,
             now,
         };
-        let actions = judge_contracts(&view, &mut self.doubts).actions;
+        let actions = judge_contracts(&view, &mut self.unconfirmed).actions;
         let wrote = !actions.is_empty();
         for action in actions {
             match action {
@@ -795,11 +795,11 @@ impl World {
                 }
             }
             Event::MilanRestarts => {
-                self.provider.contracts.doubts.clear();
+                self.provider.contracts.unconfirmed.clear();
                 self.provider.applied_policies.clear();
             }
             Event::RomeRestarts => {
-                self.doubts.clear();
+                self.unconfirmed.clear();
                 self.steady = false;
                 self.rome();
             }
