@@ -159,15 +159,14 @@ async fn serve_when_synced(
     });
     let mut servers = JoinSet::new();
     for &address in addresses {
-        let listen = |source| Error::Listen { address, source };
-        servers.spawn(resolver.clone().serve_udp(
-            UdpSocket::bind(address).await.map_err(listen)?,
-            closing.clone(),
-        ));
-        servers.spawn(resolver.clone().serve_tcp(
-            TcpListener::bind(address).await.map_err(listen)?,
-            closing.clone(),
-        ));
+        let socket = UdpSocket::bind(address)
+            .await
+            .map_err(|source| Error::Listen { address, source })?;
+        servers.spawn(resolver.clone().serve_udp(socket, closing.clone()));
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| Error::Listen { address, source })?;
+        servers.spawn(resolver.clone().serve_tcp(listener, closing.clone()));
     }
     tracing::info!(?addresses, "answering questions of remote pods");
     ready();
