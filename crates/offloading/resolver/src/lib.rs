@@ -28,7 +28,7 @@
 //!   `metrics` counts.
 //! * `watches`: follows namespaces, `NamespaceMap`s, Services and pods, and updates the directory.
 //!
-//! `liqo-controller-manager dns` calls [`run`]. Every replica answers; there is no leader, and
+//! `liqo-controller-manager dns` calls [`answer_questions`]. Every replica answers; there is no leader, and
 //! nothing is stored or written. The resolver has no rights but to read namespaces,
 //! `NamespaceMap`s, Services and pods.
 
