@@ -76,74 +76,67 @@ impl ClusterCaches {
     /// Starts the watches.
     pub fn start_watches(context: &Context) -> Arc<Self> {
         let (mode_queue, namespaces_queue) = (Queue::new(), Queue::new());
-        let client = || context.client.clone();
-        let stop = || context.stop.clone();
-        let mode = || {
-            let queue: Queue<()> = mode_queue.clone();
-            move || queue.add(())
-        };
-        let (peers, offers, nodes, requests, policies) = (mode(), mode(), mode(), mode(), mode());
         let (by_namespace, by_offloading) = (namespaces_queue.clone(), namespaces_queue.clone());
         let virtual_only =
             Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         Arc::new(Self {
             foreign_clusters: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 without_managed_fields,
-                move |_, _, _| peers(),
+                wake_mode(&mode_queue),
             ),
             offers: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 made_offer,
-                move |_, _, _| offers(),
+                wake_mode(&mode_queue),
             ),
             virtual_nodes: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 provider_of_virtual_node,
-                move |_, _, _| nodes(),
+                wake_mode(&mode_queue),
             ),
             borrowers: Cache::watch(
-                Api::<DeserializeGuard<ResourceRequest>>::all(client()),
+                Api::<DeserializeGuard<ResourceRequest>>::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 borrower_of_request,
-                move |_, _, _| requests(),
+                wake_mode(&mode_queue),
             ),
             policies: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 without_status,
-                move |_, _, _| policies(),
+                wake_mode(&mode_queue),
             ),
             namespaces: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 |found| Some(namespace_state(&found)),
                 move |key, _, _| {
                     by_namespace.add(key.name.clone());
                 },
             ),
             offloadings: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 Config::default(),
-                stop(),
+                context.stop.clone(),
                 without_managed_fields,
                 move |key, _, _| {
                     by_offloading.add(key.namespace.clone());
                 },
             ),
             nodes: Cache::watch(
-                Api::all(client()),
+                Api::all(context.client.clone()),
                 virtual_only,
-                stop(),
+                context.stop.clone(),
                 |node| provider_of_node(&node),
                 |_, _, _| (),
             ),
@@ -194,15 +187,14 @@ impl ClusterCaches {
 
     /// The peers that answer. One whose peering is gone says nothing any more.
     fn answering_peers(&self) -> BTreeSet<ClusterId> {
-        let answers = |known: &ForeignCluster| {
-            known
-                .condition(links::PEER_REACHABLE)
-                .is_some_and(|one| one.status == "True")
-        };
         let known = foreign_clusters::by_peer(&self.foreign_clusters);
         known
             .into_iter()
-            .filter(|(_, known)| answers(known))
+            .filter(|(_, known)| {
+                known
+                    .condition(links::PEER_REACHABLE)
+                    .is_some_and(|one| one.status == "True")
+            })
             .map(|(id, _)| id)
             .collect()
     }
@@ -251,11 +243,8 @@ impl ClusterCaches {
 
     /// Those whose pods come home now.
     pub fn namespaces_to_bring_home(&self) -> Vec<String> {
-        let is_local = |live: &NamespaceOffloading| {
-            live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local
-        };
         self.namespaces_of_mode()
-            .filter(|(_, live)| is_local(live))
+            .filter(|(_, live)| live.spec.pod_offloading_strategy == PodOffloadingStrategy::Local)
             .map(|(namespace, _)| namespace)
             .collect()
     }
@@ -316,6 +305,14 @@ fn made_offer(offer: ResourceOffer) -> Option<MadeOffer> {
     exists.then_some(MadeOffer { consumer, accepted })
 }
 
+/// A function for a watch: each change makes the mode due.
+fn wake_mode<R>(
+    queue: &Queue<()>,
+) -> impl Fn(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static {
+    let queue = queue.clone();
+    move |_, _, _| queue.add(())
+}
+
 fn provider_of_virtual_node(node: VirtualNode) -> Option<ClusterId> {
     node.metadata
         .deletion_timestamp
@@ -330,16 +327,16 @@ fn provider_of_node(node: &Node) -> Option<ClusterId> {
 fn borrower_of_request(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {
     let request = request.0.ok()?;
     let consumer = consumer_of_tenant_namespace(&request.namespace()?)?;
-    let is_granted = |condition: &liqo_api::Condition| {
-        condition.type_ == TETHERING && condition.status == "True"
-    };
     let conditions = request
         .status
         .map(|status| status.conditions)
         .unwrap_or_default();
+    let is_granted = conditions
+        .iter()
+        .any(|condition| condition.type_ == TETHERING && condition.status == "True");
     Some(Borrower {
         consumer,
-        granted: request.spec.tethering && conditions.iter().any(is_granted),
+        granted: request.spec.tethering && is_granted,
     })
 }
 

@@ -27,7 +27,7 @@
 //! - `refusals`: wakes controllers whose pods the API server refused before,
 //! - `cluster`: the caches that they share.
 //!
-//! The leader of the manager calls [`run`]. docs/reference/tethering.md shows the modes to users.
+//! The leader of the manager calls [`run_controllers`]. docs/reference/tethering.md shows the modes to users.
 
 pub mod decide;
 

@@ -245,19 +245,18 @@ fn peer_answer(known: &ForeignCluster, asks: bool) -> PeerAnswer {
 /// As a provider the peer answers, and as a consumer it renews its Lease. A peer that unpeered has
 /// no Lease any more, but still answers.
 fn peer_contact(known: &ForeignCluster, borrows_here: bool) -> PeerContact {
-    let says = |kind: &str, status: &str| {
-        known
-            .condition(kind)
-            .is_some_and(|condition| condition.status == status)
-    };
     let kinds: &[&str] = if borrows_here {
         &[links::PEER_REACHABLE, links::CONSUMER_REACHABLE]
     } else {
         &[links::PEER_REACHABLE]
     };
-    if kinds.iter().all(|kind| says(kind, "True")) {
+    let statuses: Vec<Option<&str>> = kinds
+        .iter()
+        .map(|kind| Some(known.condition(kind)?.status.as_str()))
+        .collect();
+    if statuses.iter().all(|status| *status == Some("True")) {
         PeerContact::Heard
-    } else if kinds.iter().any(|kind| says(kind, "False")) {
+    } else if statuses.contains(&Some("False")) {
         PeerContact::Silent
     } else {
         PeerContact::Unknown

@@ -35,7 +35,7 @@
 //! - `networks`: addresses as peers see them; [`server`]: HTTPS for webhook and kubelet API;
 //!   [`cluster_domain`].
 //!
-//! The leader of the manager calls [`run`]. Every replica serves the webhook. This crate does not
+//! The leader of the manager calls [`run_controllers`]. Every replica serves the webhook. This crate does not
 //! create `VirtualNode`s: `liqo-sharing` writes them from offers.
 
 pub mod cluster_domain;
@@ -93,26 +93,27 @@ async fn until_all_ended(
     provider: impl Future<Output = ()>,
     configured: impl Future<Output = Result<(), webhook::WebhookError>>,
 ) -> Result<(), Error> {
-    let ended = |error| {
-        if stop.is_cancelled() {
-            Ok(())
-        } else {
-            Err(error)
-        }
-    };
     let consumer = async {
         consumer.await;
-        ended(Error::ConsumerEnded)
+        expect_stop(stop, Error::ConsumerEnded)
     };
     let provider = async {
         provider.await;
-        ended(Error::ProviderEnded)
+        expect_stop(stop, Error::ProviderEnded)
     };
     let configured = async {
         configured.await?;
-        ended(Error::WebhookEnded)
+        expect_stop(stop, Error::WebhookEnded)
     };
     tokio::try_join!(consumer, provider, configured).map(drop)
+}
+
+fn expect_stop(stop: &CancellationToken, otherwise: Error) -> Result<(), Error> {
+    if stop.is_cancelled() {
+        Ok(())
+    } else {
+        Err(otherwise)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Stores what pods used: the usage records of one side, in its own namespaces.
 //!
-//! Before a controller lets a pod go, it calls [`Recorder::store`]. When the entries are stored,
+//! Before a controller lets a pod go, it calls [`UsageRecorder::store_entries`]. When the entries are stored,
 //! its key is enqueued again, and it goes on. Entries are written in batches: the first at once,
 //! then at most one write a second for each namespace, and fewer while pods keep ending. At the end
 //! of a period the recorder adds the pods that still run, and marks the period as complete.
@@ -240,7 +240,7 @@ impl UsageRecorder {
     }
 
     /// Returns the end of the last entry of all pods of this name except `life`, a key as
-    /// [`Self::store`] gets it. Second 0 without any.
+    /// [`Self::store_entries`] gets it. Second 0 without any.
     pub fn stored_before(&self, namespace: &str, name: &str, life: &str) -> Timestamp {
         let all = self.namespaces.lock();
         let ends = all
@@ -264,7 +264,7 @@ impl UsageRecorder {
     }
 
     /// Stores the entries of a pod. Returns whether they are stored already, or need not be.
-    /// Otherwise [`Side::stored`] tells it. The first entries of a pod count, not later ones.
+    /// Otherwise [`MeteringSide::entries_stored`] tells it. The first entries of a pod count, not later ones.
     ///
     /// `pod` is the name of a shadow pod, and may have a part after a slash: one name may have
     /// several lives, each with entries of its own.
@@ -434,6 +434,26 @@ impl UsageRecorder {
         (pending, writes)
     }
 
+    /// The periods of a contract that are over and not complete.
+    fn due_periods(
+        &self,
+        namespace: &str,
+        contract: &MeteredContract,
+        grace: Seconds,
+        now: Seconds,
+    ) -> Vec<Period> {
+        let mut all = self.namespaces.lock();
+        let book = self.book_of_namespace(namespace, all.entry(namespace.to_owned()).or_default());
+        let first = book
+            .settled_until()
+            .unwrap_or(contract.start)
+            .max(contract.start);
+        let mut periods =
+            book.due_periods(&contract.id, contract.period_seconds, first, now, grace);
+        periods.retain(|period| contract.reaches_into(*period));
+        periods
+    }
+
     /// Completes the periods that are over. Returns whether all pods are known that may still run.
     fn complete_periods(
         &self,
@@ -443,36 +463,15 @@ impl UsageRecorder {
         now: Seconds,
         writes: &mut Vec<ChunkWrite>,
     ) -> bool {
-        let due: Vec<(&MeteredContract, Period)> = {
-            let mut all = self.namespaces.lock();
-            let book =
-                self.book_of_namespace(namespace, all.entry(namespace.to_owned()).or_default());
-            let first = |contract: &MeteredContract| {
-                book.settled_until()
-                    .unwrap_or(contract.start)
-                    .max(contract.start)
-            };
-            let due = |contract: &MeteredContract| {
-                let all = book.due_periods(
-                    &contract.id,
-                    contract.period_seconds,
-                    first(contract),
-                    now,
-                    side.completion_grace(),
-                );
-                all.into_iter()
-                    .filter(|period| contract.reaches_into(*period))
-                    .collect::<Vec<_>>()
-            };
-            contracts
-                .iter()
-                .flat_map(|one| {
-                    due(one)
-                        .into_iter()
-                        .map(move |period| (one.as_ref(), period))
-                })
-                .collect()
-        };
+        let mut due: Vec<(&MeteredContract, Period)> = Vec::new();
+        for contract in contracts {
+            let periods = self.due_periods(namespace, contract, side.completion_grace(), now);
+            due.extend(
+                periods
+                    .into_iter()
+                    .map(|period| (contract.as_ref(), period)),
+            );
+        }
         if due.is_empty() {
             return true;
         }
@@ -651,7 +650,7 @@ fn record_spec(write: &ChunkWrite) -> UsageRecordSpec {
     }
 }
 
-/// The name in the key of a pod, see [`Recorder::store`].
+/// The name in the key of a pod, see [`UsageRecorder::store_entries`].
 pub fn name_of_key(key: &str) -> &str {
     key.split('/').next().unwrap_or(key)
 }
@@ -685,13 +684,11 @@ fn peer_of_namespace(namespace: &str) -> Option<ClusterId> {
 }
 
 fn is_ending(status: &kube::core::Status) -> bool {
-    let is_terminating = |details: &kube::core::response::StatusDetails| {
-        details
-            .causes
-            .iter()
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.is_not_found()
+        || causes
+            .into_iter()
             .any(|cause| cause.reason == "NamespaceTerminating")
-    };
-    status.is_not_found() || status.details.as_ref().is_some_and(is_terminating)
 }
 
 #[cfg(test)]

@@ -189,17 +189,7 @@ impl Directory {
         domain: &DomainName,
     ) -> NameDecision {
         let Some(consumer) = self.consumer_of(source) else {
-            // Other names in the domains of consumers do not count: one that announces `com` would
-            // make them fail for the pods of others.
-            let is_same = |consumer| {
-                matches!(
-                    self.in_namespace(consumer, name, domain),
-                    None | Some(NameDecision::Unchanged)
-                )
-            };
-            // Without mapped namespaces, no pod of a consumer asks.
-            let is_visible = self.by_home.is_empty() || self.is_visible(None, name, domain);
-            return if is_visible && self.by_home.keys().all(is_same) {
+            return if self.is_same_for_all(name, domain) {
                 NameDecision::Unchanged
             } else {
                 NameDecision::UnknownPod
@@ -222,6 +212,21 @@ impl Directory {
         }
     }
 
+    /// Whether a name is decided in the same way, whoever asks. Other names in the domains of
+    /// consumers do not count: one that announces `com` would make them fail for the pods of
+    /// others.
+    fn is_same_for_all(&self, name: &DomainName, domain: &DomainName) -> bool {
+        // Without mapped namespaces, no pod of a consumer asks.
+        let is_visible = self.by_home.is_empty() || self.is_visible(None, name, domain);
+        is_visible
+            && self.by_home.keys().all(|consumer| {
+                matches!(
+                    self.in_namespace(consumer, name, domain),
+                    None | Some(NameDecision::Unchanged)
+                )
+            })
+    }
+
     /// Whether pods of this consumer may know a name as it is called here. They know no names in
     /// namespaces of the provider and of other consumers, but that of the API server. If the
     /// consumer is not known, only namespaces with the same name at home count.
@@ -234,10 +239,10 @@ impl Directory {
         let Some((index, here)) = namespace_of(name, domain) else {
             return true;
         };
-        let is_theirs = |(owner, home): &(ClusterId, String)| {
+        let is_theirs = self.namespaces.get(&here).is_some_and(|(owner, home)| {
             consumer.map_or_else(|| *home == here, |consumer| owner == consumer)
-        };
-        self.namespaces.get(&here).is_some_and(is_theirs) || is_api_server(name, index, &here)
+        });
+        is_theirs || is_api_server(name, index, &here)
     }
 
     /// The domain of a consumer's cluster, if it is not this one.

@@ -28,7 +28,7 @@
 //!   `metrics` counts.
 //! * `watches`: follows namespaces, `NamespaceMap`s, Services and pods, and updates the directory.
 //!
-//! `liqo-controller-manager dns` calls [`run`]. Every replica answers; there is no leader, and
+//! `liqo-controller-manager dns` calls [`answer_questions`]. Every replica answers; there is no leader, and
 //! nothing is stored or written. The resolver has no rights but to read namespaces,
 //! `NamespaceMap`s, Services and pods.
 
@@ -159,15 +159,14 @@ async fn serve_when_synced(
     });
     let mut servers = JoinSet::new();
     for &address in addresses {
-        let listen = |source| Error::Listen { address, source };
-        servers.spawn(resolver.clone().serve_udp(
-            UdpSocket::bind(address).await.map_err(listen)?,
-            closing.clone(),
-        ));
-        servers.spawn(resolver.clone().serve_tcp(
-            TcpListener::bind(address).await.map_err(listen)?,
-            closing.clone(),
-        ));
+        let socket = UdpSocket::bind(address)
+            .await
+            .map_err(|source| Error::Listen { address, source })?;
+        servers.spawn(resolver.clone().serve_udp(socket, closing.clone()));
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| Error::Listen { address, source })?;
+        servers.spawn(resolver.clone().serve_tcp(listener, closing.clone()));
     }
     tracing::info!(?addresses, "answering questions of remote pods");
     ready();

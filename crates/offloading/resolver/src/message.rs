@@ -78,8 +78,11 @@ impl DomainName {
     pub fn parse(text: &str) -> Option<Self> {
         let labels = text.strip_suffix('.').unwrap_or(text).split('.');
         let name = Self(labels.map(|label| label.as_bytes().to_vec()).collect());
-        let fits = |label: &Vec<u8>| (1..=MAX_LABEL_LEN).contains(&label.len());
-        (name.0.iter().all(fits) && name.wire_len() <= MAX_NAME_LEN).then_some(name)
+        let labels_fit = name
+            .0
+            .iter()
+            .all(|label| (1..=MAX_LABEL_LEN).contains(&label.len()));
+        (labels_fit && name.wire_len() <= MAX_NAME_LEN).then_some(name)
     }
 
     pub fn labels(&self) -> &[Vec<u8>] {
@@ -98,8 +101,9 @@ impl DomainName {
     }
 
     pub fn ends_with(&self, end: &Self) -> bool {
-        let same = |(mine, theirs): (&Vec<u8>, &Vec<u8>)| mine.eq_ignore_ascii_case(theirs);
-        self.0.len() >= end.0.len() && self.0.iter().rev().zip(end.0.iter().rev()).all(same)
+        let mut labels = self.0.iter().rev().zip(end.0.iter().rev());
+        self.0.len() >= end.0.len()
+            && labels.all(|(mine, theirs)| mine.eq_ignore_ascii_case(theirs))
     }
 
     /// The same name with another label at this index. `None` if that is too long.
@@ -314,23 +318,23 @@ pub fn answer_without_records(message: &[u8], code: ResponseCode) -> Vec<u8> {
 /// Whether this is an answer to what was asked: the same ID and the same question. A server that
 /// could not read the question may leave it out.
 pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
-    let same = || {
-        let flags = read_u16(answer, 2)?;
-        let [questions, ..] = record_counts(answer)?;
-        if id(asked) != id(answer) || flags & 0x8000 == 0 || answer.len() < HEADER_LEN {
-            return Ok(false);
-        }
-        if questions == 0 {
-            return Ok(flags & 0xf != 0);
-        }
-        let (mut here, mut there) = (HEADER_LEN, HEADER_LEN);
-        let names =
-            DomainName::read_at(asked, &mut here)? == DomainName::read_at(answer, &mut there)?;
-        let kinds = asked.get(here..here + 4).ok_or(MalformedMessage)?
-            == answer.get(there..there + 4).ok_or(MalformedMessage)?;
-        Ok::<bool, MalformedMessage>(questions == 1 && names && kinds)
-    };
-    same().unwrap_or(false)
+    compare_question(asked, answer).unwrap_or(false)
+}
+
+fn compare_question(asked: &[u8], answer: &[u8]) -> Result<bool, MalformedMessage> {
+    let flags = read_u16(answer, 2)?;
+    let [questions, ..] = record_counts(answer)?;
+    if id(asked) != id(answer) || flags & 0x8000 == 0 || answer.len() < HEADER_LEN {
+        return Ok(false);
+    }
+    if questions == 0 {
+        return Ok(flags & 0xf != 0);
+    }
+    let (mut here, mut there) = (HEADER_LEN, HEADER_LEN);
+    let names = DomainName::read_at(asked, &mut here)? == DomainName::read_at(answer, &mut there)?;
+    let kinds = asked.get(here..here + 4).ok_or(MalformedMessage)?
+        == answer.get(there..there + 4).ok_or(MalformedMessage)?;
+    Ok(questions == 1 && names && kinds)
 }
 
 /// An answer with other names.

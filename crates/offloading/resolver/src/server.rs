@@ -235,22 +235,6 @@ impl NameResolver {
                 name: here,
                 consumer,
             } => {
-                let at_home = |found: &DomainName| {
-                    let domain = self.domain.as_deref()?;
-                    if *found == here {
-                        return Some(name.clone());
-                    }
-                    let directory = self.known.directory.read();
-                    // The zone, in the SOA record of an answer without the records that the client
-                    // wants.
-                    if found == domain {
-                        return directory
-                            .own_domain(&consumer, domain)
-                            .filter(|own| name.ends_with(own))
-                            .cloned();
-                    }
-                    directory.home_name(&consumer, found, domain)
-                };
                 let answer = self
                     .upstream
                     .ask(&query.with_name(&asked, &here)?, transport)
@@ -262,7 +246,14 @@ impl NameResolver {
                         transport,
                     ));
                 }
-                translate_answer(&answer, &aliases, at_home).ok()?
+                translate_answer(&answer, &aliases, |found| {
+                    if *found == here {
+                        Some(name.clone())
+                    } else {
+                        self.name_at_home(&consumer, found, &name)
+                    }
+                })
+                .ok()?
             }
             // The cluster's DNS would answer for a namespace of the provider, or of another
             // consumer.
@@ -271,6 +262,25 @@ impl NameResolver {
             }
         };
         Some(sized_answer(translated, query, transport))
+    }
+
+    /// The name by which the consumer calls one that was found for the question of another name.
+    fn name_at_home(
+        &self,
+        consumer: &ClusterId,
+        found: &DomainName,
+        asked: &DomainName,
+    ) -> Option<DomainName> {
+        let domain = self.domain.as_deref()?;
+        let directory = self.known.directory.read();
+        // The zone, in the SOA record of an answer without the records that the client wants.
+        if found == domain {
+            return directory
+                .own_domain(consumer, domain)
+                .filter(|own| asked.ends_with(own))
+                .cloned();
+        }
+        directory.home_name(consumer, found, domain)
     }
 
     /// Whether the name of an address is one that pods of this consumer do not know: otherwise they
@@ -282,11 +292,11 @@ impl NameResolver {
         };
         let directory = self.known.directory.read();
         let is_hidden = Cell::new(false);
-        let look = |found: &DomainName| {
+        let translated = translate_answer(answer, &[], |found| {
             is_hidden.set(is_hidden.get() || !directory.is_visible(consumer, found, domain));
             None
-        };
-        translate_answer(answer, &[], look).is_ok() && is_hidden.get()
+        });
+        translated.is_ok() && is_hidden.get()
     }
 
     /// Waits a moment for a new pod to be known.
@@ -349,8 +359,10 @@ impl NameResolver {
                     continue;
                 }
             };
-            let is_short = |question: &&[u8]| question.len() <= MAX_QUESTION_LEN;
-            let Some(question) = buffer.get(..length).filter(is_short) else {
+            let Some(question) = buffer
+                .get(..length)
+                .filter(|question| question.len() <= MAX_QUESTION_LEN)
+            else {
                 continue;
             };
             // A client over its limit gets no answer and asks again.

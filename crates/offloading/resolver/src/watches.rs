@@ -132,11 +132,8 @@ pub fn start_watches(
         stop.clone(),
         reduce_pod,
         move |key: &Key, old, new| {
-            let addresses = |pod: Option<&Arc<Vec<IpAddr>>>| {
-                pod.map(|pod| pod.as_slice().to_vec()).unwrap_or_default()
-            };
-            directory
-                .change(|directory| directory.pod_changed(key, &addresses(old), &addresses(new)));
+            let [old, new] = [old, new].map(|pod| pod.map(|pod| pod.to_vec()).unwrap_or_default());
+            directory.change(|directory| directory.pod_changed(key, &old, &new));
         },
     );
     DirectoryWatches {

@@ -67,13 +67,16 @@ pub fn next_to_evict(pods: &[UserPod]) -> Vec<&UserPod> {
         .collect()
 }
 
-fn next_of_controller<'a>(kind: &str, pods: &[&'a UserPod]) -> Option<&'a UserPod> {
-    let is_unsettled = |pod: &UserPod| match (pod.terminating, pod.place) {
+fn is_pod_unsettled(kind: &str, pod: &UserPod) -> bool {
+    match (pod.terminating, pod.place) {
         (true, UserPodPlace::Away { is_heard_of }) => is_heard_of || kind == ONE_AFTER_THE_OTHER,
         (true, UserPodPlace::Here) => true,
         (false, place) => place == UserPodPlace::Here && !pod.ready,
-    };
-    if pods.iter().any(|pod| is_unsettled(pod)) {
+    }
+}
+
+fn next_of_controller<'a>(kind: &str, pods: &[&'a UserPod]) -> Option<&'a UserPod> {
+    if pods.iter().any(|pod| is_pod_unsettled(kind, pod)) {
         return None;
     }
     let staying = pods

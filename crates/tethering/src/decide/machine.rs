@@ -12,7 +12,7 @@
 //! The machine remembers nothing: the next state follows from the present one, as the status of the
 //! `ClusterConfig` has it, from facts and from the time. So it does not matter when the process
 //! ends and starts again. What each state means for others is in
-//! [`Effects`]: they are functions of the state alone, so that all of them change with one write.
+//! [`StateEffects`]: they are functions of the state alone, so that all of them change with one write.
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, TetheringReason, TetheringState, TetheringStatus, Time};
@@ -54,7 +54,7 @@ pub struct LocalObstacle {
 }
 
 /// The facts that the machine needs. All but the first two fields are about the peer of
-/// [`subject`].
+/// [`subject_peer`].
 #[derive(Clone, Debug)]
 pub struct MachineFacts {
     /// The peer that is to control this cluster, as the spec says.

@@ -24,42 +24,44 @@ pub struct LocalSharing<'a> {
 
 /// The first thing that is in the way, with what to do about it.
 pub fn first_obstacle(peer: &ClusterId, sharing: &LocalSharing) -> Option<LocalObstacle> {
-    let is = |reason, message| Some(LocalObstacle { reason, message });
     let Some(name) = sharing.names.get(peer) else {
-        return is(
+        return Some(LocalObstacle::new(
             TetheringReason::UnknownPeer,
             format!("this cluster knows no cluster {peer}; `liqoctl peer` makes it known"),
-        );
+        ));
     };
     if let Some(others) = sharing.names_of_others(&sharing.tethers, None) {
         let message = format!(
             "{others} is tethered to this cluster, and a cluster that controls others is controlled by nobody"
         );
-        return is(TetheringReason::TethersOthers, message);
+        return Some(LocalObstacle::new(TetheringReason::TethersOthers, message));
     }
     if let Some(others) = sharing.names_of_others(&sharing.lends_to, Some(peer)) {
         let message = format!(
             "this cluster also offers resources to {others}; end that with `liqoctl refuse` first"
         );
-        return is(TetheringReason::LendsToOthers, message);
+        return Some(LocalObstacle::new(TetheringReason::LendsToOthers, message));
     }
     if let Some(others) = sharing.names_of_others(&sharing.borrows_from, Some(peer)) {
         let message = format!(
             "this cluster also borrows from {others}; end that with `liqoctl unpeer` first"
         );
-        return is(TetheringReason::BorrowsFromOthers, message);
+        return Some(LocalObstacle::new(
+            TetheringReason::BorrowsFromOthers,
+            message,
+        ));
     }
     if !sharing.borrows_from.contains(&peer) {
         let message = format!(
             "this cluster has no virtual node of {name}, through which its pods would go there: `liqoctl peer`"
         );
-        return is(TetheringReason::NotBorrowing, message);
+        return Some(LocalObstacle::new(TetheringReason::NotBorrowing, message));
     }
     if !sharing.lends_to.contains(&peer) {
         let message = format!(
             "{name} does not borrow from this cluster; run `liqoctl peer` there, with this cluster as the remote one"
         );
-        return is(TetheringReason::NotLending, message);
+        return Some(LocalObstacle::new(TetheringReason::NotLending, message));
     }
     if sharing
         .provide
@@ -68,9 +70,18 @@ pub fn first_obstacle(peer: &ClusterId, sharing: &LocalSharing) -> Option<LocalO
         let message = format!(
             "the PeeringPolicy for {name} requires a contract (provide.contract), and everything that this cluster has cannot be under one"
         );
-        return is(TetheringReason::ContractRequired, message);
+        return Some(LocalObstacle::new(
+            TetheringReason::ContractRequired,
+            message,
+        ));
     }
     None
+}
+
+impl LocalObstacle {
+    fn new(reason: TetheringReason, message: String) -> Self {
+        Self { reason, message }
+    }
 }
 
 /// Maximum number of clusters that a message names.
@@ -87,13 +98,14 @@ impl LocalSharing<'_> {
             .iter()
             .filter(|cluster| Some(**cluster) != except)
             .collect();
-        let name = |cluster: &&&ClusterId| {
-            self.names
-                .get(**cluster)
-                .cloned()
-                .unwrap_or_else(|| cluster.to_string())
-        };
-        let named: Vec<String> = others.iter().take(MAX_NAMED).map(name).collect();
+        let named: Vec<String> = others
+            .iter()
+            .take(MAX_NAMED)
+            .map(|cluster| {
+                let name = self.names.get(**cluster).cloned();
+                name.unwrap_or_else(|| cluster.to_string())
+            })
+            .collect();
         let more = others.len() - named.len();
         let rest = if more > 0 {
             format!(" and {more} more")

@@ -57,12 +57,9 @@ pub fn controllers_to_wake(
         let refused = last.entry(uid).or_insert((&event.involved_object, None));
         refused.1 = refused.1.max(time_of_event(event));
     }
-    let is_new = |uid: &str, refused: Option<Timestamp>| {
-        woken.get(uid).is_none_or(|before| *before < refused)
-    };
     let new = last
         .into_iter()
-        .filter(|(uid, (_, refused))| is_new(uid, *refused));
+        .filter(|(uid, (_, refused))| woken.get(*uid).is_none_or(|before| before < refused));
     new.map(|(_, (object, refused))| (object.clone(), refused))
         .collect()
 }
@@ -82,21 +79,20 @@ pub fn workload_of_event(object: &ObjectReference) -> Option<WakeableWorkload<'_
     let (group, kind) = WORKLOADS
         .into_iter()
         .find(|(_, kind)| object.kind.as_deref() == Some(kind))?;
-    let is_name = |name: &&str| {
-        let is_safe =
-            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        !name.is_empty() && name.chars().all(is_safe) && !name.starts_with('.')
-    };
-    let (namespace, name) = (
-        object.namespace.as_deref().filter(is_name)?,
-        object.name.as_deref().filter(is_name)?,
-    );
     Some(WakeableWorkload {
         kind,
         group,
-        namespace,
-        name,
+        namespace: safe_name(object.namespace.as_deref()?)?,
+        name: safe_name(object.name.as_deref()?)?,
     })
+}
+
+/// The name, if it cannot change the path of a request.
+fn safe_name(name: &str) -> Option<&str> {
+    let is_safe = name
+        .chars()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'));
+    (is_safe && !name.is_empty() && !name.starts_with('.')).then_some(name)
 }
 
 fn time_of_event(event: &Event) -> Option<Timestamp> {

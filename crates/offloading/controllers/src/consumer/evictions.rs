@@ -38,7 +38,7 @@ pub fn known_nodes(consumer: &ConsumerState) -> Vec<NodePods> {
         .all()
         .into_iter()
         .filter_map(|(key, node)| {
-            let (name, _) = recorded_node(&node)?;
+            let name = recorded_node(&node)?.name;
             let live = consumer.nodes.get(&Key::new("", &name))?;
             let pods = tasks
                 .get(&key)
@@ -66,6 +66,16 @@ pub fn known_nodes(consumer: &ConsumerState) -> Vec<NodePods> {
         one.free = one.free.saturating_sub(&used);
     }
     known
+}
+
+/// The running pods of a namespace on these virtual nodes. `open`: the nodes to which they may go.
+pub fn running_pods(nodes: &[NodePods], namespace: &str, open: &[&PricedNode]) -> Vec<RunningPod> {
+    let mut running = Vec::new();
+    for one in nodes {
+        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
+        running.extend(pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, open)));
+    }
+    running
 }
 
 /// UIDs of the controllers with a pod that has no node.

@@ -29,11 +29,10 @@ impl ConsumerPodIndex {
         let consumer = self.consumer.upgrade()?;
         let key = Key::new(namespace, pod);
         consumer.peers.all().into_iter().find_map(|peer| {
-            let bound_here = |local: &LocalPod| is_node(&consumer, &local.virtual_node, node);
             let local = peer
                 .pods()
                 .into_iter()
-                .find(|local| local.key == key && bound_here(local))?;
+                .find(|local| local.key == key && is_node(&consumer, &local.virtual_node, node))?;
             Some((peer, local))
         })
     }

@@ -194,12 +194,7 @@ impl ConsumerState {
             return accounts;
         };
         let (remote, now) = (peer.answering_remote(), self.context.now().as_second());
-        let mut add = |entries: &[UsageEntry]| {
-            for account in &mut accounts {
-                account.add_running(entries);
-            }
-        };
-        let mut running = Vec::new();
+        let (mut running, mut entries) = (Vec::new(), Vec::new());
         for pod in peer.pods_and_gone() {
             let shadow = remote
                 .as_ref()
@@ -212,7 +207,8 @@ impl ConsumerState {
                 if let Some(shadow) = &shadow {
                     peer.observe_charges(&pod, shadow);
                 }
-                add(&self.entries_of_pod(&peer, &pod, &contract, shadow.is_none().then_some(now)));
+                let gone = shadow.is_none().then_some(now);
+                entries.push(self.entries_of_pod(&peer, &pod, &contract, gone));
                 running.extend((is_sent && !pod.finished).then_some(pod));
             }
         }
@@ -222,7 +218,12 @@ impl ConsumerState {
                 && peer.gone_pod(&uid).is_none()
                 && !self.recorder.is_stored(&namespace, &uid)
             {
-                add(&self.entries_of_orphan(&peer, &uid, &shadow, None, now));
+                entries.push(self.entries_of_orphan(&peer, &uid, &shadow, None, now));
+            }
+        }
+        for account in &mut accounts {
+            for of_pod in &entries {
+                account.add_running(of_pod);
             }
         }
         for pod in running {
@@ -321,13 +322,13 @@ impl ConsumerState {
     /// The pool that a local pod uses: that of its virtual node or, when that is gone, the one that
     /// this cluster vouched for.
     fn pool_of(&self, peer: &RemoteProvider, pod: &LocalPod) -> String {
-        let pool = self
-            .virtual_nodes
-            .get(&pod.virtual_node)
-            .map(|node| node.spec.pool.clone());
-        let vouched = || self.read_voucher(peer, &pod.uid, &peer.seen_charges(&pod.uid)?.voucher);
-        pool.or_else(|| Some(vouched()?.pool))
-            .unwrap_or_else(|| pod.virtual_node.name.clone())
+        if let Some(node) = self.virtual_nodes.get(&pod.virtual_node) {
+            return node.spec.pool.clone();
+        }
+        let voucher = peer
+            .seen_charges(&pod.uid)
+            .and_then(|seen| self.read_voucher(peer, &pod.uid, &seen.voucher));
+        voucher.map_or_else(|| pod.virtual_node.name.clone(), |voucher| voucher.pool)
     }
 
     /// The entries of a local pod, which is gone at the provider or not.

@@ -87,11 +87,12 @@ pub async fn ensure_node(
         None => read_node(client, spec.name).await?,
     };
     let Some(live) = live else {
-        let malformed = |source| NodeObjectError::Malformed {
-            node: spec.name.to_owned(),
-            source,
-        };
-        let node = serde_json::from_value(new_node(spec, &now)).map_err(malformed)?;
+        let node = serde_json::from_value(new_node(spec, &now)).map_err(|source| {
+            NodeObjectError::Malformed {
+                node: spec.name.to_owned(),
+                source,
+            }
+        })?;
         api.create(&PostParams::default(), &node)
             .await
             .step("create", "Node", key)?;

@@ -45,12 +45,11 @@ pub async fn serve_kubelet_api(
         certificate: certificate.clone(),
         clients: consumer.client_authority.clone(),
     };
-    let report = |serving| record_serving_state(&consumer, &key, serving);
     let signing = keep_signed(
         consumer.context.clone(),
         identity,
         certificate,
-        report,
+        |serving| record_serving_state(&consumer, &key, serving),
         stop.clone(),
     );
     tokio::join!(

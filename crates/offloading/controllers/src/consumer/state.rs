@@ -261,19 +261,20 @@ impl ConsumerState {
 
     /// Whether the budgets of policies that apply to this provider were judged, if there are any.
     pub fn policy_budgets_known(&self, id: &ClusterId) -> bool {
-        let has_budgets = || {
-            self.policies
+        if !self.policies.is_synced() {
+            return false;
+        }
+        let has_evaluated = self
+            .budgets
+            .read()
+            .as_ref()
+            .is_some_and(|standing| standing.has_evaluated(id));
+        has_evaluated
+            || self
+                .policies
                 .all()
                 .iter()
-                .any(|(_, policy)| policy.spec.consume.budget.is_some())
-        };
-        self.policies.is_synced()
-            && (self
-                .budgets
-                .read()
-                .as_ref()
-                .is_some_and(|standing| standing.has_evaluated(id))
-                || !has_budgets())
+                .all(|(_, policy)| policy.spec.consume.budget.is_none())
     }
 
     /// Returns the reason why a budget lets no new pod of this namespace go to this provider. `Err`
@@ -284,21 +285,21 @@ impl ConsumerState {
         namespace: &str,
         id: &ClusterId,
     ) -> Result<Option<String>, ()> {
-        let standing = self.budgets.read().clone();
-        let is_judged = |standing: &BudgetEvaluation| {
-            let judged = standing
-                .state_of_namespace(namespace)
-                .map(|verdict| &verdict.held.budget);
-            judged == offloading.spec.budget.as_ref()
-                && (offloading.spec.budget.is_none() || standing.has_evaluated(id))
+        if !self.policy_budgets_known(id) {
+            return Err(());
+        }
+        let budget = offloading.spec.budget.as_ref();
+        let Some(standing) = self.budgets.read().clone() else {
+            return if budget.is_none() { Ok(None) } else { Err(()) };
         };
-        match standing {
-            _ if !self.policy_budgets_known(id) => Err(()),
-            Some(standing) if is_judged(&standing) => {
-                Ok(standing.closed_reason_for(namespace, id).map(str::to_owned))
-            }
-            None if offloading.spec.budget.is_none() => Ok(None),
-            _ => Err(()),
+        let judged = standing
+            .state_of_namespace(namespace)
+            .map(|verdict| &verdict.held.budget);
+        let is_judged = judged == budget && (budget.is_none() || standing.has_evaluated(id));
+        if is_judged {
+            Ok(standing.closed_reason_for(namespace, id).map(str::to_owned))
+        } else {
+            Err(())
         }
     }
 
@@ -312,17 +313,26 @@ impl ConsumerState {
 
     /// The virtual nodes of a provider; nothing while one of them has no Node yet.
     pub fn placement_candidates(&self, id: &ClusterId) -> Option<Vec<CandidateNode>> {
-        let candidate = |node: &VirtualNode| {
-            let labels = self.node_labels(node)?;
-            Some(CandidateNode {
-                node: node.status.as_ref()?.node_name.clone()?,
-                labels,
-            })
-        };
         self.nodes_of_provider(id)
             .iter()
-            .map(|(_, node)| candidate(node))
+            .map(|(_, node)| {
+                Some(CandidateNode {
+                    node: node.status.as_ref()?.node_name.clone()?,
+                    labels: self.node_labels(node)?,
+                })
+            })
             .collect()
+    }
+
+    /// The providers with their names to which a namespace goes, or may go: those of which not all
+    /// virtual nodes have a Node yet are among them.
+    pub fn selected_providers(&self, offloading: &NamespaceOffloading) -> Vec<(ClusterId, String)> {
+        let mut providers = self.providers();
+        providers.retain(|(id, _)| {
+            self.placement_candidates(id)
+                .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
+        });
+        providers
     }
 
     /// Whether a namespace goes to this provider, by the objects of this cluster; nothing while
@@ -441,9 +451,10 @@ impl ConsumerState {
 
     /// Whether this is a disruption budget of this cluster.
     pub fn has_budget(&self, reference: &Reference) -> bool {
-        let objects = || self.local_objects(&reference.namespace);
         reference.kind == ReplicaKind::PodDisruptionBudget
-            && objects().is_some_and(|objects| objects.budgets.get(&reference.key()).is_some())
+            && self
+                .local_objects(&reference.namespace)
+                .is_some_and(|objects| objects.budgets.get(&reference.key()).is_some())
     }
 
     pub fn ingress(&self, key: &Key) -> Option<Arc<LocalIngress>> {
@@ -470,16 +481,10 @@ impl ConsumerState {
         if !objects.ingresses.is_synced() {
             return None;
         }
-        // The provider writes both the record and its status, so these alone give it no key.
-        let is_accepted = |key: &Key| {
-            remote
-                .record(&Reference::new(ReplicaKind::Ingress, key))
-                .is_some_and(|record| record.exposure.is_some())
-        };
-        let travels =
-            |ingress: &LocalIngress| self.is_on_list(&reference.namespace, ingress.is_allowed);
         let is_named = objects.ingresses.all().iter().any(|(key, ingress)| {
-            ingress.secrets.contains(&reference.name) && travels(ingress) && is_accepted(key)
+            ingress.secrets.contains(&reference.name)
+                && self.is_on_list(&reference.namespace, ingress.is_allowed)
+                && is_ingress_accepted(remote, key)
         });
         if is_named {
             self.is_offloaded_to(peer, &reference.namespace)
@@ -489,8 +494,27 @@ impl ConsumerState {
     }
 }
 
-/// Name and port of a virtual node's Node, once they are recorded.
-pub fn recorded_node(node: &VirtualNode) -> Option<(String, u16)> {
+/// Whether the provider shows that it accepted an Ingress. It writes both the record and its
+/// status, so these alone give it no key.
+fn is_ingress_accepted(remote: &RemoteObjects, ingress: &Key) -> bool {
+    remote
+        .record(&Reference::new(ReplicaKind::Ingress, ingress))
+        .is_some_and(|record| record.exposure.is_some())
+}
+
+/// The Node that a virtual node has, or will have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedNode {
+    pub name: String,
+    /// The port of its kubelet API.
+    pub port: u16,
+}
+
+/// Returns name and port of a virtual node's Node, once they are recorded.
+pub fn recorded_node(node: &VirtualNode) -> Option<RecordedNode> {
     let status = node.status.as_ref()?;
-    Some((status.node_name.clone()?, status.kubelet_port?))
+    Some(RecordedNode {
+        name: status.node_name.clone()?,
+        port: status.kubelet_port?,
+    })
 }

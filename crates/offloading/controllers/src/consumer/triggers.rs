@@ -6,11 +6,16 @@
 //!
 //! If a trigger is missing, a key is never reconciled after that change.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use liqo_api::{
-    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading,
-    PodOffloadingStrategy, VirtualNode, annotations,
+    BudgetStatus, ClusterId, ForeignCluster, LargestPods, MappedNamespace, NAMESPACE_OFFLOADING,
+    NamespaceMap, NamespaceOffloading, NamespaceOffloadingSpec, PodOffloadingStrategy, VirtualNode,
+    annotations,
 };
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
@@ -156,8 +161,8 @@ pub fn virtual_node_changed(
     let link = new
         .or(old)
         .map(|node| NodeKey::Link(node.spec.cluster_id.clone()));
-    let name = |node: Option<&VirtualNode>| node.map(recorded_node);
-    let maps = (name(old) != name(new)).then_some(NamespaceKey::AllMaps);
+    let has_other_name = old.map(recorded_node) != new.map(recorded_node);
+    let maps = has_other_name.then_some(NamespaceKey::AllMaps);
     (
         [NodeKey::VirtualNode(key.clone())]
             .into_iter()
@@ -174,28 +179,31 @@ pub fn node(
     new: Option<&Value>,
 ) -> (Vec<NodeKey>, Vec<NamespaceKey>) {
     // The selectors of namespaces look at labels only.
-    let labels =
-        |node: Option<&Value>| node.and_then(|node| node.pointer("/metadata/labels").cloned());
-    let mut placement = if labels(old) == labels(new) {
+    let mut placement = if node_labels(old) == node_labels(new) {
         Vec::new()
     } else {
         vec![NamespaceKey::AllMaps, NamespaceKey::AllPods]
     };
     // A pod that was kept off may have room now.
-    let said = |node: Option<&Value>| {
-        node.and_then(|node| {
-            node.pointer("/metadata/annotations")?
-                .get(annotations::LARGEST_PODS)
-                .cloned()
-        })
-    };
-    let largest_pods = |node: Option<&Value>| {
-        node.map(|node| PricedNode::from_json("", node).largest_pods)
-            .unwrap_or_default()
-    };
-    let has_grown = said(old) != said(new) && largest_pods(new).has_grown(&largest_pods(old));
+    let has_changed = largest_pods_annotation(old) != largest_pods_annotation(new);
+    let has_grown = has_changed && largest_pods(new).has_grown(&largest_pods(old));
     placement.extend(has_grown.then_some(NamespaceKey::AllUnscheduled));
     (vec![NodeKey::Node(key.name.clone())], placement)
+}
+
+fn node_labels(node: Option<&Value>) -> Option<&Value> {
+    node?.pointer("/metadata/labels")
+}
+
+fn largest_pods_annotation(node: Option<&Value>) -> Option<&Value> {
+    node?
+        .pointer("/metadata/annotations")?
+        .get(annotations::LARGEST_PODS)
+}
+
+fn largest_pods(node: Option<&Value>) -> LargestPods {
+    node.map(|node| PricedNode::from_json("", node).largest_pods)
+        .unwrap_or_default()
 }
 
 /// A `NamespaceOffloading` changed.
@@ -208,26 +216,37 @@ pub fn offloading_changed(
         return Vec::new();
     }
     let mut due = vec![NamespaceKey::Namespace(key.namespace.clone())];
-    // Most of its status is our own, but pods that a budget holds wait for what it says.
-    let budget =
-        |one: &NamespaceOffloading| one.status.as_ref().and_then(|status| status.budget.clone());
-    let intent = |one: Option<&NamespaceOffloading>| {
-        one.map(|one| {
-            (
-                one.spec.clone(),
-                one.metadata.deletion_timestamp.is_some(),
-                budget(one),
-                EventSelection::of_namespace(Some(one)),
-            )
-        })
-    };
-    if intent(old) != intent(new) {
+    if old.map(OffloadingIntent::of) != new.map(OffloadingIntent::of) {
         due.extend([
             NamespaceKey::Pods(key.namespace.clone()),
             NamespaceKey::AllMaps,
         ]);
     }
     due
+}
+
+/// The parts of a `NamespaceOffloading` that the pods of the namespace depend on.
+#[derive(PartialEq)]
+struct OffloadingIntent<'a> {
+    spec: &'a NamespaceOffloadingSpec,
+    is_ending: bool,
+    /// Most of the status is our own, but pods that a budget holds wait for what it says.
+    budget: Option<&'a BudgetStatus>,
+    events: EventSelection,
+}
+
+impl<'a> OffloadingIntent<'a> {
+    fn of(offloading: &'a NamespaceOffloading) -> Self {
+        Self {
+            spec: &offloading.spec,
+            is_ending: offloading.metadata.deletion_timestamp.is_some(),
+            budget: offloading
+                .status
+                .as_ref()
+                .and_then(|status| status.budget.as_ref()),
+            events: EventSelection::of_namespace(Some(offloading)),
+        }
+    }
 }
 
 /// The webhook began or ceased to see the new pods of these namespaces, or sees them for another
@@ -256,9 +275,9 @@ pub fn network_changed(
     old: Option<&NetworkToPeer>,
     new: Option<&NetworkToPeer>,
 ) -> Vec<ConsumerTrigger> {
-    let is_open =
-        |network: Option<&NetworkToPeer>| network.is_some_and(|network| network.api_server);
-    let tokens = (is_open(old) != is_open(new)).then(|| records_due(DueRecords::Tokens));
+    let was_open = old.is_some_and(|network| network.api_server);
+    let is_open = new.is_some_and(|network| network.api_server);
+    let tokens = (was_open != is_open).then(|| records_due(DueRecords::Tokens));
     [
         pods_due(DuePods::All),
         records_due(DueRecords::Namespaced(None)),
@@ -308,31 +327,39 @@ pub fn namespace_map_changed(
     old: Option<&NamespaceMap>,
     new: Option<&NamespaceMap>,
 ) -> Vec<ConsumerTrigger> {
-    let namespaces = |map: Option<&NamespaceMap>| {
-        map.and_then(|map| map.status.clone())
-            .unwrap_or_default()
-            .namespaces
-    };
-    let (old, new) = (namespaces(old), namespaces(new));
+    let (old, new) = (reported_namespaces(old), reported_namespaces(new));
     let changed: BTreeSet<&String> = old
         .keys()
         .chain(new.keys())
         .filter(|key| old.get(*key) != new.get(*key))
         .collect();
-    let of_namespace = |namespace: &String| {
-        [
-            pods_due(DuePods::In(namespace.clone())),
-            records_due(DueRecords::Namespaced(Some(namespace.clone()))),
-            due_now(ConsumerTarget::Namespace(NamespaceKey::Namespace(
-                namespace.clone(),
-            ))),
-            events_due(DueEvents::Watch(namespace.clone())),
-        ]
-    };
     [due_now(ConsumerTarget::Map)]
         .into_iter()
-        .chain(changed.into_iter().flat_map(of_namespace))
+        .chain(
+            changed
+                .into_iter()
+                .flat_map(|namespace| mapping_changed(namespace)),
+        )
         .collect()
+}
+
+/// The namespaces in the status of a map.
+fn reported_namespaces(map: Option<&NamespaceMap>) -> BTreeMap<String, MappedNamespace> {
+    map.and_then(|map| map.status.clone())
+        .unwrap_or_default()
+        .namespaces
+}
+
+/// The provider says something else than before of this namespace.
+fn mapping_changed(namespace: &str) -> [ConsumerTrigger; 4] {
+    [
+        pods_due(DuePods::In(namespace.to_owned())),
+        records_due(DueRecords::Namespaced(Some(namespace.to_owned()))),
+        due_now(ConsumerTarget::Namespace(NamespaceKey::Namespace(
+            namespace.to_owned(),
+        ))),
+        events_due(DueEvents::Watch(namespace.to_owned())),
+    ]
 }
 
 /// A record at this provider changed.
@@ -355,9 +382,9 @@ pub fn record_changed(
     let Some(reference) = old.or(new).map(|record| record.reference.clone()) else {
         return due;
     };
-    let exposure =
-        |record: Option<&ReflectionRecord>| record.and_then(|record| record.exposure.clone());
-    if exposure(old) != exposure(new) {
+    let exposure_before = old.and_then(|record| record.exposure.as_ref());
+    let exposure = new.and_then(|record| record.exposure.as_ref());
+    if exposure_before != exposure {
         let namespace = reference.namespace.clone();
         let ingress = (reference.kind == ReplicaKind::Ingress).then(|| {
             let key = Key::new(namespace.clone(), reference.name.clone());
@@ -377,9 +404,9 @@ pub fn record_changed(
                 .map(|one| one.delayed_by(EXPOSURE_DELAY)),
         );
     }
-    let problem =
-        |record: Option<&ReflectionRecord>| record.and_then(|record| record.problem.clone());
-    if problem(old) != problem(new) {
+    let problem_before = old.and_then(|record| record.problem.as_ref());
+    let problem = new.and_then(|record| record.problem.as_ref());
+    if problem_before != problem {
         if reference.kind.is_of_namespace() {
             due.push(records_due(DueRecords::One(reference)).delayed_by(PROBLEM_DELAY));
         } else {
@@ -411,15 +438,19 @@ pub fn local_pod_changed(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<
     });
     let more = more.map(|one| records_due(DueRecords::One(one)));
     // A pod that is sent needs a token; one that ended, or is annotated so, needs none any more.
-    let uses = |pod: &LocalPod| (pod.api_server, pod.finished, pod.sent_to.clone());
-    let token = old.zip(new).filter(|(old, new)| uses(old) != uses(new));
+    let token = old.zip(new).filter(|(old, new)| {
+        old.api_server != new.api_server
+            || old.finished != new.finished
+            || old.sent_to != new.sent_to
+    });
     let token = token.map(|(_, new)| records_due(DueRecords::One(Reference::of_api_server(new))));
     let both = [old, new]
         .into_iter()
         .flatten()
         .map(|pod| pods_due(DuePods::One(pod.uid.clone())));
-    let runs = |pod: Option<&LocalPod>| pod.is_some_and(|pod| !pod.finished);
-    let changed = old.or(new).filter(|_| runs(old) != runs(new));
+    let ran = old.is_some_and(|pod| !pod.finished);
+    let runs = new.is_some_and(|pod| !pod.finished);
+    let changed = old.or(new).filter(|_| ran != runs);
     let watch = changed.map(|pod| {
         events_due(DueEvents::Watch(pod.key.namespace.clone())).delayed_by(EVENT_WATCH_DELAY)
     });
@@ -469,8 +500,7 @@ pub fn service_changed(
     new: Option<&LocalService>,
     slices: &[(Key, Arc<LocalSlice>)],
 ) -> Vec<ConsumerTrigger> {
-    let is_allowed = |service: Option<&LocalService>| service.map(|service| service.is_allowed);
-    let with_slices = is_allowed(old) != is_allowed(new);
+    let with_slices = old.map(|old| old.is_allowed) != new.map(|new| new.is_allowed);
     let slices = slices
         .iter()
         .filter(|(_, slice)| with_slices && slice.service == key.name);
@@ -532,16 +562,15 @@ pub fn budget_pod_changed(
     if budgets.is_empty() {
         return Vec::new();
     }
-    let selects = |budget: &LocalDisruptionBudget| {
+    if old.map(as_counted) == new.map(as_counted) {
+        return Vec::new();
+    }
+    let due = budgets.iter().filter(|(_, budget)| {
         [old, new]
             .into_iter()
             .flatten()
             .any(|pod| budget.selector.matches(&pod.labels))
-    };
-    let is_changed = old.map(as_counted) != new.map(as_counted);
-    let due = budgets
-        .iter()
-        .filter(|(_, budget)| is_changed && selects(budget));
+    });
     due.map(|(key, _)| {
         object_changed(ReplicaKind::PodDisruptionBudget, key).delayed_by(BUDGET_DELAY)
     })
@@ -564,9 +593,9 @@ pub fn draining_changed(
     old: Option<&ReflectionRecord>,
     new: Option<&ReflectionRecord>,
 ) -> Vec<ConsumerTrigger> {
-    let drains =
-        |record: Option<&ReflectionRecord>| record.is_some_and(|record| record.is_draining);
-    let changed = new.or(old).filter(|_| drains(old) != drains(new));
+    let drained = old.is_some_and(|record| record.is_draining);
+    let drains = new.is_some_and(|record| record.is_draining);
+    let changed = new.or(old).filter(|_| drained != drains);
     changed
         .map(|record| records_due(DueRecords::One(record.reference.clone())))
         .into_iter()
@@ -579,19 +608,16 @@ pub fn policy_pod_changed(
     labels_of_namespace: impl Fn(&str) -> Option<Arc<LabelMap>>,
     policies: &[(Key, Arc<NormalizedPolicy>)],
 ) -> Vec<ConsumerTrigger> {
-    let concerns = |namespace: &str, policy: &NormalizedPolicy| {
+    let concerned = policies.iter().filter(|(key, policy)| {
         changed.iter().any(|pod| {
             network_policy_translation::depends_on_pod(
                 policy,
-                namespace,
+                &key.namespace,
                 pod,
                 labels_of_namespace(&pod.namespace).as_deref(),
             )
         })
-    };
-    let concerned = policies
-        .iter()
-        .filter(|(key, policy)| concerns(&key.namespace, policy));
+    });
     concerned
         .map(|(key, _)| object_changed(ReplicaKind::NetworkPolicy, key).delayed_by(POLICY_DELAY))
         .collect()
@@ -670,7 +696,7 @@ pub fn enqueue_everywhere(consumer: &ConsumerState, triggers: &[ConsumerTrigger]
 /// The `VirtualNode`s whose Node has this name.
 pub fn enqueue_named(consumer: &ConsumerState, node: &str) {
     for (key, virtual_node) in consumer.virtual_nodes.all() {
-        if recorded_node(&virtual_node).is_some_and(|(name, _)| name == node) {
+        if recorded_node(&virtual_node).is_some_and(|recorded| recorded.name == node) {
             consumer.queues.nodes.add(NodeKey::VirtualNode(key));
         }
     }
@@ -773,48 +799,54 @@ fn add_key<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'sta
 }
 
 fn enqueue_pods(peer: &RemoteProvider, pods: &DuePods, delay: Duration) {
-    let enqueue = |uid: &str| add_key(&peer.pod_queue, uid.to_owned(), delay);
+    for uid in uids_of_pods(peer, pods) {
+        add_key(&peer.pod_queue, uid, delay);
+    }
+}
+
+fn uids_of_pods(peer: &RemoteProvider, pods: &DuePods) -> Vec<String> {
     match pods {
-        DuePods::One(uid) => enqueue(uid),
+        DuePods::One(uid) => vec![uid.clone()],
         DuePods::All => {
-            peer.pods_and_gone()
-                .iter()
-                .for_each(|pod| enqueue(&pod.uid));
-            peer.remote()
-                .iter()
-                .flat_map(|remote| remote.shadows.all())
-                .for_each(|(key, _)| enqueue(&key.name));
+            let remote = peer.remote();
+            let shadows = remote.iter().flat_map(|remote| remote.shadows.all());
+            let here = peer.pods_and_gone().into_iter().map(|pod| pod.uid.clone());
+            here.chain(shadows.map(|(key, _)| key.name)).collect()
         }
         DuePods::In(namespace) => peer
             .pods()
             .iter()
             .filter(|pod| pod.key.namespace == *namespace)
-            .for_each(|pod| enqueue(&pod.uid)),
-        DuePods::Naming(reference) => {
-            peer.pods()
-                .iter()
-                .filter(|pod| reference.is_named_by(pod))
-                .for_each(|pod| enqueue(&pod.uid));
-        }
+            .map(|pod| pod.uid.clone())
+            .collect(),
+        DuePods::Naming(reference) => peer
+            .pods()
+            .iter()
+            .filter(|pod| reference.is_named_by(pod))
+            .map(|pod| pod.uid.clone())
+            .collect(),
     }
 }
 
 fn enqueue_events(peer: &RemoteProvider, events: DueEvents, delay: Duration) {
-    let watch = |namespace: String| add_key(&peer.event_queue, EventKey::Watch(namespace), delay);
     match events {
         DueEvents::Of(uid) => {
             if peer.journal.lock().has_events(&uid) {
                 add_key(&peer.event_queue, EventKey::Pod(uid), delay);
             }
         }
-        DueEvents::Watch(namespace) => watch(namespace),
+        DueEvents::Watch(namespace) => {
+            add_key(&peer.event_queue, EventKey::Watch(namespace), delay);
+        }
         DueEvents::AllWatches => {
             let namespaces: BTreeSet<String> = peer
                 .pods()
                 .iter()
                 .map(|pod| pod.key.namespace.clone())
                 .collect();
-            namespaces.into_iter().for_each(watch);
+            for namespace in namespaces {
+                add_key(&peer.event_queue, EventKey::Watch(namespace), delay);
+            }
         }
     }
 }
@@ -827,12 +859,8 @@ fn references_due(
     match records {
         DueRecords::One(reference) => vec![reference],
         DueRecords::IfNamed(reference) => {
-            let by_ingress = || {
-                peer.remote()
-                    .and_then(|remote| consumer.is_named_by_ingress(peer, &remote, &reference))
-                    == Some(true)
-            };
-            let is_named = peer.pods().iter().any(|pod| reference.is_named_by(pod)) || by_ingress();
+            let is_named = peer.pods().iter().any(|pod| reference.is_named_by(pod))
+                || is_named_by_ingress(consumer, peer, &reference);
             is_named.then_some(reference).into_iter().collect()
         }
         DueRecords::All => {
@@ -864,12 +892,9 @@ fn references_due(
                 .collect()
         }
         DueRecords::SecretsIn(namespace) => {
-            let is_concerned =
-                |one: &Reference| one.namespace == namespace && one.api_server_pod_uid().is_none();
-            recorded_secrets(peer)
-                .into_iter()
-                .filter(is_concerned)
-                .collect()
+            let mut secrets = recorded_secrets(peer);
+            secrets.retain(|one| one.namespace == namespace && one.api_server_pod_uid().is_none());
+            secrets
         }
         DueRecords::IngressesNaming(secret) => {
             let ingresses = consumer
@@ -884,6 +909,16 @@ fn references_due(
                 .collect()
         }
     }
+}
+
+fn is_named_by_ingress(
+    consumer: &ConsumerState,
+    peer: &RemoteProvider,
+    reference: &Reference,
+) -> bool {
+    peer.remote()
+        .and_then(|remote| consumer.is_named_by_ingress(peer, &remote, reference))
+        == Some(true)
 }
 
 fn recorded_objects(peer: &RemoteProvider) -> Vec<Reference> {

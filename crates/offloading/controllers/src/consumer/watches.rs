@@ -313,15 +313,7 @@ pub fn remote(
     stop: &CancellationToken,
 ) -> RemoteObjects {
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
-    let at_peer = || {
-        let (state, peer) = (Arc::downgrade(consumer), peer.clone());
-        move |triggers: Vec<ConsumerTrigger>| {
-            if let Some(consumer) = state.upgrade() {
-                enqueue_triggers(&consumer, &peer, triggers);
-            }
-        }
-    };
-    let (enqueue, seen) = (at_peer(), peer.clone());
+    let (enqueue, seen) = (enqueue_at_peer(consumer, peer), peer.clone());
     let shadows = Cache::watch_provider(
         &connection,
         config.clone(),
@@ -333,7 +325,7 @@ pub fn remote(
             enqueue(triggers::shadow_pod_changed(&key.name).into());
         },
     );
-    let enqueue = at_peer();
+    let enqueue = enqueue_at_peer(consumer, peer);
     let maps = Cache::watch_provider(
         &connection,
         config.clone(),
@@ -347,25 +339,13 @@ pub fn remote(
             ));
         },
     );
-    let changed = || {
-        let (enqueue, seen, state) = (at_peer(), peer.clone(), Arc::downgrade(consumer));
-        move |_: &Key, old: Option<&Arc<ReflectionRecord>>, new: Option<&Arc<ReflectionRecord>>| {
-            [old, new]
-                .into_iter()
-                .flatten()
-                .for_each(|record| seen.observe_record(&record.own_reference()));
-            let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            enqueue(triggers::record_changed(old, new));
-            enqueue_if_alive(&state, &triggers::draining_changed(old, new));
-        }
-    };
     let objects = Cache::watch_provider(
         &connection,
         config.clone(),
         stop.clone(),
         ReflectionRecord::stored_len,
         |object: Claimed<_>| ReflectionRecord::from_object(object.into_unverified()),
-        changed(),
+        observe_records(consumer, peer),
     );
     let reflected = config.labels(&format!("{}=true", labels::REFLECTED));
     let secrets = Cache::watch_provider(
@@ -374,7 +354,7 @@ pub fn remote(
         stop.clone(),
         ReflectionRecord::stored_len,
         |secret: Claimed<_>| ReflectionRecord::from_secret(secret.into_unverified()),
-        changed(),
+        observe_records(consumer, peer),
     );
     RemoteObjects {
         connection,
@@ -384,6 +364,37 @@ pub fn remote(
         secrets,
         event_watches: Mutex::default(),
         stop: stop.clone(),
+    }
+}
+
+/// A function that enqueues triggers at this provider.
+fn enqueue_at_peer(
+    consumer: &Arc<ConsumerState>,
+    peer: &Arc<RemoteProvider>,
+) -> impl Fn(Vec<ConsumerTrigger>) + Send + 'static {
+    let (state, peer) = (Arc::downgrade(consumer), peer.clone());
+    move |triggers| {
+        if let Some(consumer) = state.upgrade() {
+            enqueue_triggers(&consumer, &peer, triggers);
+        }
+    }
+}
+
+/// A function for the watches of records at this provider, called with each change.
+fn observe_records(
+    consumer: &Arc<ConsumerState>,
+    peer: &Arc<RemoteProvider>,
+) -> impl Fn(&Key, Option<&Arc<ReflectionRecord>>, Option<&Arc<ReflectionRecord>>) + Send + 'static
+{
+    let enqueue = enqueue_at_peer(consumer, peer);
+    let (seen, state) = (peer.clone(), Arc::downgrade(consumer));
+    move |_, old, new| {
+        for record in [old, new].into_iter().flatten() {
+            seen.observe_record(&record.own_reference());
+        }
+        let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+        enqueue(triggers::record_changed(old, new));
+        enqueue_if_alive(&state, &triggers::draining_changed(old, new));
     }
 }
 
@@ -523,9 +534,8 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
         consumer.context.stop.child_token(),
     );
     let config = watcher::Config::default;
-    let state = || Arc::downgrade(consumer);
 
-    let weak = state();
+    let weak = Arc::downgrade(consumer);
     let config_maps = Cache::watch(
         Api::<ConfigMap>::namespaced(client.clone(), namespace),
         config(),
@@ -538,7 +548,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             );
         },
     );
-    let weak = state();
+    let weak = Arc::downgrade(consumer);
     let secrets = Cache::watch(
         Api::<Secret>::namespaced(client.clone(), namespace),
         config(),
@@ -551,7 +561,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             );
         },
     );
-    let weak = state();
+    let weak = Arc::downgrade(consumer);
     let slices = Cache::watch(
         Api::<EndpointSlice>::namespaced(client.clone(), namespace),
         config(),
@@ -564,7 +574,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             );
         },
     );
-    let weak = state();
+    let weak = Arc::downgrade(consumer);
     let ingresses = Cache::watch(
         Api::<Ingress>::namespaced(client.clone(), namespace),
         config(),
@@ -577,7 +587,7 @@ pub fn follow_namespace(consumer: &Arc<ConsumerState>, namespace: &str) {
             );
         },
     );
-    let (weak, all_slices) = (state(), slices.clone());
+    let (weak, all_slices) = (Arc::downgrade(consumer), slices.clone());
     let services = Cache::watch(
         Api::<Service>::namespaced(client, namespace),
         config(),
@@ -656,16 +666,15 @@ fn watch_policies(
     let api: Api<DynamicObject> =
         Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
     let cluster = consumer.context.cluster_id.clone();
-    let travels = move |object: &DynamicObject| !is_denied(object) && may_travel(object, &cluster);
-    let reduce = move |object: DynamicObject| {
-        travels(&object).then(|| NormalizedPolicy::from_spec(&object.data["spec"]))
-    };
     let weak = Arc::downgrade(consumer);
     Cache::watch(
         api,
         watcher::Config::default(),
         stop,
-        reduce,
+        move |object: DynamicObject| {
+            let travels = !is_denied(&object) && may_travel(&object, &cluster);
+            travels.then(|| NormalizedPolicy::from_spec(&object.data["spec"]))
+        },
         move |key, _, _| {
             enqueue_if_alive(
                 &weak,
@@ -759,16 +768,17 @@ pub fn watch_policy_sources(consumer: &Arc<ConsumerState>) -> PolicySources {
                 .flatten()
                 .map(AsRef::as_ref)
                 .collect();
-            let labels = |namespace: &str| known.get(&Key::new("", namespace));
             let policies: Vec<_> = consumer
                 .local_objects_in(None)
                 .iter()
                 .flat_map(|objects| objects.policies.all())
                 .collect();
-            enqueue_everywhere(
-                &consumer,
-                &triggers::policy_pod_changed(&changed, labels, &policies),
+            let due = triggers::policy_pod_changed(
+                &changed,
+                |namespace| known.get(&Key::new("", namespace)),
+                &policies,
             );
+            enqueue_everywhere(&consumer, &due);
         },
     );
     let (weak, all) = (Arc::downgrade(consumer), (namespaces.clone(), pods.clone()));

@@ -21,9 +21,12 @@ pub fn follow_client_ca(
     let (sender, authority) = watch::channel(ClientAuthority::default());
     let published = Api::<ConfigMap>::namespaced(client, NAMESPACE);
     let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-    let reduce = |map: ConfigMap| map.data.and_then(|mut data| data.remove(KEY));
-    Cache::watch(published, only, stop, reduce, move |_, _, pem| {
-        match pem.map(|pem| ClientAuthority::from_pem(pem)) {
+    Cache::watch(
+        published,
+        only,
+        stop,
+        |map: ConfigMap| map.data.and_then(|mut data| data.remove(KEY)),
+        move |_, _, pem| match pem.map(|pem| ClientAuthority::from_pem(pem)) {
             Some(Ok(authority)) => {
                 sender.send_replace(authority);
             }
@@ -33,8 +36,8 @@ pub fn follow_client_ca(
             None => tracing::warn!(
                 "{KEY} is gone from ConfigMap {NAMESPACE}/{NAME}; the former CA stays in use"
             ),
-        }
-    });
+        },
+    );
     authority
 }
 

@@ -52,21 +52,18 @@ impl ResultWatch {
     /// For the headers of the answer that agrees to the upgrade; `None` if its protocol does not
     /// tell each result.
     pub(super) fn for_answer(answer: &HeaderMap) -> Option<Self> {
-        let value = |name: &str| {
-            answer
-                .get(name)
-                .and_then(|value| value.to_str().ok())
-                .unwrap_or_default()
-        };
-        let upgrade = value(UPGRADE.as_str());
+        let upgrade = header_text(answer, UPGRADE.as_str());
         let (framing, version) = if upgrade.eq_ignore_ascii_case("SPDY/3.1") {
-            (StreamFraming::Spdy, value("x-stream-protocol-version"))
+            (
+                StreamFraming::Spdy,
+                header_text(answer, "x-stream-protocol-version"),
+            )
         } else if upgrade.eq_ignore_ascii_case("websocket")
             && !answer.contains_key(SEC_WEBSOCKET_EXTENSIONS)
         {
             (
                 StreamFraming::WebSocket,
-                value(SEC_WEBSOCKET_PROTOCOL.as_str()),
+                header_text(answer, SEC_WEBSOCKET_PROTOCOL.as_str()),
             )
         } else {
             return None;
@@ -165,6 +162,13 @@ impl StreamFraming {
             }
         }
     }
+}
+
+fn header_text<'a>(answer: &'a HeaderMap, name: &str) -> &'a str {
+    answer
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
 }
 
 /// Source: SPDY protocol, draft 3.1, section 2.2. Data frames are not compressed.

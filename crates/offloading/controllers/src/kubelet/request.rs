@@ -152,15 +152,17 @@ impl ParameterKind {
 
 /// Whether a text is a valid path segment: a DNS subdomain, as all of these names are.
 pub(super) fn is_name(name: &str) -> bool {
-    let of_part = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-            && part
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-    };
-    name.len() <= 253 && name.split('.').all(of_part)
+    name.len() <= 253 && name.split('.').all(is_dns_label)
+}
+
+/// Whether this is a part of a DNS subdomain.
+fn is_dns_label(part: &str) -> bool {
+    !part.is_empty()
+        && !part.starts_with('-')
+        && !part.ends_with('-')
+        && part
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 #[cfg(test)]

@@ -79,16 +79,30 @@ pub enum ServingError {
     Refused { node: String, message: String },
 }
 
-/// A self-signed certificate for the start.
-pub fn self_signed(identity: &NodeIdentity) -> Result<Certificate, ServingError> {
-    let make = |source| ServingError::Make {
+fn not_made_for(identity: &NodeIdentity) -> impl FnOnce(rcgen::Error) -> ServingError {
+    |source| ServingError::Make {
         node: identity.node.clone(),
         source,
-    };
-    let key = KeyPair::generate().map_err(make)?;
+    }
+}
+
+fn step_failed(
+    step: &'static str,
+    identity: &NodeIdentity,
+) -> impl FnOnce(kube::Error) -> ServingError {
+    move |source| ServingError::Api {
+        step,
+        node: identity.node.clone(),
+        source,
+    }
+}
+
+/// A self-signed certificate for the start.
+pub fn self_signed(identity: &NodeIdentity) -> Result<Certificate, ServingError> {
+    let key = KeyPair::generate().map_err(not_made_for(identity))?;
     let certificate = certificate_params(identity)
         .self_signed(&key)
-        .map_err(make)?;
+        .map_err(not_made_for(identity))?;
     Ok(Certificate::new(
         vec![certificate.der().clone()],
         private_key(&key),
@@ -146,18 +160,6 @@ async fn replace_with_signed(
     identity: &NodeIdentity,
     certificate: &Certificate,
 ) -> Result<Duration, ServingError> {
-    let node = || identity.node.clone();
-    let api = |step: &'static str| {
-        move |source| ServingError::Api {
-            step,
-            node: identity.node.clone(),
-            source,
-        }
-    };
-    let make = |source| ServingError::Make {
-        node: node(),
-        source,
-    };
     let (reviews, requests): (Api<SelfSubjectReview>, Api<CertificateSigningRequest>) = (
         Api::all(context.client.clone()),
         Api::all(context.client.clone()),
@@ -166,33 +168,35 @@ async fn replace_with_signed(
     let ourselves = reviews
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await
-        .map_err(api("asking who we are"))?;
+        .map_err(step_failed("asking who we are", identity))?;
     let user = ourselves
         .status
         .and_then(|status| status.user_info?.username)
         .unwrap_or_default();
-    let key = KeyPair::generate().map_err(make)?;
-    let request = certificate_request(identity, &key).map_err(make)?;
+    let key = KeyPair::generate().map_err(not_made_for(identity))?;
+    let request = certificate_request(identity, &key).map_err(not_made_for(identity))?;
     let created = requests
         .create(&PostParams::default(), &request)
         .await
-        .map_err(api("creating the certificate request"))?;
+        .map_err(step_failed("creating the certificate request", identity))?;
 
     let outcome = async {
         is_exactly_ours(&created, identity, &user, &key.subject_public_key_info())
-            .map_err(|difference| ServingError::NotOurs(difference, node()))?;
+            .map_err(|difference| ServingError::NotOurs(difference, identity.node.clone()))?;
         let name = created.name_any();
         let approved = with_approval(created.clone());
         requests
             .replace_subresource("approval", &name, &PostParams::default(), &approved)
             .await
-            .map_err(api("approving the certificate request"))?;
+            .map_err(step_failed("approving the certificate request", identity))?;
         tokio::time::timeout(
             SIGNER_TIMEOUT,
             await_certificate(&requests, &name, identity),
         )
         .await
-        .map_err(|_| ServingError::NotSigned { node: node() })?
+        .map_err(|_| ServingError::NotSigned {
+            node: identity.node.clone(),
+        })?
     }
     .await;
     // The request is no longer needed, and would distract users who look for other requests.
@@ -216,20 +220,11 @@ async fn await_certificate(
     name: &str,
     identity: &NodeIdentity,
 ) -> Result<Vec<CertificateDer<'static>>, ServingError> {
-    let refused = |message: String| ServingError::Refused {
-        node: identity.node.clone(),
-        message,
-    };
     loop {
-        let step = "reading the certificate request";
         let request = requests
             .get(name)
             .await
-            .map_err(|source| ServingError::Api {
-                step,
-                node: identity.node.clone(),
-                source,
-            })?;
+            .map_err(step_failed("reading the certificate request", identity))?;
         let status = request.status.unwrap_or_default();
         if let Some(no) = status
             .conditions
@@ -237,14 +232,19 @@ async fn await_certificate(
             .flatten()
             .find(|condition| ["Failed", "Denied"].contains(&condition.type_.as_str()))
         {
-            return Err(refused(no.message.clone().unwrap_or_default()));
+            return Err(ServingError::Refused {
+                node: identity.node.clone(),
+                message: no.message.clone().unwrap_or_default(),
+            });
         }
         if let Some(ByteString(pem)) = status.certificate {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-            return chain
-                .ok()
-                .filter(|chain| !chain.is_empty())
-                .ok_or_else(|| refused("its certificate cannot be read".into()));
+            return chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| {
+                ServingError::Refused {
+                    node: identity.node.clone(),
+                    message: "its certificate cannot be read".into(),
+                }
+            });
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -332,6 +332,10 @@ pub enum RequestDifference {
     Key,
 }
 
+fn demand_that(holds: bool, difference: RequestDifference) -> Result<(), RequestDifference> {
+    if holds { Ok(()) } else { Err(difference) }
+}
+
 /// Checks that a request is the one that we sent for this node: from this user, for this key,
 /// subject, address, usages and signer, and nothing more.
 pub fn is_exactly_ours(
@@ -340,24 +344,23 @@ pub fn is_exactly_ours(
     user: &str,
     public_key: &[u8],
 ) -> Result<(), RequestDifference> {
-    let demand = |holds: bool, difference| if holds { Ok(()) } else { Err(difference) };
     let spec = &request.spec;
-    demand(spec.signer_name == SIGNER, RequestDifference::Signer)?;
-    demand(
+    demand_that(spec.signer_name == SIGNER, RequestDifference::Signer)?;
+    demand_that(
         !user.is_empty() && spec.username.as_deref() == Some(user),
         RequestDifference::User,
     )?;
     let mut usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     usages.sort_unstable();
-    demand(usages == USAGES, RequestDifference::Usages)?;
+    demand_that(usages == USAGES, RequestDifference::Usages)?;
 
     let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0)
         .map_err(|_| RequestDifference::Unreadable)?;
     let (rest, parsed) = X509CertificationRequest::from_der(&pem.contents)
         .map_err(|_| RequestDifference::Unreadable)?;
-    demand(rest.is_empty(), RequestDifference::Unreadable)?;
+    demand_that(rest.is_empty(), RequestDifference::Unreadable)?;
     let info = &parsed.certification_request_info;
-    demand(info.subject_pki.raw == public_key, RequestDifference::Key)?;
+    demand_that(info.subject_pki.raw == public_key, RequestDifference::Key)?;
 
     let subject = &info.subject;
     let organisations: Vec<_> = subject
@@ -371,7 +374,7 @@ pub fn is_exactly_ours(
     let exact = subject.iter_attributes().count() == 2
         && organisations == ["system:nodes"]
         && names == [format!("system:node:{}", identity.node)];
-    demand(exact, RequestDifference::Subject)?;
+    demand_that(exact, RequestDifference::Subject)?;
 
     let extensions: Vec<&ParsedExtension> = parsed
         .requested_extensions()
@@ -389,7 +392,7 @@ pub fn is_exactly_ours(
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    demand(
+    demand_that(
         alternative.general_names == [GeneralName::IPAddress(&address)],
         RequestDifference::AlternativeNames,
     )

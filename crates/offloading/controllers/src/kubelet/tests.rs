@@ -116,24 +116,14 @@ struct Provider {
     refusing: Arc<AtomicUsize>,
 }
 
-async fn answer(State(provider): State<Provider>, mut request: Request) -> Response {
+async fn answer(State(provider): State<Provider>, request: Request) -> Response {
     provider
         .asked
         .lock()
         .unwrap()
         .push((request.uri().to_string(), request.headers().clone()));
     let subresource = request.uri().path().rsplit('/').next().unwrap().to_owned();
-    let one_less = |left: usize| left.checked_sub(1);
-    if subresource == "exec"
-        && provider
-            .refusing
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
-            .is_ok()
-    {
-        let status =
-            json!({"kind": "Status", "message": "50 at once, and then 2 a second", "code": 429});
-        return (StatusCode::TOO_MANY_REQUESTS, axum::Json(status)).into_response();
-    }
+    let query = request.uri().query().unwrap_or_default().to_owned();
     match subresource.as_str() {
         "log" => {
             let lines = futures::stream::unfold(provider.log, |log| async {
@@ -145,73 +135,17 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
             });
             Body::new(StreamBody::new(lines)).into_response()
         }
-        "exec"
-            if request
-                .uri()
-                .query()
-                .is_some_and(|query| query.contains("command=sleep")) =>
-        {
-            let breaks = request
-                .uri()
-                .query()
-                .is_some_and(|query| query.contains("breaks"));
-            let upgraded = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
-                let mut stream = TokioIo::new(upgraded.await.unwrap());
-                stream.write_all(OUTPUT).await.unwrap();
-                // The beginning of a frame.
-                stream.write_all(&OUTPUT[..10]).await.unwrap();
-                if !breaks {
-                    _ = stream.read(&mut [0; 8]).await;
-                }
-            });
-            let headers = [
-                ("upgrade", "SPDY/3.1"),
-                ("connection", "Upgrade"),
-                ("x-stream-protocol-version", "v5.channel.k8s.io"),
-            ];
-            (StatusCode::SWITCHING_PROTOCOLS, headers, "").into_response()
+        "exec" if provider.refuses_command() => {
+            let status = json!({"kind": "Status", "message": "50 at once, and then 2 a second", "code": 429});
+            (StatusCode::TOO_MANY_REQUESTS, axum::Json(status)).into_response()
         }
-        "exec"
-            if request
-                .uri()
-                .query()
-                .is_some_and(|query| query.contains("command=absent")) =>
-        {
-            (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "container not found (\"c\")\n",
-            )
-                .into_response()
-        }
-        "exec" => {
-            let upgraded = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
-                let mut stream = TokioIo::new(upgraded.await.unwrap());
-                let mut said = [0; 5];
-                stream.read_exact(&mut said).await.unwrap();
-                stream
-                    .write_all(&[b"you said ", &said[..]].concat())
-                    .await
-                    .unwrap();
-                assert_eq!(
-                    stream.read(&mut said).await.unwrap(),
-                    0,
-                    "the caller's end arrives"
-                );
-                stream.write_all(b", bye").await.unwrap();
-            });
-            let protocol = request.headers()["upgrade"].clone();
-            (
-                StatusCode::SWITCHING_PROTOCOLS,
-                [
-                    ("upgrade", protocol),
-                    ("connection", "Upgrade".parse().unwrap()),
-                ],
-                "",
-            )
-                .into_response()
-        }
+        "exec" if query.contains("command=sleep") => run_sleep(request),
+        "exec" if query.contains("command=absent") => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "container not found (\"c\")\n",
+        )
+            .into_response(),
+        "exec" => run_echo(request),
         "attach" => (
             StatusCode::NOT_FOUND,
             axum::Json(json!({"kind": "Status", "message": "container c is not there"})),
@@ -235,6 +169,72 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
         )
             .into_response(),
     }
+}
+
+impl Provider {
+    /// Counts one command less that it refuses.
+    fn refuses_command(&self) -> bool {
+        self.refusing
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            })
+            .is_ok()
+    }
+}
+
+/// A command that sends a frame and the beginning of another one, and then waits or, if its
+/// arguments say so, breaks.
+fn run_sleep(mut request: Request) -> Response {
+    let breaks = request
+        .uri()
+        .query()
+        .is_some_and(|query| query.contains("breaks"));
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let mut stream = TokioIo::new(upgraded.await.unwrap());
+        stream.write_all(OUTPUT).await.unwrap();
+        // The beginning of a frame.
+        stream.write_all(&OUTPUT[..10]).await.unwrap();
+        if !breaks {
+            _ = stream.read(&mut [0; 8]).await;
+        }
+    });
+    let headers = [
+        ("upgrade", "SPDY/3.1"),
+        ("connection", "Upgrade"),
+        ("x-stream-protocol-version", "v5.channel.k8s.io"),
+    ];
+    (StatusCode::SWITCHING_PROTOCOLS, headers, "").into_response()
+}
+
+/// A command that answers to five bytes, and ends when its caller does.
+fn run_echo(mut request: Request) -> Response {
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let mut stream = TokioIo::new(upgraded.await.unwrap());
+        let mut said = [0; 5];
+        stream.read_exact(&mut said).await.unwrap();
+        stream
+            .write_all(&[b"you said ", &said[..]].concat())
+            .await
+            .unwrap();
+        assert_eq!(
+            stream.read(&mut said).await.unwrap(),
+            0,
+            "the caller's end arrives"
+        );
+        stream.write_all(b", bye").await.unwrap();
+    });
+    let protocol = request.headers()["upgrade"].clone();
+    (
+        StatusCode::SWITCHING_PROTOCOLS,
+        [
+            ("upgrade", protocol),
+            ("connection", "Upgrade".parse().unwrap()),
+        ],
+        "",
+    )
+        .into_response()
 }
 
 /// One virtual node's API, a provider behind it, and a client.

@@ -80,6 +80,15 @@ struct KubeletPod {
     status: KubeletPodStatus,
 }
 
+impl KubeletPodList {
+    fn container_status(&self, pod_uid: &str, container: &str) -> Option<&KubeletContainerStatus> {
+        let pod = self.items.iter().find(|pod| pod.metadata.uid == pod_uid)?;
+        let init = &pod.status.init_container_statuses;
+        let mut statuses = pod.status.container_statuses.iter().chain(init);
+        statuses.find(|status| status.name == container)
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct KubeletPodMetadata {
@@ -209,78 +218,39 @@ impl KubeletNodeUsage {
 
     /// The form of `/metrics/resource`.
     pub(super) fn resource_metrics(&self) -> String {
-        let mut text = String::new();
-        let at = self.at.as_millisecond();
-        let mut metric =
-            |name: &str, kind: &str, samples: &mut dyn Iterator<Item = (String, String)>| {
-                // Writing to a text never fails.
-                _ = writeln!(text, "# TYPE {name} {kind}");
-                for (labels, value) in samples {
-                    _ = writeln!(text, "{name}{labels} {value} {at}");
-                }
-            };
+        let mut metrics = MetricsText::at(self.at);
         let total = self.node_total();
-        let of_container = |(pod, container): &(LocalPodRef, String)| {
-            format!(
-                "{{container=\"{container}\",namespace=\"{}\",pod=\"{}\"}}",
-                pod.namespace, pod.name
-            )
-        };
-        let each = |value: &dyn Fn(&ContainerSample) -> String| -> Vec<(String, String)> {
-            self.containers
-                .iter()
-                .map(|(key, container)| (of_container(key), value(container)))
-                .collect()
-        };
-        let started =
-            |container: &ContainerSample| format!("{}.0", container.cpu.since.as_second());
-        metric(
+        metrics.write_metric(
             "node_cpu_usage_seconds_total",
             "counter",
-            &mut [(String::new(), seconds_text(total.cpu.cpu_time))].into_iter(),
+            [(String::new(), seconds_text(total.cpu.cpu_time))],
         );
-        metric(
+        metrics.write_metric(
             "node_memory_working_set_bytes",
             "gauge",
-            &mut [(String::new(), total.memory.to_string())].into_iter(),
+            [(String::new(), total.memory.to_string())],
         );
-        metric(
-            "container_cpu_usage_seconds_total",
-            "counter",
-            &mut each(&|container| seconds_text(container.cpu.cpu_time)).into_iter(),
-        );
-        metric(
-            "container_memory_working_set_bytes",
-            "gauge",
-            &mut each(&|container| container.memory.to_string()).into_iter(),
-        );
-        metric(
-            "container_start_time_seconds",
-            "gauge",
-            &mut each(&started).into_iter(),
-        );
-        text
+        let containers: Vec<(String, &ContainerSample)> = self
+            .containers
+            .iter()
+            .map(|((pod, container), sample)| {
+                let labels = format!(
+                    "container=\"{container}\",namespace=\"{}\",pod=\"{}\"",
+                    pod.namespace, pod.name
+                );
+                (labels, sample)
+            })
+            .collect();
+        metrics.write_container_metrics(&containers, "");
+        metrics.text
     }
 
     /// The form of `/metrics/cadvisor`. Labels have what cAdvisor gives them: `id` and `name` of
     /// the container at the provider, its image, and all processors as one. A container without a
     /// status is left out: whoever asks for images would not see it.
     pub(super) fn container_metrics(&self, pods: &KubeletPodList) -> String {
-        let statuses = |pod: &LocalPodRef| {
-            let found = pods
-                .items
-                .iter()
-                .find(|one| one.metadata.uid == pod.uid)
-                .map(|one| &one.status);
-            found.into_iter().flat_map(|status| {
-                status
-                    .container_statuses
-                    .iter()
-                    .chain(&status.init_container_statuses)
-            })
-        };
         let labelled = self.containers.iter().filter_map(|((pod, name), container)| {
-            let status = statuses(pod).find(|status| status.name == *name)?;
+            let status = pods.container_status(&pod.uid, name)?;
             let id = status.container_id.as_deref().and_then(|id| id.split_once("://")).map(|(_, id)| id).unwrap_or_default();
             let labels = format!(
                 "container=\"{name}\",id=\"/kubepods/pod{}/{}\",image=\"{}\",name=\"{}\",namespace=\"{}\",pod=\"{}\"",
@@ -294,77 +264,44 @@ impl KubeletNodeUsage {
             Some((labels, container))
         });
         let labelled: Vec<(String, &ContainerSample)> = labelled.collect();
-        let (mut text, at) = (String::new(), self.at.as_millisecond());
-        let mut metric =
-            |name: &str, kind: &str, value: &dyn Fn(&str, &ContainerSample) -> String| {
-                // Writing to a text never fails.
-                _ = writeln!(text, "# TYPE {name} {kind}");
-                for (labels, container) in &labelled {
-                    _ = writeln!(text, "{name}{} {at}", value(labels, container));
-                }
-            };
-        metric(
-            "container_cpu_usage_seconds_total",
-            "counter",
-            &|labels, container| {
-                format!(
-                    "{{{labels},cpu=\"total\"}} {}",
-                    seconds_text(container.cpu.cpu_time)
-                )
-            },
-        );
-        metric(
-            "container_memory_working_set_bytes",
-            "gauge",
-            &|labels, container| format!("{{{labels}}} {}", container.memory),
-        );
-        metric(
-            "container_start_time_seconds",
-            "gauge",
-            &|labels, container| format!("{{{labels}}} {}.0", container.cpu.since.as_second()),
-        );
-        text
+        let mut metrics = MetricsText::at(self.at);
+        metrics.write_container_metrics(&labelled, ",cpu=\"total\"");
+        metrics.text
     }
 
     /// The form of `/stats/summary`.
     pub(super) fn summary(&self, node: &str) -> Value {
-        let stats = |container: &ContainerSample| {
-            json!({
-                "startTime": rfc3339(container.cpu.since),
-                "cpu": {
-                    "time": rfc3339(self.at),
-                    "usageNanoCores": container.nano_cores,
-                    "usageCoreNanoSeconds": container.cpu.cpu_time,
-                },
-                "memory": { "time": rfc3339(self.at), "workingSetBytes": container.memory },
-            })
-        };
-        let named = |mut stats: Value, field: &str, value: Value| {
-            stats[field] = value;
-            stats
-        };
         let mut pods: BTreeMap<&LocalPodRef, Vec<Value>> = BTreeMap::new();
         for ((pod, name), container) in &self.containers {
-            pods.entry(pod).or_default().push(named(
-                stats(container),
-                "name",
-                name.as_str().into(),
-            ));
+            let mut stats = self.stats_of_sample(container);
+            stats["name"] = name.as_str().into();
+            pods.entry(pod).or_default().push(stats);
         }
         let pods: Vec<Value> = pods
             .into_iter()
             .map(|(pod, containers)| {
-                let total = stats(&self.pod_total(pod));
-                let reference =
+                let mut stats = self.stats_of_sample(&self.pod_total(pod));
+                stats["podRef"] =
                     json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid });
-                named(
-                    named(total, "podRef", reference),
-                    "containers",
-                    containers.into(),
-                )
+                stats["containers"] = containers.into();
+                stats
             })
             .collect();
-        json!({ "node": named(stats(&self.node_total()), "nodeName", node.into()), "pods": pods })
+        let mut stats = self.stats_of_sample(&self.node_total());
+        stats["nodeName"] = node.into();
+        json!({ "node": stats, "pods": pods })
+    }
+
+    fn stats_of_sample(&self, container: &ContainerSample) -> Value {
+        json!({
+            "startTime": rfc3339(container.cpu.since),
+            "cpu": {
+                "time": rfc3339(self.at),
+                "usageNanoCores": container.nano_cores,
+                "usageCoreNanoSeconds": container.cpu.cpu_time,
+            },
+            "memory": { "time": rfc3339(self.at), "workingSetBytes": container.memory },
+        })
     }
 
     fn node_total(&self) -> ContainerSample {
@@ -394,6 +331,55 @@ impl KubeletNodeUsage {
                 memory: sum.memory.saturating_add(one.memory),
                 ..sum
             })
+    }
+}
+
+/// Metrics in the text format of Prometheus, all of one time.
+struct MetricsText {
+    text: String,
+    /// The time, in milliseconds.
+    at: i64,
+}
+
+impl MetricsText {
+    fn at(time: Timestamp) -> Self {
+        Self {
+            text: String::new(),
+            at: time.as_millisecond(),
+        }
+    }
+
+    /// Writes the samples of a metric: labels in braces or none, and the value.
+    fn write_metric(
+        &mut self,
+        name: &str,
+        kind: &str,
+        samples: impl IntoIterator<Item = (String, String)>,
+    ) {
+        // Writing to a text never fails.
+        _ = writeln!(self.text, "# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            _ = writeln!(self.text, "{name}{labels} {value} {}", self.at);
+        }
+    }
+
+    /// Writes the metrics of containers, each with its labels. Those of the CPU have more labels.
+    fn write_container_metrics(&mut self, containers: &[(String, &ContainerSample)], cpu: &str) {
+        let samples = containers.iter();
+        let cpu_times = samples.clone().map(|(labels, container)| {
+            let value = seconds_text(container.cpu.cpu_time);
+            (format!("{{{labels}{cpu}}}"), value)
+        });
+        self.write_metric("container_cpu_usage_seconds_total", "counter", cpu_times);
+        let memory = samples
+            .clone()
+            .map(|(labels, container)| (format!("{{{labels}}}"), container.memory.to_string()));
+        self.write_metric("container_memory_working_set_bytes", "gauge", memory);
+        let starts = samples.map(|(labels, container)| {
+            let value = format!("{}.0", container.cpu.since.as_second());
+            (format!("{{{labels}}}"), value)
+        });
+        self.write_metric("container_start_time_seconds", "gauge", starts);
     }
 }
 

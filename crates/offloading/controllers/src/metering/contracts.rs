@@ -145,11 +145,16 @@ impl MeteredContracts {
     /// has taken over is about to go.
     pub fn all_in_namespace(&self, namespace: &str) -> Vec<Arc<MeteredContract>> {
         let known = self.by_namespace.read();
-        let all = || known.get(namespace).into_iter().flat_map(BTreeMap::values);
-        all()
-            .filter(|one| !all().any(|other| other.settled.has_taken_over(&one.uid)))
-            .cloned()
-            .collect()
+        let Some(contracts) = known.get(namespace) else {
+            return Vec::new();
+        };
+        let mut all: Vec<_> = contracts.values().cloned().collect();
+        all.retain(|one| {
+            !contracts
+                .values()
+                .any(|other| other.settled.has_taken_over(&one.uid))
+        });
+        all
     }
 
     /// The namespaces with a contract.

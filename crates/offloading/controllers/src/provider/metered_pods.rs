@@ -58,33 +58,48 @@ impl ProviderState {
     /// it is stored. `pods`: those of this name that still exist.
     pub fn store_left(&self, key: &Key, pods: &[Arc<RemotePod>]) -> bool {
         let (left, now) = (self.shadow_index.lock().gone_pods(key), self.context.now());
-        let store = |shadow: &ProviderShadowPod| {
-            let metering = self.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref());
-            let Some(metering) = metering.filter(|metering| !metering.is_stored) else {
-                return true;
-            };
-            let entries = usage_entries(&key.name, shadow, pods, &metering, now);
-            self.recorder
-                .store_entries(&key.namespace, &life_key(&key.name, &shadow.uid), entries)
-        };
-        left.iter().fold(true, |all, shadow| {
-            let is_stored = store(shadow);
-            if is_stored {
+        let mut all_stored = true;
+        for shadow in &left {
+            if self.store_gone_pod(key, shadow, pods, now) {
                 self.shadow_index.lock().forget_stored(key, &shadow.uid);
+            } else {
+                all_stored = false;
             }
-            all && is_stored
-        })
+        }
+        all_stored
+    }
+
+    /// Stores what the pods of one shadow pod used. Returns whether it is stored.
+    fn store_gone_pod(
+        &self,
+        key: &Key,
+        shadow: &ProviderShadowPod,
+        pods: &[Arc<RemotePod>],
+        now: Timestamp,
+    ) -> bool {
+        let metering = self.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref());
+        let Some(metering) = metering.filter(|metering| !metering.is_stored) else {
+            return true;
+        };
+        let entries = usage_entries(&key.name, shadow, pods, &metering, now);
+        self.recorder
+            .store_entries(&key.namespace, &life_key(&key.name, &shadow.uid), entries)
     }
 
     /// Whether something is not stored of a shadow pod of this name that is gone.
     pub fn has_left(&self, key: &Key) -> bool {
         let left = self.shadow_index.lock().gone_pods(key);
-        let is_stored = |shadow: &Arc<ProviderShadowPod>| {
-            self.recorder
-                .is_stored(&key.namespace, &life_key(&key.name, &shadow.uid))
-        };
-        left.iter()
-            .any(|shadow| shadow.reported.charges.is_some() && !is_stored(shadow))
+        left.iter().any(|shadow| {
+            let life = life_key(&key.name, &shadow.uid);
+            shadow.reported.charges.is_some() && !self.recorder.is_stored(&key.namespace, &life)
+        })
+    }
+
+    /// The pods of a shadow pod of this name that are in a namespace of the tenant.
+    fn mapped_pods_of(&self, shadow: &Key, tenant: &str) -> Vec<Arc<RemotePod>> {
+        let mut pods = self.index.lock().pods_of_shadow(shadow);
+        pods.retain(|pod| self.is_mapped_for(&pod.key.namespace, tenant));
+        pods
     }
 
     /// Stores what these pods used, whose shadow pod was gone before this process listed it.
@@ -117,11 +132,6 @@ impl MeteringSide for ProviderMetering {
         let time = Timestamp::from_second(now).ok()?;
         let mut open = Vec::new();
         let shadows = provider.shadow_index.lock().in_namespace(namespace);
-        let pods_of = |key: &Key| {
-            let mut pods = provider.index.lock().pods_of_shadow(key);
-            pods.retain(|pod| provider.is_mapped_for(&pod.key.namespace, namespace));
-            pods
-        };
         for (key, shadow) in &shadows {
             let metering =
                 provider.metering(key, &shadow.uid, shadow.reported.remote_uid.as_deref())?;
@@ -129,7 +139,7 @@ impl MeteringSide for ProviderMetering {
                 open.extend(usage_entries(
                     &key.name,
                     shadow,
-                    &pods_of(key),
+                    &provider.mapped_pods_of(key, namespace),
                     &metering,
                     time,
                 ));
@@ -139,7 +149,7 @@ impl MeteringSide for ProviderMetering {
         let known: HashSet<&Key> = shadows.iter().map(|(key, _)| key).collect();
         let orphans = provider.index.lock().shadows_in(namespace);
         for key in orphans.iter().filter(|key| !known.contains(key)) {
-            for pod in pods_of(key) {
+            for pod in provider.mapped_pods_of(key, namespace) {
                 let (_, metering) = provider.metering_of_orphan(key, &pod)?;
                 if !metering.is_stored {
                     open.extend(orphan_usage_entries(&key.name, &pod, &metering, time));

@@ -146,21 +146,26 @@ impl RemotePods {
             .shadows
             .in_namespace(&tenant_namespace(consumer))
             .into_iter();
-        let is_meant = |record: &ProviderShadowPod| {
-            record.pod_name == name
-                && (namespaces.contains(&record.namespace.as_str()) || record.had_address(address))
-        };
-        let mut of_pod = records.filter(|(_, record)| is_meant(record)).peekable();
+        let mut of_pod = records
+            .filter(|(_, record)| {
+                record.pod_name == name
+                    && (namespaces.contains(&record.namespace.as_str())
+                        || record.had_address(address))
+            })
+            .peekable();
         let reason = of_pod.peek()?.1.reclaim_reason()?.to_owned();
-        let is_there = |key: &Key| {
-            self.pods
-                .all()
-                .iter()
-                .any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == key.name)
-        };
         of_pod
-            .all(|(key, record)| record.reclaim_reason().is_some() && !is_there(&key))
+            .all(|(key, record)| {
+                record.reclaim_reason().is_some() && !self.has_pod_of_shadow(consumer, &key.name)
+            })
             .then_some(reason)
+    }
+
+    fn has_pod_of_shadow(&self, consumer: &ClusterId, shadow: &str) -> bool {
+        self.pods
+            .all()
+            .iter()
+            .any(|(_, pod)| pod.consumer == *consumer && pod.shadow_pod == shadow)
     }
 }
 
@@ -183,7 +188,7 @@ struct TenantSecrets {
     stop: CancellationToken,
 }
 
-/// One queue for each kind of [`Target`]. Tenants take turns where one of them can have many keys.
+/// One queue for each kind of [`ProviderTarget`]. Tenants take turns where one of them can have many keys.
 #[derive(Clone)]
 pub struct ProviderQueues {
     pub namespaces: Queue<String>,
@@ -264,19 +269,18 @@ impl WatchBuilder<'_> {
         R: Send + Sync + PartialEq + 'static,
     {
         let (queues, mut triggers) = (self.queues.clone(), triggers);
-        let changed = move |key: &Key, old: Option<&Arc<R>>, new: Option<&Arc<R>>| {
-            queues.add(triggers(
-                key,
-                old.map(AsRef::as_ref),
-                new.map(AsRef::as_ref),
-            ));
-        };
         Cache::watch(
             Api::all(self.context.client.clone()),
             config,
             self.context.stop.clone(),
             reduce,
-            changed,
+            move |key, old, new| {
+                queues.add(triggers(
+                    key,
+                    old.map(AsRef::as_ref),
+                    new.map(AsRef::as_ref),
+                ));
+            },
         )
     }
 
@@ -383,16 +387,7 @@ impl WatchBuilder<'_> {
     fn lent_on(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<NamespaceOffloading> {
         let ours = Config::default().labels(&format!("{}=true", labels::MANAGED));
         let namespaces = namespaces.clone();
-        let without_status = |mut offloading: NamespaceOffloading| {
-            if !lent_on::is_brokered(&offloading) {
-                return None;
-            }
-            offloading.status = None;
-            offloading.metadata.managed_fields = None;
-            offloading.metadata.resource_version = None;
-            Some(offloading)
-        };
-        self.watch_kind(ours, without_status, move |key, _, _| {
+        self.watch_kind(ours, reduce_brokered, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
             namespace
                 .map(|namespace| triggers::lent_on_changed(&namespace))
@@ -577,19 +572,20 @@ impl ProviderState {
                 destination.namespace
             ));
         }
-        let is_borrowed = || {
-            self.offers
-                .get(&Key::new(tenant, pool))
-                .is_some_and(|offer| offer.borrowed)
-        };
         if destination.state == DestinationState::Ready
             && !self.takes_lent_on_pods(&destination.namespace)
-            && is_borrowed()
+            && self.is_borrowed_pool(tenant, pool)
         {
             destination.state =
                 DestinationState::NotReady(mapped::not_brokered_message(&destination.namespace));
         }
         destination
+    }
+
+    fn is_borrowed_pool(&self, tenant: &str, pool: &str) -> bool {
+        self.offers
+            .get(&Key::new(tenant, pool))
+            .is_some_and(|offer| offer.borrowed)
     }
 
     /// Whether this namespace is a mapped namespace of this tenant.
@@ -810,6 +806,17 @@ fn namespaces_by_name(
 }
 
 /// The providers of a namespace of ours, and its names there.
+/// The `NamespaceOffloading` of a namespace that is lent on, without what its controller reports.
+fn reduce_brokered(mut offloading: NamespaceOffloading) -> Option<NamespaceOffloading> {
+    if !lent_on::is_brokered(&offloading) {
+        return None;
+    }
+    offloading.status = None;
+    offloading.metadata.managed_fields = None;
+    offloading.metadata.resource_version = None;
+    Some(offloading)
+}
+
 fn remote_namespaces(offloading: NamespaceOffloading) -> Option<BTreeSet<(ClusterId, String)>> {
     let remote = offloading.status?.remote_namespaces;
     Some(

@@ -24,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use liqo_api::{
     ClusterId, Key, MappedNamespace, NamespaceMap, WantedNamespace, pods, tenant_namespace,
 };
@@ -34,6 +35,7 @@ use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::source::ReplicaSource;
+use serde_json::Value;
 
 use crate::networks::NetworkToPeer;
 
@@ -105,6 +107,16 @@ pub struct TenantPods {
     pub all: bool,
 }
 
+impl TenantPods {
+    fn includes_pod(&self, key: &Key, shadow: &ProviderShadowPod) -> bool {
+        let Self { tenant, home, all } = self;
+        let is_refused = shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED);
+        key.namespace == *tenant
+            && home.as_ref().is_none_or(|home| shadow.namespace == *home)
+            && (*all || shadow.reported.remote_uid.is_none() || is_refused)
+    }
+}
+
 /// A key, and its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProviderTarget {
@@ -147,11 +159,22 @@ fn namespaces_due(tenant: &str) -> ProviderTrigger {
     ProviderTarget::Namespaces(tenant.to_owned()).due_now()
 }
 
-fn tenant_pods_due(tenant: &str, all: bool) -> ProviderTrigger {
+/// All shadow pods of a tenant are due.
+fn all_pods_due(tenant: &str) -> ProviderTrigger {
     ProviderTarget::TenantPods(TenantPods {
         tenant: tenant.to_owned(),
         home: None,
-        all,
+        all: true,
+    })
+    .due_now()
+}
+
+/// The shadow pods of a tenant are due that wait for their pod, or for a change of it.
+fn waiting_pods_due(tenant: &str) -> ProviderTrigger {
+    ProviderTarget::TenantPods(TenantPods {
+        tenant: tenant.to_owned(),
+        home: None,
+        all: false,
     })
     .due_now()
 }
@@ -185,28 +208,31 @@ pub fn namespace_changed(
     old: Option<&ConsumerNamespace>,
     new: Option<&ConsumerNamespace>,
 ) -> Vec<ProviderTrigger> {
-    let of = |namespace: &ConsumerNamespace| {
-        let tenant = tenant_namespace(&namespace.consumer);
-        let mut triggers = vec![namespaces_due(&tenant)];
-        match &namespace.kind {
-            NamespaceKind::Tenant { .. } => {
-                triggers.extend([
-                    tenant_pods_due(&tenant, true),
-                    ProviderTarget::TenantSecrets(tenant).due_now(),
-                ]);
-            }
-            NamespaceKind::Mapped { home } => {
-                // What runs in a namespace that is no longer the consumer's takes no room.
-                triggers.extend([
-                    namespace_pods_due(&tenant, home),
-                    tenant_pods_due(&tenant, false),
-                ]);
-                triggers.extend(all_replicas_due(&tenant, home));
-            }
+    [old, new]
+        .into_iter()
+        .flatten()
+        .flat_map(triggers_of_namespace)
+        .collect()
+}
+
+fn triggers_of_namespace(namespace: &ConsumerNamespace) -> Vec<ProviderTrigger> {
+    let tenant = tenant_namespace(&namespace.consumer);
+    let mut triggers = vec![namespaces_due(&tenant)];
+    match &namespace.kind {
+        NamespaceKind::Tenant { .. } => {
+            triggers.extend([
+                all_pods_due(&tenant),
+                ProviderTarget::TenantSecrets(tenant).due_now(),
+            ]);
         }
-        triggers
-    };
-    [old, new].into_iter().flatten().flat_map(of).collect()
+        NamespaceKind::Mapped { home } => {
+            // What runs in a namespace that is no longer the consumer's takes no room.
+            triggers.extend([namespace_pods_due(&tenant, home), waiting_pods_due(&tenant)]);
+            triggers.extend(all_replicas_due(&tenant, home));
+        }
+    }
+
+    triggers
 }
 
 /// The `NamespaceMap` of a tenant namespace changed. It names all namespaces of the consumer, and
@@ -216,19 +242,11 @@ pub fn map_changed(
     old: Option<&NamespaceMap>,
     new: Option<&NamespaceMap>,
 ) -> Vec<ProviderTrigger> {
-    let named = |map: &NamespaceMap| {
-        let reported = map
-            .status
-            .iter()
-            .flat_map(|status| status.namespaces.keys());
-        map.spec
-            .mappings
-            .keys()
-            .chain(reported)
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let homes: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(named).collect();
+    let homes: BTreeSet<String> = [old, new]
+        .into_iter()
+        .flatten()
+        .flat_map(homes_in_map)
+        .collect();
     let changed = homes
         .iter()
         .filter(|home| map_entries(home, old) != map_entries(home, new));
@@ -241,6 +259,15 @@ pub fn map_changed(
         .into_iter()
         .chain(content)
         .collect()
+}
+
+/// The namespaces of the consumer that a map names.
+fn homes_in_map(map: &NamespaceMap) -> impl Iterator<Item = String> {
+    let reported = map
+        .status
+        .iter()
+        .flat_map(|status| status.namespaces.keys());
+    map.spec.mappings.keys().chain(reported).cloned()
 }
 
 /// Returns the entries of a map for a namespace: the wish of the consumer, and the report of this
@@ -261,30 +288,35 @@ pub fn offer_changed(
     old: Option<&PoolOffer>,
     new: Option<&PoolOffer>,
 ) -> Vec<ProviderTrigger> {
-    let nodes = |offer: Option<&PoolOffer>| {
-        offer
-            .filter(|offer| offer.borrowed)
-            .map(|offer| offer.nodes.clone())
-    };
-    let lent_on = (nodes(old) != nodes(new)).then(|| namespaces_due(&offer.namespace));
+    let lent_on =
+        (borrowed_nodes(old) != borrowed_nodes(new)).then(|| namespaces_due(&offer.namespace));
     // Pods that wait for the nodes that it had are created again.
     let has_other_nodes = old
         .zip(new)
         .is_some_and(|(old, new)| old.nodes != new.nodes);
-    [
-        tenant_pods_due(&offer.namespace, has_other_nodes),
-        ProviderTarget::Account(offer.clone()).due_now(),
-    ]
-    .into_iter()
-    .chain(lent_on)
-    .collect()
+    let pods = if has_other_nodes {
+        all_pods_due(&offer.namespace)
+    } else {
+        waiting_pods_due(&offer.namespace)
+    };
+    [pods, ProviderTarget::Account(offer.clone()).due_now()]
+        .into_iter()
+        .chain(lent_on)
+        .collect()
+}
+
+/// The nodes of a pool that is borrowed from other clusters.
+fn borrowed_nodes(offer: Option<&PoolOffer>) -> Option<&Vec<Value>> {
+    offer
+        .filter(|offer| offer.borrowed)
+        .map(|offer| &offer.nodes)
 }
 
 /// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has
 /// policies that travel, and pods that do.
 pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<ProviderTrigger> {
     let tenant = tenant_namespace(&namespace.consumer);
-    [namespaces_due(&tenant), tenant_pods_due(&tenant, false)]
+    [namespaces_due(&tenant), waiting_pods_due(&tenant)]
         .into_iter()
         .chain(isolation_changed([namespace]))
         .collect()
@@ -363,9 +395,9 @@ pub fn record_changed(
 ) -> Vec<ProviderTrigger> {
     let mut triggers = secret_changed(old, new);
     // All Services that ask for a load balancer compete for the number that the policy gives.
-    let asks =
-        |source: Option<&ReplicaSource>| source.is_some_and(ReplicaSource::asks_for_balancer);
-    if asks(old) != asks(new) {
+    let asked_before = old.is_some_and(ReplicaSource::asks_for_balancer);
+    let asks_now = new.is_some_and(ReplicaSource::asks_for_balancer);
+    if asked_before != asks_now {
         triggers.extend(
             map()
                 .iter()
@@ -432,7 +464,7 @@ pub fn usage_changed<'a>(
         .map(|offer| ProviderTarget::Account(offer.clone()).due_now());
     let homes = map.into_iter().flat_map(|map| map.spec.mappings.keys());
     let replicas = homes.flat_map(|home| all_replicas_due(tenant, home));
-    [namespaces_due(tenant), tenant_pods_due(tenant, false)]
+    [namespaces_due(tenant), waiting_pods_due(tenant)]
         .into_iter()
         .chain(offers)
         .chain(replicas)
@@ -444,19 +476,10 @@ pub fn tenant_pods_changed<'a>(
     pods: &TenantPods,
     shadows: impl IntoIterator<Item = (&'a Key, &'a ProviderShadowPod)>,
 ) -> Vec<ProviderTrigger> {
-    let TenantPods { tenant, home, all } = pods;
-    let is_refused = |shadow: &ProviderShadowPod| {
-        shadow.reported.reason.as_deref() == Some(pods::CHANGE_REFUSED)
-    };
-    let concerned = |(key, shadow): &(&Key, &ProviderShadowPod)| {
-        key.namespace == *tenant
-            && home.as_ref().is_none_or(|home| shadow.namespace == *home)
-            && (*all || shadow.reported.remote_uid.is_none() || is_refused(shadow))
-    };
     shadow_pods_due(
         shadows
             .into_iter()
-            .filter(concerned)
+            .filter(|(key, shadow)| pods.includes_pod(key, shadow))
             .map(|(key, _)| key.clone()),
     )
 }
@@ -509,15 +532,16 @@ pub fn config_changed() -> Vec<ProviderTrigger> {
 pub fn isolation_changed<'a>(
     all: impl IntoIterator<Item = &'a ConsumerNamespace>,
 ) -> Vec<ProviderTrigger> {
-    let of = |namespace: &ConsumerNamespace| match &namespace.kind {
-        NamespaceKind::Mapped { home } => Some(replicas_due(
-            &tenant_namespace(&namespace.consumer),
-            home,
-            SourceGroup::Policies,
-        )),
-        NamespaceKind::Tenant { .. } => None,
-    };
-    all.into_iter().filter_map(of).collect()
+    all.into_iter()
+        .filter_map(|namespace| match &namespace.kind {
+            NamespaceKind::Mapped { home } => Some(replicas_due(
+                &tenant_namespace(&namespace.consumer),
+                home,
+                SourceGroup::Policies,
+            )),
+            NamespaceKind::Tenant { .. } => None,
+        })
+        .collect()
 }
 
 /// The network to a peer changed. `all` are the namespaces of all consumers.
@@ -538,13 +562,14 @@ pub fn network_changed(
         }
     }
     // The prefixes of one peer are not the internet for any consumer.
-    let prefixes = |network: Option<&NetworkToPeer>| {
-        isolation::public_networks(network.into_iter().flat_map(NetworkToPeer::prefixes))
-    };
-    if prefixes(old) != prefixes(new) {
+    if public_prefixes(old) != public_prefixes(new) {
         triggers.push(ProviderTarget::Isolation.due_after(ISOLATION_DELAY));
     }
     triggers
+}
+
+fn public_prefixes(network: Option<&NetworkToPeer>) -> BTreeSet<IpNet> {
+    isolation::public_networks(network.into_iter().flat_map(NetworkToPeer::prefixes))
 }
 
 #[cfg(test)]

@@ -75,24 +75,20 @@ impl CertificateMaterial {
     fn parse_pem(
         &self,
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ServingTlsError> {
-        let unreadable = |error: rustls_pki_types::pem::Error| {
-            ServingTlsError::Certificate(rustls::Error::General(error.to_string()))
-        };
-        let leaf = CertificateDer::from_pem_slice(self.leaf.as_bytes()).map_err(unreadable)?;
-        Ok((
-            vec![leaf],
-            PrivateKeyDer::from_pem_slice(self.leaf_key.as_bytes()).map_err(unreadable)?,
-        ))
+        let leaf = CertificateDer::from_pem_slice(self.leaf.as_bytes())
+            .map_err(|error| unreadable_pem(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(self.leaf_key.as_bytes())
+            .map_err(|error| unreadable_pem(&error))?;
+        Ok((vec![leaf], key))
     }
 
     fn from_secret(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
-        let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
         Some(Self {
-            ca: text(CA)?,
-            ca_key: text(CA_KEY)?,
-            leaf: text(LEAF)?,
-            leaf_key: text(LEAF_KEY)?,
+            ca: text_entry(data, CA)?,
+            ca_key: text_entry(data, CA_KEY)?,
+            leaf: text_entry(data, LEAF)?,
+            leaf_key: text_entry(data, LEAF_KEY)?,
         })
     }
 
@@ -183,6 +179,14 @@ fn certificate_secret(material: CertificateMaterial) -> Secret {
     }
 }
 
+fn unreadable_pem(error: &rustls_pki_types::pem::Error) -> ServingTlsError {
+    ServingTlsError::Certificate(rustls::Error::General(error.to_string()))
+}
+
+fn text_entry(data: &BTreeMap<String, ByteString>, key: &str) -> Option<String> {
+    String::from_utf8(data.get(key)?.0.clone()).ok()
+}
+
 /// The parts that must be created.
 #[derive(Debug, PartialEq, Eq)]
 enum DueParts {
@@ -193,37 +197,44 @@ enum DueParts {
 
 /// A certificate is renewed in the last third of its lifetime, or if it is not for this name.
 fn due_parts(stored: &CertificateMaterial, name: &str, now: Timestamp) -> DueParts {
-    let fresh = |pem: &str, check: &dyn Fn(&X509Certificate) -> bool| {
-        let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else {
-            return false;
-        };
-        let Ok((_, certificate)) = X509Certificate::from_der(&der) else {
-            return false;
-        };
-        let (begin, end) = (
-            certificate.validity().not_before.timestamp(),
-            certificate.validity().not_after.timestamp(),
-        );
-        end - now.as_second() > (end - begin) / 3 && check(&certificate)
-    };
-    let names_us = |certificate: &X509Certificate| {
-        let names = certificate.subject_alternative_name().ok().flatten();
-        names.is_some_and(|names| {
-            names
-                .value
-                .general_names
-                .contains(&GeneralName::DNSName(name))
-        })
-    };
-    if !fresh(&stored.ca, &|certificate| certificate.is_ca())
-        || KeyPair::from_pem(&stored.ca_key).is_err()
-    {
-        DueParts::All
-    } else if !fresh(&stored.leaf, &names_us) || stored.certificate().is_err() {
-        DueParts::Leaf
-    } else {
-        DueParts::Nothing
+    let is_ca_good = is_fresh_and(&stored.ca, now, |certificate| certificate.is_ca())
+        && KeyPair::from_pem(&stored.ca_key).is_ok();
+    if !is_ca_good {
+        return DueParts::All;
     }
+    let is_leaf_good = is_fresh_and(&stored.leaf, now, |certificate| {
+        is_certificate_for(certificate, name)
+    }) && stored.certificate().is_ok();
+    if is_leaf_good {
+        DueParts::Nothing
+    } else {
+        DueParts::Leaf
+    }
+}
+
+/// Whether a certificate is readable, not due for renewal, and passes the check.
+fn is_fresh_and(pem: &str, now: Timestamp, check: impl Fn(&X509Certificate) -> bool) -> bool {
+    let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else {
+        return false;
+    };
+    let Ok((_, certificate)) = X509Certificate::from_der(&der) else {
+        return false;
+    };
+    let (begin, end) = (
+        certificate.validity().not_before.timestamp(),
+        certificate.validity().not_after.timestamp(),
+    );
+    end - now.as_second() > (end - begin) / 3 && check(&certificate)
+}
+
+fn is_certificate_for(certificate: &X509Certificate, name: &str) -> bool {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    names.is_some_and(|names| {
+        names
+            .value
+            .general_names
+            .contains(&GeneralName::DNSName(name))
+    })
 }
 
 /// A new serving certificate, signed by the current CA or by a new one.

@@ -72,15 +72,19 @@ impl SelectedNamespaces {
 
     /// The namespaces that entered or left an entry.
     pub fn changed_since(&self, before: &Self) -> BTreeSet<String> {
-        let namespaces = |one: &Self, entry: &str| one.0.get(entry).cloned().unwrap_or_default();
         let entries = STRATEGIES.into_iter().map(|(entry, ..)| entry);
         entries
-            .flat_map(|entry| &namespaces(self, entry) ^ &namespaces(before, entry))
+            .flat_map(|entry| &self.namespaces_of_entry(entry) ^ &before.namespaces_of_entry(entry))
             .collect()
     }
 
+    fn namespaces_of_entry(&self, entry: &str) -> BTreeSet<String> {
+        self.0.get(entry).cloned().unwrap_or_default()
+    }
+
     pub(super) fn of_configuration(live: MutatingWebhookConfiguration) -> Self {
-        let named = |webhook: MutatingWebhook| {
+        let entries = live.webhooks.unwrap_or_default().into_iter();
+        let namespaces = entries.map(|webhook| {
             let expressions = webhook
                 .namespace_selector
                 .and_then(|selector| selector.match_expressions)
@@ -90,14 +94,8 @@ impl SelectedNamespaces {
                 .flat_map(|expression| expression.values.unwrap_or_default())
                 .collect();
             (webhook.name, namespaces)
-        };
-        Self(
-            live.webhooks
-                .unwrap_or_default()
-                .into_iter()
-                .map(named)
-                .collect(),
-        )
+        });
+        Self(namespaces.collect())
     }
 }
 
@@ -145,7 +143,7 @@ pub async fn keep_configured(context: Context) -> Result<(), WebhookError> {
         }
         std::future::pending::<()>().await;
     };
-    let reconcile = move |_| {
+    let reconciling = queue.run("webhook-configuration", 1, stop, move |_| {
         let (context, offloadings) = (context.clone(), offloadings.clone());
         async move {
             write_configuration(
@@ -157,10 +155,10 @@ pub async fn keep_configured(context: Context) -> Result<(), WebhookError> {
             .await
             .map(|()| Requeue::After(CHECK_INTERVAL))
         }
-    };
+    });
     tokio::select! {
         biased;
-        () = queue.run("webhook-configuration", 1, stop, reconcile) => {}
+        () = reconciling => {}
         () = follow_config => {}
     }
     Ok(())
@@ -213,37 +211,27 @@ pub(super) fn webhook_entries<'a>(
     offloadings: &(impl Iterator<Item = (&'a Key, &'a Offloading)> + Clone),
     config: &ClusterConfig,
 ) -> Vec<MutatingWebhook> {
-    let of_strategy = |(name, strategy, failure_policy): (&str, PodOffloadingStrategy, &str)| {
-        let of_this = offloadings
+    let mut entries = Vec::new();
+    for (name, strategy, failure_policy) in STRATEGIES {
+        let of_strategy = offloadings
             .clone()
             .filter(|(_, offloading)| offloading.strategy == strategy);
-        let namespaces: BTreeSet<&str> = of_this
+        let namespaces: BTreeSet<&str> = of_strategy
             .map(|(key, _)| key.namespace.as_str())
             .filter(|name| may_be_offloaded(name, system))
             .collect();
-        (!namespaces.is_empty()).then(|| {
-            webhook_entry(
-                name,
-                failure_policy,
-                system,
-                ca,
-                vec![name_requirement("In", &namespaces)],
-            )
-        })
-    };
+        if !namespaces.is_empty() {
+            let selected = vec![name_requirement("In", &namespaces)];
+            entries.push(webhook_entry(name, failure_policy, system, ca, selected));
+        }
+    }
     let known: BTreeSet<&str> = offloadings
         .clone()
         .map(|(key, _)| key.namespace.as_str())
         .collect();
-    let others = [
-        new_namespaces(system, ca, &known, config),
-        commands_entry(system, ca),
-    ];
-    STRATEGIES
-        .into_iter()
-        .filter_map(of_strategy)
-        .chain(others)
-        .collect()
+    entries.push(new_namespaces(system, ca, &known, config));
+    entries.push(commands_entry(system, ca));
+    entries
 }
 
 fn label_requirement<'a>(
@@ -313,17 +301,20 @@ fn namespace_of_user(system: &str, kept: &[String]) -> String {
         .iter()
         .map(String::as_str)
         .partition(|pattern| pattern.ends_with('*'));
-    let quoted = |all: Vec<&str>| {
-        all.into_iter()
-            .map(|one| format!("'{}'", one.trim_end_matches('*')))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
     format!(
         "!(request.namespace in [{}]) && ![{}].exists(prefix, request.namespace.startsWith(prefix))",
-        quoted([vec!["default", system], names].concat()),
-        quoted([vec!["kube-", "openshift-", "liqo"], prefixes].concat()),
+        quoted_list([vec!["default", system], names].concat()),
+        quoted_list([vec!["kube-", "openshift-", "liqo"], prefixes].concat()),
     )
+}
+
+/// The elements of a CEL list, without the `*` at the end of a prefix.
+fn quoted_list(names: Vec<&str>) -> String {
+    names
+        .into_iter()
+        .map(|name| format!("'{}'", name.trim_end_matches('*')))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn webhook_entry(
@@ -384,7 +375,6 @@ fn default_entry(
     resources: &[&str],
     client: &WebhookClientConfig,
 ) -> MutatingWebhook {
-    let only = |text: &str| Some(vec![text.to_owned()]);
     MutatingWebhook {
         name: name.into(),
         admission_review_versions: vec!["v1".into()],
@@ -396,9 +386,9 @@ fn default_entry(
         object_selector: Some(LabelSelector::default()),
         reinvocation_policy: Some("Never".into()),
         rules: Some(vec![RuleWithOperations {
-            api_groups: only(""),
-            api_versions: only("v1"),
-            operations: only(operation),
+            api_groups: Some(vec![String::new()]),
+            api_versions: Some(vec!["v1".to_owned()]),
+            operations: Some(vec![operation.to_owned()]),
             resources: Some(
                 resources
                     .iter()

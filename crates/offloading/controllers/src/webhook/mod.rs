@@ -149,12 +149,14 @@ impl Offloading {
             return None;
         }
         let refusals = namespace_refusals(&object);
-        let terms = |term| serde_json::to_value(term).unwrap_or_default();
         let (spec, status) = (object.spec, object.status.unwrap_or_default());
         let budget = status.budget.filter(|_| spec.budget.is_some());
-        let selected = spec.cluster_selector.as_ref();
-        let selector =
-            selected.map(|selector| selector.node_selector_terms.iter().map(terms).collect());
+        let selector = spec.cluster_selector.as_ref().map(|selector| {
+            let terms = selector.node_selector_terms.iter();
+            terms
+                .map(|term| serde_json::to_value(term).unwrap_or_default())
+                .collect()
+        });
         let strategy = spec.pod_offloading_strategy;
         let (cluster_selector, placement) = (spec.cluster_selector, spec.placement);
         Some(Self {
@@ -180,19 +182,11 @@ impl Offloading {
         if let Some((placement, amounts)) =
             placement.and_then(|placement| Some((placement, default_charge_of_json(pod)?)))
         {
-            let is_allowed = |node: &&PricedNode| {
-                let is_selected = node_selector::selects_node(
-                    self.cluster_selector.as_ref(),
-                    &node.name,
-                    &node.labels,
-                );
-                is_selected && !avoided.contains(&node.cluster_id())
-            };
             let nodes: Vec<&PricedNode> = choice
                 .nodes
                 .iter()
                 .map(AsRef::as_ref)
-                .filter(is_allowed)
+                .filter(|node| self.selects_node(node) && !avoided.contains(&node.cluster_id()))
                 .collect();
             let (strategy, own_name) = (self.strategy, choice.own_name);
             let facts = preference::PreferenceFacts {
@@ -209,17 +203,19 @@ impl Offloading {
 
     /// What a new pod needs that names this virtual node itself.
     fn place_on(&self, pod: &Value, node: &PricedNode) -> NewPodPlacement {
-        let is_selected =
-            node_selector::selects_node(self.cluster_selector.as_ref(), &node.name, &node.labels);
         let closed = match self.strategy {
             PodOffloadingStrategy::Local => Some(LOCAL_ONLY),
-            _ if !is_selected => {
+            _ if !self.selects_node(node) => {
                 Some("the cluster selector of its namespace does not select this node")
             }
             _ if self.is_held() => Some("the budget of its namespace is spent"),
             _ => None,
         };
         place_on_named_node(pod, &node.name, closed)
+    }
+
+    fn selects_node(&self, node: &PricedNode) -> bool {
+        node_selector::selects_node(self.cluster_selector.as_ref(), &node.name, &node.labels)
     }
 
     /// Where it may run, if no provider had refused a pod of its owner.
@@ -264,23 +260,15 @@ impl Offloading {
         pod: &Value,
         nodes: &'a [Arc<PricedNode>],
     ) -> ClusterRoom<'a> {
-        let is_open = |node: &&PricedNode| {
-            let is_selected = node_selector::selects_node(
-                self.cluster_selector.as_ref(),
-                &node.name,
-                &node.labels,
-            );
-            is_selected && !self.closed_clusters().any(|id| id == node.cluster_id())
-        };
-        ClusterRoom::for_pod(
-            pod,
-            self.strategy,
-            &nodes
-                .iter()
-                .map(AsRef::as_ref)
-                .filter(is_open)
-                .collect::<Vec<_>>(),
-        )
+        let open: Vec<&PricedNode> = nodes
+            .iter()
+            .map(AsRef::as_ref)
+            .filter(|node| {
+                let is_closed = self.closed_clusters().any(|id| id == node.cluster_id());
+                self.selects_node(node) && !is_closed
+            })
+            .collect();
+        ClusterRoom::for_pod(pod, self.strategy, &open)
     }
 
     /// Whether a budget lets no cluster have new pods of the namespace.
@@ -499,19 +487,29 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
 /// Whether the owner of a namespace says that it is to be offloaded, and may still do so. `ended`:
 /// when an offloading of a namespace of this name ended.
 fn announces_offloading(namespace: &Namespace, ended: Option<Timestamp>, now: Timestamp) -> bool {
-    let is_set = |label: &str| {
-        namespace
-            .labels()
-            .get(label)
-            .is_some_and(|value| value == "true")
-    };
     let Some(created) = namespace.creation_timestamp().map(|created| created.0) else {
         return false;
     };
     // The API server truncates times to the second.
     let was_offloaded = ended.is_some_and(|ended| ended.as_second() > created.as_second());
     let is_new = now.duration_since(created) < ANNOUNCEMENT && !was_offloaded;
-    is_set(labels::SCHEDULING_ENABLED) && !is_set(labels::MANAGED) && is_new
+    is_labelled_true(namespace, labels::SCHEDULING_ENABLED)
+        && !is_labelled_true(namespace, labels::MANAGED)
+        && is_new
+}
+
+fn is_labelled_true(namespace: &Namespace, label: &str) -> bool {
+    namespace
+        .labels()
+        .get(label)
+        .is_some_and(|value| value == "true")
+}
+
+impl NamespaceRule {
+    fn of_offloading(object: NamespaceOffloading) -> Self {
+        Offloading::from_object(object)
+            .map_or(Self::Unchanged, |one| Self::Offloaded(Arc::new(one)))
+    }
 }
 
 impl Webhook {
@@ -523,20 +521,17 @@ impl Webhook {
         {
             return Ok(NamespaceRule::Offloaded(known));
         }
-        let of = |object| {
-            Offloading::from_object(object).map_or(NamespaceRule::Unchanged, |one| {
-                NamespaceRule::Offloaded(Arc::new(one))
-            })
-        };
         let api = Api::<NamespaceOffloading>::namespaced(self.client.clone(), namespace);
         if let Some(object) = api.get_opt(NAMESPACE_OFFLOADING).await? {
-            return Ok(of(object));
+            return Ok(NamespaceRule::of_offloading(object));
         }
         let config = self.config.borrow().clone();
         if let (TetheringState::Tethered, Some(peer)) = config.tethering()
             && config.spec.tethering.sends_pods_of(namespace, &self.system)
         {
-            return Ok(of(tethered_offloading(namespace, peer)));
+            return Ok(NamespaceRule::of_offloading(tethered_offloading(
+                namespace, peer,
+            )));
         }
         let object = Api::<Namespace>::all(self.client.clone())
             .get_opt(namespace)

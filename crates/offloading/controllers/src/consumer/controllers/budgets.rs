@@ -89,13 +89,10 @@ fn judge_budgets(consumer: &ConsumerState) -> bool {
 /// Enqueues everything that depends on the budgets of these namespaces; `None`: on any budget.
 fn enqueue_dependents(consumer: &ConsumerState, namespaces: Option<&BTreeSet<&str>>) {
     let queue = &consumer.queues.namespaces;
-    let is_concerned = |namespace: &str| namespaces.is_none_or(|all| all.contains(namespace));
-    for (key, _) in consumer
-        .offloadings
-        .all()
-        .into_iter()
-        .filter(|(key, _)| is_concerned(&key.namespace))
-    {
+    for (key, _) in consumer.offloadings.all() {
+        if namespaces.is_some_and(|all| !all.contains(key.namespace.as_str())) {
+            continue;
+        }
         queue.add(NamespaceKey::Namespace(key.namespace.clone()));
         queue.add(NamespaceKey::Pods(key.namespace));
     }

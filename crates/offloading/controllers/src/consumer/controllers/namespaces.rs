@@ -18,9 +18,9 @@ use kube::{
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::departure::DepartureCause;
 use liqo_api::{
-    BudgetStatus, CONTROLLER_MANAGER, ClusterId, Condition, Exposed, NAMESPACE_MAP,
-    NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec, NamespaceOffloading, RemoteNamespace,
-    WITHIN_BUDGET, annotations, finalizers, labels, may_be_offloaded, roles,
+    BudgetStatus, CONTROLLER_MANAGER, ClusterId, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING,
+    NamespaceMap, NamespaceMapSpec, NamespaceOffloading, RemoteNamespace, WITHIN_BUDGET,
+    annotations, finalizers, labels, may_be_offloaded, roles,
 };
 use liqo_controller_runtime::{
     Key, Requeue,
@@ -44,9 +44,8 @@ use liqo_offloading_rules::namespace::placement::OffloadingProvider;
 use liqo_offloading_rules::namespace::unoffloaded::is_recreated_here;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local::SendProgress;
-use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::local_state::{ConsumerShadowPod, LocalPod};
 use liqo_offloading_rules::replica::kind::ReplicaKind;
-use liqo_offloading_rules::replica::record::Reference;
 
 /// Namespaces and maps that are handled at the same time.
 const CONCURRENCY: usize = 4;
@@ -145,29 +144,14 @@ async fn reconcile_map(
         return Ok(Requeue::After(POLL_INTERVAL));
     }
     let system = &consumer.context.namespace;
-    let counts =
-        |key: &Key| key.name == NAMESPACE_OFFLOADING && may_be_offloaded(&key.namespace, system);
-    let offloadings: Vec<_> = consumer
-        .offloadings
-        .all()
-        .into_iter()
-        .filter(|(key, _)| counts(key))
-        .collect();
-    let (shadows, pods) = (remote.shadows.all(), peer.pods());
-    let in_use = |namespace: &str| {
-        pods.iter()
-            .any(|pod| pod.key.namespace == namespace && peer.may_run(pod))
-            || shadows
-                .iter()
-                .any(|(_, shadow)| shadow.home.namespace == namespace)
-    };
-    // A pod that waits for the namespace may start under another name.
-    let runs = |namespace: &str| {
-        pods.iter().any(|pod| {
-            pod.key.namespace == namespace && peer.send_progress(&pod.uid) != SendProgress::No
-        }) || shadows
-            .iter()
-            .any(|(_, shadow)| shadow.home.namespace == namespace)
+    let mut offloadings = consumer.offloadings.all();
+    offloadings.retain(|(key, _)| {
+        key.name == NAMESPACE_OFFLOADING && may_be_offloaded(&key.namespace, system)
+    });
+    let seen = PodsAtProvider {
+        peer: &peer,
+        pods: peer.pods(),
+        shadows: remote.shadows.all(),
     };
     let (cluster_name, us) = (
         consumer.context.config().spec.cluster_name.clone(),
@@ -179,7 +163,7 @@ async fn reconcile_map(
             .map(|(key, offloading)| (key.namespace.as_str(), offloading.as_ref())),
         &nodes,
         (&cluster_name, us),
-        in_use,
+        |namespace| seen.uses_namespace(namespace),
     );
     let api: Api<NamespaceMap> = Api::namespaced(
         remote.connection.client.clone(),
@@ -193,7 +177,9 @@ async fn reconcile_map(
     let domain = consumer.context.cluster_domain.as_deref();
     match remote.map() {
         Some(live) => {
-            let patch = placement::patch(&live, &wanted, us, runs);
+            let patch = placement::patch(&live, &wanted, us, |namespace| {
+                seen.keeps_name_of(namespace)
+            });
             if let Some(patch) = placement::announce_domain(patch, &live, domain) {
                 let answer = call(api.patch(
                     NAMESPACE_MAP,
@@ -276,13 +262,8 @@ async fn update_status(
     );
     let status = offloading.status.clone().unwrap_or_default();
     let remote_namespaces: Vec<RemoteNamespace> = consumer
-        .providers()
+        .selected_providers(offloading)
         .iter()
-        .filter(|(id, _)| {
-            consumer
-                .placement_candidates(id)
-                .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
-        })
         .map(|(id, name)| {
             let shown = status
                 .remote_namespaces
@@ -295,7 +276,10 @@ async fn update_status(
         || webhook::selected_namespaces(&consumer.webhook)
             .covers(namespace, offloading.spec.pod_offloading_strategy);
     let ready = placement::ready_condition(&remote_namespaces, placed);
-    let (within, budget) = budget_effect(consumer, namespace, offloading).unzip();
+    let effect = budget_effect(consumer, namespace, offloading);
+    let (within, budget) = effect
+        .map(|effect| (effect.condition, effect.status))
+        .unzip();
     let conditions = [ready].into_iter().chain(within).collect();
     write_status(
         consumer,
@@ -310,13 +294,19 @@ async fn update_status(
     .await
 }
 
+/// The effect of a budget, as the status of the namespace shows it.
+struct BudgetEffect {
+    condition: DesiredCondition,
+    status: BudgetStatus,
+}
+
 /// Returns the effect of the budget of a namespace, if it has one. Until that is known, the status
 /// keeps the shown one.
 fn budget_effect(
     consumer: &ConsumerState,
     namespace: &str,
     offloading: &NamespaceOffloading,
-) -> Option<(DesiredCondition, BudgetStatus)> {
+) -> Option<BudgetEffect> {
     let budget = offloading.spec.budget.as_ref()?;
     let standing = consumer.budgets.read().clone();
     let verdict = standing
@@ -339,18 +329,15 @@ fn budget_effect(
             reason: shown.reason,
             message: shown.message,
         };
-        return Some((condition, status.budget.unwrap_or_default()));
-    };
-    let is_selected = |id: &ClusterId| {
-        consumer
-            .placement_candidates(id)
-            .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
+        return Some(BudgetEffect {
+            condition,
+            status: status.budget.unwrap_or_default(),
+        });
     };
     let selected: Vec<ClusterId> = consumer
-        .providers()
+        .selected_providers(offloading)
         .into_iter()
         .map(|(id, _)| id)
-        .filter(is_selected)
         .collect();
     let all_closed =
         !selected.is_empty() && selected.iter().all(|id| verdict.closed.contains_key(id));
@@ -361,13 +348,13 @@ fn budget_effect(
         .take(MAX_CLOSED)
         .cloned()
         .collect();
-    Some((
-        verdict.condition(),
-        BudgetStatus {
+    Some(BudgetEffect {
+        condition: verdict.condition(),
+        status: BudgetStatus {
             closed_cluster_ids,
             all_closed,
         },
-    ))
+    })
 }
 
 /// The namespace at one provider; `shown` is what the status says of it so far.
@@ -401,6 +388,40 @@ fn remote_namespace(
     remote_namespace
 }
 
+/// The pods on the virtual nodes of a provider, and its shadow pods.
+struct PodsAtProvider<'a> {
+    peer: &'a RemoteProvider,
+    pods: Vec<Arc<LocalPod>>,
+    shadows: Vec<(Key, Arc<ConsumerShadowPod>)>,
+}
+
+impl PodsAtProvider<'_> {
+    /// Whether a pod of this namespace may run there, or has a shadow pod.
+    fn uses_namespace(&self, namespace: &str) -> bool {
+        self.has_shadow_of(namespace)
+            || self
+                .pods
+                .iter()
+                .any(|pod| pod.key.namespace == namespace && self.peer.may_run(pod))
+    }
+
+    /// Whether the namespace keeps its name there. A pod that waits for the namespace may start
+    /// under another name.
+    fn keeps_name_of(&self, namespace: &str) -> bool {
+        self.has_shadow_of(namespace)
+            || self.pods.iter().any(|pod| {
+                pod.key.namespace == namespace
+                    && self.peer.send_progress(&pod.uid) != SendProgress::No
+            })
+    }
+
+    fn has_shadow_of(&self, namespace: &str) -> bool {
+        self.shadows
+            .iter()
+            .any(|(_, shadow)| shadow.home.namespace == namespace)
+    }
+}
+
 /// The objects of a namespace that clients outside the provider's cluster reach.
 fn exposed_objects(
     consumer: &ConsumerState,
@@ -411,15 +432,18 @@ fn exposed_objects(
         return Vec::new();
     };
     // Only objects that exist here: the provider could write any other name.
-    let is_ours = |reference: &Reference| match reference.kind {
-        ReplicaKind::Service => objects.services.get(&reference.key()).is_some(),
-        ReplicaKind::Ingress => objects.ingresses.get(&reference.key()).is_some(),
-        _ => false,
-    };
     let records = remote.objects.all();
     let mut all: Vec<Exposed> = records
         .iter()
-        .filter(|(_, record)| record.reference.namespace == namespace && is_ours(&record.reference))
+        .filter(|(_, record)| {
+            let reference = &record.reference;
+            reference.namespace == namespace
+                && match reference.kind {
+                    ReplicaKind::Service => objects.services.get(&reference.key()).is_some(),
+                    ReplicaKind::Ingress => objects.ingresses.get(&reference.key()).is_some(),
+                    _ => false,
+                }
+        })
         .filter_map(|(_, record)| {
             let (kind, name) = (
                 record.reference.kind.name().to_owned(),
@@ -466,11 +490,10 @@ async fn write_status(
     );
     let conditions = conditions.or_else(|| {
         (status.conditions.len() != wanted.len()).then(|| {
-            let is_wanted = |one: &Condition| wanted.iter().any(|want| want.kind == one.type_);
             status
                 .conditions
                 .iter()
-                .filter(|one| is_wanted(one))
+                .filter(|one| wanted.iter().any(|want| want.kind == one.type_))
                 .cloned()
                 .collect()
         })
@@ -519,13 +542,12 @@ async fn unoffload_namespace(
         .iter()
         .all(|(id, _)| consumer.all_pods_known(id));
     for peer in consumer.peers.all() {
-        is_empty &= !delete_pods(
-            consumer,
-            &peer,
-            namespace,
-            late || peer.outage() != Outage::None,
-        )
-        .await?;
+        let deletion = if late || peer.outage() != Outage::None {
+            PodDeletion::AtOnce
+        } else {
+            PodDeletion::Graceful
+        };
+        is_empty &= !delete_pods(consumer, &peer, namespace, deletion).await?;
         let map = peer.answering_remote().and_then(|remote| remote.map());
         if map.is_some_and(|map| map.spec.mappings.contains_key(namespace)) {
             triggers::enqueue_map(consumer, &peer.id);
@@ -577,13 +599,21 @@ async fn unoffload_namespace(
     Ok(Requeue::OnChange)
 }
 
+/// The way in which the pods of an unoffloaded namespace go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodDeletion {
+    /// Each has the time to end that its spec gives it.
+    Graceful,
+    AtOnce,
+}
+
 /// Deletes the pods of a namespace on the virtual nodes of a provider. Returns whether some of them
 /// have to be waited for.
 async fn delete_pods(
     consumer: &ConsumerState,
     peer: &RemoteProvider,
     namespace: &str,
-    at_once: bool,
+    deletion: PodDeletion,
 ) -> Result<bool, OffloadedNamespaceError> {
     let mut some_are_left = false;
     for pod in peer
@@ -591,7 +621,7 @@ async fn delete_pods(
         .iter()
         .filter(|pod| pod.key.namespace == namespace)
     {
-        if at_once {
+        if deletion == PodDeletion::AtOnce {
             // They are gone with the call, so there is nothing to wait for.
             if !pod.only_finalizers_remain() {
                 delete_pod(consumer, pod, Some(0)).await?;
@@ -751,7 +781,8 @@ mod tests {
     #[tokio::test]
     async fn a_refused_pod_comes_home_when_its_namespace_is_unoffloaded() {
         let (consumer, peer, deleted) = with_refused_pods();
-        assert!(delete_pods(&consumer, &peer, "demo", false).await.is_err());
+        let outcome = delete_pods(&consumer, &peer, "demo", PodDeletion::Graceful).await;
+        assert!(outcome.is_err());
         assert_eq!(*deleted.lock(), ["web"]);
         consumer.context.stop.cancel();
     }

@@ -26,7 +26,7 @@ use liqo_offloading_rules::pod::turns::{
 use tokio::time::Instant;
 
 use crate::consumer::evictions::{
-    NodePods, allowed_by_budgets, evict_pod, known_nodes, waiting_controllers,
+    NodePods, allowed_by_budgets, evict_pod, known_nodes, running_pods, waiting_controllers,
 };
 use crate::consumer::state::ConsumerState;
 
@@ -80,12 +80,36 @@ fn leaving_namespaces(consumer: &ConsumerState) -> BTreeSet<String> {
         .collect()
 }
 
-/// Finds the places to which pods of a namespace may go, and the nodes that take new ones.
+/// The places to which pods of a namespace may go.
+struct NamespacePlaces<'a> {
+    /// Whether pods may run in this cluster, too.
+    here: bool,
+    /// The virtual nodes that take new pods.
+    open: Vec<&'a NodePods>,
+}
+
+impl<'a> NamespacePlaces<'a> {
+    fn nodes(&self) -> Vec<&'a PricedNode> {
+        self.open.iter().map(|one| &one.node).collect()
+    }
+
+    fn free_room(&self) -> ReplacementRoom<'a> {
+        let nodes = self.open.iter().map(|one| TargetNode {
+            node: &one.node,
+            free: Some(one.free.clone()),
+        });
+        ReplacementRoom {
+            here: self.here,
+            nodes: nodes.collect(),
+        }
+    }
+}
+
 fn places_of_namespace<'a>(
     consumer: &ConsumerState,
     namespace: &str,
     nodes: &'a [NodePods],
-) -> (ReplacementRoom<'a>, Vec<&'a PricedNode>) {
+) -> NamespacePlaces<'a> {
     let offloading = consumer
         .offloadings
         .get(&Key::new(namespace, NAMESPACE_OFFLOADING));
@@ -95,23 +119,29 @@ fn places_of_namespace<'a>(
     let selector = offloading
         .as_ref()
         .and_then(|one| one.spec.cluster_selector.as_ref());
-    let is_open = |one: &&NodePods| {
-        one.open && node_selector::selects_node(selector, &one.node.name, &one.node.labels)
-    };
-    let open: Vec<&NodePods> = nodes.iter().filter(is_open).collect();
-    let targets = open
+    let open = nodes
         .iter()
-        .map(|one| TargetNode {
-            node: &one.node,
-            free: Some(one.free.clone()),
+        .filter(|one| {
+            one.open && node_selector::selects_node(selector, &one.node.name, &one.node.labels)
         })
         .collect();
-    (
-        ReplacementRoom {
-            here,
-            nodes: targets,
-        },
-        open.iter().map(|one| &one.node).collect(),
+    NamespacePlaces { here, open }
+}
+
+/// The pods that end soon, as many as may leave now and find room.
+fn next_to_leave(
+    pods: &[RunningPod],
+    places: &NamespacePlaces,
+    allowed: &BTreeMap<Key, u32>,
+    unsettled: &BTreeSet<String>,
+) -> Vec<NextEviction> {
+    let mut room = places.free_room();
+    next_evictions(
+        pods,
+        |pod| pod.ends_soon && room.take_room(pod),
+        allowed,
+        unsettled,
+        (MaxMissingPods::Quarter, MAX_AT_ONCE),
     )
 }
 
@@ -127,30 +157,15 @@ async fn evict_next_pods(
         .cloned()
         .chain(waiting_controllers(consumer, namespace))
         .collect();
-    let open = places_of_namespace(consumer, namespace, nodes).1;
-    let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
-        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, &open))
-            .collect()
-    };
-    let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
-    let next = |pods: &[RunningPod], allowed: &BTreeMap<Key, u32>| -> Vec<NextEviction> {
-        let mut places = places_of_namespace(consumer, namespace, nodes).0;
-        let leaves = |pod: &RunningPod| pod.ends_soon && places.take_room(pod);
-        next_evictions(
-            pods,
-            leaves,
-            allowed,
-            &unsettled,
-            (MaxMissingPods::Quarter, MAX_AT_ONCE),
-        )
-    };
+    let places = places_of_namespace(consumer, namespace, nodes);
+    let mut pods = running_pods(nodes, namespace, &places.nodes());
     // Without a request, as long as no budget is known.
-    if next(&pods, &BTreeMap::new()).is_empty() {
+    if next_to_leave(&pods, &places, &BTreeMap::new(), &unsettled).is_empty() {
         return Ok(());
     }
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
-    let next = next(&pods, &allowed);
+    let places = places_of_namespace(consumer, namespace, nodes);
+    let next = next_to_leave(&pods, &places, &allowed, &unsettled);
     if next.is_empty() {
         resting.insert(namespace.to_owned(), Instant::now());
     }

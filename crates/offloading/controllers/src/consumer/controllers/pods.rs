@@ -39,6 +39,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::send::{RecordUpdate, SendingMark};
 use crate::consumer::events::{self, BEHIND};
 use crate::consumer::records;
 use crate::consumer::state::{ConsumerState, RemoteObjects, RemoteProvider};
@@ -139,8 +140,9 @@ async fn reconcile_pod(
     }
     if local.is_none() && shadow.is_none() {
         // A shadow pod that is not seen may exist, and then tells how long the pod ran.
-        let is_due = |pod: &LocalPod| !seen.is_peer_answering() || !consumer.store_usage(peer, pod);
-        if left.as_ref().is_some_and(|pod| is_due(pod)) {
+        if let Some(pod) = &left
+            && (!seen.is_peer_answering() || !consumer.store_usage(peer, pod))
+        {
             return Ok(Requeue::OnChange);
         }
         forget_pod(consumer, peer, uid);
@@ -207,10 +209,10 @@ async fn reconcile_pod(
                 pass.act(action, shadow.as_deref()).await?
             }
             (None, Some(remote)) => remove_orphan(consumer, peer, remote, uid).await?,
-            (None, None) => None,
+            (None, None) => Requeue::OnChange,
         };
-        if let Some(delay) = look_again {
-            next = Requeue::After(delay);
+        if look_again != Requeue::OnChange {
+            next = look_again;
         }
     }
     Ok(next)
@@ -296,15 +298,12 @@ fn eviction_delay(consumer: &ConsumerState, namespace: &str) -> Option<EvictionD
 /// name of its namespace there, which may have changed since in the status of the offloading, or
 /// the address.
 fn where_it_ran(consumer: &ConsumerState, peer: &RemoteProvider, pod: &LocalPod) -> LastRunPlace {
-    let is_ours = |there| {
-        consumer
-            .networks
-            .network_of_peer(&peer.id)?
-            .maps
-            .exported
-            .to_here(There(there))
-    };
-    let Some(Here(address)) = pod.remote_address().and_then(is_ours) else {
+    let network = consumer.networks.network_of_peer(&peer.id);
+    let address = pod
+        .remote_address()
+        .zip(network)
+        .and_then(|(there, network)| network.maps.exported.to_here(There(there)));
+    let Some(Here(address)) = address else {
         return LastRunPlace::Elsewhere;
     };
     let offloading = consumer
@@ -358,16 +357,13 @@ fn start_obstacle(
     pod: &LocalPod,
     shadow: &ConsumerShadowPod,
 ) -> Option<(PodObstacle, Duration)> {
-    // The report of a start may not be written here yet.
-    let is_started = || {
-        shadow
-            .remote_status()
-            .is_some_and(|status| has_started(&status))
-    };
-    let waiting = pod
-        .waiting
-        .as_ref()
-        .filter(|_| *shadow.phase.unverified() == ShadowPodPhase::Created && !is_started());
+    let waiting = pod.waiting.as_ref().filter(|_| {
+        // The report of a start may not be written here yet.
+        *shadow.phase.unverified() == ShadowPodPhase::Created
+            && !shadow
+                .remote_status()
+                .is_some_and(|status| has_started(&status))
+    });
     let obstacle = waiting.and_then(|waiting| {
         let missing = missing_objects(peer, remote, &Reference::needed_by(pod));
         PodObstacle::from_waiting_pod(waiting, missing.as_ref(), has_needed(remote, pod))
@@ -471,9 +467,9 @@ async fn remove_orphan(
     peer: &RemoteProvider,
     remote: &RemoteObjects,
     uid: &str,
-) -> Result<Option<Duration>, RequestError> {
+) -> Result<Requeue, RequestError> {
     let Some(shadow) = remote.shadow_pod(uid) else {
-        return Ok(None);
+        return Ok(Requeue::OnChange);
     };
     let pod = &shadow.home;
     if !pod.name.is_empty() {
@@ -483,13 +479,13 @@ async fn remove_orphan(
             .await
             .step("look for", "Pod", pod)?;
         if live.is_some_and(|live| live.metadata.uid.as_deref() == Some(uid)) {
-            return Ok(Some(NO_ORPHAN_RETRY));
+            return Ok(Requeue::After(NO_ORPHAN_RETRY));
         }
     }
     if consumer.store_orphan(peer, uid, &shadow) {
         delete_shadow(remote, uid, pod).await?;
     }
-    Ok(None)
+    Ok(Requeue::OnChange)
 }
 
 async fn delete_shadow(remote: &RemoteObjects, uid: &str, pod: &Key) -> Result<(), RequestError> {
@@ -509,13 +505,14 @@ fn missing_objects(
     remote: &RemoteObjects,
     references: &[Reference],
 ) -> Option<MissingObjects> {
-    let problem = |one: &Reference| {
-        peer.obstacle(one)
-            .or_else(|| remote.record(one)?.problem.clone())
-    };
     let problems: Vec<(String, String)> = references
         .iter()
-        .filter_map(|one| Some((format!("{}/{}", one.kind.name(), one.name), problem(one)?)))
+        .filter_map(|one| {
+            let problem = peer
+                .obstacle(one)
+                .or_else(|| remote.record(one)?.problem.clone())?;
+            Some((format!("{}/{}", one.kind.name(), one.name), problem))
+        })
         .collect();
     let all: Vec<String> = problems
         .iter()
@@ -567,11 +564,16 @@ impl LocalPodReconciliation<'_> {
         &self,
         action: LocalPodAction,
         shadow: Option<&ConsumerShadowPod>,
-    ) -> Result<Option<Duration>, RequestError> {
+    ) -> Result<Requeue, RequestError> {
         let now = self.consumer.context.now();
         match action {
             LocalPodAction::CreateShadow { mark } => {
                 self.consumer.store_former(self.peer, self.pod);
+                let mark = if mark {
+                    SendingMark::Write
+                } else {
+                    SendingMark::LeaveAsIs
+                };
                 return self.send_pod(mark).await;
             }
             LocalPodAction::UpdateShadow { whole } => {
@@ -579,7 +581,12 @@ impl LocalPodReconciliation<'_> {
                     self.consumer
                         .store_before_resize(self.peer, self.pod, shadow);
                 }
-                self.update_shadow_pod(whole, shadow).await?;
+                let update = if whole {
+                    RecordUpdate::WholePod
+                } else {
+                    RecordUpdate::ChangedFields
+                };
+                self.update_shadow_pod(update, shadow).await?;
             }
             LocalPodAction::PatchLocalStatus => {
                 if let Some(shadow) = shadow {
@@ -591,18 +598,11 @@ impl LocalPodReconciliation<'_> {
                 self.patch_status(not_ready_patch(&self.pod.to_json(), now))
                     .await?,
             ),
-            LocalPodAction::AskDeletion(grace) => {
-                let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
-                self.patch_shadow(
-                    "request the deletion of the ShadowPod of",
-                    &Patch::Merge(&patch),
-                )
-                .await?;
-            }
+            LocalPodAction::AskDeletion(grace) => self.ask_deletion(grace).await?,
             LocalPodAction::ShowDeletion => return self.show_remote_deletion(now).await,
             LocalPodAction::RemoveLocalPod => {
                 if !self.consumer.store_usage(self.peer, self.pod) {
-                    return Ok(None);
+                    return Ok(Requeue::OnChange);
                 }
                 if departures::remove(&self.consumer.context.client, &self.pod.key, &self.pod.uid)
                     .await?
@@ -615,7 +615,7 @@ impl LocalPodReconciliation<'_> {
                 // The API server removes a pod that has ended at any time, and its shadow pod takes
                 // the charges with it.
                 if self.pod.finished && !self.consumer.store_ended(self.peer, self.pod) {
-                    return Ok(None);
+                    return Ok(Requeue::OnChange);
                 }
                 if let Some(remote) = self.remote {
                     delete_shadow(remote, &self.pod.uid, &self.pod.key).await?;
@@ -658,7 +658,16 @@ impl LocalPodReconciliation<'_> {
             }
             LocalPodAction::Lost(message) => return self.end_lost_pod(&message, now).await,
         }
-        Ok(None)
+        Ok(Requeue::OnChange)
+    }
+
+    async fn ask_deletion(&self, grace: i64) -> Result<(), RequestError> {
+        let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
+        self.patch_shadow(
+            "request the deletion of the ShadowPod of",
+            &Patch::Merge(&patch),
+        )
+        .await
     }
 
     /// Merges the remote pod's status into the local pod. Also shows differences from a pod that
@@ -677,13 +686,14 @@ impl LocalPodReconciliation<'_> {
         }
         let network = self.consumer.networks.network_of_peer(&self.peer.id);
         let network = network.filter(|network| network.works);
-        let runs_here = |address| {
-            self.consumer
-                .remote_pods
-                .has_address(&self.peer.id, address)
-        };
         let addresses = network
-            .map(|network| translate_addresses(&status, &network.maps, runs_here))
+            .map(|network| {
+                translate_addresses(&status, &network.maps, |address| {
+                    self.consumer
+                        .remote_pods
+                        .has_address(&self.peer.id, address)
+                })
+            })
             .unwrap_or_default();
         let missing = self.remote.and_then(|remote| {
             missing_objects(self.peer, remote, &Reference::expected_by(self.pod))
@@ -748,15 +758,15 @@ impl LocalPodReconciliation<'_> {
     /// Writes the end of a local pod that was deleted: the one that the provider told last, or else
     /// that it failed. Not if the API server shows an end that the watch does not show yet, or that
     /// of the provider shows a record of the pod after all.
-    async fn show_remote_deletion(&self, now: Timestamp) -> Result<Option<Duration>, RequestError> {
+    async fn show_remote_deletion(&self, now: Timestamp) -> Result<Requeue, RequestError> {
         let Some(remote) = self
             .remote
             .filter(|remote| remote.shadow_pod(&self.pod.uid).is_none())
         else {
-            return Ok(None);
+            return Ok(Requeue::OnChange);
         };
         if self.has_unseen_record(remote).await? {
-            return Ok(Some(local::VISIBLE_WITHIN));
+            return Ok(Requeue::After(local::VISIBLE_WITHIN));
         }
         let (client, key) = (self.consumer.context.client.clone(), &self.pod.key);
         let api: Api<JsonPod> =
@@ -782,7 +792,7 @@ impl LocalPodReconciliation<'_> {
             None => deleted_patch(&live.to_json(), now),
         });
         self.patch_status(patch).await?;
-        Ok(None)
+        Ok(Requeue::OnChange)
     }
 
     /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server
@@ -925,13 +935,13 @@ impl LocalPodReconciliation<'_> {
         message: &str,
         cause: RefusalCause,
         objects: &[String],
-    ) -> Result<Option<Duration>, RequestError> {
+    ) -> Result<Requeue, RequestError> {
         let now = self.consumer.context.now();
         let Some(owner) = self
             .pod
             .recreation_key(self.consumer.is_lent_on(&self.pod.key.namespace))
         else {
-            return Ok(None);
+            return Ok(Requeue::OnChange);
         };
         // Where pods run in other clusters only, the webhook keeps none away.
         let is_avoidable = may_run_here(self.consumer, &self.pod.key.namespace) == Some(true);
@@ -949,7 +959,7 @@ impl LocalPodReconciliation<'_> {
                     objects.to_vec()
                 };
                 match self.record_exclusion(&keys, reason, cause).await? {
-                    ExclusionOutcome::Now => return Ok(Some(REMEMBERED_DELAY)),
+                    ExclusionOutcome::Now => return Ok(Requeue::After(REMEMBERED_DELAY)),
                     // Its times have whole seconds.
                     ExclusionOutcome::Since(since) => self.pod.created <= since,
                     ExclusionOutcome::No => false,
@@ -957,7 +967,7 @@ impl LocalPodReconciliation<'_> {
             }
             _ => match self.local_since(now) {
                 Some(since) if now.duration_since(since).unsigned_abs() < REMEMBERED_DELAY => {
-                    return Ok(Some(REMEMBERED_DELAY));
+                    return Ok(Requeue::After(REMEMBERED_DELAY));
                 }
                 since => since.is_some_and(|since| self.pod.created <= since),
             },
@@ -966,7 +976,8 @@ impl LocalPodReconciliation<'_> {
             let mut replaced = self.consumer.replaced.lock();
             replaced.retain(|_, at| at.elapsed() < REPLACEMENT_INTERVAL);
             if let Some(at) = replaced.get(&owner) {
-                return Ok(Some(REPLACEMENT_INTERVAL.saturating_sub(at.elapsed())));
+                let rest = REPLACEMENT_INTERVAL.saturating_sub(at.elapsed());
+                return Ok(Requeue::After(rest));
             }
             replaced.insert(owner, Instant::now());
         }
@@ -974,10 +985,10 @@ impl LocalPodReconciliation<'_> {
         // Pending.
         let departure = Departure::new(DepartureCause::NotStarted, &self.pod.key, &self.pod.uid);
         match departures::request_departure(&self.consumer.context, departure).await? {
-            EvictionOutcome::NotAllowed(_) => Ok(Some(REPLACEMENT_INTERVAL)),
+            EvictionOutcome::NotAllowed(_) => Ok(Requeue::After(REPLACEMENT_INTERVAL)),
             EvictionOutcome::Accepted | EvictionOutcome::Gone => {
                 tracing::info!(pod = %self.pod.key, peer = %self.peer.id, reason, message, "pod does not run there; evicted, so that another one replaces it");
-                Ok(None)
+                Ok(Requeue::OnChange)
             }
         }
     }
@@ -1027,16 +1038,16 @@ impl LocalPodReconciliation<'_> {
         }
         let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
         let refusal_timeout = refusal_timeout(self.consumer);
-        let refusal = |owner| NewRefusal {
-            owner,
-            cluster: (&self.peer.id, name),
-            reason,
-            cause,
-            refusal_timeout,
-        };
-        let all = owners
-            .iter()
-            .try_fold(known, |all, owner| all.with_refusal(refusal(owner), now));
+        let all = owners.iter().try_fold(known, |all, owner| {
+            let refusal = NewRefusal {
+                owner,
+                cluster: (&self.peer.id, name),
+                reason,
+                cause,
+                refusal_timeout,
+            };
+            all.with_refusal(refusal, now)
+        });
         let Some(all) = all else {
             return Ok(ExclusionOutcome::No);
         };
@@ -1059,21 +1070,17 @@ impl LocalPodReconciliation<'_> {
     }
 
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
-    async fn end_lost_pod(
-        &self,
-        message: &str,
-        now: Timestamp,
-    ) -> Result<Option<Duration>, RequestError> {
+    async fn end_lost_pod(&self, message: &str, now: Timestamp) -> Result<Requeue, RequestError> {
         let Some(remote) = self.remote else {
-            return Ok(None);
+            return Ok(Requeue::OnChange);
         };
         if remote.shadow_pod(&self.pod.uid).is_none() && self.has_unseen_record(remote).await? {
-            return Ok(Some(local::VISIBLE_WITHIN));
+            return Ok(Requeue::After(local::VISIBLE_WITHIN));
         }
         tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, message, "remote pod lost");
         self.patch_status(lost_patch(&self.pod.to_json(), message, now))
             .await?;
-        Ok(None)
+        Ok(Requeue::OnChange)
     }
 
     /// Whether the API server of the provider has a record of the pod, which the watch does not

@@ -18,7 +18,7 @@ use liqo_controller_runtime::writes::StepError;
 use tokio::time::Instant;
 
 use crate::consumer::evictions::{
-    NodePods, allowed_by_budgets, evict_pod, known_nodes, waiting_controllers,
+    NodePods, allowed_by_budgets, evict_pod, known_nodes, running_pods, waiting_controllers,
 };
 use crate::consumer::state::ConsumerState;
 use liqo_offloading_rules::budget::BudgetEvaluation;
@@ -63,13 +63,12 @@ impl SavingsMemory {
     ) -> BTreeSet<String> {
         self.0
             .retain(|_, evicted| now.duration_since(evicted.at) < PAUSE_AFTER_FAILURE);
-        let is_paused = |(controller, evicted): &(&String, &LastEviction)| {
-            let failed = elsewhere(controller, &evicted.to) >= evicted.elsewhere;
-            failed || now.duration_since(evicted.at) < PAUSE
-        };
         self.0
             .iter()
-            .filter(is_paused)
+            .filter(|(controller, evicted)| {
+                let failed = elsewhere(controller, &evicted.to) >= evicted.elsewhere;
+                failed || now.duration_since(evicted.at) < PAUSE
+            })
             .map(|(controller, _)| controller.clone())
             .collect()
     }
@@ -98,11 +97,12 @@ pub async fn run_controller(consumer: Arc<ConsumerState>) {
         }
         let standing = consumer.budgets.read().clone().unwrap_or_default();
         let offloadings = consumer.offloadings.all();
-        let come_home = |one: &NamespaceOffloading| standing.moves_any_home() && may_come_home(one);
+        let some_come_home = standing.moves_any_home();
         let asking: Vec<_> = offloadings
             .iter()
             .filter(|(key, one)| {
-                key.name == NAMESPACE_OFFLOADING && (moves_pods(one) || come_home(one))
+                key.name == NAMESPACE_OFFLOADING
+                    && (moves_pods(one) || (some_come_home && may_come_home(one)))
             })
             .collect();
         if asking.is_empty() {
@@ -111,7 +111,8 @@ pub async fn run_controller(consumer: Arc<ConsumerState>) {
         let nodes = known_nodes(&consumer);
         for (key, offloading) in asking {
             let namespace = key.namespace.as_str();
-            if come_home(offloading)
+            if some_come_home
+                && may_come_home(offloading)
                 && let Err(error) =
                     bring_home(&consumer, namespace, &standing, &nodes, &mut memory).await
             {
@@ -139,6 +140,47 @@ fn may_come_home(offloading: &NamespaceOffloading) -> bool {
         && offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote
 }
 
+/// A running pod of a controller.
+struct ControlledPodPlace {
+    controller: Option<String>,
+    node: String,
+}
+
+fn places_of_pods(pods: &[RunningPod]) -> Vec<ControlledPodPlace> {
+    pods.iter()
+        .map(|pod| ControlledPodPlace {
+            controller: pod.controller.clone(),
+            node: pod.node.clone(),
+        })
+        .collect()
+}
+
+/// Counts the pods of a controller on other virtual nodes than this one.
+fn pods_elsewhere(places: &[ControlledPodPlace], controller: &str, node: &str) -> usize {
+    places
+        .iter()
+        .filter(|place| place.controller.as_deref() == Some(controller) && place.node != node)
+        .count()
+}
+
+/// Whether a node takes more pods of a namespace: no budget closes it for them.
+fn takes_pods_of(
+    node: &NodePods,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    standing: &BudgetEvaluation,
+) -> bool {
+    let is_closed = node
+        .node
+        .cluster_id()
+        .parse()
+        .is_ok_and(|id| standing.closed_reason_for(namespace, &id).is_some());
+    let selector = offloading.spec.cluster_selector.as_ref();
+    node.open
+        && !is_closed
+        && node_selector::selects_node(selector, &node.node.name, &node.node.labels)
+}
+
 /// Evicts the pods of one namespace that save the most.
 async fn evict_for_savings(
     consumer: &ConsumerState,
@@ -147,46 +189,23 @@ async fn evict_for_savings(
     (standing, nodes): (&BudgetEvaluation, &[NodePods]),
     memory: &mut SavingsMemory,
 ) -> Result<(), StepError> {
-    let selector = offloading.spec.cluster_selector.as_ref();
-    let is_open = |one: &NodePods| {
-        let is_closed = one
-            .node
-            .cluster_id()
-            .parse()
-            .is_ok_and(|id| standing.closed_reason_for(namespace, &id).is_some());
-        one.open
-            && !is_closed
-            && node_selector::selects_node(selector, &one.node.name, &one.node.labels)
-    };
-    let open: Vec<&PricedNode> = nodes
-        .iter()
-        .filter(|one| is_open(one))
-        .map(|one| &one.node)
-        .collect();
-    let targets: Vec<TargetNode> = nodes
-        .iter()
-        .map(|one| TargetNode {
+    let (mut open, mut targets) = (Vec::<&PricedNode>::new(), Vec::new());
+    for one in nodes {
+        let takes_pods = takes_pods_of(one, namespace, offloading, standing);
+        if takes_pods {
+            open.push(&one.node);
+        }
+        targets.push(TargetNode {
             node: &one.node,
-            free: is_open(one).then(|| one.free.clone()),
-        })
-        .collect();
-    let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
-        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, &open))
-            .collect()
-    };
-    let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
-    let places: Vec<(Option<String>, String)> = pods
-        .iter()
-        .map(|pod| (pod.controller.clone(), pod.node.clone()))
-        .collect();
-    let elsewhere = |controller: &str, node: &str| {
-        places
-            .iter()
-            .filter(|(owner, place)| owner.as_deref() == Some(controller) && place != node)
-            .count()
-    };
-    let mut unsettled = memory.paused_controllers(elsewhere, Instant::now());
+            free: takes_pods.then(|| one.free.clone()),
+        });
+    }
+    let mut pods = running_pods(nodes, namespace, &open);
+    let places = places_of_pods(&pods);
+    let mut unsettled = memory.paused_controllers(
+        |controller, node| pods_elsewhere(&places, controller, node),
+        Instant::now(),
+    );
     unsettled.extend(waiting_controllers(consumer, namespace));
     // Most rounds end here, without a request.
     let free_of_budgets = SavingFacts {
@@ -219,7 +238,8 @@ async fn evict_for_savings(
         let message =
             format!("evicted from node {from}, because node {to} costs {per_hour} less per hour");
         if evict_pod(consumer, key, uid, DepartureCause::Cheaper, message).await? {
-            memory.record_eviction(controller, to, elsewhere(controller, to), Instant::now());
+            let elsewhere = pods_elsewhere(&places, controller, to);
+            memory.record_eviction(controller, to, elsewhere, Instant::now());
         }
     }
     Ok(())
@@ -233,41 +253,30 @@ async fn bring_home(
     nodes: &[NodePods],
     memory: &mut SavingsMemory,
 ) -> Result<(), StepError> {
-    let is_left = |one: &&NodePods| {
-        one.node
-            .cluster_id()
-            .parse()
-            .is_ok_and(|id| standing.moves_home(namespace, &id))
-    };
     let closed: BTreeSet<String> = nodes
         .iter()
-        .filter(is_left)
+        .filter(|one| {
+            one.node
+                .cluster_id()
+                .parse()
+                .is_ok_and(|id| standing.moves_home(namespace, &id))
+        })
         .map(|one| one.node.name.clone())
         .collect();
-    let of_namespace = |one: &NodePods| -> Vec<RunningPod> {
-        let pods = one.pods.iter().filter(|pod| pod.key.namespace == namespace);
-        pods.filter_map(|pod| RunningPod::on_node(pod, &one.node.name, &[]))
-            .collect()
-    };
-    let mut pods: Vec<RunningPod> = nodes.iter().flat_map(of_namespace).collect();
+    let mut pods = running_pods(nodes, namespace, &[]);
     if !pods.iter().any(|pod| closed.contains(&pod.node)) {
         return Ok(());
     }
-    let owners: Vec<Option<String>> = pods.iter().map(|pod| pod.controller.clone()).collect();
-    let elsewhere = |controller: &str| {
-        owners
-            .iter()
-            .filter(|owner| owner.as_deref() == Some(controller))
-            .count()
-    };
-    let mut unsettled =
-        memory.paused_controllers(|controller, _| elsewhere(controller), Instant::now());
+    let places = places_of_pods(&pods);
+    let mut unsettled = memory.paused_controllers(
+        |controller, _| pods_elsewhere(&places, controller, HOME),
+        Instant::now(),
+    );
     unsettled.extend(waiting_controllers(consumer, namespace));
     let allowed = allowed_by_budgets(consumer, namespace, &mut pods).await?;
-    let leaves = |pod: &RunningPod| pod.may_run_at_home && closed.contains(&pod.node);
     for one in next_evictions(
         &pods,
-        leaves,
+        |pod| pod.may_run_at_home && closed.contains(&pod.node),
         &allowed,
         &unsettled,
         (MaxMissingPods::One, MAX_AT_ONCE),
@@ -285,12 +294,8 @@ async fn bring_home(
         )
         .await?
         {
-            memory.record_eviction(
-                &one.controller,
-                HOME,
-                elsewhere(&one.controller),
-                Instant::now(),
-            );
+            let elsewhere = pods_elsewhere(&places, &one.controller, HOME);
+            memory.record_eviction(&one.controller, HOME, elsewhere, Instant::now());
         }
     }
     Ok(())

@@ -17,9 +17,7 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_api::departure::{DepartureCause, JOB};
-use liqo_api::{
-    ClusterId, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET,
-};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
 use liqo_controller_runtime::{
     Context, Key, Requeue,
     departures::{self, Departure},
@@ -33,7 +31,6 @@ use tokio::time::Instant;
 
 use crate::consumer::state::ConsumerState;
 use crate::webhook::Offloading;
-use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::node::priced::PricedNode;
 use liqo_offloading_rules::pod::job::survives_eviction;
 use liqo_offloading_rules::pod::local_state::JsonPod;
@@ -383,18 +380,10 @@ fn held_by_budgets(
         return None;
     }
     let standing = consumer.budgets.read().clone()?;
-    let is_selected = |id: &ClusterId| {
-        consumer
-            .placement_candidates(id)
-            .is_none_or(|nodes| placement::is_wanted(offloading, &nodes))
-    };
-    let selected = consumer
-        .providers()
-        .into_iter()
-        .map(|(id, _)| id)
-        .filter(is_selected);
+    let selected = consumer.selected_providers(offloading);
     let reasons: Option<Vec<String>> = selected
-        .map(|id| {
+        .into_iter()
+        .map(|(id, _)| {
             standing
                 .closed_reason_for(namespace, &id)
                 .map(str::to_owned)

@@ -28,7 +28,9 @@ use tokio::time::Instant;
 
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
-use crate::consumer::state::{ChosenNode, ConsumerState, NodeKey, RemoteProvider, recorded_node};
+use crate::consumer::state::{
+    ChosenNode, ConsumerState, NodeKey, RecordedNode, RemoteProvider, recorded_node,
+};
 use crate::consumer::triggers;
 use crate::kubelet::serving::CertificateState;
 use liqo_offloading_rules::node::difference::free_port;
@@ -107,7 +109,7 @@ async fn reconcile_virtual_node(
     if !held.step("add the finalizer to", "VirtualNode", key)? {
         return Ok(Requeue::OnChange);
     }
-    let (name, port) = match recorded_node(&node) {
+    let RecordedNode { name, port } = match recorded_node(&node) {
         Some(chosen) => chosen,
         None => choose_node(consumer, key, &node).await?,
     };
@@ -137,8 +139,8 @@ async fn reconcile_virtual_node(
     {
         return Ok(Requeue::After(POLL_INTERVAL));
     }
-    let (surcharge, surcharge_due) = node_surcharge(consumer, key, &peer);
-    let written = write_node(consumer, &node, &name, port, (outage, &surcharge)).await;
+    let surcharge = node_surcharge(consumer, key, &peer);
+    let written = write_node(consumer, &node, &name, port, (outage, &surcharge.shown)).await;
     write_conditions(
         consumer,
         key,
@@ -148,21 +150,23 @@ async fn reconcile_virtual_node(
     .await?;
     written?;
     let moving = withdrawal::follow_withdrawal(consumer, key, &node, &name).await?;
-    Ok([moving, peer.next_outage(), surcharge_due]
+    Ok([moving, peer.next_outage(), surcharge.next_check]
         .into_iter()
         .flatten()
         .min()
         .map_or(Requeue::OnChange, Requeue::After))
 }
 
-/// Returns the charges for the pods of a virtual node beyond their requests, as its Node shows them
-/// now, and the delay before the next check: they change with many pods, and are written once in a
-/// while.
-fn node_surcharge(
-    consumer: &ConsumerState,
-    key: &Key,
-    peer: &RemoteProvider,
-) -> (ResourceList, Option<Duration>) {
+/// The charges for the pods of a virtual node beyond their requests. They change with many pods,
+/// and are written once in a while.
+struct NodeSurcharge {
+    /// The amounts that its Node shows now.
+    shown: ResourceList,
+    /// The delay before the next check, if other amounts wait to be shown.
+    next_check: Option<Duration>,
+}
+
+fn node_surcharge(consumer: &ConsumerState, key: &Key, peer: &RemoteProvider) -> NodeSurcharge {
     let on_it = peer
         .pods()
         .into_iter()
@@ -172,7 +176,10 @@ fn node_surcharge(
         .fold(ResourceList::new(), |sum, one| sum + &one);
     let mut tasks = consumer.node_tasks.lock();
     let Some(tasks) = tasks.get_mut(key) else {
-        return (sum, None);
+        return NodeSurcharge {
+            shown: sum,
+            next_check: None,
+        };
     };
     if let Some((shown, since)) = &tasks.surcharge
         && *shown != sum
@@ -180,7 +187,10 @@ fn node_surcharge(
             .checked_sub(since.elapsed())
             .filter(|rest| !rest.is_zero())
     {
-        return (shown.clone(), Some(rest));
+        return NodeSurcharge {
+            shown: shown.clone(),
+            next_check: Some(rest),
+        };
     }
     if tasks
         .surcharge
@@ -189,7 +199,10 @@ fn node_surcharge(
     {
         tasks.surcharge = Some((sum.clone(), Instant::now()));
     }
-    (sum, None)
+    NodeSurcharge {
+        shown: sum,
+        next_check: None,
+    }
 }
 
 fn quantity_texts(amounts: &ResourceList) -> Map<String, serde_json::Value> {
@@ -342,31 +355,33 @@ async fn choose_node(
     consumer: &ConsumerState,
     key: &Key,
     node: &VirtualNode,
-) -> Result<(String, u16), VirtualNodeError> {
+) -> Result<RecordedNode, VirtualNodeError> {
     let mut chosen = consumer.chosen.lock().await;
     let uid = node.uid().unwrap_or_default();
     // The watch may not show yet what was chosen a moment ago.
     if let Some(already) = chosen.get(key).filter(|already| already.uid == uid) {
-        return Ok((already.name.clone(), already.port));
+        return Ok(RecordedNode {
+            name: already.name.clone(),
+            port: already.port,
+        });
     }
     chosen.retain(|other, _| other != key && consumer.virtual_nodes.get(other).is_some());
-    let others: Vec<(String, u16)> = consumer
+    let others: Vec<RecordedNode> = consumer
         .virtual_nodes
         .all()
         .iter()
         .filter(|(other, _)| other != key)
         .filter_map(|(_, other)| recorded_node(other))
-        .chain(
-            chosen
-                .values()
-                .map(|already| (already.name.clone(), already.port)),
-        )
+        .chain(chosen.values().map(|already| RecordedNode {
+            name: already.name.clone(),
+            port: already.port,
+        }))
         .collect();
-    let ports: BTreeSet<u16> = others.iter().map(|(_, port)| *port).collect();
+    let ports: BTreeSet<u16> = others.iter().map(|other| other.port).collect();
     let port =
         free_port(FIRST_PORT, &ports).ok_or_else(|| VirtualNodeError::NoPort(key.clone()))?;
 
-    let mut taken: BTreeSet<String> = others.into_iter().map(|(name, _)| name).collect();
+    let mut taken: BTreeSet<String> = others.into_iter().map(|other| other.name).collect();
     let spec = &node.spec;
     let name = loop {
         let name = node_name(
@@ -396,7 +411,7 @@ async fn choose_node(
             port,
         },
     );
-    Ok((name, port))
+    Ok(RecordedNode { name, port })
 }
 
 /// Removes our finalizer. Returns whether it is off: if the object changed meanwhile, the watch
@@ -447,24 +462,24 @@ async fn reconcile_link(
     Ok(Requeue::OnChange)
 }
 
+/// The name of its Node or, without one, its own.
+fn name_of_node(node: &VirtualNode) -> String {
+    recorded_node(node).map_or_else(|| node.name_any(), |recorded| recorded.name)
+}
+
 /// The condition that says whether pods can be offloaded; none where no resources are wanted.
 fn offloading_condition(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<DesiredCondition> {
     let kind = links::VIRTUAL_NODES_READY;
-    let name =
-        |node: &VirtualNode| recorded_node(node).map_or_else(|| node.name_any(), |(name, _)| name);
-    let ready = |node: &VirtualNode| {
-        node.status
-            .iter()
-            .flat_map(|status| &status.conditions)
-            .find(|one| one.type_ == READY)
-            .cloned()
-    };
     let missing: Vec<String> = nodes
         .iter()
-        .filter_map(|node| match ready(node) {
-            Some(condition) if condition.status == "True" => None,
-            Some(condition) => Some(format!("{}: {}", name(node), condition.message)),
-            None => Some(format!("{}: not created yet", name(node))),
+        .filter_map(|node| {
+            let name = name_of_node(node);
+            let conditions = node.status.iter().flat_map(|status| &status.conditions);
+            match conditions.into_iter().find(|one| one.type_ == READY) {
+                Some(condition) if condition.status == "True" => None,
+                Some(condition) => Some(format!("{name}: {}", condition.message)),
+                None => Some(format!("{name}: not created yet")),
+            }
         })
         .collect();
     let link = match (nodes, missing.is_empty()) {
@@ -475,7 +490,7 @@ fn offloading_condition(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<Desi
             "no offer of the peer is accepted",
         ),
         (nodes, true) => {
-            let names: Vec<String> = nodes.iter().map(|node| name(node)).collect();
+            let names: Vec<String> = nodes.iter().map(|node| name_of_node(node)).collect();
             DesiredCondition::yes(
                 kind,
                 VirtualNodesReadyReason::VirtualNodesReady,

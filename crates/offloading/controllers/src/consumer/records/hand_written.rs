@@ -75,14 +75,20 @@ pub async fn warn_of_silent_addresses(
 
 /// The addresses that the peer reaches only if a pod has them.
 fn closed_without_a_pod(slice: &LocalSlice, network: &NetworkToPeer) -> BTreeSet<IpAddr> {
-    let is_open = |address: &IpAddr| {
-        network.reaches_all_pods && network.maps.exported.to_there(Here(*address)).is_some()
-    };
     slice
         .addresses()
         .into_iter()
-        .filter(|address| !is_open(address))
+        .filter(|address| {
+            !network.reaches_all_pods || network.maps.exported.to_there(Here(*address)).is_none()
+        })
         .collect()
+}
+
+/// A pod in the network of its node has the address of the node, which is closed, too.
+fn has_own_address(pod: &Pod) -> bool {
+    pod.spec
+        .as_ref()
+        .is_some_and(|spec| spec.host_network != Some(true))
 }
 
 /// Those of the addresses that no pod of the namespace has; none if it has too many pods.
@@ -95,16 +101,10 @@ async fn addresses_without_pod(
     let mut page = ListParams::default().limit(PAGE);
     for _ in 0..MAX_PAGES {
         let list = pods.list(&page).await?;
-        // The address of a node is closed, too.
-        let is_on_its_own = |pod: &Pod| {
-            pod.spec
-                .as_ref()
-                .is_some_and(|spec| spec.host_network != Some(true))
-        };
         for pod in list
             .items
             .into_iter()
-            .filter(is_on_its_own)
+            .filter(has_own_address)
             .filter_map(reduce_pod)
         {
             addresses.retain(|address| !pod.addresses.contains(address));

@@ -47,7 +47,7 @@ use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::obstacle_of_type;
 use liqo_offloading_rules::replica::record::record_of;
 use liqo_offloading_rules::replica::record::travels_with_pods;
-use wanted::WantedObjects;
+use wanted::{WantedObjects, WantedRecords};
 
 pub use tokens::ensure_token;
 
@@ -89,13 +89,12 @@ pub async fn ensure_records(
     remote: &RemoteObjects,
     wanted: &[Reference],
 ) -> bool {
-    let stays = |record: Arc<ReflectionRecord>| !record.terminating;
-    let missing = |reference: &&Reference| {
-        !remote.record(reference).is_some_and(stays) && !peer.is_recorded(reference)
-    };
-    for reference in wanted.iter().filter(missing) {
+    for reference in wanted {
+        if is_recorded(peer, remote, reference) {
+            continue;
+        }
         let _one_at_a_time = peer.recording.lock().await;
-        if !missing(&reference) {
+        if is_recorded(peer, remote, reference) {
             continue;
         }
         if let Err(error) = reconcile_record(consumer, peer, reference).await {
@@ -103,7 +102,14 @@ pub async fn ensure_records(
             peer.record_queue.add(reference.clone());
         }
     }
-    !wanted.iter().any(|reference| missing(&reference))
+    wanted
+        .iter()
+        .all(|reference| is_recorded(peer, remote, reference))
+}
+
+fn is_recorded(peer: &RemoteProvider, remote: &RemoteObjects, reference: &Reference) -> bool {
+    let record = remote.record(reference);
+    record.is_some_and(|record| !record.terminating) || peer.is_recorded(reference)
 }
 
 /// Brings the record of an object to what is wanted.
@@ -234,24 +240,19 @@ async fn reconcile_namespaced(
         .map()
         .is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
         && remote.mapped_namespace(&reference.namespace).is_some();
-    let (wanted, narrowed, due) = match reference.kind {
-        _ if !(goes && is_mapped) => (WantedObjects::NOTHING, false, None),
-        ReplicaKind::NetworkPolicy => {
-            let (wanted, narrowed) = wanted::wanted_policy(consumer, peer, remote, reference);
-            (wanted, narrowed, None)
-        }
+    let WantedRecords {
+        objects: wanted,
+        is_narrowed,
+        look_again: next,
+    } = match reference.kind {
+        _ if !(goes && is_mapped) => WantedObjects::NOTHING.into(),
+        ReplicaKind::NetworkPolicy => wanted::wanted_policy(consumer, peer, remote, reference),
         ReplicaKind::PodDisruptionBudget => {
             warn_of_unknown_labels(consumer, peer, reference).await;
-            let (wanted, due) = wanted::wanted_budget(consumer, peer, reference);
-            (wanted, false, due)
+            wanted::wanted_budget(consumer, peer, reference)
         }
-        _ => (
-            wanted::service_or_ingress(consumer, peer, reference),
-            false,
-            None,
-        ),
+        _ => wanted::service_or_ingress(consumer, peer, reference).into(),
     };
-    let next = due.map_or(Requeue::OnChange, Requeue::After);
     let records = remote.records(reference);
     if reference.kind == ReplicaKind::EndpointSlice {
         hand_written::warn_of_silent_addresses(consumer, peer, reference, goes && is_mapped).await;
@@ -289,7 +290,7 @@ async fn reconcile_namespaced(
             warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
         }
     }
-    if narrowed && peer.may_warn_about(reference, NARROWED) {
+    if is_narrowed && peer.may_warn_about(reference, NARROWED) {
         let message = format!(
             "cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}",
             peer.id
@@ -353,6 +354,16 @@ async fn written_objects(
     wanted
 }
 
+fn record_of_part<'a>(
+    records: &'a [Arc<ReflectionRecord>],
+    part: &Reference,
+) -> Option<&'a ReflectionRecord> {
+    records
+        .iter()
+        .map(AsRef::as_ref)
+        .find(|record| record.own_reference() == *part)
+}
+
 /// Writes the records of an object, and removes those that are wanted no more. New parts come
 /// first, and parts that go come last: an endpoint that moves to another part is never missing in
 /// between. What is too large stays as it is.
@@ -362,20 +373,16 @@ async fn write_parts<K: RecordKind>(
     records: &[Arc<ReflectionRecord>],
     wanted: Vec<WantedPart<K>>,
 ) -> Result<(), RequestError> {
-    let record_of = |part: &Reference| {
-        records
-            .iter()
-            .find(|record| record.own_reference() == *part)
-    };
     let kept: BTreeSet<Reference> = wanted.iter().map(|(part, _)| part.clone()).collect();
     let (existing, new): (Vec<_>, Vec<_>) = wanted
         .into_iter()
-        .partition(|(part, _)| record_of(part).is_some());
+        .partition(|(part, _)| record_of_part(records, part).is_some());
     for (part, wanted) in new.into_iter().chain(existing) {
+        let record = record_of_part(records, &part);
         // The watch brings us back when it is gone.
-        let record = record_of(&part).filter(|record| !record.terminating);
-        if let Some(wanted) = wanted.filter(|_| record.is_some() || record_of(&part).is_none()) {
-            write_record(peer, remote, &part, record.map(AsRef::as_ref), wanted).await?;
+        let is_ending = record.is_some_and(|record| record.terminating);
+        if let Some(wanted) = wanted.filter(|_| !is_ending) {
+            write_record(peer, remote, &part, record, wanted).await?;
         }
     }
     for record in records
@@ -426,26 +433,26 @@ fn provider_problem(
     remote: &RemoteObjects,
     record: &ReflectionRecord,
 ) -> Option<String> {
-    let of_secrets = || {
-        let Reference {
-            kind, namespace, ..
-        } = &record.reference;
-        let ingress = (*kind == ReplicaKind::Ingress)
-            .then(|| consumer.ingress(&record.reference.key()))
-            .flatten()?;
-        ingress.secrets.iter().find_map(|name| {
-            let secret = Reference {
-                kind: ReplicaKind::Secret,
-                namespace: namespace.clone(),
-                name: name.clone(),
-            };
-            let problem = peer
-                .obstacle(&secret)
-                .or_else(|| remote.record(&secret)?.problem.clone())?;
-            Some(format!("{problem} (Secret {name})"))
-        })
-    };
-    record.problem.clone().or_else(of_secrets)
+    if record.problem.is_some() {
+        return record.problem.clone();
+    }
+    let Reference {
+        kind, namespace, ..
+    } = &record.reference;
+    let ingress = (*kind == ReplicaKind::Ingress)
+        .then(|| consumer.ingress(&record.reference.key()))
+        .flatten()?;
+    ingress.secrets.iter().find_map(|name| {
+        let secret = Reference {
+            kind: ReplicaKind::Secret,
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        let problem = peer
+            .obstacle(&secret)
+            .or_else(|| remote.record(&secret)?.problem.clone())?;
+        Some(format!("{problem} (Secret {name})"))
+    })
 }
 
 /// An event on the local object.

@@ -79,16 +79,9 @@ struct TokenFacts<'a> {
 }
 
 fn token_need(facts: &TokenFacts) -> TokenNeed {
-    let may_use = |pod: &&LocalPod| {
-        matches!(
-            pod.api_server,
-            ApiServerChoice::Home { .. } | ApiServerChoice::Unclear
-        )
-    };
-    let uses = |pod: &&LocalPod| !pod.finished && may_use(pod);
     let Some(pod) = facts
         .pod
-        .filter(uses)
+        .filter(|pod| may_use_api_server(pod))
         .filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace)
     else {
         return TokenNeed::No;
@@ -106,19 +99,23 @@ fn token_need(facts: &TokenFacts) -> TokenNeed {
     }
 }
 
+fn may_use_api_server(pod: &LocalPod) -> bool {
+    let may_use = matches!(
+        pod.api_server,
+        ApiServerChoice::Home { .. } | ApiServerChoice::Unclear
+    );
+    may_use && !pod.finished
+}
+
 /// Whether pods of this namespace may use our API server from this provider: the namespace and the
 /// policy say so. `None` while that is not known.
 fn is_open(consumer: &ConsumerState, peer: &RemoteProvider, namespace: &str) -> Option<bool> {
-    let open = || {
-        consumer
-            .networks
-            .network_of_peer(&peer.id)
-            .is_some_and(|network| network.api_server)
-    };
-    consumer
-        .networks
-        .is_synced()
-        .then(|| consumer.gives_tokens(namespace) && open())
+    if !consumer.networks.is_synced() {
+        return None;
+    }
+    let network = consumer.networks.network_of_peer(&peer.id);
+    let reaches_api_server = network.is_some_and(|network| network.api_server);
+    Some(reaches_api_server && consumer.gives_tokens(namespace))
 }
 
 /// Brings the Secret of the pod with this UID to what is wanted.
@@ -240,18 +237,18 @@ async fn secret_with_token(
         .data
         .and_then(|mut data| data.remove("ca.crt"))
         .unwrap_or_default();
-    let entry = |key: &str, value: String| (key.to_owned(), ByteString(value.into_bytes()));
-    let data = BTreeMap::from([
-        entry(
-            "token",
-            granted
-                .status
-                .map(|status| status.token)
-                .unwrap_or_default(),
-        ),
-        entry("ca.crt", authority),
-        entry("namespace", pod.key.namespace.clone()),
-    ]);
+    let token = granted
+        .status
+        .map(|status| status.token)
+        .unwrap_or_default();
+    let data = BTreeMap::from(
+        [
+            ("token", token),
+            ("ca.crt", authority),
+            ("namespace", pod.key.namespace.clone()),
+        ]
+        .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))),
+    );
     let Some(mut record) = record_of_secret(
         reference,
         &Secret {

@@ -1,8 +1,9 @@
 //! The objects that a provider should have, computed from the caches.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::Key;
+use liqo_controller_runtime::Requeue;
 use serde_json::{Value, json};
 
 use crate::consumer::state::{ConsumerState, RemoteObjects, RemoteProvider, TravellingObjects};
@@ -18,7 +19,9 @@ use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
 use liqo_offloading_rules::replica::network_policy_translation::ClusterView;
 use liqo_offloading_rules::replica::network_policy_translation::translate_policy;
-use liqo_offloading_rules::replica::record::{LocalSlice, Reference, ReflectionRecord};
+use liqo_offloading_rules::replica::record::{
+    LocalService, LocalSlice, Reference, ReflectionRecord,
+};
 
 /// The objects that a provider should have for one that travels with its namespace.
 #[derive(Debug, PartialEq)]
@@ -31,6 +34,25 @@ pub enum WantedObjects {
 
 impl WantedObjects {
     pub const NOTHING: Self = Self::Objects(Vec::new());
+}
+
+/// The objects that a provider should have, and what else came out of their computation.
+#[derive(Debug, PartialEq)]
+pub struct WantedRecords {
+    pub objects: WantedObjects,
+    /// Whether a policy opens less there than here.
+    pub is_narrowed: bool,
+    pub look_again: Requeue,
+}
+
+impl From<WantedObjects> for WantedRecords {
+    fn from(objects: WantedObjects) -> Self {
+        Self {
+            objects,
+            is_narrowed: false,
+            look_again: Requeue::OnChange,
+        }
+    }
 }
 
 /// Whether a provider should have a `ConfigMap` or Secret: a pod there names it, or an Ingress.
@@ -93,32 +115,22 @@ pub fn service_or_ingress(
     reference: &Reference,
 ) -> WantedObjects {
     let namespace = &reference.namespace;
-    let is_known = |objects: &TravellingObjects| {
-        let TravellingObjects {
-            services,
-            slices,
-            ingresses,
-            ..
-        } = objects;
-        services.is_synced()
-            && slices.is_synced()
-            && ingresses.is_synced()
-            && consumer.networks.is_synced()
-    };
-    let Some(objects) = consumer.local_objects(namespace).filter(is_known) else {
+    let Some(objects) = consumer.local_objects(namespace) else {
         return WantedObjects::Unknown;
     };
+    let is_known = objects.services.is_synced()
+        && objects.slices.is_synced()
+        && objects.ingresses.is_synced()
+        && consumer.networks.is_synced();
+    if !is_known {
+        return WantedObjects::Unknown;
+    }
     let Some(network) = consumer.networks.network_of_peer(&peer.id) else {
         return WantedObjects::NOTHING;
     };
-    let travels = |is_allowed: bool| consumer.is_on_list(namespace, is_allowed);
-    let service = |name: &str| {
-        let service = objects.services.get(&Key::new(namespace.clone(), name));
-        service.filter(|service| travels(service.is_allowed))
-    };
     let key = reference.key();
     let found: Vec<Value> = match reference.kind {
-        ReplicaKind::Service => service(&reference.name)
+        ReplicaKind::Service => travelling_service(consumer, &objects, &key)
             .and_then(|service| service.to_object())
             .into_iter()
             .collect(),
@@ -126,17 +138,17 @@ pub fn service_or_ingress(
             let ingress = objects
                 .ingresses
                 .get(&key)
-                .filter(|ingress| travels(ingress.is_allowed));
+                .filter(|ingress| consumer.is_on_list(namespace, ingress.is_allowed));
             ingress
                 .and_then(|ingress| ingress.to_object())
                 .into_iter()
                 .collect()
         }
         _ => {
-            let slice = objects
-                .slices
-                .get(&key)
-                .filter(|slice| service(&slice.service).is_some());
+            let slice = objects.slices.get(&key).filter(|slice| {
+                let service = Key::new(namespace.clone(), slice.service.clone());
+                travelling_service(consumer, &objects, &service).is_some()
+            });
             slice
                 .map(|slice| slice.objects_for_peer(&reference.name, &network.maps))
                 .unwrap_or_default()
@@ -153,6 +165,17 @@ pub fn service_or_ingress(
     )
 }
 
+fn travelling_service(
+    consumer: &ConsumerState,
+    objects: &TravellingObjects,
+    key: &Key,
+) -> Option<Arc<LocalService>> {
+    objects
+        .services
+        .get(key)
+        .filter(|service| consumer.is_on_list(&key.namespace, service.is_allowed))
+}
+
 /// Computes the object that a provider should have for a policy of a namespace that exists there,
 /// and whether it opens less than the policy here.
 pub fn wanted_policy(
@@ -160,18 +183,18 @@ pub fn wanted_policy(
     peer: &RemoteProvider,
     remote: &RemoteObjects,
     reference: &Reference,
-) -> (WantedObjects, bool) {
+) -> WantedRecords {
     let Some(policies) = consumer.network_policies(&reference.namespace) else {
-        return (WantedObjects::Unknown, false);
+        return WantedObjects::Unknown.into();
     };
     let Some(policy) = policies.get(&reference.key()) else {
-        return (WantedObjects::NOTHING, false);
+        return WantedObjects::NOTHING.into();
     };
     let sources = consumer
         .policy_sources
         .get_or_init(|| watches::watch_policy_sources(consumer));
     if !sources.is_synced() || !consumer.networks.is_synced() {
-        return (WantedObjects::Unknown, false);
+        return WantedObjects::Unknown.into();
     }
     let namespaces: BTreeMap<String, LabelMap> = sources
         .namespaces
@@ -202,10 +225,11 @@ pub fn wanted_policy(
         ranges: &ranges,
     };
     let there = translate_policy(&policy, &reference.namespace, &seen);
-    (
-        WantedObjects::Objects(vec![policy_object(&reference.name, &there)]),
-        there.narrowed,
-    )
+    WantedRecords {
+        objects: WantedObjects::Objects(vec![policy_object(&reference.name, &there)]),
+        is_narrowed: there.narrowed,
+        look_again: Requeue::OnChange,
+    }
 }
 
 /// Computes the object that a provider should have for a disruption budget of a namespace that
@@ -214,42 +238,28 @@ pub fn wanted_budget(
     consumer: &ConsumerState,
     peer: &RemoteProvider,
     reference: &Reference,
-) -> (WantedObjects, Option<Duration>) {
+) -> WantedRecords {
     let namespace = &reference.namespace;
     let known = consumer
         .local_objects(namespace)
         .filter(|objects| objects.budgets.is_synced());
     let peers = consumer.peers.all();
-    let all_known = || peers.iter().all(|one| consumer.all_pods_known(&one.id));
-    let Some(objects) = known.filter(|_| all_known()) else {
-        return (WantedObjects::Unknown, None);
+    let Some(objects) = known.filter(|_| peers.iter().all(|one| consumer.all_pods_known(&one.id)))
+    else {
+        return WantedObjects::Unknown.into();
     };
-    let travels =
-        |budget: &Arc<LocalDisruptionBudget>| budget.is_replica || !consumer.is_lent_on(namespace);
     let budget = objects
         .budgets
         .get(&reference.key())
-        .filter(travels)
+        .filter(|budget| budget.is_replica || !consumer.is_lent_on(namespace))
         .filter(|budget| budget.unknown_labels.is_empty());
     let Some(budget) = budget else {
-        return (WantedObjects::NOTHING, None);
+        return WantedObjects::NOTHING.into();
     };
-    let object = |least: usize| budget.object_at_provider(&reference.name, least);
-    let record_at = |one: &RemoteProvider| one.remote().and_then(|remote| remote.record(reference));
-    let keeps = |record: Option<&ReflectionRecord>, least: usize| {
-        record.map(|record| record.fingerprint) == object(least).as_ref().map(json_fingerprint)
-    };
-    let holder = |one: &Arc<RemoteProvider>| {
-        let (pods, record) = (pods_of_budget(one, &budget, namespace), record_at(one));
-        let drains = record.as_ref().is_some_and(|record| record.is_draining);
-        let keeps_all = one.remote().is_some() && keeps(record.as_deref(), pods.all);
-        (pods.all > 0).then(|| ProviderWithPods {
-            id: one.id.clone(),
-            drains,
-            keeps_all,
-        })
-    };
-    let holders: Vec<ProviderWithPods> = peers.iter().filter_map(holder).collect();
+    let holders: Vec<ProviderWithPods> = peers
+        .iter()
+        .filter_map(|one| provider_with_pods(one, &budget, reference))
+        .collect();
     let (pods, now) = (
         pods_of_budget(peer, &budget, namespace),
         consumer.context.now(),
@@ -257,7 +267,7 @@ pub fn wanted_budget(
     let turn = drain_turn(&peer.id, &holders, now);
     let right = budget.min_healthy(pods, turn.permission);
     // What a former process told, if that is still right.
-    let before = if keeps(record_at(peer).as_deref(), right) {
+    let before = if has_recorded_least(peer, &budget, reference, right) {
         right
     } else {
         pods.all
@@ -267,10 +277,50 @@ pub fn wanted_budget(
         .into_iter()
         .flatten()
         .min();
-    (
-        WantedObjects::Objects(object(next.least).into_iter().collect()),
-        due,
-    )
+    let object = budget.object_at_provider(&reference.name, next.least);
+    WantedRecords {
+        objects: WantedObjects::Objects(object.into_iter().collect()),
+        is_narrowed: false,
+        look_again: due.map_or(Requeue::OnChange, Requeue::After),
+    }
+}
+
+/// A provider that has pods which a budget selects.
+fn provider_with_pods(
+    provider: &RemoteProvider,
+    budget: &LocalDisruptionBudget,
+    reference: &Reference,
+) -> Option<ProviderWithPods> {
+    let pods = pods_of_budget(provider, budget, &reference.namespace);
+    if pods.all == 0 {
+        return None;
+    }
+    let record = record_at_provider(provider, reference);
+    Some(ProviderWithPods {
+        id: provider.id.clone(),
+        drains: record.is_some_and(|record| record.is_draining),
+        keeps_all: provider.remote().is_some()
+            && has_recorded_least(provider, budget, reference, pods.all),
+    })
+}
+
+/// Whether the record of a budget at a provider lets so many pods stay at the least.
+fn has_recorded_least(
+    provider: &RemoteProvider,
+    budget: &LocalDisruptionBudget,
+    reference: &Reference,
+    least: usize,
+) -> bool {
+    let object = budget.object_at_provider(&reference.name, least);
+    let record = record_at_provider(provider, reference);
+    record.map(|record| record.fingerprint) == object.as_ref().map(json_fingerprint)
+}
+
+fn record_at_provider(
+    provider: &RemoteProvider,
+    reference: &Reference,
+) -> Option<Arc<ReflectionRecord>> {
+    provider.remote()?.record(reference)
 }
 
 /// The pods at a provider that a budget of this namespace selects.

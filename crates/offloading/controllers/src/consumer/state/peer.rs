@@ -78,17 +78,16 @@ impl RemoteProviders {
     }
 
     pub fn get_or_create(&self, id: &ClusterId, stop: &CancellationToken) -> Arc<RemoteProvider> {
-        let create = || {
-            let stop = stop.child_token();
-            let peer = Arc::new(RemoteProvider::new(id.clone(), stop.clone()));
-            // Nobody receives any more when the process stops.
-            let _ = self.added.send((Arc::downgrade(&peer), stop));
-            peer
-        };
         self.all
             .lock()
             .entry(id.clone())
-            .or_insert_with(create)
+            .or_insert_with(|| {
+                let stop = stop.child_token();
+                let peer = Arc::new(RemoteProvider::new(id.clone(), stop.clone()));
+                // Nobody receives any more when the process stops.
+                let _ = self.added.send((Arc::downgrade(&peer), stop));
+                peer
+            })
             .clone()
     }
 
@@ -226,8 +225,8 @@ pub struct WatchedEvents {
 
 /// Whether these may be the charges of a pod that had `known` before.
 fn may_continue(charges: &str, known: &str) -> bool {
-    let read = |text: &str| text.parse::<Charges>().unwrap_or_default();
-    read(charges).continues(&read(known))
+    let [charges, known] = [charges, known].map(|text| text.parse::<Charges>().unwrap_or_default());
+    charges.continues(&known)
 }
 
 impl RemoteObjects {
@@ -462,11 +461,11 @@ impl RemoteProvider {
     /// The watch shows the shadow pod of this pod, or that it is gone. The end that it told then is
     /// kept while somebody waits for it.
     pub fn observe_shadow(&self, uid: &str, gone: Option<&Arc<ConsumerShadowPod>>) {
-        let is_awaited = || {
-            self.pod(uid)
-                .is_some_and(|pod| pod.has_finalizers && !pod.finished)
-        };
-        let end = gone.filter(|shadow| shadow.phase.unverified().is_final() && is_awaited());
+        let end = gone.filter(|shadow| {
+            let pod = self.pod(uid);
+            shadow.phase.unverified().is_final()
+                && pod.is_some_and(|pod| pod.has_finalizers && !pod.finished)
+        });
         self.change_memory(uid, |pod| {
             pod.sent = None;
             pod.end = end.cloned();
@@ -497,12 +496,15 @@ impl RemoteProvider {
         let Some(charges) = shadow.charges.unverified() else {
             return;
         };
-        let is_same = |known: &SeenCharges| {
-            **known.charges.unverified() == **charges
-                && known.deleted_at == shadow.deleted_at
-                && known.voucher == shadow.voucher
-        };
-        if self.read_memory(&pod.uid, |pod| pod.charges.as_ref().map(is_same)) != Some(true) {
+        let is_known = self.read_memory(&pod.uid, |pod| {
+            let known = pod.charges.as_ref()?;
+            Some(
+                **known.charges.unverified() == **charges
+                    && known.deleted_at == shadow.deleted_at
+                    && known.voucher == shadow.voucher,
+            )
+        });
+        if is_known != Some(true) {
             let known = self.seen_charges(&pod.uid).map(|known| known.charges);
             // What was signed already cannot change.
             let known = known.filter(|known| !may_continue(charges, known.unverified()));

@@ -2,6 +2,7 @@
 //! not.
 
 use std::collections::{BTreeSet, HashMap};
+use std::future::Ready;
 use std::sync::Arc;
 
 use liqo_controller_runtime::Requeue;
@@ -21,7 +22,6 @@ type UsageMemory = Mutex<HashMap<String, (Option<ConsumerPolicy>, ResourceList)>
 /// Runs until the context's `stop`.
 pub async fn run_controller(provider: Arc<ProviderState>) {
     let (queues, stop) = (&provider.queues, provider.context.stop.clone());
-    let done = || std::future::ready(Ok::<_, ProviderError>(Requeue::OnChange));
     let (secrets, pods, usage, isolation) = (
         provider.clone(),
         provider.clone(),
@@ -34,7 +34,7 @@ pub async fn run_controller(provider: Arc<ProviderState>) {
             .tenant_secrets
             .run("tenant-secrets", 1, stop.clone(), move |tenant| {
                 secrets.follow_secrets(tenant);
-                done()
+                key_is_done()
             }),
         queues
             .tenant_pods
@@ -46,20 +46,24 @@ pub async fn run_controller(provider: Arc<ProviderState>) {
                 pods.queues.add(triggers::shadow_pods_due(
                     pods.ledger.lock().deferred_resizes(&concerned.tenant),
                 ));
-                done()
+                key_is_done()
             }),
         queues.usage.run("usage", 1, stop.clone(), move |()| {
             usage_changed(&usage, &memory);
-            done()
+            key_is_done()
         }),
         queues
             .isolation
             .run("isolation", 1, stop.clone(), move |()| {
                 isolation_changed(&isolation);
-                done()
+                key_is_done()
             }),
         follow_config(&provider),
     );
+}
+
+fn key_is_done() -> Ready<Result<Requeue, ProviderError>> {
+    std::future::ready(Ok(Requeue::OnChange))
 }
 
 async fn follow_config(provider: &ProviderState) {

@@ -20,6 +20,7 @@ use liqo_controller_runtime::writes::{
     StepContext as _, create_missing, delete_if_present, only_with_uid, unless_changed, unless_gone,
 };
 use liqo_controller_runtime::{Key, Requeue};
+use liqo_offloading_rules::json::text_at;
 use liqo_offloading_rules::namespace::lent_on::{self, OffloadingChange};
 use liqo_offloading_rules::namespace::manifests;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
@@ -74,12 +75,11 @@ pub async fn run_controller(provider: Arc<ProviderState>) {
         written: Mutex::default(),
         reported: Mutex::default(),
     });
-    let reconcile = move |tenant: String| {
-        let controller = controller.clone();
-        async move { controller.reconcile(&tenant).await }
-    };
     queue
-        .run("mapped-namespaces", WORKERS, stop, reconcile)
+        .run("mapped-namespaces", WORKERS, stop, move |tenant: String| {
+            let controller = controller.clone();
+            async move { controller.reconcile(&tenant).await }
+        })
         .await;
 }
 
@@ -143,14 +143,16 @@ impl NamespaceController {
         } else {
             self.written.lock().remove(tenant_namespace);
         }
-        let has = |phase| last.status.values().any(|entry| entry.phase == phase);
-        Ok(if has(MappedNamespacePhase::Refused) || !is_lent_on {
-            Requeue::After(REFUSED_RETRY)
-        } else if has(MappedNamespacePhase::Ready) {
-            Requeue::After(CHECK_INTERVAL)
-        } else {
-            Requeue::OnChange
-        })
+        let phases: Vec<_> = last.status.values().map(|entry| entry.phase).collect();
+        Ok(
+            if phases.contains(&MappedNamespacePhase::Refused) || !is_lent_on {
+                Requeue::After(REFUSED_RETRY)
+            } else if phases.contains(&MappedNamespacePhase::Ready) {
+                Requeue::After(CHECK_INTERVAL)
+            } else {
+                Requeue::OnChange
+            },
+        )
     }
 
     /// Does one step, and notes what came of it for the next plan.
@@ -222,15 +224,13 @@ impl NamespaceController {
             .filter(|(key, _)| key.namespace == tenant_namespace)
             .map(|(_, offer)| offer.as_ref());
         let terms = lent_on::borrowed_pool_terms(of_consumer);
-        let is_mapped = |namespace: &ConsumerNamespace| {
-            namespace.consumer == *consumer
+        for (name, namespace) in namespaces {
+            let is_mapped = namespace.consumer == *consumer
                 && matches!(namespace.kind, NamespaceKind::Mapped { .. })
-                && !namespace.terminating
-        };
-        for (name, namespace) in namespaces
-            .iter()
-            .filter(|(_, namespace)| is_mapped(namespace))
-        {
+                && !namespace.terminating;
+            if !is_mapped {
+                continue;
+            }
             // Before that, the manager has no rights there.
             if !self.prepared.lock().contains_key(&namespace.uid) {
                 continue;
@@ -319,7 +319,7 @@ impl NamespaceController {
         home: &str,
         policy: Option<&ConsumerPolicy>,
     ) -> Result<Option<ConsumerNamespace>, ProviderError> {
-        let key = || Key::new("", name);
+        let key = Key::new("", name);
         let level = usage::pod_security_level(
             policy
                 .map(|policy| policy.usage.pod_security)
@@ -327,11 +327,11 @@ impl NamespaceController {
         );
         let wanted = manifests::namespace_object(name, consumer, home, level);
         let wanted: Namespace =
-            serde_json::from_value(wanted).step("read the manifest of", "Namespace", key())?;
+            serde_json::from_value(wanted).step("read the manifest of", "Namespace", &key)?;
         let (found, is_new) = create_missing(&self.namespace_api(), &wanted).await.step(
             "create",
             "Namespace",
-            key(),
+            key,
         )?;
         let ours = ConsumerNamespace::from_namespace(found)
             .filter(|found| found.is_mapped_from(consumer, home));
@@ -365,23 +365,22 @@ impl NamespaceController {
 
     /// Writes an object, unless it has everything that is wanted.
     async fn ensure_object(&self, wanted: &Value) -> Result<(), ProviderError> {
-        let text = |pointer: &str| {
-            wanted
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let kind = || text("/kind").to_owned();
-        let (group, version) = text("/apiVersion")
-            .split_once('/')
-            .unwrap_or(("", text("/apiVersion")));
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("/kind")));
-        let key = Key::new(text("/metadata/namespace"), text("/metadata/name"));
+        let (api_version, kind) = (
+            text_at(wanted, "/apiVersion").unwrap_or_default(),
+            text_at(wanted, "/kind").unwrap_or_default(),
+        );
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let key = Key::new(
+            text_at(wanted, "/metadata/namespace").unwrap_or_default(),
+            text_at(wanted, "/metadata/name").unwrap_or_default(),
+        );
         let api: Api<DynamicObject> = Api::namespaced_with(
             self.provider.context.client.clone(),
             &key.namespace,
             &resource,
         );
+        let kind = || kind.to_owned();
         if let Some(found) = api.get_opt(&key.name).await.step("read", kind(), &key)? {
             let found = serde_json::to_value(found).step("read", kind(), &key)?;
             if manifests::contains_wanted(&found, wanted) {

@@ -75,9 +75,13 @@ impl OfferAccountController {
             pool: key.name.clone(),
         };
         let offer = provider.offers.get(key);
-        let ours = |namespace: &str| provider.is_mapped_for(namespace, &key.namespace);
         let charge = provider.charge_basis(&key.namespace);
-        let used = provider.ledger.lock().total_charged(&account, charge, ours);
+        let used = provider
+            .ledger
+            .lock()
+            .total_charged(&account, charge, |namespace| {
+                provider.is_mapped_for(namespace, &key.namespace)
+            });
         self.show_amounts(key, offer.as_ref().map(|offer| &offer.hard), &used);
 
         // Listing the pods is only worth it while something is taken back.
@@ -123,14 +127,9 @@ impl OfferAccountController {
             tracing::info!(%shadow, pool = key.name, now = ?now.get(shadow), "what is taken back from a consumer changed");
         }
         // The budgets of those that end later stay.
-        let ends = |shadow: &Key| {
-            [&before, now]
-                .into_iter()
-                .any(|all| matches!(all.get(shadow), Some(PodReclaim::Now(_))))
-        };
         let homes = changed
             .iter()
-            .filter(|shadow| ends(shadow))
+            .filter(|shadow| ends_now(shadow, &before) || ends_now(shadow, now))
             .filter_map(|shadow| Some(provider.shadows.get(shadow)?.namespace.clone()))
             .collect();
         provider
@@ -163,28 +162,36 @@ impl OfferAccountController {
             ),
         };
         let (offered, charged) = amount_gauges();
-        let labels = |resource: &str| -> AmountLabels {
-            [
-                ("consumer", id.clone()),
-                ("pool", key.name.clone()),
-                ("resource", resource.to_owned()),
-            ]
-        };
         for gone in before
             .iter()
             .filter(|resource| !amounts.contains_key(*resource))
         {
-            offered.remove(&labels(gone));
-            charged.remove(&labels(gone));
+            let labels = amount_labels(&id, &key.name, gone);
+            offered.remove(&labels);
+            charged.remove(&labels);
         }
         for (resource, (available, used)) in &amounts {
-            offered.get_or_create(&labels(resource)).set(*available);
-            charged.get_or_create(&labels(resource)).set(*used);
+            let labels = amount_labels(&id, &key.name, resource);
+            offered.get_or_create(&labels).set(*available);
+            charged.get_or_create(&labels).set(*used);
         }
         if !amounts.is_empty() {
             all.insert(key.clone(), amounts.into_keys().collect());
         }
     }
+}
+
+/// Whether a pod must end now, by these decisions.
+fn ends_now(shadow: &Key, taken_back: &BTreeMap<Key, PodReclaim>) -> bool {
+    matches!(taken_back.get(shadow), Some(PodReclaim::Now(_)))
+}
+
+fn amount_labels(consumer: &str, pool: &str, resource: &str) -> AmountLabels {
+    [
+        ("consumer", consumer.to_owned()),
+        ("pool", pool.to_owned()),
+        ("resource", resource.to_owned()),
+    ]
 }
 
 /// The pods that are charged to an account and have a shadow pod. All others end anyway.

@@ -2,7 +2,7 @@
 //!
 //! A pass lists the replicas of one group in one namespace: after a change, and regularly. That
 //! also finds replicas whose source vanished while no controller ran. Endpoints change much more
-//! often than what pods reference, so each [`Group`] has its own passes.
+//! often than what pods reference, so each [`SourceGroup`] has its own passes.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,7 +15,8 @@ use kube::{
 use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{ClusterId, Exposure, Provide, ReflectedObject, annotations, finalizers, labels};
 use liqo_controller_runtime::writes::{
-    StepContext as _, delete_if_present, only_with_uid, remove_finalizer_at, unless_changed,
+    StepContext as _, StepError, delete_if_present, only_with_uid, remove_finalizer_at,
+    unless_changed,
 };
 use liqo_controller_runtime::{Key, Requeue};
 use liqo_network_model::Here;
@@ -72,11 +73,12 @@ pub async fn run_controller(provider: Arc<ProviderState>) {
         provider.queues.replicas.clone(),
         provider.context.stop.clone(),
     );
-    let reconcile = move |group: ReplicaGroup| {
-        let provider = provider.clone();
-        async move { reconcile_group(&provider, &group).await }
-    };
-    queue.run("replicas", WORKERS, stop, reconcile).await;
+    queue
+        .run("replicas", WORKERS, stop, move |group| {
+            let provider = provider.clone();
+            async move { reconcile_group(&provider, &group).await }
+        })
+        .await;
 }
 
 /// Reconciles one group of replicas.
@@ -88,7 +90,10 @@ async fn reconcile_group(
         return Ok(Requeue::OnChange);
     };
     let destination = provider.destination(&group.tenant, &group.home);
-    let (mut sources, complete) = group_sources(provider, group);
+    let GroupSources {
+        mut sources,
+        complete,
+    } = group_sources(provider, group);
     if group.group == SourceGroup::Named {
         sources = chunks::join_sources(sources);
     }
@@ -127,26 +132,25 @@ async fn reconcile_group(
     pass.failure.map_or(Ok(pass.next), Err)
 }
 
-/// The sources of a group, and the kinds whose sources are all known.
-fn group_sources(
-    provider: &ProviderState,
-    group: &ReplicaGroup,
-) -> (Vec<ReplicaSource>, BTreeSet<ReplicaKind>) {
-    let belongs = |source: &Arc<ReplicaSource>| ReplicaGroup::of_source(source) == *group;
-    let records = provider.records.all().into_iter().map(|(_, source)| source);
-    let mut sources: Vec<ReplicaSource> =
-        records.filter(belongs).map(Arc::unwrap_or_clone).collect();
+struct GroupSources {
+    sources: Vec<ReplicaSource>,
+    /// The kinds whose sources are all known.
+    complete: BTreeSet<ReplicaKind>,
+}
+
+fn group_sources(provider: &ProviderState, group: &ReplicaGroup) -> GroupSources {
     let mut complete = BTreeSet::from([ReplicaKind::ConfigMap]);
-    if let Some(secrets) = provider.secrets_of_tenant(&group.tenant) {
+    let secrets = provider.secrets_of_tenant(&group.tenant);
+    if secrets.is_some() {
         complete.insert(ReplicaKind::Secret);
-        sources.extend(
-            secrets
-                .into_iter()
-                .filter(belongs)
-                .map(Arc::unwrap_or_clone),
-        );
     }
-    (sources, complete)
+    let records = provider.records.all().into_iter().map(|(_, source)| source);
+    let sources = records
+        .chain(secrets.into_iter().flatten())
+        .filter(|source| ReplicaGroup::of_source(source) == *group)
+        .map(Arc::unwrap_or_clone)
+        .collect();
+    GroupSources { sources, complete }
 }
 
 /// Separates the reports of exposure from the other steps.
@@ -215,13 +219,14 @@ impl ReplicaGroupReconciliation<'_> {
             .collect::<Vec<_>>();
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
-        let limits = |source| grant.limit_source(source, &none).with_families(&families);
         let ExposedOutcome {
             replicas: live,
             sources: services,
             names_change,
         } = self
-            .reconcile_exposed(ReplicaKind::Service, sources, limits)
+            .reconcile_exposed(ReplicaKind::Service, sources, |source| {
+                grant.limit_source(source, &none).with_families(&families)
+            })
             .await?;
         if names_change {
             let records = self.provider.records.all();
@@ -238,10 +243,12 @@ impl ReplicaGroupReconciliation<'_> {
             .collect();
         if self.is_tunnel_lost() {
             let publishing = lost_endpoints::services_publishing_unready(&services);
-            let lost = |slice: ReplicaSource| {
-                slice.with_lost_endpoints(&publishing, |address| own.contains(&address))
-            };
-            slices = slices.into_iter().map(lost).collect();
+            slices = slices
+                .into_iter()
+                .map(|slice| {
+                    slice.with_lost_endpoints(&publishing, |address| own.contains(&address))
+                })
+                .collect();
         }
         let replicas = self.list_replicas(&[ReplicaKind::EndpointSlice]).await?;
         self.check_soon_for(&replicas);
@@ -359,31 +366,30 @@ impl ReplicaGroupReconciliation<'_> {
 
     /// The consumer's pods in this namespace that are to leave their nodes.
     fn leaving_pods(&self) -> Vec<LeavingPod> {
-        let pods = self
-            .provider
-            .pods
-            .in_namespace(self.namespace)
-            .into_iter()
-            .map(|(_, pod)| pod);
-        let leaving = |pod: Arc<RemotePod>| {
+        let mut leaving = Vec::new();
+        for (_, pod) in self.provider.pods.in_namespace(self.namespace) {
             // One that ends already is not evicted.
             let stays =
                 pod.end.is_none() && pod.deletion_grace.is_none() && pod.consumer == *self.consumer;
-            let taken_back = self
-                .provider
-                .resources_taken_back(&pod.shadow_key(), &pod.pool);
-            let is_taken_back = matches!(taken_back, Some(PodReclaim::Now(_)));
-            let why = if is_taken_back {
-                Some(LeavingReason::TakenBack)
-            } else {
-                self.drained_since(&pod)
-            };
-            why.filter(|_| stays).map(|why| LeavingPod {
-                labels: pod.labels.clone(),
-                why,
-            })
-        };
-        pods.filter_map(leaving).collect()
+            if stays && let Some(why) = self.leaving_reason(&pod) {
+                leaving.push(LeavingPod {
+                    labels: pod.labels.clone(),
+                    why,
+                });
+            }
+        }
+        leaving
+    }
+
+    fn leaving_reason(&self, pod: &RemotePod) -> Option<LeavingReason> {
+        let taken_back = self
+            .provider
+            .resources_taken_back(&pod.shadow_key(), &pod.pool);
+        if matches!(taken_back, Some(PodReclaim::Now(_))) {
+            Some(LeavingReason::TakenBack)
+        } else {
+            self.drained_since(pod)
+        }
     }
 
     fn drained_since(&self, pod: &RemotePod) -> Option<LeavingReason> {
@@ -708,6 +714,18 @@ impl ReplicaGroupReconciliation<'_> {
         }
     }
 
+    fn own_policy_object(
+        &self,
+        name: &str,
+        policy: &NormalizedPolicy,
+    ) -> Result<DynamicObject, StepError<serde_json::Error>> {
+        serde_json::from_value(IsolationPolicy::policy_object(self.namespace, name, policy)).step(
+            "encode",
+            ReplicaKind::NetworkPolicy.name(),
+            self.key(name),
+        )
+    }
+
     /// Writes our own policies, which complement those of the consumer.
     async fn write_own_policies(
         &self,
@@ -716,14 +734,6 @@ impl ReplicaGroupReconciliation<'_> {
     ) -> Result<(), ProviderError> {
         let kind = ReplicaKind::NetworkPolicy;
         let api = self.kind_api(kind, self.namespace);
-        let object = |name: &str, policy: &NormalizedPolicy| {
-            serde_json::from_value::<DynamicObject>(IsolationPolicy::policy_object(
-                self.namespace,
-                name,
-                policy,
-            ))
-            .step("encode", kind.name(), self.key(name))
-        };
         let policies: Vec<NormalizedPolicy> = policies
             .iter()
             .filter(|one| !one.deleted)
@@ -762,14 +772,14 @@ impl ReplicaGroupReconciliation<'_> {
             if NormalizedPolicy::from_spec(&live.data["spec"]).to_json() != policy.to_json() {
                 let (former, spec) = (&live.data["spec"], policy.to_json());
                 tracing::info!(namespace = self.namespace, policy = name, %former, %spec, "the isolation of a mapped namespace changes");
-                let mut object = object(&name, &policy)?;
+                let mut object = self.own_policy_object(&name, &policy)?;
                 object.metadata.resource_version = live.resource_version();
                 let answer = api.replace(&name, &PostParams::default(), &object).await;
                 unless_changed(answer).step("change", kind.name(), self.key(&name))?;
             }
         }
         for (name, policy) in wanted {
-            let object = object(&name, &policy)?;
+            let object = self.own_policy_object(&name, &policy)?;
             api.create(&PostParams::default(), &object).await.step(
                 "create",
                 kind.name(),

@@ -215,11 +215,12 @@ pub async fn run_controller(provider: Arc<ProviderState>) {
         memory: Mutex::default(),
         pace: Mutex::new(TenantPace::for_pods()),
     });
-    let reconcile = move |key: Key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    };
-    queue.run("shadow-pods", WORKERS, stop, reconcile).await;
+    queue
+        .run("shadow-pods", WORKERS, stop, move |key| {
+            let controller = controller.clone();
+            async move { controller.reconcile(key).await }
+        })
+        .await;
 }
 
 impl ShadowPodController {
@@ -884,12 +885,11 @@ impl ShadowPodReconciliation<'_> {
             charge,
             had_a_pod: shadow.reported.remote_uid.is_some(),
         };
-        let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         self.provider.ledger.lock().admit(
             request,
             offer.as_deref(),
             input.policy.usage.charge,
-            ours,
+            |namespace| self.provider.is_mapped_for(namespace, &self.key.namespace),
         )?;
         // Ephemeral containers are added to a pod that exists, so it needs an update.
         let is_complete = items_at(&carried, "/spec/ephemeralContainers").is_empty();
@@ -1041,11 +1041,10 @@ impl ShadowPodReconciliation<'_> {
         let policy = self.provider.policy_of(&pod.consumer);
         let rules = policy.as_ref().map(|policy| policy.provider_rules(None));
         // A consumer that no policy selects any more gets no other image.
-        let nothing = || ProviderRules {
+        let of_patch = rules.clone().unwrap_or_else(|| ProviderRules {
             images: Some(Vec::new()),
             ..ProviderRules::default()
-        };
-        let of_patch = rules.clone().unwrap_or_else(nothing);
+        });
         RemotePodChanges {
             asked,
             resize: WantedResize::from_record(pod, &carried, live, policy.as_ref()),

@@ -39,15 +39,12 @@ pub async fn is_awaited(
     else {
         return Ok(false);
     };
-    let (client, namespace) = (
-        || consumer.context.client.clone(),
-        pod.key.namespace.as_str(),
-    );
-    let of_namespace = || Key::new(namespace, "");
-    let sets = Api::<ReplicaSet>::namespaced(client(), namespace)
+    let (client, namespace) = (&consumer.context.client, pod.key.namespace.as_str());
+    let whole_namespace = Key::new(namespace, "");
+    let sets = Api::<ReplicaSet>::namespaced(client.clone(), namespace)
         .list(&ListParams::default())
         .await;
-    let sets = sets.step("list", "ReplicaSets", of_namespace())?;
+    let sets = sets.step("list", "ReplicaSets", &whole_namespace)?;
     let wanted = sets
         .items
         .iter()
@@ -56,10 +53,10 @@ pub async fn is_awaited(
     let Some(wanted) = wanted else {
         return Ok(false);
     };
-    let pods = Api::<Pod>::namespaced(client(), namespace)
+    let pods = Api::<Pod>::namespaced(client.clone(), namespace)
         .list(&ListParams::default())
         .await;
-    let pods = pods.step("list", "Pods", of_namespace())?;
+    let pods = pods.step("list", "Pods", &whole_namespace)?;
     Ok(ready_pods(&pods.items, &controller.uid) < wanted)
 }
 
@@ -75,26 +72,25 @@ fn wanted_pods(set: &ReplicaSet) -> usize {
 
 /// Number of ready pods of this controller that do not end.
 fn ready_pods(pods: &[Pod], controller: &str) -> usize {
-    let is_owned = |pod: &&Pod| {
+    let owned = pods.iter().filter(|pod| {
         pod.owner_references()
             .iter()
             .any(|owner| owner.uid == controller)
-    };
-    let is_ready = |pod: &&Pod| {
-        let conditions = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_deref())
-            .unwrap_or_default();
-        conditions
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
-    let staying = pods
+    });
+    owned
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_pod_ready(pod))
+        .count()
+}
+
+fn is_pod_ready(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    conditions
         .iter()
-        .filter(is_owned)
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    staying.filter(is_ready).count()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use liqo_api::{
     rfc3339,
 };
 use liqo_controller_runtime::{
-    Cache,
+    Cache, Requeue,
     peers::{PeerError, call},
     writes::{RequestError, StepContext as _},
 };
@@ -113,13 +113,6 @@ fn decide_sending(readiness: SendFacts) -> SendDecision {
         bound_for,
         api_server,
     } = readiness;
-    let no_api_server =
-        |message: &str| PodObstacle::for_reason(pods::NO_API_SERVER, message.to_owned());
-    let send = |carried, api_server, without_api_server| SendDecision::Send {
-        carried,
-        api_server,
-        without_api_server,
-    };
     match (waits_for, carried, api_server) {
         (Some(rest), ..) => SendDecision::Wait(rest),
         (_, Err(refusal), _) => SendDecision::KeepBack(
@@ -139,29 +132,65 @@ fn decide_sending(readiness: SendFacts) -> SendDecision {
         (_, _, Some(Start::Wait(rest))) => SendDecision::Wait(rest),
         // A network may come.
         (_, _, Some(Start::Refuse)) => SendDecision::KeepBack(
-            no_api_server(NO_API_SERVER).into_passing(),
+            missing_api_server(NO_API_SERVER).into_passing(),
             Some(NO_API_SERVER_RETRY),
         ),
         (_, _, Some(Start::NotAllowed { required: true })) => {
-            SendDecision::KeepBack(no_api_server(NO_TOKENS), Some(NO_API_SERVER_RETRY))
+            SendDecision::KeepBack(missing_api_server(NO_TOKENS), Some(NO_API_SERVER_RETRY))
         }
-        (_, Ok(carried), Some(Start::With(addresses))) => send(carried, Some(addresses), None),
-        (_, Ok(carried), Some(Start::NotAllowed { .. })) => send(carried, None, Some(NO_TOKENS)),
-        (_, Ok(carried), Some(Start::Without)) => send(carried, None, Some(NO_API_SERVER)),
-        (_, Ok(carried), None) => send(carried, None, None),
+        (_, Ok(carried), Some(Start::With(addresses))) => SendDecision::Send {
+            carried,
+            api_server: Some(addresses),
+            without_api_server: None,
+        },
+        (_, Ok(carried), Some(Start::NotAllowed { .. })) => {
+            SendDecision::without_api_server(carried, Some(NO_TOKENS))
+        }
+        (_, Ok(carried), Some(Start::Without)) => {
+            SendDecision::without_api_server(carried, Some(NO_API_SERVER))
+        }
+        (_, Ok(carried), None) => SendDecision::without_api_server(carried, None),
     }
 }
 
+impl SendDecision {
+    fn without_api_server(carried: Value, why: Option<&'static str>) -> Self {
+        Self::Send {
+            carried,
+            api_server: None,
+            without_api_server: why,
+        }
+    }
+}
+
+fn missing_api_server(message: &str) -> PodObstacle {
+    PodObstacle::for_reason(pods::NO_API_SERVER, message.to_owned())
+}
+
+/// Whether a pod is marked before it is sent, so that everybody knows later that it may run there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendingMark {
+    Write,
+    LeaveAsIs,
+}
+
+/// The part of a pod that a change of its shadow pod carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordUpdate {
+    /// All of it that travels.
+    WholePod,
+    ChangedFields,
+}
+
 impl LocalPodReconciliation<'_> {
-    /// Sends the pod, if it can be sent now. Returns when to try again otherwise. With `mark`, the
-    /// pod is marked first, so that everybody knows later that it may run there.
-    pub(super) async fn send_pod(&self, mark: bool) -> Result<Option<Duration>, RequestError> {
+    /// Sends the pod, if it can be sent now. Returns when to try again otherwise.
+    pub(super) async fn send_pod(&self, mark: SendingMark) -> Result<Requeue, RequestError> {
         let (Some(remote), Some(node)) = (self.remote, self.node) else {
-            return Ok(None);
+            return Ok(Requeue::OnChange);
         };
         let now = self.consumer.context.now();
         match decide_sending(self.send_facts(remote, node, now).await) {
-            SendDecision::Wait(rest) => Ok(Some(rest)),
+            SendDecision::Wait(rest) => Ok(Requeue::After(rest)),
             SendDecision::KeepBack(obstacle, again) => self.show_obstacle(obstacle, again).await,
             SendDecision::Send {
                 mut carried,
@@ -193,17 +222,17 @@ impl LocalPodReconciliation<'_> {
                 )
                 .await;
                 if let Some(again) = self.withhold_from_provider(remote).await? {
-                    return Ok(Some(again));
+                    return Ok(Requeue::After(again));
                 }
-                if mark && !self.mark_sending(remote).await? {
-                    return Ok(Some(UNMARKED_RETRY));
+                if mark == SendingMark::Write && !self.mark_sending(remote).await? {
+                    return Ok(Requeue::After(UNMARKED_RETRY));
                 }
-                let again = self.create_shadow_pod(remote, node, record).await?;
-                if let Some(why) = without_api_server.filter(|_| again.is_none()) {
+                let look_again = self.create_shadow_pod(remote, node, record).await?;
+                if let Some(why) = without_api_server.filter(|_| look_again == Requeue::OnChange) {
                     let message = format!("the pod runs without access to an API server: {why}");
                     self.warn_owner(pods::NO_API_SERVER, &message).await;
                 }
-                Ok(again)
+                Ok(look_again)
             }
         }
     }
@@ -214,13 +243,17 @@ impl LocalPodReconciliation<'_> {
         &self,
         obstacle: PodObstacle,
         again: Option<Duration>,
-    ) -> Result<Option<Duration>, RequestError> {
+    ) -> Result<Requeue, RequestError> {
         let decision = decide_unsendable(self.facts, self.pod, obstacle);
-        let mut again = [again, decision.again].into_iter().flatten().min();
+        let again = [again, decision.again].into_iter().flatten().min();
+        let mut next = again.map_or(Requeue::OnChange, Requeue::After);
         for action in decision.actions {
-            again = Box::pin(self.act(action, None)).await?.or(again);
+            let look_again = Box::pin(self.act(action, None)).await?;
+            if look_again != Requeue::OnChange {
+                next = look_again;
+            }
         }
-        Ok(again)
+        Ok(next)
     }
 
     /// Keeps a pod here that would wait at the provider for an object that does not get there.
@@ -237,11 +270,10 @@ impl LocalPodReconciliation<'_> {
         for action in
             missing_object_actions(self.pod, &missing, self.facts.may_run_here == Some(true))
         {
-            again = Some(
-                Box::pin(self.act(action, None))
-                    .await?
-                    .unwrap_or(KEPT_RETRY),
-            );
+            again = match Box::pin(self.act(action, None)).await? {
+                Requeue::After(delay) => Some(delay),
+                Requeue::OnChange => Some(KEPT_RETRY),
+            };
         }
         Ok(again)
     }
@@ -314,7 +346,7 @@ impl LocalPodReconciliation<'_> {
         remote: &RemoteObjects,
         node: &VirtualNode,
         record: String,
-    ) -> Result<Option<Duration>, RequestError> {
+    ) -> Result<Requeue, RequestError> {
         let voucher =
             self.consumer
                 .pod_voucher(&self.peer.id, self.pod, &node.spec.pool, Claimed::default());
@@ -367,7 +399,7 @@ impl LocalPodReconciliation<'_> {
         }
         self.peer.mark_created(&self.pod.uid, remote);
         tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod sent");
-        Ok(None)
+        Ok(Requeue::OnChange)
     }
 
     /// The part of the pod that travels. This cluster's own image pull secrets do not: the API
@@ -452,7 +484,7 @@ impl LocalPodReconciliation<'_> {
     /// change is refused.
     pub(super) async fn update_shadow_pod(
         &self,
-        whole: bool,
+        update: RecordUpdate,
         shadow: Option<&ConsumerShadowPod>,
     ) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
@@ -466,7 +498,9 @@ impl LocalPodReconciliation<'_> {
         let addresses = self.api_server_addresses();
         let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
         // While the addresses are unknown, those that the shadow pod has stay.
-        let whole = whole && carried.is_some() && !(uses_api_server && addresses.is_empty());
+        let whole = update == RecordUpdate::WholePod
+            && carried.is_some()
+            && !(uses_api_server && addresses.is_empty());
         let recorded = if whole {
             None
         } else {

@@ -10,7 +10,7 @@ use liqo_api::{Claimed, ClusterId};
 use liqo_controller_runtime::{ConnectionHealth, PeerConnection, watch};
 use liqo_metering::{Voucher, VoucherKey};
 
-use super::send::NO_POLICIES_RETRY;
+use super::send::{NO_POLICIES_RETRY, SendingMark};
 use super::*;
 use crate::consumer::controllers::connections;
 use crate::consumer::{run_peers, watches};
@@ -222,15 +222,15 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     };
 
     assert_eq!(
-        pass.send_pod(false).await.unwrap(),
-        Some(NO_POLICIES_RETRY),
+        pass.send_pod(SendingMark::LeaveAsIs).await.unwrap(),
+        Requeue::After(NO_POLICIES_RETRY),
         "it is not known which policies there are"
     );
     told.0.send_replace(true);
     until(|| consumer.network_policies("demo")).await;
     assert_eq!(
-        pass.send_pod(false).await.unwrap(),
-        Some(NO_POLICIES_RETRY),
+        pass.send_pod(SendingMark::LeaveAsIs).await.unwrap(),
+        Requeue::After(NO_POLICIES_RETRY),
         "the provider does not have the policy"
     );
     assert_eq!(*made.lock(), [] as [&str; 0]);
@@ -241,13 +241,13 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         ..pass
     };
     assert_eq!(
-        waiting.send_pod(false).await.unwrap(),
-        Some(NO_POLICIES_RETRY)
+        waiting.send_pod(SendingMark::LeaveAsIs).await.unwrap(),
+        Requeue::After(NO_POLICIES_RETRY)
     );
     assert_eq!(*shown.lock(), 1, "one that waits for long says so");
     taken.0.send_replace(true);
     let sent = async {
-        while pass.send_pod(false).await.unwrap().is_some() {
+        while pass.send_pod(SendingMark::LeaveAsIs).await.unwrap() != Requeue::OnChange {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -19,7 +19,7 @@ use super::{POLL_INTERVAL, VirtualNodeError, remove_node_finalizer};
 use crate::consumer::events;
 use crate::consumer::node_objects;
 use crate::consumer::node_tasks;
-use crate::consumer::state::{ConsumerState, recorded_node};
+use crate::consumer::state::{ConsumerState, RecordedNode, recorded_node};
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
@@ -48,7 +48,7 @@ pub async fn drain(
     key: &Key,
     node: &VirtualNode,
 ) -> Result<Requeue, VirtualNodeError> {
-    let Some((name, port)) = recorded_node(node) else {
+    let Some(RecordedNode { name, port }) = recorded_node(node) else {
         remove_node_finalizer(consumer, key, node).await?;
         return Ok(Requeue::OnChange);
     };
@@ -129,9 +129,11 @@ pub async fn drain(
     } else {
         DRAIN_TIMEOUT_WITHOUT_PEER
     };
-    let waited_for = |pod: &LocalPod| is_waited_for(pod) && peer.may_run(pod);
-    let settled = !pods.all().iter().any(|(_, pod)| waited_for(pod))
-        && are_all_pods_cached(consumer, &name, &pods).await?;
+    let some_are_left = pods
+        .all()
+        .iter()
+        .any(|(_, pod)| is_waited_for(pod) && peer.may_run(pod));
+    let settled = !some_are_left && are_all_pods_cached(consumer, &name, &pods).await?;
     if !settled && started.elapsed() < timeout {
         return Ok(Requeue::After(POLL_INTERVAL));
     }
@@ -162,9 +164,8 @@ fn deletion_grace(pod: &LocalPod, at_once: bool) -> Option<u32> {
 /// The UIDs of the pods that get an event before they are deleted; `told` are those that got one.
 /// Pods without a controller are first: nothing else remains of them.
 fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> HashSet<String> {
-    let is_new =
-        |pod: &&LocalPod| pod.deletion.is_none() && is_waited_for(pod) && !told.contains(&pod.uid);
-    let mut due: Vec<&LocalPod> = pods.iter().map(|(_, pod)| &**pod).filter(is_new).collect();
+    let mut due: Vec<&LocalPod> = pods.iter().map(|(_, pod)| &**pod).collect();
+    due.retain(|pod| pod.deletion.is_none() && is_waited_for(pod) && !told.contains(&pod.uid));
     due.sort_by_key(|pod| (pod.controller.is_some(), pod.finished));
     let room = MAX_EVENTS.saturating_sub(told.len());
     let due: HashSet<String> = due
@@ -210,10 +211,11 @@ async fn are_all_pods_cached(
         api.list_metadata(&bound)
             .await
             .step("list the pods of", "Node", Key::new("", node))?;
-    let shown = |uid: &String| pods.all().iter().any(|(_, pod)| pod.uid == *uid);
-    Ok(live
-        .iter()
-        .all(|pod| pod.metadata.uid.as_ref().is_some_and(shown)))
+    let shown: HashSet<String> = pods.all().iter().map(|(_, pod)| pod.uid.clone()).collect();
+    Ok(live.iter().all(|pod| {
+        let uid = pod.metadata.uid.as_ref();
+        uid.is_some_and(|uid| shown.contains(uid))
+    }))
 }
 
 #[cfg(test)]

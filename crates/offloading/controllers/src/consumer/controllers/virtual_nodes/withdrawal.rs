@@ -7,7 +7,7 @@
 //!      +--- withdrawn notice: uncordoned, if we cordoned it <--+
 //! ```
 //!
-//! Pods of our own consumers have a notice of their own, see [`lent_on::moves_at_once`].
+//! Pods of our own consumers have a notice of their own, see [`lent_on::moves_before_notice_ends`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -92,12 +92,11 @@ pub async fn follow_withdrawal(
         with_delayed(consumer, key, |delayed| DelayedEvictions::clone(delayed)).unwrap_or_default();
     let now = Instant::now();
     let nodes = WithdrawnNode::with_alternatives(consumer, name);
-    let is_due = |pod: &Arc<LocalPod>| is_due(pod, &delayed, now) && nodes.may_leave(consumer, pod);
     let due: Vec<Arc<LocalPod>> = pods
         .all()
         .into_iter()
         .map(|(_, pod)| pod)
-        .filter(is_due)
+        .filter(|pod| is_due(pod, &delayed, now) && nodes.may_leave(consumer, pod))
         .collect();
     let mut evictions = futures::stream::iter(due.into_iter().map(|pod| async move {
         let allowed = request_eviction(context, &pod).await;
@@ -137,32 +136,15 @@ struct WithdrawnNode {
 
 impl WithdrawnNode {
     fn with_alternatives(consumer: &ConsumerState, name: &str) -> Self {
-        let labels = |live: &Value| {
-            serde_json::from_value(
-                live.pointer("/metadata/labels")
-                    .cloned()
-                    .unwrap_or_default(),
-            )
-        };
-        let candidate = |name: &str, live: &Value| CandidateNode {
-            node: name.to_owned(),
-            labels: labels(live).unwrap_or_default(),
-        };
         let all = consumer.nodes.all();
         let others = all
             .iter()
             .filter(|(key, live)| key.name != name && takes_new_pods(live));
+        let live = consumer.nodes.get(&Key::new("", name)).unwrap_or_default();
         Self {
-            node: candidate(
-                name,
-                &consumer
-                    .nodes
-                    .get(&Key::new("", name))
-                    .map(|live| (*live).clone())
-                    .unwrap_or_default(),
-            ),
+            node: candidate_node(name, &live),
             others: others
-                .map(|(key, live)| candidate(&key.name, live))
+                .map(|(key, live)| candidate_node(&key.name, live))
                 .collect(),
         }
     }
@@ -175,6 +157,14 @@ impl WithdrawnNode {
         let offer =
             lent_on::offer_of_pod(&pod.to_json()).and_then(|offer| consumer.offers.get(&offer));
         lent_on::moves_before_notice_ends(pod.restarts, offer.as_deref(), &self.node, &self.others)
+    }
+}
+
+fn candidate_node(name: &str, live: &Value) -> CandidateNode {
+    let labels = live.pointer("/metadata/labels").cloned();
+    CandidateNode {
+        node: name.to_owned(),
+        labels: serde_json::from_value(labels.unwrap_or_default()).unwrap_or_default(),
     }
 }
 

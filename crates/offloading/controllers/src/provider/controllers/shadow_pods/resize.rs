@@ -42,6 +42,22 @@ pub(super) struct WantedResize {
     charge: Result<(ResizeCharge, Charge), PendingResize>,
 }
 
+/// The reason why a resize is not done now.
+struct ResizeRefusal {
+    pending: PendingResize,
+    waits_for_room: bool,
+}
+
+impl ResizeRefusal {
+    /// Room alone does not help.
+    fn lasting(pending: PendingResize) -> Self {
+        Self {
+            pending,
+            waits_for_room: false,
+        }
+    }
+}
+
 impl WantedResize {
     /// `None` if the pod has the amounts of its record, or has ended.
     pub(super) fn from_record(
@@ -92,8 +108,8 @@ impl ShadowPodReconciliation<'_> {
             self.memory.unresized = None;
             return Ok(true);
         };
-        if let Err((pending, waits_for_room)) = self.admit_resize(pod, charge) {
-            self.refuse_resize(pod, pending, waits_for_room).await;
+        if let Err(refusal) = self.admit_resize(pod, charge) {
+            self.refuse_resize(pod, refusal).await;
             return Ok(false);
         }
         patch["metadata"]["uid"] = pod.uid.as_str().into();
@@ -126,8 +142,11 @@ impl ShadowPodReconciliation<'_> {
             }
         };
         self.record_asked_amounts(asked);
-        self.refuse_resize(pod, PendingResize::infeasible(refusal), false)
-            .await;
+        self.refuse_resize(
+            pod,
+            ResizeRefusal::lasting(PendingResize::infeasible(refusal)),
+        )
+        .await;
         Ok(false)
     }
 
@@ -136,27 +155,28 @@ impl ShadowPodReconciliation<'_> {
         &self,
         pod: &RemotePod,
         charge: Result<(ResizeCharge, Charge), PendingResize>,
-    ) -> Result<(), (PendingResize, bool)> {
-        let (amounts, charge) = charge.map_err(|pending| (pending, false))?;
+    ) -> Result<(), ResizeRefusal> {
+        let (amounts, charge) = charge.map_err(ResizeRefusal::lasting)?;
         let offer = self.provider.offers.get(&pod.account().offer_key());
-        let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         let mut ledger = self.provider.ledger.lock();
         let verdict = ledger.admit_resize(
             ResizeRequest::new(pod, amounts),
             offer.as_deref(),
             charge,
-            ours,
+            |namespace| self.provider.is_mapped_for(namespace, &self.key.namespace),
         );
-        verdict.map_err(|pending| (pending, true))
+        verdict.map_err(|pending| ResizeRefusal {
+            pending,
+            waits_for_room: true,
+        })
     }
 
     /// Remembers why the pod is not resized, and reports each reason once.
-    async fn refuse_resize(
-        &mut self,
-        pod: &RemotePod,
-        pending: PendingResize,
-        waits_for_room: bool,
-    ) {
+    async fn refuse_resize(&mut self, pod: &RemotePod, refusal: ResizeRefusal) {
+        let ResizeRefusal {
+            pending,
+            waits_for_room,
+        } = refusal;
         let before = self.memory.unresized.take();
         let is_known = before.is_some_and(|before| before.pending.reason == pending.reason);
         self.memory.unresized = Some(RefusedResize {
