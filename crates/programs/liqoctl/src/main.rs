@@ -214,7 +214,7 @@ async fn run_doctor(global: &GlobalFlags, arguments: &DoctorArguments) -> anyhow
         doctor::examine_clusters(&arguments.clusters(&global.access())?, arguments.invariants)
             .await?;
     output::print_result(global.output, &report, |report| {
-        doctor::render_report(report, arguments.all, Paint::for_stdout())
+        doctor::render_report(report, arguments.shown_details(), Paint::for_stdout())
     })?;
     match report.summary.fail {
         0 => Ok(()),
@@ -812,7 +812,10 @@ async fn run_broker_command(global: &GlobalFlags, command: BrokerCommand) -> any
             dry_run,
             yes,
         } => {
-            let (endings, plugins) = broker::plan_endings(&cluster, policy.as_deref()).await?;
+            let broker::PlannedEndings {
+                endings,
+                by_plugins,
+            } = broker::plan_endings(&cluster, policy.as_deref()).await?;
             if dry_run && !endings.is_empty() {
                 return output::print_result(global.output, &endings, |endings| {
                     broker::render_planned_endings(endings)
@@ -826,7 +829,7 @@ async fn run_broker_command(global: &GlobalFlags, command: BrokerCommand) -> any
                 broker::disable_lending_on(&cluster, &endings).await?;
             }
             output::print_result(global.output, &endings, |endings| {
-                broker::render_disabled(endings, &plugins)
+                broker::render_disabled(endings, &by_plugins)
             })
         }
     }
