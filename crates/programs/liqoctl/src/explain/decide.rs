@@ -32,22 +32,13 @@ use crate::{
 /// The steps, and which of them the pod waits for.
 pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
     let steps = steps_of_pod(facts);
-    // A later step is more often the cause of what the local pod shows than the local pod itself.
-    let worst = |verdict: CheckVerdict| {
-        let is = |step: &&PodStep| step.verdict == verdict;
-        steps
-            .iter()
-            .filter(|step| step.step != PodStepName::LocalPod)
-            .find(is)
-            .or_else(|| steps.iter().find(is))
-    };
     let waits_for = [
         CheckVerdict::Fail,
         CheckVerdict::Warn,
         CheckVerdict::Unknown,
     ]
     .into_iter()
-    .find_map(worst)
+    .find_map(|verdict| step_to_wait_for(&steps, verdict))
     .map(|step| step.step);
     PodExplanation {
         namespace: facts.pod.namespace().unwrap_or_default(),
@@ -56,6 +47,15 @@ pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
         waits_for,
         steps,
     }
+}
+
+/// A later step is more often the cause of what the local pod shows than the local pod itself.
+fn step_to_wait_for(steps: &[PodStep], verdict: CheckVerdict) -> Option<&PodStep> {
+    let mut alike = steps.iter().filter(|step| step.verdict == verdict);
+    let first = alike.clone().next();
+    alike
+        .find(|step| step.step != PodStepName::LocalPod)
+        .or(first)
 }
 
 fn steps_of_pod(facts: &PodFacts) -> Vec<PodStep> {
@@ -342,10 +342,10 @@ fn runs_only_here_step(facts: &PodFacts) -> Option<PodStep> {
 /// The providers that refused another pod of the same owner. Where pods may run only at providers,
 /// that keeps none away from them.
 fn refusals_of_owner(facts: &PodFacts) -> Vec<RefusedOwner> {
-    let avoids = |one: &&NamespaceOffloading| {
-        one.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote
-    };
-    let Some(offloading) = facts.remote_offloading().filter(avoids) else {
+    let Some(offloading) = facts
+        .remote_offloading()
+        .filter(|one| one.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote)
+    else {
         return Vec::new();
     };
     let all = Refusals::parse(
@@ -549,11 +549,10 @@ fn broken_link_step(
     chain: &[&str],
     peer: &ForeignCluster,
 ) -> Option<PodStep> {
-    let holds = |kind: &&&str| {
+    let kind = chain.iter().find(|kind| {
         peer.condition(kind)
             .is_none_or(|condition| condition.status != "True")
-    };
-    let kind = chain.iter().find(holds)?;
+    })?;
     let Some(condition) = peer.condition(kind) else {
         return Some(PodStep::new(
             step,
@@ -807,25 +806,13 @@ fn limits_step(facts: &PodFacts, provider: &ProviderPodFacts) -> Option<PodStep>
 
 fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
     let step = PodStepName::RemotePod;
-    let reported = || {
-        let status = provider
-            .shadow_pod
-            .as_ref()
-            .ok()?
-            .as_ref()?
-            .status
-            .as_ref()?
-            .pod
-            .clone()?;
-        serde_json::from_value::<PodStatus>(status).ok()
-    };
     let (status, node) = match &provider.remote_pod {
         Ok(Some(pod)) => (
             pod.status.clone(),
             pod.spec.as_ref().and_then(node_at_provider),
         ),
-        Ok(None) => (reported(), None),
-        Err(why) => match reported() {
+        Ok(None) => (reported_status(provider), None),
+        Err(why) => match reported_status(provider) {
             Some(status) => (Some(status), None),
             None => return PodStep::new(step, CheckVerdict::Unknown, why),
         },
@@ -875,6 +862,20 @@ fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
             }
         },
     }
+}
+
+/// The status of the remote pod that the provider reports to this cluster.
+fn reported_status(provider: &ProviderPodFacts) -> Option<PodStatus> {
+    let status = provider
+        .shadow_pod
+        .as_ref()
+        .ok()?
+        .as_ref()?
+        .status
+        .as_ref()?
+        .pod
+        .clone()?;
+    serde_json::from_value::<PodStatus>(status).ok()
 }
 
 #[cfg(test)]
