@@ -544,11 +544,10 @@ pub fn with_near_suggestions(mut error: clap::Error) -> clap::Error {
     else {
         return error;
     };
-    let is_near = |name: &String| strsim::levenshtein(name, &typed) * 3 <= typed.chars().count();
     // It says how to pass the text as a value, which no command takes at this place.
     error.remove(ContextKind::Suggested);
     if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
-        names.retain(is_near);
+        names.retain(|name| strsim::levenshtein(name, &typed) * 3 <= typed.chars().count());
         if !names.is_empty() {
             error.insert(
                 ContextKind::SuggestedSubcommand,

@@ -157,25 +157,26 @@ pub enum PlacementChoice {
 }
 
 fn parse_eviction_delay(text: &str) -> Result<offload::EvictionChange, String> {
-    let after = |seconds: u64| {
-        let seconds = u32::try_from(seconds)
-            .ok()
-            .filter(|seconds| *seconds < 1_000_000_000);
-        seconds
-            .map(EvictionDelay::Seconds)
-            .ok_or_else(|| "the time is too long: use never".to_owned())
-    };
     let delay = match text {
         "default" => return Ok(offload::EvictionChange::AsPodsSay),
         "never" => EvictionDelay::Never,
         "0" | "0s" => EvictionDelay::Seconds(0),
-        _ => after(
+        _ => eviction_after(
             token::parse_duration(text)
                 .map_err(|error| format!("{error}, never or default"))?
                 .as_secs(),
         )?,
     };
     Ok(offload::EvictionChange::After(delay))
+}
+
+fn eviction_after(seconds: u64) -> Result<EvictionDelay, String> {
+    let seconds = u32::try_from(seconds)
+        .ok()
+        .filter(|seconds| *seconds < 1_000_000_000);
+    seconds
+        .map(EvictionDelay::Seconds)
+        .ok_or_else(|| "the time is too long: use never".to_owned())
 }
 
 /// The namespaces that a command is about.
