@@ -28,11 +28,11 @@ pub fn chart_metadata() -> anyhow::Result<String> {
     let kinds: Vec<_> = liqo_api::custom_resource_definitions()
         .into_iter()
         .map(|definition| {
-            let description = definition.spec.versions.first().and_then(|version| {
-                version.schema.as_ref()?.open_api_v3_schema.as_ref()?.description.clone()
-            }).unwrap_or_default();
+            let first = definition.spec.versions.first();
+            let schema = first.and_then(|one| one.schema.as_ref()?.open_api_v3_schema.as_ref());
+            let description = schema.and_then(|schema| schema.description.clone()).unwrap_or_default();
             let kind = &definition.spec.names.kind;
-            let served = definition.spec.versions.first().map(|version| version.name.clone());
+            let served = first.map(|one| one.name.clone());
             json!({ "kind": kind, "version": served, "name": definition.name_any(), "displayName": kind, "description": description })
         })
         .collect();
