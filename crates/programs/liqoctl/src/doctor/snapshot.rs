@@ -1,4 +1,4 @@
-//! Reads the objects that [`violations`] judges, several times as long as something does not hold.
+//! Reads the objects that [`find_violations`] judges, several times as long as something does not hold.
 
 use std::{sync::Arc, time::Duration};
 

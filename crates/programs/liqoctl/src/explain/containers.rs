@@ -23,7 +23,7 @@ pub(super) fn unready_container(
     status: &PodStatus,
     kubectl: &str,
     pod: &str,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> Option<UnreadyContainer> {
     let commands = KubectlCommands { kubectl, pod };
     let init = status
@@ -42,7 +42,7 @@ pub(super) fn unready_container(
         .collect();
     let mut found: Vec<UnreadyContainer> = all
         .iter()
-        .filter_map(|one| check_container(one, &commands, is_remote))
+        .filter_map(|one| check_container(one, &commands, runs_in))
         .collect();
     // A container that only waits for another one says nothing.
     let certain = found.iter().position(|one| !one.may_pass);
@@ -63,6 +63,13 @@ fn has_succeeded(one: &ContainerStatus) -> bool {
         .as_ref()
         .and_then(|state| state.terminated.as_ref())
         .is_some_and(|end| end.exit_code == 0)
+}
+
+/// The cluster in which a container runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunsIn {
+    ThisCluster,
+    Provider,
 }
 
 /// The run of a container that ended.
@@ -101,7 +108,7 @@ impl KubectlCommands<'_> {
 fn check_container(
     one: &ContainerStatus,
     commands: &KubectlCommands,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> Option<UnreadyContainer> {
     let ContainerState {
         running,
@@ -118,7 +125,7 @@ fn check_container(
         let reason = waiting.reason.as_deref().unwrap_or("no reason");
         (
             format!("waits: {}", describe_waiting(&waiting, reason)),
-            waiting_advice(reason, one, last, commands, is_remote),
+            waiting_advice(reason, one, last, commands, runs_in),
             STARTING.contains(&reason),
         )
     } else if let Some(end) = terminated.filter(|end| end.exit_code != 0) {
@@ -202,7 +209,7 @@ fn waiting_advice(
     one: &ContainerStatus,
     last: Option<&ContainerStateTerminated>,
     commands: &KubectlCommands,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> String {
     let describe = commands.describe_command();
     match reason {
@@ -211,7 +218,7 @@ fn waiting_advice(
         | "ErrImageNeverPull"
         | "InvalidImageName"
         | "RegistryUnavailable"
-            if is_remote =>
+            if runs_in == RunsIn::Provider =>
         {
             format!(
                 "check the image's name; the provider pulls images itself, so it needs access to the registry: {describe}"
@@ -226,7 +233,7 @@ fn waiting_advice(
                 "check the image's name, and that the node has access to the registry: {describe}"
             )
         }
-        "CreateContainerConfigError" if is_remote => {
+        "CreateContainerConfigError" if runs_in == RunsIn::Provider => {
             format!(
                 "the provider has only those ConfigMaps and Secrets that exist here and are reflected: {describe}"
             )
@@ -237,7 +244,7 @@ fn waiting_advice(
         "CreateContainerError" | "RunContainerError" => {
             format!("check its command and its volumes: {describe}")
         }
-        "ContainerCreating" if is_remote => format!(
+        "ContainerCreating" if runs_in == RunsIn::Provider => format!(
             "wait; if it lasts, a volume is missing, such as a ConfigMap or Secret that could not be created there: {describe}"
         ),
         "ContainerCreating" | "PodInitializing" => format!("wait; if it lasts: {describe}"),
@@ -297,7 +304,12 @@ mod tests {
             status[key] = value.clone();
         }
         let status = serde_json::from_value(json!({ "containerStatuses": [status] })).unwrap();
-        unready_container(&status, "kubectl -n demo", "web", is_remote)
+        let runs_in = if is_remote {
+            RunsIn::Provider
+        } else {
+            RunsIn::ThisCluster
+        };
+        unready_container(&status, "kubectl -n demo", "web", runs_in)
     }
 
     fn waiting(reason: &str, message: &str) -> Value {
@@ -409,7 +421,7 @@ mod tests {
                 &serde_json::from_value(status).unwrap(),
                 "kubectl",
                 "web",
-                true,
+                RunsIn::Provider,
             )
             .unwrap()
             .what

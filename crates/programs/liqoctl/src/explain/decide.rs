@@ -1,6 +1,6 @@
 //! Judges what was read about a pod. Pure.
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus};
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy,
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     PodExplanation, PodStep, PodStepName,
-    containers::{self, UnreadyContainer},
+    containers::{self, RunsIn, UnreadyContainer},
     facts::{PodFacts, ProviderPodFacts},
 };
 use crate::{
@@ -183,7 +183,7 @@ fn local_pod(facts: &PodFacts) -> PodStep {
     if !runs_here || is_ready || phase == "Succeeded" {
         return PodStep::new(step, CheckVerdict::Ok, what);
     }
-    match unready_container_of(facts, &status, false) {
+    match unready_container_of(facts, &status, RunsIn::ThisCluster) {
         Some(trouble) => not_ready_step(step, &what, trouble),
         None => PodStep::new(step, CheckVerdict::Unknown, format!("{what}, not Ready"))
             .with_advice(describe_command(facts)),
@@ -195,13 +195,13 @@ fn local_pod(facts: &PodFacts) -> PodStep {
 fn unready_container_of(
     facts: &PodFacts,
     status: &PodStatus,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> Option<UnreadyContainer> {
     containers::unready_container(
         status,
         &kubectl_command(facts),
         &facts.pod.name_any(),
-        is_remote,
+        runs_in,
     )
 }
 
@@ -300,14 +300,12 @@ fn node_state(node: &Node) -> NodeState {
         .and_then(|closed| closed.message.as_deref())
         .map(|why| format!(" ({})", strip_control_characters(why)))
         .unwrap_or_default();
-    let repels =
-        |taint: &&Taint| taint.effect != "PreferNoSchedule" && !usual.contains(&taint.key.as_str());
     let taints = spec
         .and_then(|spec| spec.taints.as_ref())
         .into_iter()
         .flatten();
     let taints: Vec<&str> = taints
-        .filter(repels)
+        .filter(|taint| taint.effect != "PreferNoSchedule" && !usual.contains(&taint.key.as_str()))
         .map(|taint| taint.key.as_str())
         .collect();
     match (is_cordoned, taints.as_slice()) {
@@ -839,7 +837,7 @@ fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
         ),
         _ if is_ready => PodStep::new(step, CheckVerdict::Ok, format!("{phase}, Ready{on}")),
         _ => match (
-            unready_container_of(facts, &status, true),
+            unready_container_of(facts, &status, RunsIn::Provider),
             readiness::why_pod_not_ready(&status),
         ) {
             (Some(trouble), _) => not_ready_step(step, &format!("{phase}, not Ready{on}"), trouble),

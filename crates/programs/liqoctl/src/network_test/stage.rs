@@ -221,8 +221,8 @@ pub async fn prepare_test(
     let providers = &participants.providers;
     let mut scene = participants.initial_scene(&offloaded);
     let planned = PlannedPods {
-        here: answering_pods(here, providers, &scene, options.nodes),
-        hosts: host_network_pods(all, home, providers, &scene, options.nodes),
+        here: answering_pods(here, providers, &scene, options.nodes.into()),
+        hosts: host_network_pods(all, home, providers, &scene, options.nodes.into()),
         image,
     };
     let step = format!("Starting {} pods", planned.pod_count());
@@ -265,7 +265,7 @@ pub async fn prepare_test(
             namespace: apart[known].clone(),
         });
     }
-    let nodes = here.nodes.iter().take(options.nodes.max(1));
+    let nodes = here.nodes.iter().take(usize::from(options.nodes).max(1));
     setup.scene.nodes = nodes
         .map(|node| (node.name.clone(), node.address))
         .collect();
