@@ -68,17 +68,9 @@ pub async fn wait_until_established(
                     .get(&name)
                     .await
                     .doing(format!("read the definition {name}"))?;
-                let conditions = definition.data["status"]["conditions"]
-                    .as_array()
-                    .cloned()
-                    .unwrap_or_default();
-                let is = |kind: &str, status: &str| {
-                    conditions
-                        .iter()
-                        .any(|one| one["type"] == kind && one["status"] == status)
-                };
                 Ok(
-                    if is("Established", "True") && is("NamesAccepted", "True") {
+                    if is_true(&definition, "Established") && is_true(&definition, "NamesAccepted")
+                    {
                         PollResult::Done(())
                     } else {
                         PollResult::NotYet("the API server does not serve it yet".to_owned())
@@ -89,6 +81,14 @@ pub async fn wait_until_established(
         .await?;
     }
     Ok(())
+}
+
+fn is_true(definition: &DynamicObject, condition: &str) -> bool {
+    let conditions = definition.data["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|one| one["type"] == condition && one["status"] == "True")
 }
 
 /// Deletes an object. Succeeds if the object is gone or its kind is unknown.

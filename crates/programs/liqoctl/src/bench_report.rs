@@ -64,15 +64,21 @@ impl BenchFigure {
     }
 
     fn table_row(&self, way: &str) -> Vec<String> {
-        let value = |way: &str| {
-            self.values
-                .get(way)
-                .map_or_else(|| "-".to_owned(), |value| with_unit(*value, self.unit))
-        };
         let ratio = self
             .ratio
             .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-        vec![self.what.clone(), value(way), value(PLAIN), ratio]
+        vec![
+            self.what.clone(),
+            self.value_in_words(way),
+            self.value_in_words(PLAIN),
+            ratio,
+        ]
+    }
+
+    fn value_in_words(&self, way: &str) -> String {
+        self.values
+            .get(way)
+            .map_or_else(|| "-".to_owned(), |value| with_unit(*value, self.unit))
     }
 }
 

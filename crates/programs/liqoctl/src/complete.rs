@@ -112,16 +112,10 @@ impl<'a> PartialCommandLine<'a> {
         let (name, value) = word
             .split_once('=')
             .map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
-        let is_it = |arg: &&Arg| match name.strip_prefix("--") {
-            Some(long) => arg.get_long() == Some(long),
-            None => name
-                .strip_prefix('-')
-                .is_some_and(|short| arg.get_short().is_some_and(|own| short == own.to_string())),
-        };
         let arg = self
             .command
             .get_arguments()
-            .find(is_it)
+            .find(|arg| is_flag(arg, name))
             .filter(|arg| arg.get_action().takes_values())?;
         Some((arg.get_id().to_string(), value))
     }
@@ -142,6 +136,16 @@ impl<'a> PartialCommandLine<'a> {
             (["unpeer"], "name") | (_, "peer") => Some(CompletableNames::Peers),
             _ => None,
         }
+    }
+}
+
+/// Whether this is the flag, with its dashes.
+fn is_flag(arg: &Arg, name: &str) -> bool {
+    match name.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => name
+            .strip_prefix('-')
+            .is_some_and(|short| arg.get_short().is_some_and(|own| short == own.to_string())),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod reason;
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{
@@ -106,38 +108,43 @@ fn discovery_report(
     records: &[ForeignCluster],
     policies: Vec<PeeringPolicy>,
 ) -> DiscoveryReport {
-    let policies: Vec<_> = policies.into_iter().map(std::sync::Arc::new).collect();
+    let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
     let not_listed_yet = not_listed_yet(config, &domains, &discovered);
-    let shown = |one: DiscoveryListEntry| {
-        let id = one.announcement.cluster_id;
-        let record = records.iter().find(|record| record.spec.cluster_id == id);
-        let reason = reason_not_borrowing(record, &policies, &one.sources, one.problem);
-        let announced = one.announcement.auth_urls.into_iter().next();
-        let authenticated = |record: &ForeignCluster| is_true(record, links::AUTHENTICATED);
-        DiscoveredCluster {
-            name: strip_control_characters(
-                &record.map_or(one.announcement.cluster_name, kube::ResourceExt::name_any),
-            ),
-            auth_url: record
-                .and_then(|record| record.spec.auth_url.clone())
-                .or(announced)
-                .map(|url| strip_control_characters(&url)),
-            found_by: one.sources,
-            borrows: record.is_some_and(|record| record.wants_outgoing() && authenticated(record)),
-            lends: record.is_some_and(crate::unpeer::lends_to),
-            refused: record.is_some_and(|record| record.spec.incoming_peering == PeeringIntent::No),
-            reason,
-            cluster_id: id,
-        }
-    };
     DiscoveryReport {
         lan: config.is_some_and(|config| config.spec.discovery.lan.enabled),
         domains: domains.into_iter().map(searched_domain).collect(),
         clusters: discovered
             .into_iter()
             .chain(not_listed_yet)
-            .map(shown)
+            .map(|one| discovered_cluster(one, records, &policies))
             .collect(),
+    }
+}
+
+fn discovered_cluster(
+    one: DiscoveryListEntry,
+    records: &[ForeignCluster],
+    policies: &[Arc<PeeringPolicy>],
+) -> DiscoveredCluster {
+    let id = one.announcement.cluster_id;
+    let record = records.iter().find(|record| record.spec.cluster_id == id);
+    let reason = reason_not_borrowing(record, policies, &one.sources, one.problem);
+    let announced = one.announcement.auth_urls.into_iter().next();
+    DiscoveredCluster {
+        name: strip_control_characters(
+            &record.map_or(one.announcement.cluster_name, kube::ResourceExt::name_any),
+        ),
+        auth_url: record
+            .and_then(|record| record.spec.auth_url.clone())
+            .or(announced)
+            .map(|url| strip_control_characters(&url)),
+        found_by: one.sources,
+        borrows: record
+            .is_some_and(|record| record.wants_outgoing() && is_true(record, links::AUTHENTICATED)),
+        lends: record.is_some_and(crate::unpeer::lends_to),
+        refused: record.is_some_and(|record| record.spec.incoming_peering == PeeringIntent::No),
+        reason,
+        cluster_id: id,
     }
 }
 
@@ -216,12 +223,6 @@ fn render_reason(one: &DiscoveredCluster) -> String {
 
 /// The result as text for people.
 pub fn render_discovery(report: &DiscoveryReport) -> String {
-    let peered = |one: &DiscoveredCluster| match (one.borrows, one.lends) {
-        (true, true) => "borrows, lends",
-        (true, false) => "borrows",
-        (false, true) => "lends",
-        (false, false) => "no",
-    };
     let rows = report.clusters.iter().map(|one| {
         vec![
             one.name.clone(),
@@ -232,7 +233,7 @@ pub fn render_discovery(report: &DiscoveryReport) -> String {
                 .map(|source| discovery_method(source))
                 .collect::<Vec<_>>()
                 .join(", "),
-            peered(one).to_owned(),
+            peering_in_words(one).to_owned(),
             render_reason(one),
         ]
     });
@@ -274,6 +275,15 @@ pub fn render_discovery(report: &DiscoveryReport) -> String {
         );
     }
     lines.join("\n")
+}
+
+fn peering_in_words(one: &DiscoveredCluster) -> &'static str {
+    match (one.borrows, one.lends) {
+        (true, true) => "borrows, lends",
+        (true, false) => "borrows",
+        (false, true) => "lends",
+        (false, false) => "no",
+    }
 }
 
 #[cfg(test)]

@@ -22,30 +22,31 @@ impl FromStr for GatewayArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        parse_gateway(text).map(Self).ok_or_else(|| {
             format!(
                 "{text:?} is not KEY@ADDRESS:PORT as `generate peer-command --through-tunnel` prints it"
             )
-        };
-        let (public_key, endpoints) = text.split_once('@').ok_or_else(wrong)?;
-        let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
-        // IPv6 addresses need brackets.
-        let is_name = |host: &str| !host.is_empty() && !host.contains([':', '[', ']']);
-        let is_address = |text: &String| {
-            let parts = text.rsplit_once(':');
-            text.parse::<SocketAddr>().is_ok()
-                || parts.is_some_and(|(host, port)| is_name(host) && port.parse::<u16>().is_ok())
-        };
-        if !is_key(public_key) || !endpoints.iter().all(is_address) {
-            return Err(wrong());
-        }
-        Ok(Self(GatewayAddress {
-            public_key: public_key.to_owned(),
-            first_key: None,
-            endpoints,
-            tls: Vec::new(),
-        }))
+        })
     }
+}
+
+fn parse_gateway(text: &str) -> Option<GatewayAddress> {
+    let (public_key, endpoints) = text.split_once('@')?;
+    let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
+    (is_key(public_key) && endpoints.iter().all(|one| is_endpoint(one))).then(|| GatewayAddress {
+        public_key: public_key.to_owned(),
+        first_key: None,
+        endpoints,
+        tls: Vec::new(),
+    })
+}
+
+/// Whether it is an address, or a name, with a port. IPv6 addresses need brackets.
+fn is_endpoint(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok()
+        || text.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && !host.contains([':', '[', ']']) && port.parse::<u16>().is_ok()
+        })
 }
 
 /// Formats a gateway as a [`GatewayArgument`].
@@ -123,13 +124,11 @@ fn addresses_of_node(node: &Node) -> Vec<String> {
         .as_ref()
         .and_then(|status| status.addresses.clone())
         .unwrap_or_default();
-    let of = |kind: &str| {
-        all.iter()
-            .filter(move |one| one.type_ == kind)
-            .map(|one| one.address.clone())
-            .collect::<Vec<_>>()
-    };
-    [of("ExternalIP"), of("InternalIP")].concat()
+    ["ExternalIP", "InternalIP"]
+        .into_iter()
+        .flat_map(|kind| all.iter().filter(move |one| one.type_ == kind))
+        .map(|one| one.address.clone())
+        .collect()
 }
 
 fn address_with_port(address: &str, port: u16) -> String {

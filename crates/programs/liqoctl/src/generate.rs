@@ -74,11 +74,15 @@ pub fn definition_files() -> anyhow::Result<Vec<(String, String)>> {
 /// Writes the custom resource definitions into a directory, and removes files of kinds that no
 /// longer exist.
 pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
-    let failed = || format!("cannot write the definitions into {}", directory.display());
-    std::fs::create_dir_all(directory).with_context(failed)?;
     let files = definition_files()?;
-    for entry in std::fs::read_dir(directory).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
+    replace_definition_files(directory, &files)
+        .with_context(|| format!("cannot write the definitions into {}", directory.display()))
+}
+
+fn replace_definition_files(directory: &Path, files: &[(String, String)]) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
         let known = path
             .file_name()
             .is_some_and(|name| files.iter().any(|(file, _)| name == file.as_str()));
@@ -87,22 +91,28 @@ pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
                 .extension()
                 .is_some_and(|extension| extension == "yaml")
         {
-            std::fs::remove_file(&path).with_context(failed)?;
+            std::fs::remove_file(&path)?;
         }
     }
     for (file, text) in files {
-        std::fs::write(directory.join(file), text).with_context(failed)?;
+        std::fs::write(directory.join(file), text)?;
     }
     Ok(())
 }
 
 /// Writes the table of rights into a page.
 pub fn write_rights(page: &Path) -> anyhow::Result<()> {
-    let failed = || format!("cannot write the rights into {}", page.display());
-    let old = std::fs::read_to_string(page).with_context(failed)?;
-    let new = rights_table::page_with_table(&old, &rights_table::installed_rights_table()?)
-        .with_context(failed)?;
-    std::fs::write(page, new).with_context(failed)
+    let table = rights_table::installed_rights_table()?;
+    replace_rights_table(page, &table)
+        .with_context(|| format!("cannot write the rights into {}", page.display()))
+}
+
+fn replace_rights_table(page: &Path, table: &str) -> anyhow::Result<()> {
+    let old = std::fs::read_to_string(page)?;
+    Ok(std::fs::write(
+        page,
+        rights_table::page_with_table(&old, table)?,
+    )?)
 }
 
 #[cfg(test)]

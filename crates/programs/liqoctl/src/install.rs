@@ -181,9 +181,11 @@ async fn wait_for_deployment(
     timeout: Duration,
     progress: &StepProgress,
 ) -> anyhow::Result<()> {
-    let news = |text: &str| progress.message(step, text);
     progress
-        .run_step(step, wait_until_available(cluster, name, timeout, news))
+        .run_step(
+            step,
+            wait_until_available(cluster, name, timeout, |text| progress.message(step, text)),
+        )
         .await
 }
 
@@ -194,11 +196,12 @@ async fn wait_for_nodes(
     progress: &StepProgress,
 ) -> anyhow::Result<()> {
     let step = "Waiting for the program on each node";
-    let news = |text: &str| progress.message(step, text);
     let away = progress
         .run_step(
             step,
-            rollout::wait_for_rollout(cluster, timeout, rollout::FabricForm::Normal, news),
+            rollout::wait_for_rollout(cluster, timeout, rollout::FabricForm::Normal, |text| {
+                progress.message(step, text);
+            }),
         )
         .await?
         .away;
@@ -260,11 +263,8 @@ async fn resolve_settings(
     settings: &InstallSettings,
 ) -> anyhow::Result<ResolvedSettings> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let read = async |name: &str| match policies.get_opt(name).await {
-        Err(error) if is_absent(&error) => Ok(None),
-        policy => policy.doing(format!("read PeeringPolicy {name}")),
-    };
-    let (policy, auto_peering) = (read("default").await?, read(manifests::AUTO_PEERING).await?);
+    let policy = read_policy(&policies, "default").await?;
+    let auto_peering = read_policy(&policies, manifests::AUTO_PEERING).await?;
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let deployment = deployments
         .get_opt(MANAGER)
@@ -319,6 +319,16 @@ async fn resolve_settings(
         changed,
         replicas_note,
     })
+}
+
+async fn read_policy(
+    policies: &Api<PeeringPolicy>,
+    name: &str,
+) -> anyhow::Result<Option<PeeringPolicy>> {
+    match policies.get_opt(name).await {
+        Err(error) if is_absent(&error) => Ok(None),
+        policy => policy.doing(format!("read PeeringPolicy {name}")),
+    }
 }
 
 fn changed_settings(before: &InstallValues, after: &InstallValues) -> Vec<&'static str> {
@@ -394,11 +404,10 @@ fn apply_stages<'a>(
     values: &InstallValues,
     admission_policies: bool,
 ) -> Vec<Vec<&'a DynamicObject>> {
-    let is_served = |object: &DynamicObject| admission_policies || !is_admission_policy(object);
-    let fits = |object: &&DynamicObject| is_served(object) && is_needed(object, values);
     let (definitions, rest): (Vec<_>, Vec<_>) = objects
         .iter()
-        .filter(fits)
+        .filter(|object| admission_policies || !is_admission_policy(object))
+        .filter(|object| is_needed(object, values))
         .partition(|object| group(object) == "apiextensions.k8s.io");
     vec![definitions, rest]
 }
@@ -452,34 +461,32 @@ fn too_old_image<'a>(deployment: &'a Deployment, pods: &[Pod]) -> Option<&'a str
         .first()?
         .image
         .as_deref()?;
-    let is_wanted = |pod: &Pod| {
-        pod.spec.as_ref().is_some_and(|spec| {
-            spec.containers[..]
-                .first()
-                .and_then(|one| one.image.as_deref())
-                == Some(wanted)
-        })
-    };
-    let ended = |pod: &Pod| {
-        let statuses = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.container_statuses.as_ref())
-            .into_iter()
-            .flatten();
-        let mut states = statuses
-            .flat_map(|status| [&status.state, &status.last_state])
-            .flatten();
-        states.any(|state| {
-            state
-                .terminated
-                .as_ref()
-                .is_some_and(|ended| ended.exit_code == UNKNOWN_ARGUMENT)
-        })
-    };
     pods.iter()
-        .any(|pod| is_wanted(pod) && ended(pod))
+        .any(|pod| runs_image(pod, wanted) && ended_for_unknown_argument(pod))
         .then_some(wanted)
+}
+
+fn runs_image(pod: &Pod, image: &str) -> bool {
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    container.and_then(|one| one.image.as_deref()) == Some(image)
+}
+
+fn ended_for_unknown_argument(pod: &Pod) -> bool {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref())
+        .into_iter()
+        .flatten();
+    let mut states = statuses
+        .flat_map(|status| [&status.state, &status.last_state])
+        .flatten();
+    states.any(|state| {
+        state
+            .terminated
+            .as_ref()
+            .is_some_and(|ended| ended.exit_code == UNKNOWN_ARGUMENT)
+    })
 }
 
 /// Whether all replicas run the current version of the Deployment.

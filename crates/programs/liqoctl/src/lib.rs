@@ -15,7 +15,8 @@
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
 //!
-//! Start at `run` in `main.rs`: it calls the module of each command. `cli` declares the flags.
+//! Start at `run_command` in `main.rs`: it calls the module of each command. `cli` declares commands
+//! and flags; where a module takes its flags as they are, it declares them (`UnpeerOptions`).
 //! Commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and
 //! the tests call the same functions.
 //!

@@ -8,14 +8,12 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask, broker, catalog, chart,
     cli::{
-        self, BenchCommand, BenchNetworkArguments, BenchOffloadArguments, BrokerCommand,
-        BrokerEnableArguments, CatalogArguments, Cli, Command, ContractCommand, CostArguments,
-        CostCommand, DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand, GlobalFlags,
-        InstallArguments, MoveCommand, MovePodsArguments, NamespaceArguments, OfferCommand,
+        self, BenchCommand, BrokerCommand, BrokerEnableArguments, Cli, Command, ContractCommand,
+        CostArguments, CostCommand, DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand,
+        GlobalFlags, InstallArguments, MoveCommand, NamespaceArguments, OfferCommand,
         OfferDecisionArguments, OffloadCommand, OffloadNamespaceArguments, PeerArguments,
-        PluginCommand, PolicyCommand, ReceiptCommand, RenewCommand, TestCommand,
-        TestNetworkArguments, TokenCommand, UninstallArguments, UnoffloadCommand,
-        UnoffloadNamespaceArguments, UnpeerArguments,
+        PluginCommand, PolicyCommand, ReceiptCommand, RenewCommand, TestCommand, TokenCommand,
+        UnoffloadCommand, UnoffloadNamespaceArguments,
     },
     cluster::{Cluster, ClusterAccess, InstalledLiqo},
     complete, contract, cost, discover, doctor, explain, generate, install, move_pods,
@@ -57,9 +55,9 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
     let format = global.output;
     match cli.command {
         Command::Install(arguments) => Box::pin(run_install(&global, arguments)).await,
-        Command::Uninstall(arguments) => run_uninstall(&global, &arguments).await,
+        Command::Uninstall(options) => run_uninstall(&global, &options).await,
         Command::Peer(arguments) => run_peer(&global, *arguments).await,
-        Command::Unpeer(arguments) => run_unpeer(&global, &arguments).await,
+        Command::Unpeer(options) => run_unpeer(&global, &options).await,
         Command::Approve { peer } => {
             decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::Yes, true).await
         }
@@ -77,7 +75,7 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(UnoffloadCommand::Namespace(arguments)) => {
             unoffload_namespaces(&global, &arguments).await
         }
-        Command::Move(MoveCommand::Pods(arguments)) => move_pods(&global, &arguments).await,
+        Command::Move(MoveCommand::Pods(options)) => move_pods(&global, &options).await,
         Command::Offer(command) => run_offer_command(&global, command).await,
         Command::Contract(command) => run_contract_command(&global, command).await,
         Command::Usage { peer } => show_usage(&global, peer.as_deref()).await,
@@ -93,18 +91,14 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
         Command::Status { watch, namespace } => {
             show_status(&global, watch, namespace.as_deref()).await
         }
-        Command::Test(TestCommand::Network(arguments)) => test_network(&global, arguments).await,
-        Command::Bench(BenchCommand::Network(arguments)) => bench_network(&global, arguments).await,
-        Command::Bench(BenchCommand::Offload(arguments)) => bench_offload(&global, arguments).await,
+        Command::Test(TestCommand::Network(options)) => test_network(&global, &options).await,
+        Command::Bench(BenchCommand::Network(options)) => bench_network(&global, &options).await,
+        Command::Bench(BenchCommand::Offload(options)) => bench_offload(&global, &options).await,
         Command::Doctor(arguments) => run_doctor(&global, &arguments).await,
         Command::Token(command) => run_token_command(&global, command).await,
         Command::Generate(command) => run_generate_command(&global, command).await,
-        Command::Plugin(PluginCommand::New { name, dir, sdk }) => {
-            let created = plugin::create_plugin(&plugin::PluginOptions {
-                name,
-                directory: dir,
-                sdk,
-            })?;
+        Command::Plugin(PluginCommand::New(options)) => {
+            let created = plugin::create_plugin(&options)?;
             output::print_result(format, &created, plugin::render_next_steps)
         }
         Command::Playground { arguments } => playground::exec_playground(&global, &arguments),
@@ -148,7 +142,7 @@ async fn untether_cluster(global: &GlobalFlags, timeout: Option<Duration>) -> an
     output::print_result(global.output, &outcome, tether::render_tethering_result)
 }
 
-async fn show_catalog(global: &GlobalFlags, arguments: CatalogArguments) -> anyhow::Result<()> {
+async fn show_catalog(global: &GlobalFlags, arguments: cli::CatalogArguments) -> anyhow::Result<()> {
     let offers = catalog::read_catalog(&global.access(), &arguments.catalog_options()).await?;
     output::print_result(global.output, &offers, |offers| {
         catalog::render_catalog_offers(offers)
@@ -241,7 +235,7 @@ async fn run_doctor(global: &GlobalFlags, arguments: &DoctorArguments) -> anyhow
         doctor::examine_clusters(&arguments.clusters(&global.access())?, arguments.invariants)
             .await?;
     output::print_result(global.output, &report, |report| {
-        doctor::render_report(report, arguments.all, Paint::for_stdout())
+        doctor::render_report(report, arguments.shown_details(), Paint::for_stdout())
     })?;
     match report.summary.fail {
         0 => Ok(()),
@@ -277,19 +271,17 @@ async fn run_install(global: &GlobalFlags, arguments: InstallArguments) -> anyho
     output::print_result(global.output, &installed, install::render_install_result)
 }
 
-async fn run_uninstall(global: &GlobalFlags, arguments: &UninstallArguments) -> anyhow::Result<()> {
+async fn run_uninstall(
+    global: &GlobalFlags,
+    options: &uninstall::UninstallOptions,
+) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let options = uninstall::UninstallOptions {
-        purge: arguments.purge,
-        force: arguments.force,
-        timeout: arguments.timeout,
-    };
-    uninstall::ensure_not_in_use(&cluster, &options).await?;
+    uninstall::ensure_not_in_use(&cluster, options).await?;
     ask::require_confirmation(
-        &uninstall::question_before_uninstall(&cluster, &options).await?,
-        arguments.yes,
+        &uninstall::question_before_uninstall(&cluster, options).await?,
+        options.yes,
     )?;
-    let uninstalled = uninstall::uninstall_liqo(&cluster, &options, &StepProgress::new()).await?;
+    let uninstalled = uninstall::uninstall_liqo(&cluster, options, &StepProgress::new()).await?;
     output::print_result(
         global.output,
         &uninstalled,
@@ -347,14 +339,9 @@ async fn run_peer(global: &GlobalFlags, arguments: PeerArguments) -> anyhow::Res
     output::print_result(global.output, &peered, peer::render_peering_result)
 }
 
-async fn run_unpeer(global: &GlobalFlags, arguments: &UnpeerArguments) -> anyhow::Result<()> {
+async fn run_unpeer(global: &GlobalFlags, options: &unpeer::UnpeerOptions) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
-    let foreign = unpeer::peer_by_name(&cluster, &arguments.name).await?;
-    let options = unpeer::UnpeerOptions {
-        incoming: arguments.incoming,
-        now: arguments.now,
-        timeout: arguments.timeout,
-    };
+    let foreign = unpeer::peer_by_name(&cluster, &options.name).await?;
     if let Some((_, name)) = tether::controlling_peer(&cluster)
         .await?
         .filter(|(id, _)| *id == foreign.spec.cluster_id)
@@ -362,10 +349,10 @@ async fn run_unpeer(global: &GlobalFlags, arguments: &UnpeerArguments) -> anyhow
         bail!(tether::refusal_while_tethered(&name));
     }
     ask::require_confirmation(
-        &unpeer::question_before_unpeer(&cluster, &foreign, &options).await?,
-        arguments.yes,
+        &unpeer::question_before_unpeer(&cluster, &foreign, options).await?,
+        options.yes,
     )?;
-    let unpeered = unpeer::end_peering(&cluster, &foreign, &options, &StepProgress::new()).await?;
+    let unpeered = unpeer::end_peering(&cluster, &foreign, options, &StepProgress::new()).await?;
     output::print_result(global.output, &unpeered, unpeer::render_unpeer_result)
 }
 
@@ -476,20 +463,16 @@ async fn unoffload_namespaces(
     }
 }
 
-async fn move_pods(global: &GlobalFlags, arguments: &MovePodsArguments) -> anyhow::Result<()> {
+async fn move_pods(global: &GlobalFlags, options: &move_pods::MoveOptions) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     cluster.visible_installation().await?;
-    let plan = move_pods::plan_move(
-        &cluster,
-        &arguments.move_options(cluster.client.default_namespace()),
-    )
-    .await?;
-    if arguments.dry_run || plan.pods.is_empty() || global.output != OutputFormat::Table {
+    let plan = move_pods::plan_move(&cluster, options).await?;
+    if options.dry_run || plan.pods.is_empty() || global.output != OutputFormat::Table {
         return output::print_result(global.output, &plan, move_pods::render_planned_move);
     }
-    ask::require_confirmation(&move_pods::question_before_move(&plan), arguments.yes)?;
+    ask::require_confirmation(&move_pods::question_before_move(&plan), options.yes)?;
     let moved =
-        move_pods::move_planned_pods(&cluster, &plan, arguments.timeout, &StepProgress::new())
+        move_pods::move_planned_pods(&cluster, &plan, options.timeout, &StepProgress::new())
             .await?;
     output::write_out(&move_pods::render_finished_move(&plan, &moved))
 }
@@ -838,7 +821,10 @@ async fn run_broker_command(global: &GlobalFlags, command: BrokerCommand) -> any
             dry_run,
             yes,
         } => {
-            let (endings, plugins) = broker::plan_endings(&cluster, policy.as_deref()).await?;
+            let broker::PlannedEndings {
+                endings,
+                by_plugins,
+            } = broker::plan_endings(&cluster, policy.as_deref()).await?;
             if dry_run && !endings.is_empty() {
                 return output::print_result(global.output, &endings, |endings| {
                     broker::render_planned_endings(endings)
@@ -852,7 +838,7 @@ async fn run_broker_command(global: &GlobalFlags, command: BrokerCommand) -> any
                 broker::disable_lending_on(&cluster, &endings).await?;
             }
             output::print_result(global.output, &endings, |endings| {
-                broker::render_disabled(endings, &plugins)
+                broker::render_disabled(endings, &by_plugins)
             })
         }
     }
@@ -879,15 +865,12 @@ async fn enable_broker(
     output::print_result(global.output, &plan, broker::render_enabled)
 }
 
-async fn test_network(global: &GlobalFlags, arguments: TestNetworkArguments) -> anyhow::Result<()> {
-    let clusters = probes::clusters(global, &arguments.others).await?;
-    let options = network_test::NetworkTestOptions {
-        nodes: arguments.nodes.into(),
-        image: arguments.image,
-        keep: arguments.keep,
-        timeout: arguments.timeout,
-    };
-    let found = network_test::run_network_test(&clusters, &options, &StepProgress::new()).await?;
+async fn test_network(
+    global: &GlobalFlags,
+    options: &network_test::NetworkTestOptions,
+) -> anyhow::Result<()> {
+    let clusters = probes::clusters(global, &options.others).await?;
+    let found = network_test::run_network_test(&clusters, options, &StepProgress::new()).await?;
     output::print_result(global.output, &found, |found| {
         network_test::render_test_result(found, Paint::for_stdout())
     })?;
@@ -896,18 +879,11 @@ async fn test_network(global: &GlobalFlags, arguments: TestNetworkArguments) -> 
 
 async fn bench_network(
     global: &GlobalFlags,
-    arguments: BenchNetworkArguments,
+    options: &network_bench::NetworkBenchOptions,
 ) -> anyhow::Result<()> {
-    let clusters = probes::clusters(global, &arguments.others).await?;
-    let options = network_bench::NetworkBenchOptions {
-        peer: arguments.peer,
-        seconds: arguments.seconds,
-        rounds: arguments.rounds,
-        image: arguments.image,
-        timeout: arguments.timeout,
-    };
+    let clusters = probes::clusters(global, &options.others).await?;
     let measured =
-        network_bench::run_network_bench(&clusters, &options, &StepProgress::new()).await?;
+        network_bench::run_network_bench(&clusters, options, &StepProgress::new()).await?;
     output::print_result(global.output, &measured, |measured| {
         network_bench::render_network_bench(measured, Paint::for_stdout())
     })?;
@@ -916,20 +892,13 @@ async fn bench_network(
 
 async fn bench_offload(
     global: &GlobalFlags,
-    arguments: BenchOffloadArguments,
+    options: &offload_bench::OffloadBenchOptions,
 ) -> anyhow::Result<()> {
-    let (clusters, playground) = probes::clusters_and_playground(global, &arguments.others).await?;
-    let options = offload_bench::OffloadBenchOptions {
-        pods: arguments.pods,
-        rounds: arguments.rounds,
-        provider: arguments.provider,
-        namespace: arguments.namespace,
-        timeout: arguments.timeout,
-    };
+    let (clusters, playground) = probes::clusters_and_playground(global, &options.others).await?;
     let measured = offload_bench::run_offload_bench(
         &clusters,
         playground.as_ref(),
-        &options,
+        options,
         &StepProgress::new(),
     )
     .await?;

@@ -18,6 +18,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail, ensure};
+use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint};
@@ -31,7 +32,7 @@ use crate::{
     bench_report::{BenchFigure, BenchReport, with_unit},
     cluster::{Cluster, ExplainFailure as _},
     output::{self, Paint},
-    probes::{self, NamespaceSecurity, ProbeNode, TestNamespaces, median, pods},
+    probes::{self, NamespaceSecurity, OtherClusterFlags, ProbeNode, TestNamespaces, median, pods},
     progress::StepProgress,
     token, version,
 };
@@ -50,17 +51,24 @@ const STARTING_PODS: &str = "Starting the pods";
 /// Port of `liqo-fabric`'s metrics.
 const METRICS_PORT: u16 = 9479;
 
-#[derive(Clone, Debug)]
+/// Options of `bench network`.
+#[derive(Clone, Debug, Args)]
 pub struct NetworkBenchOptions {
-    /// Name or ID of the peer.
+    /// Name or ID of the peer [default: the one of --remote-kubeconfig, or the only one]
     pub peer: Option<String>,
-    /// Duration of each measurement.
+    #[command(flatten)]
+    pub others: OtherClusterFlags,
+    /// Duration of each measurement in seconds
+    #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=60))]
     pub seconds: u16,
-    /// Repetitions of each measurement.
+    /// How often to repeat each measurement; the median counts
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=20))]
     pub rounds: u16,
-    /// The image of the pods; by default that of `liqo-fabric` in the cluster.
+    /// Image of the pods, which contains liqo-fabric [default: the one that runs in the cluster]
+    #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Time limit for the whole run.
+    /// Time limit of the whole run
+    #[arg(long, default_value = "10m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 

@@ -7,6 +7,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{Namespace, Pod, Secret},
@@ -33,7 +34,7 @@ use crate::{
     progress::StepProgress,
     rollout::{self, FabricForm},
     settings::{InstallSettings, InstallValues, InstalledState},
-    tether, unpeer,
+    tether, token, unpeer,
     wait::{PollResult, until},
 };
 
@@ -42,13 +43,21 @@ const IDENTITY: &str = "liqo-identity";
 /// On everything that a running Liqo created.
 const CREATED_BY_LIQO: &str = "liqo.io/managed=true";
 
-#[derive(Clone, Debug)]
+/// Options of `uninstall`.
+#[derive(Clone, Debug, Args)]
 pub struct UninstallOptions {
-    /// Whether to remove the cluster's identity as well.
-    pub purge: bool,
-    /// Whether to first end what is in use.
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// First end all peerings and offloading, and remove the remaining objects even if the
+    /// controllers do not answer
+    #[arg(long)]
     pub force: bool,
-    /// Time limit for each step.
+    /// Also remove the cluster's identity
+    #[arg(long)]
+    pub purge: bool,
+    /// How long to wait for each step
+    #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{anyhow, bail};
+use clap::Args;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt as _,
@@ -24,17 +25,26 @@ use crate::{
     },
     output,
     progress::StepProgress,
+    token,
     wait::{PollResult, until},
 };
 
-#[derive(Clone, Debug)]
+/// Options of `unpeer`.
+#[derive(Clone, Debug, Args)]
 pub struct UnpeerOptions {
-    /// Also take back what the peer borrows from this cluster.
+    /// Name or ID of the peer
+    pub name: String,
+    /// Also take back what the peer borrows from this cluster
+    #[arg(long)]
     pub incoming: bool,
-    /// Delete the pods that run at the peer at once, instead of evicting them as disruption budgets
-    /// allow.
+    /// Delete the pods that run there at once, instead of evicting them as disruption budgets allow
+    #[arg(long)]
     pub now: bool,
-    /// Time limit for each step.
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait until the pods have left, and then until the peering is ended
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
@@ -501,8 +511,10 @@ mod tests {
         let foreign = known("milan", 1);
         let cluster = server(state.clone(), foreign.spec.cluster_id.clone());
         let options = UnpeerOptions {
+            name: "milan".to_owned(),
             incoming: false,
             now: false,
+            yes: true,
             timeout: Duration::from_secs(1),
         };
         format!(

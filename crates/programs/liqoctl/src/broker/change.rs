@@ -319,19 +319,14 @@ fn policy_in_force(
         }
         [Some(one)] => Ok((one.spec.clone(), Some(one.name_any()))),
         [None] | [] => Ok((PeeringPolicySpec::default(), None)),
-        several => {
-            let name = |policy: Option<&Arc<PeeringPolicy>>| {
-                policy.map_or_else(|| "none".to_owned(), |one| one.name_any())
-            };
-            Err(PolicyChangeError::SeveralPolicies {
-                policies: several
-                    .iter()
-                    .copied()
-                    .map(name)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
-        }
+        several => Err(PolicyChangeError::SeveralPolicies {
+            policies: several
+                .iter()
+                .copied()
+                .map(|policy| policy.map_or_else(|| "none".to_owned(), |one| one.name_any()))
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
     }
 }
 
@@ -481,17 +476,18 @@ fn is_received(offer: &ResourceOffer) -> bool {
 
 /// The known customers to which a policy applies.
 fn customers(name: &str, policies: &[Arc<PeeringPolicy>], known: &[ForeignCluster]) -> Vec<String> {
-    let is_under = |foreign: &&ForeignCluster| {
-        policy_of(policies, foreign).is_some_and(|policy| policy.name_any() == name)
-    };
     let mut names: Vec<String> = known
         .iter()
         .filter(|foreign| lends_to(foreign))
-        .filter(is_under)
+        .filter(|foreign| is_under_policy(name, policies, foreign))
         .map(kube::ResourceExt::name_any)
         .collect();
     names.sort();
     names
+}
+
+fn is_under_policy(name: &str, policies: &[Arc<PeeringPolicy>], foreign: &ForeignCluster) -> bool {
+    policy_of(policies, foreign).is_some_and(|policy| policy.name_any() == name)
 }
 
 /// Notes to the user, shown before the policy is written.
@@ -522,11 +518,13 @@ fn notes(
                 foreign.name_any()
             ));
         }
-        let of_own = |offer: &ResourceOffer| {
-            offer.namespace() == Some(tenant_namespace(&foreign.spec.cluster_id))
-                && !offer.spec.is_borrowed()
-        };
-        if is_ours && !offers.own_nodes && present.offers.iter().any(of_own) {
+        if is_ours
+            && !offers.own_nodes
+            && present
+                .offers
+                .iter()
+                .any(|offer| offers_own_nodes(offer, foreign))
+        {
             let seconds = spec.provide.notice_seconds;
             notes.push(format!(
                 "{} uses this cluster's own nodes: its pods there end after a notice of {seconds} s (--own-nodes lends both)",
@@ -542,6 +540,12 @@ fn notes(
         );
     }
     notes
+}
+
+/// Whether the peer is offered something of this cluster's own nodes.
+fn offers_own_nodes(offer: &ResourceOffer, foreign: &ForeignCluster) -> bool {
+    offer.namespace() == Some(tenant_namespace(&foreign.spec.cluster_id))
+        && !offer.spec.is_borrowed()
 }
 
 fn price_notes(
@@ -699,7 +703,6 @@ pub fn plan_policy_disabling(
     only: Option<&str>,
     present: BrokerObjectsView,
 ) -> Result<Vec<PolicyDisablePlan>, PolicyChangeError> {
-    let lends_on = |policy: &&PeeringPolicy| policy.spec.provide.source.offers.is_some();
     if let Some(name) = only.filter(|name| {
         !present
             .policies
@@ -710,14 +713,12 @@ pub fn plan_policy_disabling(
             policy: name.to_owned(),
         });
     }
-    let existing = |policy: &&PeeringPolicy| policy.metadata.deletion_timestamp.is_none();
-    let is_meant = |policy: &&PeeringPolicy| only.is_none_or(|name| policy.name_any() == name);
     let ending: Vec<&PeeringPolicy> = present
         .policies
         .iter()
-        .filter(lends_on)
-        .filter(existing)
-        .filter(is_meant)
+        .filter(|policy| policy.spec.provide.source.offers.is_some())
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+        .filter(|policy| only.is_none_or(|name| policy.name_any() == name))
         .collect();
     let now = arcs_of_policies(present.policies);
     let after: Vec<Arc<PeeringPolicy>> = present
@@ -726,34 +727,18 @@ pub fn plan_policy_disabling(
         .filter_map(|policy| policy_without_borrowed(policy, &ending))
         .map(Arc::new)
         .collect();
-    let afterwards = |foreign: &ForeignCluster| {
-        let then = policy_of(&after, foreign);
-        let shares = then.as_ref().map(|policy| {
-            format!(
-                "{} of {}",
-                shares_in_words(&policy.spec.provide),
-                source_in_short(&policy.spec.provide.source)
-            )
-        });
-        CustomerAfterDisable {
-            peer: foreign.name_any(),
-            policy: then.map(|policy| policy.name_any()),
-            shares,
-        }
-    };
     let ending = ending.into_iter().map(|policy| {
-        let is_under = |foreign: &&ForeignCluster| {
-            policy_of(&now, foreign).is_some_and(|one| one.name_any() == policy.name_any())
-        };
         let lent = present
             .peers
             .iter()
             .filter(|foreign| lends_to(foreign))
-            .filter(is_under);
+            .filter(|foreign| is_under_policy(&policy.name_any(), &now, foreign));
         PolicyDisablePlan {
             policy: policy.name_any(),
             deletes: was_created(policy),
-            customers: lent.map(afterwards).collect(),
+            customers: lent
+                .map(|foreign| customer_after_disable(foreign, &after))
+                .collect(),
             before: policy.spec.clone(),
             resource_version: policy.resource_version(),
         }
@@ -761,35 +746,56 @@ pub fn plan_policy_disabling(
     Ok(ending.collect())
 }
 
+fn customer_after_disable(
+    foreign: &ForeignCluster,
+    after: &[Arc<PeeringPolicy>],
+) -> CustomerAfterDisable {
+    let then = policy_of(after, foreign);
+    let shares = then.as_ref().map(|policy| {
+        format!(
+            "{} of {}",
+            shares_in_words(&policy.spec.provide),
+            source_in_short(&policy.spec.provide.source)
+        )
+    });
+    CustomerAfterDisable {
+        peer: foreign.name_any(),
+        policy: then.map(|policy| policy.name_any()),
+        shares,
+    }
+}
+
 /// The policies by whose plugins this cluster lends on. Nothing but another source in them ends
 /// that.
 pub fn by_plugins(present: BrokerObjectsView) -> Vec<String> {
     let policies = arcs_of_policies(present.policies);
-    let lends_on = |policy: &&PeeringPolicy| {
-        let under_it = |foreign: &&ForeignCluster| {
-            policy_of(&policies, foreign).is_some_and(|one| one.name_any() == policy.name_any())
-        };
-        let mut customers = present
-            .peers
-            .iter()
-            .filter(under_it)
-            .map(|foreign| tenant_namespace(&foreign.spec.cluster_id));
-        let has_some = |namespace: String| {
-            let mut offers = present
-                .offers
-                .iter()
-                .filter(|offer| offer.namespace().as_ref() == Some(&namespace));
-            offers
-                .any(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none())
-        };
-        policy.spec.provide.source.plugin.is_some() && customers.any(has_some)
-    };
     present
         .policies
         .iter()
-        .filter(lends_on)
+        .filter(|policy| lends_on_by_plugin(policy, &policies, present))
         .map(kube::ResourceExt::name_any)
         .collect()
+}
+
+fn lends_on_by_plugin(
+    policy: &PeeringPolicy,
+    policies: &[Arc<PeeringPolicy>],
+    present: BrokerObjectsView,
+) -> bool {
+    let mut customers = present
+        .peers
+        .iter()
+        .filter(|foreign| is_under_policy(&policy.name_any(), policies, foreign))
+        .map(|foreign| tenant_namespace(&foreign.spec.cluster_id));
+    policy.spec.provide.source.plugin.is_some()
+        && customers.any(|namespace| has_borrowed_offers(&namespace, present.offers))
+}
+
+fn has_borrowed_offers(namespace: &str, offers: &[ResourceOffer]) -> bool {
+    let mut offers = offers
+        .iter()
+        .filter(|offer| offer.namespace().as_deref() == Some(namespace));
+    offers.any(|offer| offer.spec.is_borrowed() && offer.spec.withdrawal_timestamp.is_none())
 }
 
 fn was_created(policy: &PeeringPolicy) -> bool {

@@ -75,11 +75,11 @@ struct BrokerObjects {
 impl BrokerObjects {
     async fn list_from_cluster(cluster: &Cluster) -> anyhow::Result<Self> {
         let all = ListParams::default();
-        let client = || cluster.client.clone();
+        let client = &cluster.client;
         let (policies, peers, offers) = (
-            Api::<PeeringPolicy>::all(client()),
-            Api::<ForeignCluster>::all(client()),
-            Api::all(client()),
+            Api::<PeeringPolicy>::all(client.clone()),
+            Api::<ForeignCluster>::all(client.clone()),
+            Api::all(client.clone()),
         );
         let (policies, peers, offers) = tokio::join!(
             list_or_none(&policies, &all),
@@ -190,17 +190,21 @@ async fn while_unchanged(
     write(version).await
 }
 
-/// What `disable` would write: for all policies that lend on, or for one. Also names the policies
-/// by whose plugins this cluster lends on, which it does not change.
-pub async fn plan_endings(
-    cluster: &Cluster,
-    only: Option<&str>,
-) -> anyhow::Result<(Vec<PolicyDisablePlan>, Vec<String>)> {
+/// The plan of `disable`.
+#[derive(Clone, Debug)]
+pub struct PlannedEndings {
+    pub endings: Vec<PolicyDisablePlan>,
+    /// The policies by whose plugins this cluster lends on, which `disable` does not change.
+    pub by_plugins: Vec<String>,
+}
+
+/// Plans `disable` for all policies that lend on, or for one.
+pub async fn plan_endings(cluster: &Cluster, only: Option<&str>) -> anyhow::Result<PlannedEndings> {
     let lists = BrokerObjects::list_from_cluster(cluster).await?;
-    Ok((
-        change::plan_policy_disabling(only, lists.as_view())?,
-        change::by_plugins(lists.as_view()),
-    ))
+    Ok(PlannedEndings {
+        endings: change::plan_policy_disabling(only, lists.as_view())?,
+        by_plugins: change::by_plugins(lists.as_view()),
+    })
 }
 
 /// Ends what was planned. Fails if somebody changed the spec of a policy after it was read.
@@ -209,33 +213,35 @@ pub async fn disable_lending_on(
     endings: &[PolicyDisablePlan],
 ) -> anyhow::Result<()> {
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    for PolicyDisablePlan {
-        policy,
-        deletes,
-        before,
-        resource_version,
-        ..
-    } in endings
-    {
-        let end = async |version: Option<String>| {
-            if !deletes {
-                let spec = json!({ "provide": { "source": { "offers": null } } });
-                return merge_policy_spec(&api, policy, version, &spec).await;
-            }
-            let unchanged = Preconditions {
-                resource_version: version,
-                uid: None,
-            };
-            let parameters = DeleteParams {
-                preconditions: Some(unchanged),
-                ..DeleteParams::default()
-            };
-            api.delete(policy, &parameters).await.map(drop)
-        };
-        let what = if *deletes { "delete" } else { "change" };
-        while_unchanged(&api, (policy, before), resource_version.as_ref(), end)
-            .await
-            .doing(format!("{what} policy {policy}"))?;
+    for ending in endings {
+        let (policy, version) = (&ending.policy, ending.resource_version.as_ref());
+        let what = if ending.deletes { "delete" } else { "change" };
+        while_unchanged(&api, (policy, &ending.before), version, async |version| {
+            end_lending_on(&api, ending, version).await
+        })
+        .await
+        .doing(format!("{what} policy {policy}"))?;
     }
     Ok(())
+}
+
+/// Fails if the policy is not this version any more.
+async fn end_lending_on(
+    api: &Api<PeeringPolicy>,
+    ending: &PolicyDisablePlan,
+    version: Option<String>,
+) -> kube::Result<()> {
+    if !ending.deletes {
+        let spec = json!({ "provide": { "source": { "offers": null } } });
+        return merge_policy_spec(api, &ending.policy, version, &spec).await;
+    }
+    let unchanged = Preconditions {
+        resource_version: version,
+        uid: None,
+    };
+    let parameters = DeleteParams {
+        preconditions: Some(unchanged),
+        ..DeleteParams::default()
+    };
+    api.delete(&ending.policy, &parameters).await.map(drop)
 }

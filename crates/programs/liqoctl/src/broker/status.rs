@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, Granularity, Margin, OfferPhase, PeeringPolicy, PoolBy, PriceList,
@@ -188,28 +188,12 @@ pub struct OtherConsumer {
 pub(super) fn status_without_warnings(facts: &BrokerFacts) -> BrokerStatus {
     let mut known: Vec<&ForeignCluster> = facts.peers.iter().collect();
     known.sort_by_key(|foreign| foreign.name_any());
-    let is_customer = |foreign: &&ForeignCluster| {
-        let has_some = facts
-            .offers_made_to(foreign)
-            .any(|offer| offer.spec.is_borrowed());
-        has_some
-            || (lends_to(foreign)
-                && facts
-                    .policy_for_peer(foreign)
-                    .is_some_and(|policy| policy.spec.provide.source.offers.is_some()))
-    };
-    let (customers, others): (Vec<_>, Vec<_>) = known.iter().copied().partition(is_customer);
+    let (customers, others): (Vec<_>, Vec<_>) = known
+        .iter()
+        .copied()
+        .partition(|foreign| facts.is_customer(foreign));
     let others = others.into_iter().filter(|foreign| lends_to(foreign));
-    let other = |foreign: &ForeignCluster| OtherConsumer {
-        name: foreign.name_any(),
-        policy: facts
-            .policy_for_peer(foreign)
-            .map(kube::ResourceExt::name_any),
-    };
     let policies: Vec<BrokerPolicy> = facts.lending_on().map(broker_policy).collect();
-    let is_provider = |foreign: &&ForeignCluster| {
-        foreign.wants_resources() || facts.received_from(foreign).next().is_some()
-    };
     BrokerStatus {
         cluster: facts.own_name.clone(),
         cluster_id: facts.own.clone(),
@@ -221,10 +205,17 @@ pub(super) fn status_without_warnings(facts: &BrokerFacts) -> BrokerStatus {
             .collect(),
         providers: known
             .into_iter()
-            .filter(is_provider)
+            .filter(|foreign| facts.is_provider(foreign))
             .map(|foreign| provider_status(foreign, facts))
             .collect(),
-        other_consumers: others.map(other).collect(),
+        other_consumers: others
+            .map(|foreign| OtherConsumer {
+                name: foreign.name_any(),
+                policy: facts
+                    .policy_for_peer(foreign)
+                    .map(kube::ResourceExt::name_any),
+            })
+            .collect(),
         warnings: Vec::new(),
     }
 }
@@ -284,15 +275,14 @@ impl BrokerFacts {
             .filter(|node| readiness::node(node))
             .map(kube::ResourceExt::name_any)
             .collect();
-        let is_cordoned = |node: &&Node| {
-            node.spec
-                .as_ref()
-                .is_some_and(|spec| spec.unschedulable == Some(true))
-        };
         let cordoned = lists
             .nodes
             .iter()
-            .filter(is_cordoned)
+            .filter(|node| {
+                node.spec
+                    .as_ref()
+                    .is_some_and(|spec| spec.unschedulable == Some(true))
+            })
             .map(kube::ResourceExt::name_any)
             .collect();
         let (peers, policies) = (lists.foreign_clusters.clone(), lists.policies.clone());
@@ -311,20 +301,19 @@ impl BrokerFacts {
             })
             .collect();
         let choosing = lending_on.filter(|policy| policy.spec.provide.granularity.peers_may_choose);
-        let by_node = |policy: &PeeringPolicy| {
-            let granularity = Granularity {
-                by: PoolBy::Node,
-                ..Granularity::default()
-            };
-            let provide = Provide {
-                granularity,
-                ..policy.spec.provide.clone()
-            };
-            (policy.name_any(), snapshot.nodes_of_pools(&provide))
-        };
-        let single_nodes = choosing.map(by_node).collect();
-        let named =
-            |node: &VirtualNode| Some((node.status.as_ref()?.node_name.clone()?, node.clone()));
+        let single_nodes = choosing
+            .map(|policy| {
+                let granularity = Granularity {
+                    by: PoolBy::Node,
+                    ..Granularity::default()
+                };
+                let provide = Provide {
+                    granularity,
+                    ..policy.spec.provide.clone()
+                };
+                (policy.name_any(), snapshot.nodes_of_pools(&provide))
+            })
+            .collect();
         let mut facts = Self {
             own_name: name.to_owned(),
             own: own.clone(),
@@ -332,7 +321,10 @@ impl BrokerFacts {
             policies: policies.into_iter().map(Arc::new).collect(),
             offers,
             contracts,
-            virtual_nodes: virtual_nodes.iter().filter_map(named).collect(),
+            virtual_nodes: virtual_nodes
+                .iter()
+                .filter_map(|node| Some((node.status.as_ref()?.node_name.clone()?, node.clone())))
+                .collect(),
             ready,
             cordoned,
             running,
@@ -371,23 +363,27 @@ impl BrokerFacts {
     /// The virtual nodes that come through this many clusters, with this one, and not through the
     /// customer.
     fn nodes_through(&self, hops: u8, customer: &ClusterId) -> impl Iterator<Item = String> {
-        let is_meant = move |node: &VirtualNode| {
-            let mut offers = self.offers_in(provider_namespace(&node.spec.cluster_id));
-            let offer = offers.find(|offer| offer.spec.pool == node.spec.pool);
-            offer.is_some_and(|offer| {
-                offer.spec.hops.saturating_add(1) == hops && !offer.spec.path.contains(customer)
-            })
-        };
         self.virtual_nodes
             .iter()
-            .filter(move |(_, node)| is_meant(node))
+            .filter(move |(_, node)| self.comes_through(node, hops, customer))
             .map(|(name, _)| name.clone())
+    }
+
+    fn comes_through(&self, node: &VirtualNode, hops: u8, customer: &ClusterId) -> bool {
+        let mut offers = self.offers_in(provider_namespace(&node.spec.cluster_id));
+        let offer = offers.find(|offer| offer.spec.pool == node.spec.pool);
+        offer.is_some_and(|offer| {
+            offer.spec.hops.saturating_add(1) == hops && !offer.spec.path.contains(customer)
+        })
     }
 
     /// The policies that lend on what is borrowed.
     fn lending_on(&self) -> impl Iterator<Item = &PeeringPolicy> {
-        let exists = |policy: &&Arc<PeeringPolicy>| policy.metadata.deletion_timestamp.is_none();
-        let policies = self.policies.iter().filter(exists).map(|policy| &**policy);
+        let policies = self
+            .policies
+            .iter()
+            .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+            .map(|policy| &**policy);
         policies.filter(|policy| self.pools.contains_key(&policy.name_any()))
     }
 
@@ -417,14 +413,32 @@ impl BrokerFacts {
         self.offers_in(tenant_namespace(&foreign.spec.cluster_id))
     }
 
+    /// Whether it gets something of what is borrowed, or its policy lends that on.
+    fn is_customer(&self, foreign: &ForeignCluster) -> bool {
+        let has_some = self
+            .offers_made_to(foreign)
+            .any(|offer| offer.spec.is_borrowed());
+        has_some
+            || (lends_to(foreign)
+                && self
+                    .policy_for_peer(foreign)
+                    .is_some_and(|policy| policy.spec.provide.source.offers.is_some()))
+    }
+
+    fn is_provider(&self, foreign: &ForeignCluster) -> bool {
+        foreign.wants_resources() || self.received_from(foreign).next().is_some()
+    }
+
     fn received_from(&self, foreign: &ForeignCluster) -> impl Iterator<Item = &ResourceOffer> {
         self.offers_in(provider_namespace(&foreign.spec.cluster_id))
     }
 
     /// The nodes that a policy lends as a pool.
     fn nodes_of_pool(&self, policy: &str, pool: &str) -> Option<&BTreeSet<String>> {
-        let single = || self.single_nodes.get(policy)?.get(pool);
-        self.pools.get(policy)?.get(pool).or_else(single)
+        self.pools
+            .get(policy)?
+            .get(pool)
+            .or_else(|| self.single_nodes.get(policy)?.get(pool))
     }
 
     /// The pools that a node is lent on in, as `policy/pool`.
@@ -440,6 +454,22 @@ impl BrokerFacts {
     /// The name of a peer in this cluster, else the beginning of its ID.
     fn name(&self, id: &ClusterId) -> String {
         peer_name(&self.peers, id)
+    }
+
+    /// The name of this cluster or of a peer.
+    fn cluster_name(&self, id: &ClusterId) -> String {
+        if *id == self.own {
+            self.own_name.clone()
+        } else {
+            self.name(id)
+        }
+    }
+
+    /// The virtual node of this name. Nothing stands for all nodes of this cluster.
+    fn virtual_node_of(&self, node: &str) -> Option<String> {
+        self.virtual_nodes
+            .contains_key(node)
+            .then(|| node.to_owned())
     }
 }
 
@@ -523,6 +553,13 @@ fn links_of_peer(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<LinkSummary> 
         .collect()
 }
 
+/// The part of a customer's pods that runs on one node.
+#[derive(Default)]
+struct NodeShare {
+    pods: usize,
+    used: ResourceList,
+}
+
 fn lent_offer(
     foreign: &ForeignCluster,
     object: &ResourceOffer,
@@ -534,17 +571,16 @@ fn lent_offer(
         .map(|policy| policy.spec.provide.usage.charge)
         .unwrap_or_default();
     let nodes = policy.and_then(|policy| facts.nodes_of_pool(&policy.name_any(), &pool));
-    // Nothing stands for all nodes of this cluster.
-    let place = |node: &String| facts.virtual_nodes.contains_key(node).then(|| node.clone());
-    let mut shares: BTreeMap<Option<String>, (usize, ResourceList)> = BTreeMap::new();
+    let mut shares: BTreeMap<Option<String>, NodeShare> = BTreeMap::new();
     for node in nodes.into_iter().flatten() {
-        shares.entry(place(node)).or_default();
+        shares.entry(facts.virtual_node_of(node)).or_default();
     }
     let (mut used, mut pods, mut waiting) = (ResourceList::new(), 0, 0);
-    let is_its = |pod: &&CustomerPod| {
-        pod.customer.as_ref() == Some(&foreign.spec.cluster_id) && pod.pool == pool
-    };
-    for pod in facts.running.iter().filter(is_its) {
+    for pod in facts
+        .running
+        .iter()
+        .filter(|pod| pod.customer.as_ref() == Some(&foreign.spec.cluster_id) && pod.pool == pool)
+    {
         let amounts = pod.amounts.charged_amounts(charge);
         used += amounts;
         pods += 1;
@@ -552,34 +588,37 @@ fn lent_offer(
             waiting += 1;
             continue;
         };
-        let (count, sum) = shares.entry(place(node)).or_default();
-        *count += 1;
-        *sum += amounts;
+        let share = shares.entry(facts.virtual_node_of(node)).or_default();
+        share.pods += 1;
+        share.used += amounts;
     }
-    let share = |(node, (pods, used)): (Option<String>, (usize, ResourceList))| {
-        let id = node
-            .as_ref()
-            .and_then(|node| facts.virtual_nodes.get(node))
-            .map_or(&facts.own, |node| &node.spec.cluster_id);
-        let cluster = if *id == facts.own {
-            facts.own_name.clone()
-        } else {
-            facts.name(id)
-        };
-        CustomerNodeUsage {
-            cluster,
-            cluster_id: id.clone(),
-            node,
-            pods,
-            used,
-        }
-    };
     LentOffer {
         offer: offer_status(object, facts),
         used,
         pods,
         waiting,
-        from: shares.into_iter().map(share).collect(),
+        from: shares
+            .into_iter()
+            .map(|(node, share)| customer_node_usage(node, share, facts))
+            .collect(),
+    }
+}
+
+fn customer_node_usage(
+    node: Option<String>,
+    share: NodeShare,
+    facts: &BrokerFacts,
+) -> CustomerNodeUsage {
+    let id = node
+        .as_ref()
+        .and_then(|node| facts.virtual_nodes.get(node))
+        .map_or(&facts.own, |node| &node.spec.cluster_id);
+    CustomerNodeUsage {
+        cluster: facts.cluster_name(id),
+        cluster_id: id.clone(),
+        node,
+        pods: share.pods,
+        used: share.used,
     }
 }
 
@@ -589,29 +628,31 @@ fn provider_status(foreign: &ForeignCluster, facts: &BrokerFacts) -> BrokerProvi
         .map(|offer| borrowed_offer(offer, facts))
         .collect();
     offers.sort_by(|one, other| one.offer.pool.cmp(&other.offer.pool));
-    let of_it = |pod: &&CustomerPod| {
-        let node = pod
-            .node
-            .as_ref()
-            .and_then(|node| facts.virtual_nodes.get(node));
-        pod.customer.is_some()
-            && node.is_some_and(|node| node.spec.cluster_id == foreign.spec.cluster_id)
-    };
     BrokerProvider {
         name: foreign.name_any(),
         cluster_id: foreign.spec.cluster_id.clone(),
         known_since: foreign.creation_timestamp().map(|time| time.0.to_string()),
         links: links_of_peer(foreign, &links::BORROWING),
         offers,
-        customer_pods: facts.running.iter().filter(of_it).count(),
+        customer_pods: facts
+            .running
+            .iter()
+            .filter(|pod| {
+                let node = pod
+                    .node
+                    .as_ref()
+                    .and_then(|node| facts.virtual_nodes.get(node));
+                pod.customer.is_some()
+                    && node.is_some_and(|node| node.spec.cluster_id == foreign.spec.cluster_id)
+            })
+            .count(),
     }
 }
 
 fn borrowed_offer(object: &ResourceOffer, facts: &BrokerFacts) -> BorrowedOffer {
-    let is_its = |(_, node): &(&String, &VirtualNode)| {
+    let found = facts.virtual_nodes.iter().find(|(_, node)| {
         node.spec.cluster_id == object.spec.cluster_id && node.spec.pool == object.spec.pool
-    };
-    let found = facts.virtual_nodes.iter().find(is_its);
+    });
     let (mut used, mut pods) = (ResourceList::new(), BTreeMap::<String, usize>::new());
     for pod in facts
         .running
@@ -642,20 +683,18 @@ fn borrowed_offer(object: &ResourceOffer, facts: &BrokerFacts) -> BorrowedOffer 
 
 fn offer_status(object: &ResourceOffer, facts: &BrokerFacts) -> BrokerOffer {
     let (spec, status) = (&object.spec, object.status.clone().unwrap_or_default());
-    let name = |id: &ClusterId| {
-        if *id == facts.own {
-            facts.own_name.clone()
-        } else {
-            facts.name(id)
-        }
-    };
     BrokerOffer {
         pool: object.name_any(),
         phase: status.phase,
         message: status.message,
         resources: spec.resource_quota.hard.clone(),
         hops: spec.hops,
-        behind: spec.path.iter().skip(1).map(name).collect(),
+        behind: spec
+            .path
+            .iter()
+            .skip(1)
+            .map(|id| facts.cluster_name(id))
+            .collect(),
         path: spec.path.clone(),
         prices: spec.prices.clone(),
         notice_seconds: spec.notice_seconds,

@@ -19,19 +19,20 @@ pub fn render_planned_changes(plan: &EnablePlan) -> String {
         .map(|change| change.field.len())
         .max()
         .unwrap_or_default();
-    let line = |FieldChange {
-                    field,
-                    before,
-                    after,
-                }: &FieldChange| {
-        format!(
-            "  {field:width$}   {} → {}",
-            render_field_value(before.as_ref()),
-            render_field_value(after.as_ref())
-        )
-    };
     let mut lines = vec![head];
-    lines.extend(plan.changes.iter().map(line));
+    lines.extend(plan.changes.iter().map(
+        |FieldChange {
+             field,
+             before,
+             after,
+         }| {
+            format!(
+                "  {field:width$}   {} → {}",
+                render_field_value(before.as_ref()),
+                render_field_value(after.as_ref())
+            )
+        },
+    ));
     lines.push(match plan.customers.as_slice() {
         [] => "It applies to no consumer yet.".to_owned(),
         customers => format!("It applies to {}.", customers.join(", ")),

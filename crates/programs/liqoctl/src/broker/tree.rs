@@ -292,16 +292,12 @@ fn borrowed_offer_branch(borrowed: &BorrowedOffer, own: &str, paint: Paint) -> B
 
 /// ` (2 pods of rome, 1 pod of this cluster)`.
 fn by_customer(counts: &BTreeMap<String, usize>, own: &str) -> String {
-    let who = |name: &String| {
-        if name == own {
-            "this cluster".to_owned()
-        } else {
-            name.clone()
-        }
-    };
     let each: Vec<String> = counts
         .iter()
-        .map(|(name, number)| format!("{} of {}", pods(*number), who(name)))
+        .map(|(name, number)| {
+            let who = if name == own { "this cluster" } else { name };
+            format!("{} of {who}", pods(*number))
+        })
         .collect();
     if each.is_empty() {
         String::new()

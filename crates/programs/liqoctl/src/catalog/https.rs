@@ -35,22 +35,23 @@ pub struct CatalogUrl {
     port: u16,
 }
 
+const EXPECTED_FORM: &str = "it looks like https://203.0.113.5:8443";
+
 impl FromStr for CatalogUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let form = || "it looks like https://203.0.113.5:8443".to_owned();
-        let uri: Uri = text.parse().map_err(|_| form())?;
+        let uri: Uri = text.parse().map_err(|_| EXPECTED_FORM)?;
         let is_plain = uri.scheme_str() == Some("https")
             && uri.path_and_query().is_none_or(|path| path == "/");
         let authority = uri
             .authority()
             .filter(|authority| is_plain && !authority.as_str().contains('@'))
-            .ok_or_else(form)?;
+            .ok_or(EXPECTED_FORM)?;
         let port = match authority.port_u16() {
             Some(port) => port,
             None if authority.as_str() == authority.host() => 443,
-            None => return Err(form()),
+            None => return Err(EXPECTED_FORM.to_owned()),
         };
         let host = authority
             .host()
@@ -58,7 +59,7 @@ impl FromStr for CatalogUrl {
             .trim_end_matches(']')
             .to_owned();
         if host.is_empty() {
-            Err(form())
+            Err(EXPECTED_FORM.to_owned())
         } else {
             Ok(Self { host, port })
         }
@@ -175,14 +176,13 @@ impl CatalogClient {
                 .map_err(|error| anyhow!("the request to {} failed: {error}", self.address))?;
             Ok((status.as_u16(), body.to_vec()))
         };
-        let late = || {
+        timeout(TIMEOUT, answer).await.map_err(|_| {
             anyhow!(
                 "{} did not answer within {} s",
                 self.address,
                 TIMEOUT.as_secs()
             )
-        };
-        timeout(TIMEOUT, answer).await.map_err(|_| late())?
+        })?
     }
 
     /// The host of requests.
@@ -198,13 +198,12 @@ impl CatalogClient {
         match &self.way {
             CatalogRoute::Direct(CatalogUrl { host, port }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await;
-                let advice = || {
+                Ok(Box::new(stream.with_context(|| {
                     format!(
                         "cannot reach {}: is the address right, and do firewalls let it through?",
                         self.address
                     )
-                };
-                Ok(Box::new(stream.with_context(advice)?))
+                })?))
             }
             CatalogRoute::Pod { pods, name, port } => {
                 let mut forwarder = pods

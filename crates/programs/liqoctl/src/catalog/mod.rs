@@ -150,13 +150,12 @@ async fn request_page(
             .await?;
         match status {
             200 => {
-                let unreadable = || {
+                return serde_json::from_slice(&body).with_context(|| {
                     format!(
                         "{} does not answer as a catalog of Liqo does",
                         https.address()
                     )
-                };
-                return serde_json::from_slice(&body).with_context(unreadable);
+                });
             }
             429 if repetitions < MAX_REPETITIONS => {
                 repetitions += 1;
@@ -172,13 +171,10 @@ fn query(parameters: &Parameters) -> anyhow::Result<String> {
     let Value::Object(parameters) = serde_json::to_value(parameters)? else {
         bail!("parameters are an object")
     };
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    let pairs = parameters
-        .into_iter()
-        .map(|(name, value)| (name, text(value)));
+    let pairs = parameters.into_iter().map(|(name, value)| match value {
+        Value::String(text) => (name, text),
+        other => (name, other.to_string()),
+    });
     Ok(form_urlencoded::Serializer::new(String::new())
         .extend_pairs(pairs)
         .finish())

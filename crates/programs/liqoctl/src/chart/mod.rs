@@ -62,19 +62,23 @@ fn comment() -> String {
 
 /// Writes the chart into a directory, and removes files that it no longer has.
 pub fn write_chart(directory: &Path) -> anyhow::Result<()> {
-    let failed = || format!("cannot write the chart into {}", directory.display());
     let files = chart_files()?;
-    for (file, text) in &files {
+    replace_files(directory, &files)
+        .with_context(|| format!("cannot write the chart into {}", directory.display()))
+}
+
+fn replace_files(directory: &Path, files: &BTreeMap<String, String>) -> std::io::Result<()> {
+    for (file, text) in files {
         let path = directory.join(file);
-        fs::create_dir_all(path.parent().unwrap_or(directory)).with_context(failed)?;
-        fs::write(path, text).with_context(failed)?;
+        fs::create_dir_all(path.parent().unwrap_or(directory))?;
+        fs::write(path, text)?;
     }
-    for path in existing_files(directory).with_context(failed)? {
+    for path in existing_files(directory)? {
         let known = path
             .strip_prefix(directory)
             .is_ok_and(|path| path.to_str().is_some_and(|path| files.contains_key(path)));
         if !known {
-            fs::remove_file(&path).with_context(failed)?;
+            fs::remove_file(&path)?;
         }
     }
     Ok(())
@@ -96,9 +100,13 @@ fn existing_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Writes the table of keys of other versions into a page.
 pub fn write_page(page: &Path) -> anyhow::Result<()> {
-    let failed = || format!("cannot write the keys into {}", page.display());
-    let old = fs::read_to_string(page).with_context(failed)?;
-    fs::write(page, pages::with_keys_of_liqo(&old).with_context(failed)?).with_context(failed)
+    replace_keys_of_liqo(page)
+        .with_context(|| format!("cannot write the keys into {}", page.display()))
+}
+
+fn replace_keys_of_liqo(page: &Path) -> anyhow::Result<()> {
+    let old = fs::read_to_string(page)?;
+    Ok(fs::write(page, pages::with_keys_of_liqo(&old)?)?)
 }
 
 #[cfg(test)]

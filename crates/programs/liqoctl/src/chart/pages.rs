@@ -1,6 +1,5 @@
 //! Chart.yaml, the chart's README, and the table of keys of other versions for docs/reference/settings.md.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionVersion;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -29,12 +28,11 @@ pub fn chart_metadata() -> anyhow::Result<String> {
     let kinds: Vec<_> = liqo_api::custom_resource_definitions()
         .into_iter()
         .map(|definition| {
-            let text = |version: &CustomResourceDefinitionVersion| {
-                version.schema.as_ref()?.open_api_v3_schema.as_ref()?.description.clone()
-            };
-            let description = definition.spec.versions.first().and_then(text).unwrap_or_default();
+            let first = definition.spec.versions.first();
+            let schema = first.and_then(|one| one.schema.as_ref()?.open_api_v3_schema.as_ref());
+            let description = schema.and_then(|schema| schema.description.clone()).unwrap_or_default();
             let kind = &definition.spec.names.kind;
-            let served = definition.spec.versions.first().map(|version| version.name.clone());
+            let served = first.map(|one| one.name.clone());
             json!({ "kind": kind, "version": served, "name": definition.name_any(), "displayName": kind, "description": description })
         })
         .collect();

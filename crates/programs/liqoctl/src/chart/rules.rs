@@ -21,10 +21,14 @@ pub fn value_of(key: &str) -> String {
 /// The named templates `liqo.check`, which every file includes first, and `liqo.notes`.
 pub fn rules_template() -> String {
     let mut text = String::from("\n{{- define \"liqo.check\" -}}\n");
-    for (condition, sentence) in requirements() {
+    for ChartRequirement {
+        broken_if,
+        sentence,
+    } in requirements()
+    {
         let _ = writeln!(
             text,
-            "{{{{- if {condition} }}}}{{{{ fail {} }}}}{{{{ end }}}}",
+            "{{{{- if {broken_if} }}}}{{{{ fail {} }}}}{{{{ end }}}}",
             literal(&sentence)
         );
     }
@@ -34,8 +38,10 @@ pub fn rules_template() -> String {
     }
     text += "{{- end }}\n\n{{- define \"liqo.notes\" -}}\n";
     for row in table::keys_of_liqo().filter(|row| !matches!(row.class, SettingClass::Refused(_))) {
-        let is_there = || format!("not (kindIs \"invalid\" {})", value_of(row.key));
-        let condition = mapping_condition(row).map_or_else(is_there, |(condition, _)| condition);
+        let condition = mapped_value(row).map_or_else(
+            || format!("not (kindIs \"invalid\" {})", value_of(row.key)),
+            |mapped| mapped.condition,
+        );
         let _ = writeln!(
             text,
             "{{{{- if {condition} }}}}\n- {}.\n{{{{- end }}}}",
@@ -45,27 +51,32 @@ pub fn rules_template() -> String {
     text + "{{- end }}\n"
 }
 
-/// When the chart fails, and with which sentence.
-fn requirements() -> Vec<(String, String)> {
+struct ChartRequirement {
+    /// The chart fails under this condition.
+    broken_if: String,
+    sentence: String,
+}
+
+fn requirements() -> Vec<ChartRequirement> {
     vec![
-        (
-            format!("ne .Release.Namespace {NAMESPACE:?}"),
-            format!(
+        ChartRequirement {
+            broken_if: format!("ne .Release.Namespace {NAMESPACE:?}"),
+            sentence: format!(
                 "Liqo runs in namespace {NAMESPACE}: policies, roles and peers know it by this name. Add --namespace {NAMESPACE} --create-namespace"
             ),
-        ),
-        (
-            "not (or .Values.discovery.config.clusterName (.Values.discovery.config).clusterID)".to_owned(),
-            "discovery.config.clusterName is empty: it is the name that peers see, for example --set discovery.config.clusterName=rome".to_owned(),
-        ),
-        (
-            format!(
+        },
+        ChartRequirement {
+            broken_if: "not (or .Values.discovery.config.clusterName (.Values.discovery.config).clusterID)".to_owned(),
+            sentence: "discovery.config.clusterName is empty: it is the name that peers see, for example --set discovery.config.clusterName=rome".to_owned(),
+        },
+        ChartRequirement {
+            broken_if: format!(
                 "and .Values.admissionPolicies.enabled (semverCompare \"<1.{POLICIES_SINCE}.0-0\" .Capabilities.KubeVersion.Version)"
             ),
-            format!(
+            sentence: format!(
                 "Kubernetes before 1.{POLICIES_SINCE} has no ValidatingAdmissionPolicies: there, nothing limits Liqo's manager to Liqo's own namespaces. Accept it with --set admissionPolicies.enabled=false"
             ),
-        ),
+        },
     ]
 }
 
@@ -90,21 +101,29 @@ fn refusal_condition(row: &SettingRow) -> Option<String> {
     ))
 }
 
-/// When the value of a mapped key counts, and what it is for its target.
-fn mapping_condition(row: &SettingRow) -> Option<(String, String)> {
+/// The value of a mapped key, as expressions of Helm.
+struct MappedValue {
+    /// When it counts.
+    condition: String,
+    /// Its form for the target.
+    value: String,
+}
+
+fn mapped_value(row: &SettingRow) -> Option<MappedValue> {
     let SettingClass::Mapped(_, convert) = row.class else {
         return None;
     };
     let value = value_of(row.key);
     let sets = format!("include \"liqo.sets\" (dict \"value\" {value})");
-    Some(match convert {
+    let (condition, value) = match convert {
         ValueConversion::Same => (sets, value),
         ValueConversion::ToList => (sets, format!("(list {value})")),
         ValueConversion::IfTrue => (format!("eq (toString {value}) \"true\""), "true".to_owned()),
         ValueConversion::IfFalse(other) => {
             (format!("eq (toString {value}) \"false\""), other.to_owned())
         }
-    })
+    };
+    Some(MappedValue { condition, value })
 }
 
 /// Sets the key of this version, if it has its default.
@@ -112,7 +131,7 @@ fn mapping_template(row: &SettingRow) -> Option<String> {
     let SettingClass::Mapped(target, _) = row.class else {
         return None;
     };
-    let (condition, new) = mapping_condition(row)?;
+    let MappedValue { condition, value } = mapped_value(row)?;
     let default = table::find(target)?.default;
     let (map, name) = target
         .rsplit_once('.')
@@ -120,7 +139,7 @@ fn mapping_template(row: &SettingRow) -> Option<String> {
             (format!(".Values.{map}"), name)
         });
     Some(format!(
-        "{{{{- if and ({condition}) (eq (toJson .Values.{target}) `{default}`) }}}}{{{{ $_ := set {map} {name:?} {new} }}}}{{{{ end }}}}"
+        "{{{{- if and ({condition}) (eq (toJson .Values.{target}) `{default}`) }}}}{{{{ $_ := set {map} {name:?} {value} }}}}{{{{ end }}}}"
     ))
 }
 

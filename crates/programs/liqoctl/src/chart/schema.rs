@@ -106,15 +106,8 @@ fn accept_absent_value(schema: &mut Value) {
 }
 
 fn schema_of_kind(kind: ValueKind) -> Value {
-    let texts = |pattern: &str| {
-        if pattern.is_empty() {
-            json!({ "type": "string" })
-        } else {
-            json!({ "type": "string", "pattern": pattern })
-        }
-    };
     match kind {
-        ValueKind::Text(pattern) => texts(pattern),
+        ValueKind::Text(pattern) => schema_of_text(pattern),
         ValueKind::Bool => json!({ "type": "boolean" }),
         ValueKind::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
@@ -123,12 +116,20 @@ fn schema_of_kind(kind: ValueKind) -> Value {
             json!({ "type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": "^[0-9]*$" })
         }
         ValueKind::OneOf(values) => json!({ "type": "string", "enum": values }),
-        ValueKind::Texts(pattern) => json!({ "type": "array", "items": texts(pattern) }),
+        ValueKind::Texts(pattern) => json!({ "type": "array", "items": schema_of_text(pattern) }),
         ValueKind::Labels => {
             json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }
         ValueKind::List => json!({ "type": "array" }),
         ValueKind::Map => json!({ "type": "object" }),
         ValueKind::Anything => json!({}),
+    }
+}
+
+fn schema_of_text(pattern: &str) -> Value {
+    if pattern.is_empty() {
+        json!({ "type": "string" })
+    } else {
+        json!({ "type": "string", "pattern": pattern })
     }
 }

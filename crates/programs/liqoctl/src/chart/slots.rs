@@ -54,11 +54,7 @@ impl TemplateSlots {
     fn fill_line(&self, line: &str) -> String {
         let content = line.trim_start();
         let indent = line.len() - content.len();
-        let is_whole = |content: &str| {
-            content.starts_with(TOKEN)
-                && (content.len() == TOKEN_LENGTH || content.contains("null"))
-        };
-        if is_whole(content) || content.strip_prefix("- ").is_some_and(is_whole) {
+        if is_whole_token(content) || content.strip_prefix("- ").is_some_and(is_whole_token) {
             let lines = self
                 .text_at(content.trim_start_matches("- "))
                 .replace("$I", &indent.to_string());
@@ -90,6 +86,11 @@ impl TemplateSlots {
             .and_then(|index| self.texts.get(index))
             .map_or("", String::as_str)
     }
+}
+
+/// Whether the line, or the item of a list, is nothing but a token.
+fn is_whole_token(content: &str) -> bool {
+    content.starts_with(TOKEN) && (content.len() == TOKEN_LENGTH || content.contains("null"))
 }
 
 #[cfg(test)]

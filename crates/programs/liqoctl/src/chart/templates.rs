@@ -198,13 +198,14 @@ fn templatize_default_policy(
     slots: &mut TemplateSlots,
 ) -> anyhow::Result<()> {
     let without = json!(renderings.nothing.policy);
-    let config = |key: &str| format!(".Values.controllerManager.config.{key}");
     let provide = &mut spec["provide"];
-    provide["percentage"] = slots.slot_for_json(&config("resourceSharingPercentage"));
+    provide["percentage"] = slots.slot_for_json(&manager_config("resourceSharingPercentage"));
     let plugin = &mut provide["source"]["plugin"];
-    plugin["address"] = slots.slot_for_json(&config("resourcePluginAddress"));
-    plugin["generation"] =
-        slots.slot_for_json(&format!("upper {}", config("resourcePluginGeneration")));
+    plugin["address"] = slots.slot_for_json(&manager_config("resourcePluginAddress"));
+    plugin["generation"] = slots.slot_for_json(&format!(
+        "upper {}",
+        manager_config("resourcePluginGeneration")
+    ));
     let source = provide
         .as_object_mut()
         .and_then(|provide| provide.remove("source"))
@@ -214,7 +215,7 @@ fn templatize_default_policy(
         .pointer("/provide/source")
         .map(|source| format!("{{{{- else }}}}\nsource: {source}\n"))
         .unwrap_or_default();
-    let address = config("resourcePluginAddress");
+    let address = manager_config("resourcePluginAddress");
     slots.add_map_lines(
         provide,
         &format!(
@@ -224,6 +225,10 @@ fn templatize_default_policy(
     );
     slots.add_map_lines(provide, THRESHOLD);
     Ok(())
+}
+
+fn manager_config(key: &str) -> String {
+    format!(".Values.controllerManager.config.{key}")
 }
 
 /// The spec of the `ClusterConfig`. Parts that have their defaults stay away, as with
@@ -336,12 +341,10 @@ fn lease_seconds(
     slots: &mut TemplateSlots,
 ) -> anyhow::Result<()> {
     let files = manifests::render_files(&renderings.nothing)?;
-    let is_manager =
-        |object: &&DynamicObject| kind(object) == "Deployment" && object.name_any() == MANAGER;
     let alone = files
         .iter()
         .flat_map(|(_, objects)| objects)
-        .find(is_manager)
+        .find(|object| kind(object) == "Deployment" && object.name_any() == MANAGER)
         .map(|object| object.data.clone())
         .unwrap_or_default();
     let path = "/spec/template/spec/containers/0/env";
@@ -379,12 +382,14 @@ fn templatize_workload(
     slots: &mut TemplateSlots,
     parts: &mut String,
 ) -> anyhow::Result<()> {
-    let own = |key: &str| format!(".Values.{component}.{key}");
     if value["kind"] == "Deployment" {
         value["spec"]["replicas"] = slots.slot_for_json(".Values.controllerManager.replicas");
     }
     let template = &mut value["spec"]["template"];
-    let (labels, annotations) = (own("podLabels"), own("podAnnotations"));
+    let (labels, annotations) = (
+        value_of_component(component, "podLabels"),
+        value_of_component(component, "podAnnotations"),
+    );
     let ours = template["metadata"]["labels"]
         .as_object()
         .map(keys)
@@ -400,27 +405,19 @@ fn templatize_workload(
         &format!("{{{{- with {annotations} }}}}\nannotations:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}"),
     );
     let pod = &mut template["spec"];
-    pod["priorityClassName"] = slots.slot_for_json(&own("priorityClassName"));
+    pod["priorityClassName"] =
+        slots.slot_for_json(&value_of_component(component, "priorityClassName"));
     slots.add_map_lines(pod, PULL_SECRETS);
-    let is_fabric = component == "fabric";
-    // The fabric must run wherever pods talk to peers, so the common selector is not for it.
-    let chosen = |key: &str| {
-        if is_fabric {
-            own(key)
-        } else {
-            format!("(default .Values.common.{key} {})", own(key))
-        }
-    };
     slots.add_map_lines(
         pod,
         &format!(
             "{{{{- with {} }}}}\nnodeSelector:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}",
-            chosen("nodeSelector")
+            chosen_value(component, "nodeSelector")
         ),
     );
     let tolerations = format!(
         "{{{{- with default .Values.common.tolerations {} }}}}\n",
-        own("tolerations")
+        value_of_component(component, "tolerations")
     );
     if pod["tolerations"].is_array() {
         slots.add_list_lines(
@@ -433,7 +430,13 @@ fn templatize_workload(
             &format!("{tolerations}tolerations:\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}"),
         );
     }
-    templatize_affinity(component, pod, &chosen("affinity"), slots, parts)?;
+    templatize_affinity(
+        component,
+        pod,
+        &chosen_value(component, "affinity"),
+        slots,
+        parts,
+    )?;
     let volumes = pod
         .get_mut("volumes")
         .and_then(Value::as_array_mut)
@@ -442,7 +445,7 @@ fn templatize_workload(
     for volume in volumes.filter(|volume| volume["name"] == manifests::KEYS) {
         volume["hostPath"]["path"] = slots.slot_for_json(".Values.fabric.keyDirectory");
     }
-    let image = if is_fabric {
+    let image = if component == "fabric" {
         "fabric"
     } else {
         "controllerManager"
@@ -456,7 +459,7 @@ fn templatize_workload(
         &mut container["env"],
         &format!(
             "{{{{- with {} }}}}\n{{{{- toYaml . | nindent $I }}}}\n{{{{- end }}}}",
-            own("extraEnv")
+            value_of_component(component, "extraEnv")
         ),
     );
     container
@@ -466,10 +469,24 @@ fn templatize_workload(
         container,
         &format!(
             "{{{{- with {} }}}}\nresources:\n{{{{- toYaml . | nindent $N }}}}\n{{{{- end }}}}",
-            own("resources")
+            value_of_component(component, "resources")
         ),
     );
     Ok(())
+}
+
+fn value_of_component(component: &str, key: &str) -> String {
+    format!(".Values.{component}.{key}")
+}
+
+/// The fabric must run wherever pods talk to peers, so the common selector is not for it.
+fn chosen_value(component: &str, key: &str) -> String {
+    let own = value_of_component(component, key);
+    if component == "fabric" {
+        own
+    } else {
+        format!("(default .Values.common.{key} {own})")
+    }
 }
 
 fn keys(map: &Map<String, Value>) -> String {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
-use crate::cluster::ClusterAccess;
+use crate::{cluster::ClusterAccess, doctor::ShownDetails};
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
@@ -27,20 +27,37 @@ pub struct DoctorArguments {
 }
 
 impl DoctorArguments {
+    pub fn shown_details(&self) -> ShownDetails {
+        if self.all {
+            ShownDetails::All
+        } else {
+            ShownDetails::OfFaults
+        }
+    }
+
     /// All clusters to check, `own` first.
     pub fn clusters(&self, own: &ClusterAccess) -> anyhow::Result<Vec<ClusterAccess>> {
-        let context = |kubeconfig: Option<&PathBuf>, context: Option<&String>| ClusterAccess {
-            kubeconfig: kubeconfig.cloned().or_else(|| own.kubeconfig.clone()),
-            context: context.cloned(),
-        };
         let others: Vec<ClusterAccess> = match (
             self.remote_kubeconfig.as_slice(),
             self.remote_context.as_slice(),
         ) {
-            (files, []) => files.iter().map(|file| context(Some(file), None)).collect(),
+            (files, []) => files
+                .iter()
+                .map(|file| ClusterAccess {
+                    kubeconfig: Some(file.clone()),
+                    context: None,
+                })
+                .collect(),
             ([] | [_], names) => names
                 .iter()
-                .map(|name| context(self.remote_kubeconfig.first(), Some(name)))
+                .map(|name| ClusterAccess {
+                    kubeconfig: self
+                        .remote_kubeconfig
+                        .first()
+                        .or(own.kubeconfig.as_ref())
+                        .cloned(),
+                    context: Some(name.clone()),
+                })
                 .collect(),
             (_, _) => bail!(
                 "--remote-context works with only one --remote-kubeconfig: it is not clear which one it belongs to"

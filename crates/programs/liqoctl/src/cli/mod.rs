@@ -20,13 +20,10 @@ pub use broker::{BrokerCommand, BrokerEnableArguments};
 pub use catalog::CatalogArguments;
 pub use cost::{CostArguments, CostCommand, CostPlanArguments};
 pub use doctor::DoctorArguments;
-pub use network::{
-    BenchCommand, BenchNetworkArguments, BenchOffloadArguments, OtherClusterFlags, RenewCommand,
-    TestCommand, TestNetworkArguments,
-};
+pub use network::{BenchCommand, RenewCommand, TestCommand};
 pub use offload::{
-    MoveCommand, MovePodsArguments, NamespaceArguments, OffloadCommand, OffloadNamespaceArguments,
-    UnoffloadCommand, UnoffloadNamespaceArguments,
+    MoveCommand, NamespaceArguments, OffloadCommand, OffloadNamespaceArguments, UnoffloadCommand,
+    UnoffloadNamespaceArguments,
 };
 pub use sharing::{
     ContractCommand, ExportFormat, OfferCommand, OfferDecisionArguments, PeerLabels, PolicyCommand,
@@ -38,7 +35,10 @@ use crate::{
     gateways::GatewayArgument,
     output::OutputFormat,
     peer::{LimitArgument, PoolGranularity, RequestArguments},
+    plugin::PluginOptions,
     settings, token,
+    uninstall::UninstallOptions,
+    unpeer::UnpeerOptions,
 };
 
 /// Borrow resources from other Kubernetes clusters, and lend them yours.
@@ -97,11 +97,11 @@ pub enum Command {
     /// Install Liqo in the cluster, or upgrade it
     Install(InstallArguments),
     /// Remove Liqo from the cluster
-    Uninstall(UninstallArguments),
+    Uninstall(UninstallOptions),
     /// Borrow resources from another cluster
     Peer(Box<PeerArguments>),
     /// Stop borrowing resources from another cluster
-    Unpeer(UnpeerArguments),
+    Unpeer(UnpeerOptions),
     /// Allow a cluster to borrow from this one, for example a cluster that waits for approval
     Approve {
         /// Name or ID of the peer
@@ -275,24 +275,6 @@ fn set_help() -> String {
     )
 }
 
-/// Arguments of `uninstall`.
-#[derive(Debug, Args)]
-pub struct UninstallArguments {
-    /// Do not ask for confirmation
-    #[arg(short, long)]
-    pub yes: bool,
-    /// First end all peerings and offloading, and remove the remaining objects even if the
-    /// controllers do not answer
-    #[arg(long)]
-    pub force: bool,
-    /// Also remove the cluster's identity
-    #[arg(long)]
-    pub purge: bool,
-    /// How long to wait for each step
-    #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION")]
-    pub timeout: Duration,
-}
-
 /// Arguments of `peer`.
 #[derive(Debug, Args)]
 #[allow(
@@ -389,25 +371,6 @@ fn limit_of(
     resource: &'static str,
 ) -> impl Fn(&str) -> Result<LimitArgument, ResourceArgumentError> + Clone {
     move |text| LimitArgument::new(resource, text)
-}
-
-/// Arguments of `unpeer`.
-#[derive(Debug, Args)]
-pub struct UnpeerArguments {
-    /// Name or ID of the peer
-    pub name: String,
-    /// Also take back what the peer borrows from this cluster
-    #[arg(long)]
-    pub incoming: bool,
-    /// Delete the pods that run there at once, instead of evicting them as disruption budgets allow
-    #[arg(long)]
-    pub now: bool,
-    /// Do not ask for confirmation
-    #[arg(short, long)]
-    pub yes: bool,
-    /// How long to wait until the pods have left, and then until the peering is ended
-    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
-    pub timeout: Duration,
 }
 
 /// `explain ...`.
@@ -531,17 +494,7 @@ pub struct PeerCommandArguments {
 #[derive(Debug, Subcommand)]
 pub enum PluginCommand {
     /// Create the code of a working resource plugin, ready to build and deploy
-    New {
-        /// Name of the plugin
-        name: String,
-        /// Create the plugin's folder in this folder
-        #[arg(long, default_value = ".", value_name = "FOLDER")]
-        dir: PathBuf,
-        /// A copy of Liqo's repository, which contains the SDK
-        /// [default: the one that contains --dir]
-        #[arg(long, value_name = "FOLDER")]
-        sdk: Option<PathBuf>,
-    },
+    New(PluginOptions),
 }
 
 /// Removes suggested commands that are not near what the user typed: clap also suggests those that
@@ -551,11 +504,10 @@ pub fn with_near_suggestions(mut error: clap::Error) -> clap::Error {
     else {
         return error;
     };
-    let is_near = |name: &String| strsim::levenshtein(name, &typed) * 3 <= typed.chars().count();
     // It says how to pass the text as a value, which no command takes at this place.
     error.remove(ContextKind::Suggested);
     if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
-        names.retain(is_near);
+        names.retain(|name| strsim::levenshtein(name, &typed) * 3 <= typed.chars().count());
         if !names.is_empty() {
             error.insert(
                 ContextKind::SuggestedSubcommand,

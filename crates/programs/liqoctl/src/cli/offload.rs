@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use liqo_api::{
     EvictionDelay, NamespaceMappingStrategy, PlacementStrategy, PodOffloadingStrategy, Reflection,
 };
 
 use crate::{
-    move_pods, offload,
+    move_pods::MoveOptions,
+    offload,
     selector::{self, SelectorError},
     token,
 };
@@ -157,25 +158,26 @@ pub enum PlacementChoice {
 }
 
 fn parse_eviction_delay(text: &str) -> Result<offload::EvictionChange, String> {
-    let after = |seconds: u64| {
-        let seconds = u32::try_from(seconds)
-            .ok()
-            .filter(|seconds| *seconds < 1_000_000_000);
-        seconds
-            .map(EvictionDelay::Seconds)
-            .ok_or_else(|| "the time is too long: use never".to_owned())
-    };
     let delay = match text {
         "default" => return Ok(offload::EvictionChange::AsPodsSay),
         "never" => EvictionDelay::Never,
         "0" | "0s" => EvictionDelay::Seconds(0),
-        _ => after(
+        _ => eviction_after(
             token::parse_duration(text)
                 .map_err(|error| format!("{error}, never or default"))?
                 .as_secs(),
         )?,
     };
     Ok(offload::EvictionChange::After(delay))
+}
+
+fn eviction_after(seconds: u64) -> Result<EvictionDelay, String> {
+    let seconds = u32::try_from(seconds)
+        .ok()
+        .filter(|seconds| *seconds < 1_000_000_000);
+    seconds
+        .map(EvictionDelay::Seconds)
+        .ok_or_else(|| "the time is too long: use never".to_owned())
 }
 
 /// The namespaces that a command is about.
@@ -302,59 +304,7 @@ pub enum MoveCommand {
     /// get them are cordoned. With `-o yaml` or `-o json` it prints what it would do, and changes
     /// nothing.
     #[command(visible_alias = "pod")]
-    Pods(MovePodsArguments),
-}
-
-/// Arguments of `move pods`.
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("where").required(true).multiple(true).args(["from", "to"]))]
-pub struct MovePodsArguments {
-    /// The pods [default: all of the namespace]
-    #[arg(value_name = "POD")]
-    pub names: Vec<String>,
-    /// Namespace of the pods [default: as kubectl]
-    #[arg(short, long)]
-    pub namespace: Option<String>,
-    /// Label selector for pods, as in kubectl
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    pub selector: Option<String>,
-    /// Name or ID of a peer: only pods that run there move. With only this flag they may go to any
-    /// other cluster, and to this one
-    #[arg(long, value_name = "CLUSTER")]
-    pub from: Option<String>,
-    /// Name or ID of the peer to which they move. Only with strategy `Remote`, otherwise the
-    /// scheduler may choose this cluster
-    #[arg(long, value_name = "CLUSTER")]
-    pub to: Option<String>,
-    /// Also end pods that no controller creates again
-    #[arg(long)]
-    pub force: bool,
-    /// Only print what would be done
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Do not ask for confirmation
-    #[arg(short, long)]
-    pub yes: bool,
-    /// How long to wait until the pods have left, and then until the new ones are ready
-    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
-    pub timeout: Duration,
-}
-
-impl MovePodsArguments {
-    /// `default_namespace` is that of the kubeconfig's context.
-    pub fn move_options(&self, default_namespace: &str) -> move_pods::MoveOptions {
-        move_pods::MoveOptions {
-            namespace: self
-                .namespace
-                .clone()
-                .unwrap_or_else(|| default_namespace.to_owned()),
-            names: self.names.clone(),
-            selector: self.selector.clone(),
-            from: self.from.clone(),
-            to: self.to.clone(),
-            force: self.force,
-        }
-    }
+    Pods(MoveOptions),
 }
 
 #[cfg(test)]
@@ -478,17 +428,17 @@ mod tests {
             let Command::Move(MoveCommand::Pods(pods)) = cli.command else {
                 unreachable!()
             };
-            Ok::<_, clap::Error>(pods.move_options("default"))
+            Ok::<_, clap::Error>(pods)
         };
         let all = parse(&["-n", "demo", "--from", "milan"]).unwrap();
         assert_eq!(
-            (all.namespace.as_str(), all.from.as_deref(), all.to),
-            ("demo", Some("milan"), None)
+            (all.namespace.as_deref(), all.from.as_deref(), all.to),
+            (Some("demo"), Some("milan"), None)
         );
         let named = parse(&["a", "b", "--from", "turin", "--to", "milan"]).unwrap();
         assert_eq!(
-            (named.names.as_slice(), named.namespace.as_str()),
-            (&["a".to_owned(), "b".to_owned()][..], "default")
+            (named.names.as_slice(), named.namespace),
+            (&["a".to_owned(), "b".to_owned()][..], None)
         );
         assert!(parse(&["a"]).is_err() && parse(&["a", "-l", "app=web", "--to", "milan"]).is_err());
     }

@@ -194,10 +194,12 @@ pub async fn contracts_to_sign(
     foreign: &ForeignCluster,
 ) -> anyhow::Result<Vec<ListedContract>> {
     let found = list_contracts(cluster, Some(foreign)).await?;
-    let waits = |one: &ListedContract| {
-        one.role == ContractRole::Consumer && !one.is_kept && one.unsigned_terms().is_some()
-    };
-    Ok(found.into_iter().filter(waits).collect())
+    Ok(found
+        .into_iter()
+        .filter(|one| {
+            one.role == ContractRole::Consumer && !one.is_kept && one.unsigned_terms().is_some()
+        })
+        .collect())
 }
 
 /// Records that a person accepts exactly the terms that it saw. Earlier ends of contracts with the
@@ -233,14 +235,14 @@ async fn write_decisions(
     let (api, name): (Api<ForeignCluster>, String) =
         (Api::all(cluster.client.clone()), foreign.name_any());
     // A merge patch removes what is null, and keeps the fields of an object that it does not name.
-    let whole = |decision: &Option<ContractDecision>| {
-        decision.as_ref().map(
-            |one| json!({ "decision": one.decision, "terms": one.terms, "reason": one.reason }),
-        )
-    };
     let contracts: BTreeMap<&str, _> = decisions
         .iter()
-        .map(|(name, decision)| (*name, whole(decision)))
+        .map(|(name, decision)| {
+            let whole = decision.as_ref().map(
+                |one| json!({ "decision": one.decision, "terms": one.terms, "reason": one.reason }),
+            );
+            (*name, whole)
+        })
         .collect();
     let change = json!({ "spec": { "contracts": contracts } });
     let written = api

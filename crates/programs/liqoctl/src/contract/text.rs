@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use liqo_api::{Commitment, ContractTerms, PriceList, Renewal};
+use liqo_api::{Commitment, ContractSpec, ContractTerms, PriceList, Renewal};
 use liqo_quantity::{per_hour, priced_unit};
 
 use super::state::{ContractState, ListedContract, lasting_breaches};
@@ -77,57 +77,60 @@ fn format_duration(seconds: u32) -> String {
 }
 
 fn format_prices(list: &PriceList) -> String {
-    let rate = |(name, rate): (&str, liqo_quantity::Money)| {
-        format!(
-            "{} {rate} {} per {} and hour",
-            strip_control_characters(name),
-            strip_control_characters(&list.currency),
-            priced_unit(name)
-        )
-    };
-    list.rates.iter().map(rate).collect::<Vec<_>>().join(", ")
+    list.rates
+        .iter()
+        .map(|(name, rate)| {
+            format!(
+                "{} {rate} {} per {} and hour",
+                strip_control_characters(name),
+                strip_control_characters(&list.currency),
+                priced_unit(name)
+            )
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Terms as people read them, each line with an indent.
 pub fn render_terms(terms: &ContractTerms) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<12} {value}");
-    };
+    let mut lines: Vec<TermLine> = Vec::new();
     let commitment = match terms.commitment {
         Commitment::BestEffort => {
             "BestEffort: the amounts follow what the provider has free; prices, notice, classes and limits are bound"
         }
         Commitment::Guaranteed => "Guaranteed: the amounts are reserved until the end",
     };
-    line("version", terms.version.to_string());
-    line("commitment", commitment.to_owned());
+    lines.push(TermLine::new("version", terms.version.to_string()));
+    lines.push(TermLine::new("commitment", commitment.to_owned()));
     for pool in &terms.pools {
-        line(
+        lines.push(TermLine::new(
             "pool",
             format!(
                 "{}: {}",
                 strip_control_characters(&pool.name),
                 pool.resources
             ),
-        );
+        ));
         match terms.prices.get(&pool.name) {
             Some(list) => {
-                line("  price", format_prices(list));
-                line(
+                lines.push(TermLine::new("  price", format_prices(list)));
+                lines.push(TermLine::new(
                     "",
                     format!(
                         "all of it: {} {} per hour",
                         per_hour(&list.rates, &pool.resources),
                         strip_control_characters(&list.currency)
                     ),
-                );
+                ));
             }
-            None => line("  price", "none".to_owned()),
+            None => lines.push(TermLine::new("  price", "none".to_owned())),
         }
     }
-    line("notice", format_duration(terms.notice_seconds));
-    line("from", format_time(&terms.start));
+    lines.push(TermLine::new(
+        "notice",
+        format_duration(terms.notice_seconds),
+    ));
+    lines.push(TermLine::new("from", format_time(&terms.start)));
     let end = match (&terms.end, terms.renewal) {
         (None, _) => "none; each side ends it with notice".to_owned(),
         (Some(end), Renewal::Automatic) => {
@@ -135,57 +138,74 @@ pub fn render_terms(terms: &ContractTerms) -> String {
         }
         (Some(end), Renewal::None) => format!("{}, not renewed", format_time(end)),
     };
-    line("until", end);
-    let named = |list: &[String]| {
-        let names: Vec<String> = list
-            .iter()
-            .map(|name| {
-                if name.is_empty() {
-                    "default".to_owned()
-                } else {
-                    strip_control_characters(name)
-                }
-            })
-            .collect();
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        }
-    };
+    lines.push(TermLine::new("until", end));
     let classes = &terms.classes;
-    let (storage, ingress) = (named(&classes.storage), named(&classes.ingress));
-    line(
+    let (storage, ingress) = (class_names(&classes.storage), class_names(&classes.ingress));
+    lines.push(TermLine::new(
         "classes",
         format!(
             "storage {storage}; ingress {ingress}; load balancers {}",
-            named(&classes.load_balancer)
+            class_names(&classes.load_balancer)
         ),
-    );
+    ));
     let limits = &terms.limits;
     let security = format!("{:?}", limits.pod_security).to_lowercase();
     let most = format!(
         "{} namespaces, {} Services, {} endpoints",
         limits.max_namespaces, limits.max_services, limits.max_endpoints
     );
-    line(
+    lines.push(TermLine::new(
         "limits",
         format!(
             "Pod Security {security}; at most {most}; pods are charged their {}",
             format!("{:?}", limits.charge).to_lowercase()
         ),
-    );
-    line(
+    ));
+    lines.push(TermLine::new(
         "receipts",
         format!("every {}", format_duration(terms.metering_period_seconds)),
-    );
+    ));
     if let Some(delay) = terms.counts_after_seconds {
-        line(
+        lines.push(TermLine::new(
             "counts",
             format!("{} after the consumer signs it", format_duration(delay)),
-        );
+        ));
     }
-    text.trim_end().to_owned()
+    let lines: Vec<String> = lines
+        .iter()
+        .map(|TermLine { name, value }| format!("  {name:<12} {value}"))
+        .collect();
+    lines.join("\n").trim_end().to_owned()
+}
+
+struct TermLine {
+    name: &'static str,
+    value: String,
+}
+
+impl TermLine {
+    fn new(name: &'static str, value: String) -> Self {
+        Self { name, value }
+    }
+}
+
+/// The names of classes; the empty one stands for the default class.
+fn class_names(list: &[String]) -> String {
+    let names: Vec<String> = list
+        .iter()
+        .map(|name| {
+            if name.is_empty() {
+                "default".to_owned()
+            } else {
+                strip_control_characters(name)
+            }
+        })
+        .collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 /// One contract in words.
@@ -253,20 +273,17 @@ fn role_of_peer(own: ContractRole) -> ContractRole {
 
 fn state_in_words(one: &ListedContract) -> String {
     let spec = &one.contract.spec;
-    let since = || {
-        spec.in_force_since
-            .as_ref()
-            .map(format_time)
-            .unwrap_or_default()
-    };
     match one.state {
         ContractState::Proposed => "proposed, the consumer has not answered".to_owned(),
         ContractState::AwaitingDecision => {
             "waits for a person at the consumer: `liqoctl offer accept` there".to_owned()
         }
         ContractState::Refused => "the consumer does not sign it".to_owned(),
-        ContractState::InForce => format!("in force since {}", since()),
-        ContractState::Amending => format!("in force since {}, with an amendment", since()),
+        ContractState::InForce => format!("in force since {}", start_of_contract(spec)),
+        ContractState::Amending => format!(
+            "in force since {}, with an amendment",
+            start_of_contract(spec)
+        ),
         ContractState::Ending => spec.ended.as_ref().map_or_else(String::new, |end| {
             format!(
                 "ends at {}, by the {}: {}",
@@ -287,6 +304,13 @@ fn state_in_words(one: &ListedContract) -> String {
             },
         ),
     }
+}
+
+fn start_of_contract(spec: &ContractSpec) -> String {
+    spec.in_force_since
+        .as_ref()
+        .map(format_time)
+        .unwrap_or_default()
 }
 
 /// The question before a contract is ended.

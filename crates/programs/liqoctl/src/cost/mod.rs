@@ -65,15 +65,15 @@ pub async fn running_costs(
         ),
         None => None,
     };
-    let nodes = list_nodes(
+    let mut nodes = list_nodes(
         cluster,
         ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)),
     )
     .await?;
-    let is_meant = |node: &Node| {
-        peer.is_none() || node.labels().get(labels::REMOTE_CLUSTER_ID) == peer.as_ref()
-    };
-    let pods = nodes.into_iter().filter(is_meant).map(|node| async move {
+    if let Some(peer) = &peer {
+        nodes.retain(|node| node.labels().get(labels::REMOTE_CLUSTER_ID) == Some(peer));
+    }
+    let pods = nodes.into_iter().map(|node| async move {
         let fields = format!("spec.nodeName={},{UNFINISHED}", node.name_any());
         let pods = list_pods(cluster, namespace, &fields).await?;
         anyhow::Ok(VirtualNodePods { node, pods })

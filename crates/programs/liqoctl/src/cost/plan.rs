@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodSpec, Taint, Toleration};
 use kube::ResourceExt as _;
 use liqo_api::{
     Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests,
@@ -167,31 +167,29 @@ impl<'a> CandidateNodes<'a> {
             let on_it = facts.pods.iter().filter(|pod| {
                 pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)
             });
-            let used = |pod: &Pod| {
+            let charge = if is_virtual {
+                default_charge_on_node
+            } else {
+                requests::of_bound_pod
+            };
+            let used = on_it.fold(ResourceList::new(), |sum, pod| {
                 let (spec, status) = (
                     pod.spec.clone().unwrap_or_default(),
                     pod.status.clone().unwrap_or_default(),
                 );
-                let amounts = if is_virtual {
-                    default_charge_on_node
-                } else {
-                    requests::of_bound_pod
-                };
-                amounts(pod.metadata.generation, spec, &status)
-            };
-            let used = on_it
-                .map(used)
-                .fold(ResourceList::new(), |sum, one| sum + &one);
-            // What the pods of a virtual node are charged beyond their requests is in `used`
-            // already.
-            let amounts = |status: &'a NodeStatus| {
-                if is_virtual {
-                    status.capacity.as_ref()
-                } else {
-                    status.allocatable.as_ref()
-                }
-            };
-            let amounts = node.status.as_ref().and_then(amounts);
+                sum + &charge(pod.metadata.generation, spec, &status)
+            });
+            let amounts = node
+                .status
+                .as_ref()
+                // `used` already has what the pods of a virtual node are charged beyond their requests.
+                .and_then(|status| {
+                    if is_virtual {
+                        status.capacity.as_ref()
+                    } else {
+                        status.allocatable.as_ref()
+                    }
+                });
             let free = amounts
                 .map(requests::parse_amounts)
                 .unwrap_or_default()
@@ -269,11 +267,13 @@ fn own_place(
 ) -> PlaceCosts {
     let (replicas, namespace) = (asked.workload.replicas, &asked.workload.namespace);
     let needed = requests::of_pod(asked.spec);
-    let takes = |one: &&NodeWithFreeResources| why_not_on_node(asked.spec, one.node).is_none();
-    let room = all
+    let taking: Vec<&NodeWithFreeResources> = all
         .own
         .iter()
-        .filter(takes)
+        .filter(|one| why_not_on_node(asked.spec, one.node).is_none())
+        .collect();
+    let room = taking
+        .iter()
         .map(|one| pods_that_fit(&one.free, &needed))
         .fold(0, u64::saturating_add);
     let fits = room.min(replicas);
@@ -286,7 +286,7 @@ fn own_place(
     {
         why_not.push(format!("the strategy of namespace {namespace} is Remote"));
     }
-    if !all.own.iter().any(|one| takes(&one)) {
+    if taking.is_empty() {
         why_not.push(
             "no node here takes the pods: see their node selector, affinity and tolerations"
                 .to_owned(),
@@ -387,16 +387,7 @@ fn reason_not_allowed(
 
 /// The reason why the scheduler would not choose a node, apart from room.
 fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
-    let conditions = node
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let has = |kind: &str, status: &str| {
-        conditions
-            .clone()
-            .find(|one| one.type_ == kind && one.status == status)
-    };
-    if let Some(closed) = has(pods::NO_NEW_PODS, "True") {
+    if let Some(closed) = find_condition(node, pods::NO_NEW_PODS, "True") {
         return Some(
             closed
                 .message
@@ -404,7 +395,7 @@ fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
                 .unwrap_or_else(|| "it takes no new pods".to_owned()),
         );
     }
-    if has("Ready", "True").is_none() {
+    if find_condition(node, "Ready", "True").is_none() {
         return Some("the node is not Ready".to_owned());
     }
     let node_spec = node.spec.as_ref();
@@ -415,13 +406,7 @@ fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
         .and_then(|spec| spec.taints.as_deref())
         .unwrap_or_default();
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-    // The webhook adds the toleration for virtual nodes.
-    let repels = |taint: &&Taint| {
-        taint.effect != "PreferNoSchedule"
-            && taint.key != pods::VIRTUAL_NODE_TAINT
-            && !tolerations.iter().any(|one| tolerates(one, taint))
-    };
-    if let Some(taint) = taints.iter().find(repels) {
+    if let Some(taint) = taints.iter().find(|taint| repels_pods(taint, tolerations)) {
         return Some(format!("the pods do not tolerate the taint {}", taint.key));
     }
     let labels = node.labels();
@@ -443,6 +428,20 @@ fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
         required.is_none() || node_selector::selects_node(required, &node.name_any(), labels);
     (!by_label || !by_affinity)
         .then(|| "the node selector or affinity of the pods does not match".to_owned())
+}
+
+/// The webhook adds the toleration for virtual nodes.
+fn repels_pods(taint: &Taint, tolerations: &[Toleration]) -> bool {
+    taint.effect != "PreferNoSchedule"
+        && taint.key != pods::VIRTUAL_NODE_TAINT
+        && !tolerations.iter().any(|one| tolerates(one, taint))
+}
+
+fn find_condition<'a>(node: &'a Node, kind: &str, status: &str) -> Option<&'a NodeCondition> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|one| one.type_ == kind && one.status == status)
 }
 
 /// Kubernetes' rules.
@@ -484,26 +483,6 @@ fn table_of(planned: &WorkloadCosts) -> String {
         "{kind} {name} in namespace {namespace}: {replicas} {pods}, each {}",
         amounts.join(", ")
     );
-    let row = |place: &PlaceCosts| {
-        let [per_hour, per_month] = [place.per_hour, place.per_thirty_days]
-            .map(|amount| amount_in_words(amount, place.currency.as_deref()));
-        let rank = place
-            .rank
-            .map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-        let why_not = if place.why_not.is_empty() {
-            "-".to_owned()
-        } else {
-            strip_control_characters(&place.why_not.join("; "))
-        };
-        vec![
-            strip_control_characters(&place.name),
-            format!("{}/{replicas}", place.fits),
-            per_hour,
-            per_month,
-            rank,
-            why_not,
-        ]
-    };
     let header = [
         "PLACE",
         "FIT NOW",
@@ -514,8 +493,32 @@ fn table_of(planned: &WorkloadCosts) -> String {
     ];
     format!(
         "{head}\n{}",
-        output::format_table(&header, places.iter().map(row))
+        output::format_table(
+            &header,
+            places.iter().map(|place| place_row(place, *replicas))
+        )
     )
+}
+
+fn place_row(place: &PlaceCosts, replicas: u64) -> Vec<String> {
+    let [per_hour, per_month] = [place.per_hour, place.per_thirty_days]
+        .map(|amount| amount_in_words(amount, place.currency.as_deref()));
+    let rank = place
+        .rank
+        .map_or_else(|| "-".to_owned(), |rank| rank.to_string());
+    let why_not = if place.why_not.is_empty() {
+        "-".to_owned()
+    } else {
+        strip_control_characters(&place.why_not.join("; "))
+    };
+    vec![
+        strip_control_characters(&place.name),
+        format!("{}/{replicas}", place.fits),
+        per_hour,
+        per_month,
+        rank,
+        why_not,
+    ]
 }
 
 #[cfg(test)]

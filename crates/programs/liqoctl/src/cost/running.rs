@@ -74,13 +74,8 @@ pub struct NamespaceCosts {
     /// Name of the contract, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
-    pub pods: usize,
-    pub per_hour: Money,
-    pub per_thirty_days: Money,
-    /// Money spent today (UTC).
-    pub today: Money,
-    /// Money spent in this month (UTC).
-    pub this_month: Money,
+    #[serde(flatten)]
+    pub sum: CostSum,
     /// Nothing if the pods cost nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
@@ -90,6 +85,16 @@ pub struct NamespaceCosts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrencyTotal {
+    #[serde(flatten)]
+    pub sum: CostSum,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+}
+
+/// A number of pods, and their costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CostSum {
     pub pods: usize,
     pub per_hour: Money,
     pub per_thirty_days: Money,
@@ -97,29 +102,35 @@ pub struct CurrencyTotal {
     pub today: Money,
     /// Money spent in this month (UTC).
     pub this_month: Money,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub currency: Option<String>,
-}
-
-/// The costs of pods of one namespace, at one peer, under one contract, in one currency.
-type CostKey = (String, String, Option<String>, Option<String>);
-
-/// A number of pods, what they cost for one hour, and what was spent today and in this month.
-#[derive(Clone, Copy, Debug, Default)]
-struct CostSum {
-    pods: usize,
-    per_hour: Money,
-    today: Money,
-    this_month: Money,
 }
 
 impl CostSum {
+    fn of_running_pod(per_hour: Money) -> Self {
+        Self {
+            pods: 1,
+            per_hour,
+            per_thirty_days: in_thirty_days(per_hour),
+            ..Self::default()
+        }
+    }
+
     fn add(&mut self, other: Self) {
         self.pods += other.pods;
         self.per_hour += other.per_hour;
+        self.per_thirty_days = in_thirty_days(self.per_hour);
         self.today += other.today;
         self.this_month += other.this_month;
     }
+}
+
+/// The pods whose costs are summed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CostKey {
+    namespace: String,
+    /// Name of the peer.
+    peer: String,
+    contract: Option<String>,
+    currency: Option<String>,
 }
 
 /// The costs of the pods on these nodes, and the money spent so far. `names` are the names of peers
@@ -129,32 +140,23 @@ pub fn compute_costs(
     names: &BTreeMap<String, String>,
     spent: &[NamespaceSpending],
 ) -> CostReport {
-    let name = |id: &str| names.get(id).map_or_else(|| id.to_owned(), Clone::clone);
-    let in_force = |id: &str| {
-        spent
-            .iter()
-            .find(|one| one.in_force && one.provider == id)
-            .and_then(|one| one.contract.clone())
-    };
     let mut sums: BTreeMap<CostKey, CostSum> = BTreeMap::new();
     for VirtualNodePods { node, pods } in running {
         let node =
             PricedNode::from_metadata(&node.name_any(), node.labels().clone(), node.annotations());
-        let contract = in_force(node.cluster_id());
+        let peer = name_of_peer(node.cluster_id(), names);
+        let contract = contract_in_force(node.cluster_id(), spent);
         for pod in pods {
             let (per_hour, currency) = node.cost_per_hour(&charged_resources(pod));
-            let currency = currency.map(str::to_owned);
-            let key = (
-                pod.namespace().unwrap_or_default(),
-                name(node.cluster_id()),
-                contract.clone(),
-                currency,
-            );
-            sums.entry(key).or_default().add(CostSum {
-                pods: 1,
-                per_hour,
-                ..CostSum::default()
-            });
+            let key = CostKey {
+                namespace: pod.namespace().unwrap_or_default(),
+                peer: peer.clone(),
+                contract: contract.clone(),
+                currency: currency.map(str::to_owned),
+            };
+            sums.entry(key)
+                .or_default()
+                .add(CostSum::of_running_pod(per_hour));
         }
     }
     for one in spent
@@ -166,12 +168,12 @@ pub fn compute_costs(
         } else {
             &one.namespace
         };
-        let key = (
-            namespace.to_owned(),
-            name(&one.provider),
-            one.contract.clone(),
-            Some(one.currency.clone()),
-        );
+        let key = CostKey {
+            namespace: namespace.to_owned(),
+            peer: name_of_peer(&one.provider, names),
+            contract: one.contract.clone(),
+            currency: Some(one.currency.clone()),
+        };
         sums.entry(key).or_default().add(CostSum {
             today: one.today,
             this_month: one.this_month,
@@ -179,53 +181,36 @@ pub fn compute_costs(
         });
     }
     let mut totals: BTreeMap<Option<String>, CostSum> = BTreeMap::new();
-    for ((.., currency), sum) in &sums {
-        totals.entry(currency.clone()).or_default().add(*sum);
+    for (key, sum) in &sums {
+        totals.entry(key.currency.clone()).or_default().add(*sum);
     }
-    let line = |((namespace, peer, contract, currency), sum): (CostKey, CostSum)| {
-        let CostSum {
-            pods,
-            per_hour,
-            today,
-            this_month,
-        } = sum;
-        NamespaceCosts {
-            namespace,
-            peer,
-            contract,
-            pods,
-            per_hour,
-            per_thirty_days: in_thirty_days(per_hour),
-            today,
-            this_month,
-            currency,
-        }
-    };
-    let total = |(currency, sum): (Option<String>, CostSum)| {
-        let CostSum {
-            pods,
-            per_hour,
-            today,
-            this_month,
-        } = sum;
-        CurrencyTotal {
-            pods,
-            per_hour,
-            per_thirty_days: in_thirty_days(per_hour),
-            today,
-            this_month,
-            currency,
-        }
-    };
-    let (lines, totals) = (
-        sums.into_iter().map(line).collect(),
-        totals.into_iter().map(total).collect(),
-    );
+    let lines = sums.into_iter().map(|(key, sum)| NamespaceCosts {
+        namespace: key.namespace,
+        peer: key.peer,
+        contract: key.contract,
+        sum,
+        currency: key.currency,
+    });
+    let totals = totals
+        .into_iter()
+        .map(|(currency, sum)| CurrencyTotal { sum, currency });
     CostReport {
-        lines,
-        totals,
+        lines: lines.collect(),
+        totals: totals.collect(),
         budgets: Vec::new(),
     }
+}
+
+/// The name of a peer; its ID where it is no longer known.
+fn name_of_peer(id: &str, names: &BTreeMap<String, String>) -> String {
+    names.get(id).map_or_else(|| id.to_owned(), Clone::clone)
+}
+
+fn contract_in_force(provider: &str, spent: &[NamespaceSpending]) -> Option<String> {
+    spent
+        .iter()
+        .find(|one| one.in_force && one.provider == provider)
+        .and_then(|one| one.contract.clone())
 }
 
 /// The resources charged for a pod.
@@ -242,44 +227,15 @@ pub fn render_costs(costs: &CostReport) -> String {
     if costs.lines.is_empty() && costs.budgets.is_empty() {
         return "No pod runs in another cluster, and nothing was spent in this month.".to_owned();
     }
-    let row = |names: [&str; 3], pods: usize, amounts: [Money; 4], currency: Option<&str>| {
-        let mut row: Vec<String> = names.map(output::strip_control_characters).to_vec();
-        row.push(pods.to_string());
-        row.extend(amounts.map(|amount| amount_in_words(amount, currency)));
-        row
-    };
     let lines = costs.lines.iter().map(|line| {
-        let names = [
-            line.namespace.as_str(),
-            &line.peer,
-            line.contract.as_deref().unwrap_or("-"),
-        ];
-        row(
-            names,
-            line.pods,
-            [
-                line.per_hour,
-                line.per_thirty_days,
-                line.today,
-                line.this_month,
-            ],
-            line.currency.as_deref(),
-        )
+        let contract = line.contract.as_deref().unwrap_or("-");
+        let names = [line.namespace.as_str(), &line.peer, contract];
+        cost_row(names, &line.sum, line.currency.as_deref())
     });
-    let totals = costs.totals.iter().map(|total| {
-        let amounts = [
-            total.per_hour,
-            total.per_thirty_days,
-            total.today,
-            total.this_month,
-        ];
-        row(
-            ["(total)", "", ""],
-            total.pods,
-            amounts,
-            total.currency.as_deref(),
-        )
-    });
+    let totals = costs
+        .totals
+        .iter()
+        .map(|total| cost_row(["(total)", "", ""], &total.sum, total.currency.as_deref()));
     let header = [
         "NAMESPACE",
         "PEER",
@@ -298,9 +254,18 @@ pub fn render_costs(costs: &CostReport) -> String {
     text
 }
 
+fn cost_row(names: [&str; 3], sum: &CostSum, currency: Option<&str>) -> Vec<String> {
+    let amounts = [sum.per_hour, sum.per_thirty_days, sum.today, sum.this_month];
+    let mut row: Vec<String> = names.map(output::strip_control_characters).to_vec();
+    row.push(sum.pods.to_string());
+    row.extend(amounts.map(|amount| amount_in_words(amount, currency)));
+    row
+}
+
 fn budgets_table(budgets: &[BudgetLine]) -> String {
     let rows = budgets.iter().map(|one| {
-        let money = |amount: Money| amount_in_words(amount, Some(&one.currency));
+        let [amount, spent, left] = [one.amount, one.spent, one.left]
+            .map(|amount| amount_in_words(amount, Some(&one.currency)));
         let state = if one.open {
             "open".to_owned()
         } else {
@@ -312,9 +277,9 @@ fn budgets_table(budgets: &[BudgetLine]) -> String {
         vec![
             output::strip_control_characters(&one.of),
             period,
-            money(one.amount),
-            money(one.spent),
-            money(one.left),
+            amount,
+            spent,
+            left,
             state,
         ]
     });

@@ -47,21 +47,20 @@ pub async fn contracts_with_providers(cluster: &Cluster) -> anyhow::Result<Vec<C
     let records = list_or_none(&api, &everything)
         .await
         .doing("list the usage records")?;
-    let counts = |contract: &&Contract| {
-        !all.iter()
-            .any(|other| has_taken_over_costs(other, contract))
-    };
     Ok(all
         .iter()
-        .filter(counts)
+        .filter(|contract| {
+            !all.iter()
+                .any(|other| has_taken_over_costs(other, contract))
+        })
         .filter_map(|contract| costs_of_contract(contract, &records))
         .collect())
 }
 
 /// Whether the costs of a contract that is about to go are among those of another one.
-fn has_taken_over_costs(heir: &Contract, contract: &Contract) -> bool {
-    let settled = SettledCosts::from_annotations(heir.metadata.annotations.as_ref());
-    heir.namespace() == contract.namespace()
+fn has_taken_over_costs(successor: &Contract, contract: &Contract) -> bool {
+    let settled = SettledCosts::from_annotations(successor.metadata.annotations.as_ref());
+    successor.namespace() == contract.namespace()
         && contract
             .uid()
             .is_some_and(|uid| settled.has_taken_over(&uid))
@@ -76,11 +75,10 @@ fn costs_of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<Con
     let terms = receipt::ReceiptContract::of_spec(&contract.spec)?;
     let mut account =
         ContractAccount::new(terms, contract.spec.terms.metering_period_seconds, settled);
-    let is_ours = |record: &&UsageRecord| {
+    for record in records.iter().filter(|record| {
         record.namespace().as_deref() == Some(&namespace)
             && record.spec.contract == contract.spec.terms.contract
-    };
-    for record in records.iter().filter(is_ours) {
+    }) {
         if let Some(period) = period_of(&record.spec.period) {
             account.add_record(period, record.spec.chunks.is_some(), &record.spec.entries);
         }
@@ -95,8 +93,10 @@ fn costs_of_contract(contract: &Contract, records: &[UsageRecord]) -> Option<Con
 /// Adds what still runs: from when the local pods show that they run at the provider.
 pub fn add_running(contracts: &mut [ContractCosts], running: &[VirtualNodePods], now: Timestamp) {
     for VirtualNodePods { node, pods } in running {
-        let label = |name: &str| node.labels().get(name).map_or("", String::as_str);
-        let (provider, pool) = (label(labels::REMOTE_CLUSTER_ID), label(labels::POOL));
+        let (provider, pool) = (
+            node_label(node, labels::REMOTE_CLUSTER_ID),
+            node_label(node, labels::POOL),
+        );
         for contract in contracts
             .iter_mut()
             .filter(|contract| contract.provider.as_str() == provider)
@@ -106,6 +106,10 @@ pub fn add_running(contracts: &mut [ContractCosts], running: &[VirtualNodePods],
             }
         }
     }
+}
+
+fn node_label<'a>(node: &'a Node, name: &str) -> &'a str {
+    node.labels().get(name).map_or("", String::as_str)
 }
 
 fn add_pod(account: &mut ContractAccount, pod: &Pod, pool: &str, now: Timestamp) {
@@ -148,12 +152,10 @@ pub fn spending_under_contracts(
                     .or_default()[at] += cost;
             }
         }
-        let is_meant = |currency: &str, of: &str| {
-            currency.is_empty() || namespace.is_none_or(|namespace| namespace == of)
-        };
-        for ((currency, of), [today, this_month]) in sums
-            .into_iter()
-            .filter(|((currency, of), _)| is_meant(currency, of))
+        for ((currency, of), [today, this_month]) in
+            sums.into_iter().filter(|((currency, of), _)| {
+                currency.is_empty() || namespace.is_none_or(|namespace| namespace == of)
+            })
         {
             let (provider, contract) = (provider.to_string(), Some(name.clone()));
             all.push(NamespaceSpending {
@@ -239,20 +241,17 @@ fn accounts_of_provider(contracts: &[ContractCosts], id: &ClusterId) -> Vec<Cont
 
 /// The usage of the pods at a provider, from their start on.
 fn running_usage(running: &[VirtualNodePods], id: &ClusterId, now: Timestamp) -> Vec<UsageEntry> {
-    let label = |node: &Node, name: &str| node.labels().get(name).cloned().unwrap_or_default();
     let here = running
         .iter()
-        .filter(|one| label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());
-    let entry = |pool: &str, pod: &Pod| {
-        Some(UsageEntry {
-            amounts: normalized_amounts(&charged_resources(pod)),
-            ..local_entry(pod, pool, now)?
-        })
-    };
+        .filter(|one| node_label(&one.node, labels::REMOTE_CLUSTER_ID) == id.as_str());
     here.flat_map(|one| {
-        one.pods
-            .iter()
-            .filter_map(move |pod| entry(&label(&one.node, labels::POOL), pod))
+        let pool = node_label(&one.node, labels::POOL);
+        one.pods.iter().filter_map(move |pod| {
+            Some(UsageEntry {
+                amounts: normalized_amounts(&charged_resources(pod)),
+                ..local_entry(pod, pool, now)?
+            })
+        })
     })
     .collect()
 }
@@ -284,14 +283,16 @@ pub async fn budget_lines(
     let peers = list_visible(&api, &everything, "peers").await?;
 
     let providers = budget_providers(contracts, running, &policies, &peers, now);
-    let is_meant = |of: &str| namespace.is_none_or(|namespace| namespace == of);
     let mut lines = Vec::new();
     for offloading in offloadings
         .iter()
         .filter(|one| one.name_any() == NAMESPACE_OFFLOADING)
     {
         let of = offloading.namespace().unwrap_or_default();
-        if let Some(budget) = offloading.spec.budget.clone().filter(|_| is_meant(&of)) {
+        if namespace.is_some_and(|namespace| namespace != of) {
+            continue;
+        }
+        if let Some(budget) = offloading.spec.budget.clone() {
             let mut line = budget_line(
                 &HeldBudget {
                     holder: BudgetHolder::Namespace(of),
@@ -326,21 +327,20 @@ fn budget_providers(
     peers: &[ForeignCluster],
     now: Timestamp,
 ) -> Vec<ProviderCosts> {
-    let provider = |(id, asks): (ClusterId, BTreeMap<String, PriceList>)| {
-        let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
-        let policy = policies_of_peer(policies, &PolicyPeer::new(&id, peer))
-            .first()
-            .map(|policy| policy.name_any());
-        let name = peer.map_or_else(|| id.to_string(), ResourceExt::name_any);
-        let (accounts, running) = (
-            accounts_of_provider(contracts, &id),
-            running_usage(running, &id, now),
-        );
-        ProviderCosts::from_accounts(id, name, policy, &asks, &accounts, &running, now)
-    };
     asked_prices(contracts, running)
         .into_iter()
-        .map(provider)
+        .map(|(id, asks)| {
+            let peer = peers.iter().find(|peer| peer.spec.cluster_id == id);
+            let policy = policies_of_peer(policies, &PolicyPeer::new(&id, peer))
+                .first()
+                .map(|policy| policy.name_any());
+            let name = peer.map_or_else(|| id.to_string(), ResourceExt::name_any);
+            let (accounts, running) = (
+                accounts_of_provider(contracts, &id),
+                running_usage(running, &id, now),
+            );
+            ProviderCosts::from_accounts(id, name, policy, &asks, &accounts, &running, now)
+        })
         .collect()
 }
 

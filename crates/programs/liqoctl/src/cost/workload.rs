@@ -37,45 +37,41 @@ pub fn parse_workloads(text: &str, default_namespace: &str) -> anyhow::Result<Ve
 }
 
 fn parse_workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<PodWorkload>> {
-    let text = |pointer: &str| {
-        object
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .map(str::to_owned)
-    };
-    let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_u64);
-    let kind = text("/kind").unwrap_or_default();
+    let kind = text_at(object, "/kind").unwrap_or_default();
     // The kind that creates the pods, where their template is, and how many there are.
     let (controller, template, replicas) = match kind.as_str() {
         "Pod" => (None, "", 1),
         "Deployment" => (
             Some("ReplicaSet"),
             "/spec/template",
-            number("/spec/replicas").unwrap_or(1),
+            number_at(object, "/spec/replicas").unwrap_or(1),
         ),
         "ReplicaSet" | "StatefulSet" | "ReplicationController" => (
             Some(kind.as_str()),
             "/spec/template",
-            number("/spec/replicas").unwrap_or(1),
+            number_at(object, "/spec/replicas").unwrap_or(1),
         ),
         "DaemonSet" => (Some("DaemonSet"), "/spec/template", 1),
         "Job" => (
             Some("Job"),
             "/spec/template",
-            pods_at_once(number("/spec/parallelism"), number("/spec/completions")),
+            pods_at_once(
+                number_at(object, "/spec/parallelism"),
+                number_at(object, "/spec/completions"),
+            ),
         ),
         "CronJob" => {
             let job = "/spec/jobTemplate/spec";
             let at_once = pods_at_once(
-                number(&format!("{job}/parallelism")),
-                number(&format!("{job}/completions")),
+                number_at(object, &format!("{job}/parallelism")),
+                number_at(object, &format!("{job}/completions")),
             );
             (Some("Job"), "/spec/jobTemplate/spec/template", at_once)
         }
         _ => return Ok(None),
     };
-    let name = text("/metadata/name")
-        .or_else(|| text("/metadata/generateName"))
+    let name = text_at(object, "/metadata/name")
+        .or_else(|| text_at(object, "/metadata/generateName"))
         .unwrap_or_default();
     let pod = object
         .pointer(template)
@@ -89,7 +85,8 @@ fn parse_workload(object: &Value, default_namespace: &str) -> anyhow::Result<Opt
     if let Some(controller) = controller {
         metadata["ownerReferences"] = json!([{ "kind": controller, "controller": true }]);
     }
-    let namespace = text("/metadata/namespace").unwrap_or_else(|| default_namespace.to_owned());
+    let namespace =
+        text_at(object, "/metadata/namespace").unwrap_or_else(|| default_namespace.to_owned());
     Ok(Some(PodWorkload {
         name,
         namespace,
@@ -97,6 +94,17 @@ fn parse_workload(object: &Value, default_namespace: &str) -> anyhow::Result<Opt
         pod: json!({ "metadata": metadata, "spec": pod["spec"] }),
         kind,
     }))
+}
+
+fn text_at(object: &Value, pointer: &str) -> Option<String> {
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+}
+
+fn number_at(object: &Value, pointer: &str) -> Option<u64> {
+    object.pointer(pointer).and_then(Value::as_u64)
 }
 
 /// Number of pods of a Job that run at the same time.

@@ -191,6 +191,12 @@ fn remote_pods(
     }
 }
 
+#[derive(Clone, Copy)]
+struct EndedPeering<'a> {
+    consumer: &'a ClusterSnapshot,
+    provider: &'a ClusterSnapshot,
+}
+
 /// Nothing is left of a peering that has ended.
 fn ended_peerings(
     consumer: &ClusterSnapshot,
@@ -201,18 +207,7 @@ fn ended_peerings(
         .iter()
         .filter(|provider| provider.id != consumer.id && !consumer.borrows_from(&provider.id))
     {
-        let mut left = |cluster: &ClusterSnapshot, what: String| {
-            let why = format!(
-                "is left, although {} does not borrow from {}",
-                consumer.name, provider.name
-            );
-            add_violation(
-                found,
-                Check::EndedPeerings,
-                format!("{what} of {}", cluster.name),
-                &why,
-            );
-        };
+        let ended = EndedPeering { consumer, provider };
         let (tenant, own) = (
             tenant_namespace(&consumer.id),
             provider_namespace(&provider.id),
@@ -221,34 +216,56 @@ fn ended_peerings(
             if name(namespace) == tenant
                 || label(namespace, labels::CONSUMER_ID) == Some(consumer.id.as_str())
             {
-                left(provider, format!("namespace {}", name(namespace)));
+                add_remainder(
+                    found,
+                    ended,
+                    provider,
+                    &format!("namespace {}", name(namespace)),
+                );
             }
         }
         if consumer
             .objects_of(NAMESPACES)
             .any(|namespace| name(namespace) == own)
         {
-            left(consumer, format!("namespace {own}"));
+            add_remainder(found, ended, consumer, &format!("namespace {own}"));
         }
         for (node, _) in consumer
             .virtual_nodes()
             .iter()
             .filter(|(_, of)| **of == provider.id.as_str())
         {
-            left(consumer, format!("node {node}"));
+            add_remainder(found, ended, consumer, &format!("node {node}"));
         }
     }
+}
+
+/// The peering has ended, and this part of it is left.
+fn add_remainder(
+    found: &mut Vec<InvariantViolation>,
+    ended: EndedPeering,
+    cluster: &ClusterSnapshot,
+    what: &str,
+) {
+    let why = format!(
+        "is left, although {} does not borrow from {}",
+        ended.consumer.name, ended.provider.name
+    );
+    add_violation(
+        found,
+        Check::EndedPeerings,
+        format!("{what} of {}", cluster.name),
+        &why,
+    );
 }
 
 /// The leases of leaders, of consumers and providers, and of virtual nodes are fresh. Gateways come
 /// and go.
 fn check_leases(cluster: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) {
-    let is_ours = |lease: &&Value| match namespace(lease) {
-        SYSTEM_NAMESPACE => name(lease) == CONTROLLER_MANAGER,
-        "kube-node-lease" => label(lease, labels::MANAGED).is_some(),
-        namespace => namespace.starts_with(TENANT_NAMESPACES),
-    };
-    for lease in cluster.objects_of(LEASES).filter(is_ours) {
+    for lease in cluster
+        .objects_of(LEASES)
+        .filter(|lease| is_lease_of_liqo(lease))
+    {
         let spec = &lease["spec"];
         let Some(renewed) = spec["renewTime"]
             .as_str()
@@ -270,21 +287,26 @@ fn check_leases(cluster: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) 
     }
 }
 
+fn is_lease_of_liqo(lease: &Value) -> bool {
+    match namespace(lease) {
+        SYSTEM_NAMESPACE => name(lease) == CONTROLLER_MANAGER,
+        "kube-node-lease" => label(lease, labels::MANAGED).is_some(),
+        namespace => namespace.starts_with(TENANT_NAMESPACES),
+    }
+}
+
 /// A provider does not offer more of its own than its nodes have.
 fn check_promises(provider: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) {
-    let list =
-        |value: &Value| serde_json::from_value::<ResourceList>(value.clone()).unwrap_or_default();
-    let is_own = |offer: &&Value| {
+    let offers = provider.objects_of(OFFERS).filter(|offer| {
         offer["spec"]["clusterID"] == provider.id.as_str()
             && offer["spec"]["hops"].as_u64().unwrap_or(1) == 1
-    };
-    let offers = provider.objects_of(OFFERS).filter(is_own);
+    });
     let offered: Vec<ResourceList> = offers
-        .map(|offer| list(&offer["spec"]["resourceQuota"]["hard"]))
+        .map(|offer| parse_amounts(&offer["spec"]["resourceQuota"]["hard"]))
         .collect();
     let real = provider.objects_of(NODES).filter(|node| !is_virtual(node));
     let exists: Vec<ResourceList> = real
-        .map(|node| list(&node["status"]["allocatable"]))
+        .map(|node| parse_amounts(&node["status"]["allocatable"]))
         .collect();
     let offered: ResourceList = offered.iter().sum();
     if let Err(shortages) = offered.fits_in(&exists.iter().sum()) {
@@ -292,6 +314,10 @@ fn check_promises(provider: &ClusterSnapshot, found: &mut Vec<InvariantViolation
         let what = format!("offers more than its nodes have: {}", names.join(", "));
         add_violation(found, Check::Promises, provider.name.clone(), &what);
     }
+}
+
+fn parse_amounts(value: &Value) -> ResourceList {
+    serde_json::from_value(value.clone()).unwrap_or_default()
 }
 
 fn label<'a>(object: &'a Value, label: &str) -> Option<&'a str> {

@@ -16,7 +16,7 @@ use futures::future::join_all;
 pub use finding::{
     Area, Check, CheckFinding, CheckVerdict, DoctorReport, ExaminedClusters, VerdictCounts,
 };
-pub use render::{render_report, verdict_mark};
+pub use render::{ShownDetails, render_report, verdict_mark};
 
 use crate::{
     cluster::{Cluster, ClusterAccess},

@@ -7,14 +7,22 @@ use super::finding::{
 };
 use crate::output::{Paint, strip_control_characters};
 
-/// Renders the list. Checks that are `Ok` share one line for each area, unless `all` is set.
-pub fn render_report(report: &DoctorReport, all: bool, paint: Paint) -> String {
+/// The findings that are shown one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownDetails {
+    All,
+    /// Checks that are `Ok` share one line for each area.
+    OfFaults,
+}
+
+/// Renders the list.
+pub fn render_report(report: &DoctorReport, details: ShownDetails, paint: Paint) -> String {
     let mut out = String::new();
     for examined in &report.examined {
         out.push_str(&paint.strong(&examined.clusters.join(" and ")));
         out.push('\n');
         for group in group_findings(examined) {
-            draw_group(&group, all, paint, &mut out);
+            draw_group(&group, details, paint, &mut out);
         }
         out.push('\n');
     }
@@ -23,36 +31,47 @@ pub fn render_report(report: &DoctorReport, all: bool, paint: Paint) -> String {
     out
 }
 
+/// Findings under one title.
+struct FindingGroup<'a> {
+    title: String,
+    findings: Vec<&'a CheckFinding>,
+}
+
 /// Groups findings by area, and those of peers by peer.
-fn group_findings(examined: &ExaminedClusters) -> Vec<(String, Vec<&CheckFinding>)> {
+fn group_findings(examined: &ExaminedClusters) -> Vec<FindingGroup<'_>> {
     let keys: BTreeSet<(Area, Option<&String>)> = examined
         .findings
         .iter()
         .map(|finding| (finding.area, finding.peer.as_ref()))
         .collect();
-    let group = |(area, peer): (Area, Option<&String>)| {
-        let title = peer.map_or_else(
-            || area.title().to_owned(),
-            |peer| format!("peer {}", strip_control_characters(peer)),
-        );
-        let of_it = examined
-            .findings
-            .iter()
-            .filter(|finding| finding.area == area && finding.peer.as_ref() == peer);
-        (title, of_it.collect())
-    };
-    keys.into_iter().map(group).collect()
+    keys.into_iter()
+        .map(|(area, peer): (Area, Option<&String>)| {
+            let title = peer.map_or_else(
+                || area.title().to_owned(),
+                |peer| format!("peer {}", strip_control_characters(peer)),
+            );
+            let of_it = examined
+                .findings
+                .iter()
+                .filter(|finding| finding.area == area && finding.peer.as_ref() == peer);
+            FindingGroup {
+                title,
+                findings: of_it.collect(),
+            }
+        })
+        .collect()
 }
 
 fn draw_group(
-    (title, findings): &(String, Vec<&CheckFinding>),
-    all: bool,
+    FindingGroup { title, findings }: &FindingGroup,
+    details: ShownDetails,
     paint: Paint,
     out: &mut String,
 ) {
-    let (well, rest): (Vec<&&CheckFinding>, Vec<&&CheckFinding>) = findings
-        .iter()
-        .partition(|finding| finding.verdict == CheckVerdict::Ok && !all);
+    let (well, rest): (Vec<&&CheckFinding>, Vec<&&CheckFinding>) =
+        findings.iter().partition(|finding| {
+            finding.verdict == CheckVerdict::Ok && details == ShownDetails::OfFaults
+        });
     if rest.is_empty() {
         let _ = writeln!(
             out,
@@ -132,18 +151,19 @@ fn summary_line(summary: VerdictCounts, paint: Paint) -> String {
         unknown,
         skipped,
     } = summary;
-    let counted = |number: usize, text: &str, paint: &dyn Fn(&str) -> String| {
-        let text = format!("{number} {text}");
-        if number == 0 { text } else { paint(&text) }
-    };
     [
-        counted(ok, "ok", &|text| paint.good(text)),
-        counted(warn, "to check", &|text| paint.unsure(text)),
-        counted(fail, "failed", &|text| paint.bad(text)),
-        counted(unknown, "unknown", &|text| paint.unsure(text)),
-        counted(skipped, "skipped", &|text| paint.faint(text)),
+        colored_count(ok, "ok", |text| paint.good(text)),
+        colored_count(warn, "to check", |text| paint.unsure(text)),
+        colored_count(fail, "failed", |text| paint.bad(text)),
+        colored_count(unknown, "unknown", |text| paint.unsure(text)),
+        colored_count(skipped, "skipped", |text| paint.faint(text)),
     ]
     .join(", ")
+}
+
+fn colored_count(number: usize, text: &str, paint: impl Fn(&str) -> String) -> String {
+    let text = format!("{number} {text}");
+    if number == 0 { text } else { paint(&text) }
 }
 
 #[cfg(test)]
@@ -189,7 +209,10 @@ rome
 
 3 ok, 0 to check, 1 failed, 1 unknown, 2 skipped
 ";
-        assert_eq!(render_report(&report(), false, Paint::off()), expected);
+        assert_eq!(
+            render_report(&report(), ShownDetails::OfFaults, Paint::off()),
+            expected
+        );
     }
 
     #[test]
@@ -203,7 +226,7 @@ rome
             clusters: vec!["rome".to_owned()],
             findings,
         }]);
-        let text = render_report(&report, false, Paint::off());
+        let text = render_report(&report, ShownDetails::OfFaults, Paint::off());
         assert!(
             text.contains("    ✓ namespace-webhook\n    ✗ namespaces: b: NoClusterSelected: m\n"),
             "{text}"
@@ -213,7 +236,7 @@ rome
     #[test]
     fn all_of_it_is_shown_if_wanted() {
         assert!(
-            render_report(&report(), true, Paint::off())
+            render_report(&report(), ShownDetails::All, Paint::off())
                 .contains("    ✓ manager: 1 of 1 replicas available\n")
         );
     }

@@ -1,4 +1,4 @@
-//! Reads the objects that [`violations`] judges, several times as long as something does not hold.
+//! Reads the objects that [`find_violations`] judges, several times as long as something does not hold.
 
 use std::{sync::Arc, time::Duration};
 
@@ -153,23 +153,30 @@ fn invariant_checks() -> impl Iterator<Item = Check> {
 /// A finding for each invariant that holds, and one for each violation. Some invariants are about
 /// two clusters.
 fn findings_from_violations(found: &[InvariantViolation], clusters: usize) -> Vec<CheckFinding> {
-    let of_check = |check: Check| {
-        let violated: Vec<CheckFinding> = found
-            .iter()
-            .filter(|one| one.check == check)
-            .map(finding_from_violation)
-            .collect();
-        let of_one = matches!(check, Check::Leases | Check::Promises);
-        match (violated.is_empty(), of_one || clusters > 1) {
-            (false, _) => violated,
-            (true, false) => vec![CheckFinding::skipped(
-                check,
-                "needs the peers, too: --remote-kubeconfig",
-            )],
-            (true, true) => vec![CheckFinding::ok(check, "holds")],
-        }
-    };
-    invariant_checks().flat_map(of_check).collect()
+    invariant_checks()
+        .flat_map(|check| findings_of_check(check, found, clusters))
+        .collect()
+}
+
+fn findings_of_check(
+    check: Check,
+    found: &[InvariantViolation],
+    clusters: usize,
+) -> Vec<CheckFinding> {
+    let violated: Vec<CheckFinding> = found
+        .iter()
+        .filter(|one| one.check == check)
+        .map(finding_from_violation)
+        .collect();
+    let of_one = matches!(check, Check::Leases | Check::Promises);
+    match (violated.is_empty(), of_one || clusters > 1) {
+        (false, _) => violated,
+        (true, false) => vec![CheckFinding::skipped(
+            check,
+            "needs the peers, too: --remote-kubeconfig",
+        )],
+        (true, true) => vec![CheckFinding::ok(check, "holds")],
+    }
 }
 
 fn finding_from_violation(violation: &InvariantViolation) -> CheckFinding {

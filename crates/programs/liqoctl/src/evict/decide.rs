@@ -45,23 +45,15 @@ impl EvictionNode {
     }
 
     pub fn from_object(node: &Node) -> Self {
-        let conditions = node
-            .status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten());
         let allocatable = node
             .status
             .as_ref()
             .and_then(|status| status.allocatable.as_ref());
-        let is_false = |kind: &str| {
-            conditions
-                .clone()
-                .any(|one| one.type_ == kind && one.status != "True")
-        };
         Self {
             name: node.name_any(),
             labels: node.labels().clone(),
-            answers: !is_false(pods::PEER_REACHABLE) && !is_false("Ready"),
+            answers: !has_failing_condition(node, pods::PEER_REACHABLE)
+                && !has_failing_condition(node, "Ready"),
             cordoned: node
                 .spec
                 .as_ref()
@@ -75,6 +67,13 @@ impl EvictionNode {
             .largest_pods,
         }
     }
+}
+
+fn has_failing_condition(node: &Node, kind: &str) -> bool {
+    let status = node.status.iter();
+    status
+        .flat_map(|status| status.conditions.iter().flatten())
+        .any(|one| one.type_ == kind && one.status != "True")
 }
 
 /// A pod that should leave its node.
@@ -133,13 +132,20 @@ pub fn controller_of(pod: &impl ResourceExt) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-/// The evictions that were not allowed, by the UID of the pod: when, and why.
+/// The evictions that were not allowed, by the UID of the pod.
 #[derive(Debug, Default)]
-pub struct RefusedEvictions(HashMap<String, (Instant, String)>);
+pub struct RefusedEvictions(HashMap<String, RefusedEviction>);
+
+#[derive(Debug)]
+struct RefusedEviction {
+    at: Instant,
+    why: String,
+}
 
 impl RefusedEvictions {
     pub fn note_refusal(&mut self, uid: &str, why: String, now: Instant) {
-        self.0.insert(uid.to_owned(), (now, why));
+        self.0
+            .insert(uid.to_owned(), RefusedEviction { at: now, why });
     }
 
     /// The eviction was allowed.
@@ -149,15 +155,16 @@ impl RefusedEvictions {
 
     /// The pods whose eviction is requested now.
     pub fn due_evictions(&self, pods: &[PodToEvict], now: Instant) -> Vec<PodToEvict> {
-        let waits = |pod: &PodToEvict| {
-            self.0
-                .get(&pod.uid)
-                .is_some_and(|(at, _)| now.duration_since(*at) < RETRY_DELAY)
-        };
         pods.iter()
-            .filter(|pod| !pod.ends && !waits(pod))
+            .filter(|pod| !pod.ends && !self.waits_for_retry(pod, now))
             .cloned()
             .collect()
+    }
+
+    fn waits_for_retry(&self, pod: &PodToEvict, now: Instant) -> bool {
+        self.0
+            .get(&pod.uid)
+            .is_some_and(|refused| now.duration_since(refused.at) < RETRY_DELAY)
     }
 
     /// Describes why the pods that are left are still there:
@@ -167,7 +174,10 @@ impl RefusedEvictions {
         let mut ending = 0;
         for pod in pods {
             match self.0.get(&pod.uid).filter(|_| !pod.ends) {
-                Some((_, why)) => waiting.entry(why).or_default().push(pod.key.to_string()),
+                Some(refused) => waiting
+                    .entry(&refused.why)
+                    .or_default()
+                    .push(pod.key.to_string()),
                 None => ending += 1,
             }
         }

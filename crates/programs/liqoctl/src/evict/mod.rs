@@ -270,14 +270,15 @@ pub async fn that_can_end(
 ) -> anyhow::Result<Vec<PodToEvict>> {
     if pods.iter().any(|pod| pod.ends) {
         let nodes = virtual_nodes(cluster).await?;
-        let is_silent = |pod: &PodToEvict| {
-            nodes
-                .iter()
-                .any(|node| node.name == pod.node && !node.answers)
-        };
-        pods.retain(|pod| !(pod.ends && is_silent(pod)));
+        pods.retain(|pod| !(pod.ends && is_on_silent_node(pod, &nodes)));
     }
     Ok(pods)
+}
+
+fn is_on_silent_node(pod: &PodToEvict, nodes: &[EvictionNode]) -> bool {
+    nodes
+        .iter()
+        .any(|node| node.name == pod.node && !node.answers)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) fn unready_container(
     status: &PodStatus,
     kubectl: &str,
     pod: &str,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> Option<UnreadyContainer> {
     let commands = KubectlCommands { kubectl, pod };
     let init = status
@@ -40,14 +40,13 @@ pub(super) fn unready_container(
                 .filter(|one| !one.ready && !has_succeeded(one)),
         )
         .collect();
+    let mut found: Vec<UnreadyContainer> = all
+        .iter()
+        .filter_map(|one| check_container(one, &commands, runs_in))
+        .collect();
     // A container that only waits for another one says nothing.
-    let of = |certain: bool| {
-        let mut found = all
-            .iter()
-            .filter_map(|one| check_container(one, &commands, is_remote));
-        found.find(|trouble| trouble.may_pass != certain)
-    };
-    of(true).or_else(|| of(false))
+    let certain = found.iter().position(|one| !one.may_pass);
+    (!found.is_empty()).then(|| found.swap_remove(certain.unwrap_or(0)))
 }
 
 /// An init container that runs on, without a probe that failed.
@@ -66,6 +65,21 @@ fn has_succeeded(one: &ContainerStatus) -> bool {
         .is_some_and(|end| end.exit_code == 0)
 }
 
+/// The cluster in which a container runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunsIn {
+    ThisCluster,
+    Provider,
+}
+
+/// The run of a container that ended.
+#[derive(Clone, Copy)]
+enum EndedRun {
+    Present,
+    /// Another one was started since.
+    Previous,
+}
+
 struct KubectlCommands<'a> {
     kubectl: &'a str,
     pod: &'a str,
@@ -79,9 +93,11 @@ impl KubectlCommands<'_> {
         )
     }
 
-    /// The log of the container that ended: the present one, or the one before it.
-    fn logs_command(&self, container: &str, previous: bool) -> String {
-        let previous = if previous { " --previous" } else { "" };
+    fn logs_command(&self, container: &str, run: EndedRun) -> String {
+        let previous = match run {
+            EndedRun::Present => "",
+            EndedRun::Previous => " --previous",
+        };
         format!(
             "`{} logs {} -c {container}{previous}` shows what it wrote before it ended",
             self.kubectl, self.pod
@@ -92,7 +108,7 @@ impl KubectlCommands<'_> {
 fn check_container(
     one: &ContainerStatus,
     commands: &KubectlCommands,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> Option<UnreadyContainer> {
     let ContainerState {
         running,
@@ -105,42 +121,39 @@ fn check_container(
         .and_then(|state| state.terminated.as_ref());
     let past = describe_last_end(one, last);
     let name = &one.name;
-    let found = |what: String, advice, may_pass| {
-        Some(UnreadyContainer {
-            what: format!("container {name} {what}{past}"),
-            advice,
-            may_pass,
-        })
-    };
-    if let Some(waiting) = waiting {
+    let (what, advice, may_pass) = if let Some(waiting) = waiting {
         let reason = waiting.reason.as_deref().unwrap_or("no reason");
-        let may_pass = STARTING.contains(&reason);
-        return found(
+        (
             format!("waits: {}", describe_waiting(&waiting, reason)),
-            waiting_advice(reason, one, last, commands, is_remote),
-            may_pass,
-        );
-    }
-    if let Some(end) = terminated.filter(|end| end.exit_code != 0) {
-        return found(
+            waiting_advice(reason, one, last, commands, runs_in),
+            STARTING.contains(&reason),
+        )
+    } else if let Some(end) = terminated.filter(|end| end.exit_code != 0) {
+        (
             format!("ended: {}", describe_end(&end)),
-            end_advice(&end, name, commands, false),
+            end_advice(&end, name, commands, EndedRun::Present),
             false,
-        );
-    }
-    running?;
-    let advice = match last {
-        Some(end) => end_advice(end, name, commands, true),
-        None => format!(
-            "it has just started, or its startup or readiness probe fails: {}",
-            commands.describe_command()
-        ),
+        )
+    } else {
+        running?;
+        let advice = match last {
+            Some(end) => end_advice(end, name, commands, EndedRun::Previous),
+            None => format!(
+                "it has just started, or its startup or readiness probe fails: {}",
+                commands.describe_command()
+            ),
+        };
+        (
+            "runs and is not ready".to_owned(),
+            advice,
+            one.restart_count == 0,
+        )
     };
-    found(
-        "runs and is not ready".to_owned(),
+    Some(UnreadyContainer {
+        what: format!("container {name} {what}{past}"),
         advice,
-        one.restart_count == 0,
-    )
+        may_pass,
+    })
 }
 
 /// The last end of the container, and the number of its restarts.
@@ -196,7 +209,7 @@ fn waiting_advice(
     one: &ContainerStatus,
     last: Option<&ContainerStateTerminated>,
     commands: &KubectlCommands,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> String {
     let describe = commands.describe_command();
     match reason {
@@ -205,7 +218,7 @@ fn waiting_advice(
         | "ErrImageNeverPull"
         | "InvalidImageName"
         | "RegistryUnavailable"
-            if is_remote =>
+            if runs_in == RunsIn::Provider =>
         {
             format!(
                 "check the image's name; the provider pulls images itself, so it needs access to the registry: {describe}"
@@ -220,7 +233,7 @@ fn waiting_advice(
                 "check the image's name, and that the node has access to the registry: {describe}"
             )
         }
-        "CreateContainerConfigError" if is_remote => {
+        "CreateContainerConfigError" if runs_in == RunsIn::Provider => {
             format!(
                 "the provider has only those ConfigMaps and Secrets that exist here and are reflected: {describe}"
             )
@@ -231,26 +244,25 @@ fn waiting_advice(
         "CreateContainerError" | "RunContainerError" => {
             format!("check its command and its volumes: {describe}")
         }
-        "ContainerCreating" if is_remote => format!(
+        "ContainerCreating" if runs_in == RunsIn::Provider => format!(
             "wait; if it lasts, a volume is missing, such as a ConfigMap or Secret that could not be created there: {describe}"
         ),
         "ContainerCreating" | "PodInitializing" => format!("wait; if it lasts: {describe}"),
         _ => match last {
-            Some(end) => end_advice(end, &one.name, commands, true),
+            Some(end) => end_advice(end, &one.name, commands, EndedRun::Previous),
             None => describe,
         },
     }
 }
 
-/// Advice about a container that ended; `previous`: another one was started since.
 fn end_advice(
     end: &ContainerStateTerminated,
     container: &str,
     commands: &KubectlCommands,
-    previous: bool,
+    run: EndedRun,
 ) -> String {
     let (logs, describe) = (
-        commands.logs_command(container, previous),
+        commands.logs_command(container, run),
         commands.describe_command(),
     );
     match (end.reason.as_deref(), end.exit_code) {
@@ -292,7 +304,12 @@ mod tests {
             status[key] = value.clone();
         }
         let status = serde_json::from_value(json!({ "containerStatuses": [status] })).unwrap();
-        unready_container(&status, "kubectl -n demo", "web", is_remote)
+        let runs_in = if is_remote {
+            RunsIn::Provider
+        } else {
+            RunsIn::ThisCluster
+        };
+        unready_container(&status, "kubectl -n demo", "web", runs_in)
     }
 
     fn waiting(reason: &str, message: &str) -> Value {
@@ -404,7 +421,7 @@ mod tests {
                 &serde_json::from_value(status).unwrap(),
                 "kubectl",
                 "web",
-                true,
+                RunsIn::Provider,
             )
             .unwrap()
             .what

@@ -1,6 +1,6 @@
 //! Judges what was read about a pod. Pure.
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus};
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy,
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     PodExplanation, PodStep, PodStepName,
-    containers::{self, UnreadyContainer},
+    containers::{self, RunsIn, UnreadyContainer},
     facts::{PodFacts, ProviderPodFacts},
 };
 use crate::{
@@ -32,22 +32,13 @@ use crate::{
 /// The steps, and which of them the pod waits for.
 pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
     let steps = steps_of_pod(facts);
-    // A later step is more often the cause of what the local pod shows than the local pod itself.
-    let worst = |verdict: CheckVerdict| {
-        let is = |step: &&PodStep| step.verdict == verdict;
-        steps
-            .iter()
-            .filter(|step| step.step != PodStepName::LocalPod)
-            .find(is)
-            .or_else(|| steps.iter().find(is))
-    };
     let waits_for = [
         CheckVerdict::Fail,
         CheckVerdict::Warn,
         CheckVerdict::Unknown,
     ]
     .into_iter()
-    .find_map(worst)
+    .find_map(|verdict| step_to_wait_for(&steps, verdict))
     .map(|step| step.step);
     PodExplanation {
         namespace: facts.pod.namespace().unwrap_or_default(),
@@ -56,6 +47,15 @@ pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
         waits_for,
         steps,
     }
+}
+
+/// A later step is more often the cause of what the local pod shows than the local pod itself.
+fn step_to_wait_for(steps: &[PodStep], verdict: CheckVerdict) -> Option<&PodStep> {
+    let mut alike = steps.iter().filter(|step| step.verdict == verdict);
+    let first = alike.clone().next();
+    alike
+        .find(|step| step.step != PodStepName::LocalPod)
+        .or(first)
 }
 
 fn steps_of_pod(facts: &PodFacts) -> Vec<PodStep> {
@@ -183,7 +183,7 @@ fn local_pod(facts: &PodFacts) -> PodStep {
     if !runs_here || is_ready || phase == "Succeeded" {
         return PodStep::new(step, CheckVerdict::Ok, what);
     }
-    match unready_container_of(facts, &status, false) {
+    match unready_container_of(facts, &status, RunsIn::ThisCluster) {
         Some(trouble) => not_ready_step(step, &what, trouble),
         None => PodStep::new(step, CheckVerdict::Unknown, format!("{what}, not Ready"))
             .with_advice(describe_command(facts)),
@@ -195,13 +195,13 @@ fn local_pod(facts: &PodFacts) -> PodStep {
 fn unready_container_of(
     facts: &PodFacts,
     status: &PodStatus,
-    is_remote: bool,
+    runs_in: RunsIn,
 ) -> Option<UnreadyContainer> {
     containers::unready_container(
         status,
         &kubectl_command(facts),
         &facts.pod.name_any(),
-        is_remote,
+        runs_in,
     )
 }
 
@@ -300,14 +300,12 @@ fn node_state(node: &Node) -> NodeState {
         .and_then(|closed| closed.message.as_deref())
         .map(|why| format!(" ({})", strip_control_characters(why)))
         .unwrap_or_default();
-    let repels =
-        |taint: &&Taint| taint.effect != "PreferNoSchedule" && !usual.contains(&taint.key.as_str());
     let taints = spec
         .and_then(|spec| spec.taints.as_ref())
         .into_iter()
         .flatten();
     let taints: Vec<&str> = taints
-        .filter(repels)
+        .filter(|taint| taint.effect != "PreferNoSchedule" && !usual.contains(&taint.key.as_str()))
         .map(|taint| taint.key.as_str())
         .collect();
     match (is_cordoned, taints.as_slice()) {
@@ -342,10 +340,10 @@ fn runs_only_here_step(facts: &PodFacts) -> Option<PodStep> {
 /// The providers that refused another pod of the same owner. Where pods may run only at providers,
 /// that keeps none away from them.
 fn refusals_of_owner(facts: &PodFacts) -> Vec<RefusedOwner> {
-    let avoids = |one: &&NamespaceOffloading| {
-        one.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote
-    };
-    let Some(offloading) = facts.remote_offloading().filter(avoids) else {
+    let Some(offloading) = facts
+        .remote_offloading()
+        .filter(|one| one.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote)
+    else {
         return Vec::new();
     };
     let all = Refusals::parse(
@@ -549,11 +547,10 @@ fn broken_link_step(
     chain: &[&str],
     peer: &ForeignCluster,
 ) -> Option<PodStep> {
-    let holds = |kind: &&&str| {
+    let kind = chain.iter().find(|kind| {
         peer.condition(kind)
             .is_none_or(|condition| condition.status != "True")
-    };
-    let kind = chain.iter().find(holds)?;
+    })?;
     let Some(condition) = peer.condition(kind) else {
         return Some(PodStep::new(
             step,
@@ -807,25 +804,13 @@ fn limits_step(facts: &PodFacts, provider: &ProviderPodFacts) -> Option<PodStep>
 
 fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
     let step = PodStepName::RemotePod;
-    let reported = || {
-        let status = provider
-            .shadow_pod
-            .as_ref()
-            .ok()?
-            .as_ref()?
-            .status
-            .as_ref()?
-            .pod
-            .clone()?;
-        serde_json::from_value::<PodStatus>(status).ok()
-    };
     let (status, node) = match &provider.remote_pod {
         Ok(Some(pod)) => (
             pod.status.clone(),
             pod.spec.as_ref().and_then(node_at_provider),
         ),
-        Ok(None) => (reported(), None),
-        Err(why) => match reported() {
+        Ok(None) => (reported_status(provider), None),
+        Err(why) => match reported_status(provider) {
             Some(status) => (Some(status), None),
             None => return PodStep::new(step, CheckVerdict::Unknown, why),
         },
@@ -852,7 +837,7 @@ fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
         ),
         _ if is_ready => PodStep::new(step, CheckVerdict::Ok, format!("{phase}, Ready{on}")),
         _ => match (
-            unready_container_of(facts, &status, true),
+            unready_container_of(facts, &status, RunsIn::Provider),
             readiness::why_pod_not_ready(&status),
         ) {
             (Some(trouble), _) => not_ready_step(step, &format!("{phase}, not Ready{on}"), trouble),
@@ -875,6 +860,20 @@ fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
             }
         },
     }
+}
+
+/// The status of the remote pod that the provider reports to this cluster.
+fn reported_status(provider: &ProviderPodFacts) -> Option<PodStatus> {
+    let status = provider
+        .shadow_pod
+        .as_ref()
+        .ok()?
+        .as_ref()?
+        .status
+        .as_ref()?
+        .pod
+        .clone()?;
+    serde_json::from_value::<PodStatus>(status).ok()
 }
 
 #[cfg(test)]

@@ -190,12 +190,13 @@ fn in_home_names<K: Serialize + DeserializeOwned>(
     object: ReadResult<Option<K>>,
     named: &PodReferences,
 ) -> ReadResult<Option<K>> {
-    let renamed = |object: K| {
-        let text = serde_json::to_string(&object).ok();
-        text.and_then(|text| serde_json::from_str(&with_home_names(&text, named)).ok())
-            .unwrap_or(object)
-    };
-    object.map(|object| object.map(renamed))
+    object.map(|object| {
+        object.map(|object| {
+            let text = serde_json::to_string(&object).ok();
+            text.and_then(|text| serde_json::from_str(&with_home_names(&text, named)).ok())
+                .unwrap_or(object)
+        })
+    })
 }
 
 /// A client for the provider's API server, with this cluster's credential.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use k8s_openapi::{
+    ByteString,
     api::{
         core::v1::{ConfigMap, ContainerStatus, Event, Node, Pod, Secret},
         discovery::v1::EndpointSlice,
@@ -58,11 +59,13 @@ pub async fn collect(cluster: &Cluster) -> ReadResult<ClusterFacts> {
         reader.webhook_certificate(),
         reader.installed_rights(),
     );
-    let known = || liqo.peers.iter().flatten();
-    let providers = known()
+    let peers = liqo.peers.as_deref().unwrap_or_default();
+    let providers = peers
+        .iter()
         .filter(|peer| peer.wants_outgoing())
         .map(|peer| peer.spec.cluster_id.clone());
-    let tenants: Vec<String> = known()
+    let tenants: Vec<String> = peers
+        .iter()
         .filter(|peer| is_tenant(peer))
         .map(|peer| tenant_namespace(&peer.spec.cluster_id))
         .collect();
@@ -186,31 +189,30 @@ impl ClusterReader {
         &self,
         tenants: &[String],
     ) -> ReadResult<BTreeMap<ClusterId, Option<String>>> {
-        let domain = |tenant: &String| {
-            let (api, consumer) = (
-                Api::<NamespaceMap>::namespaced(self.client(), tenant),
-                consumer_of_tenant_namespace(tenant),
-            );
-            let what = format!("read NamespaceMap {tenant}/{NAMESPACE_MAP}");
-            async move {
-                let map = self.await_answer(&what, async {
-                    match api.get_metadata_opt(NAMESPACE_MAP).await {
-                        Err(error) if is_absent(&error) => Ok(None),
-                        answer => answer,
-                    }
-                });
-                let domain = map
-                    .await?
-                    .map(|map| map.annotations().get(annotations::CLUSTER_DOMAIN).cloned());
-                Ok::<_, String>(consumer.zip(domain))
-            }
-        };
         let domains: Vec<_> = stream::iter(tenants)
-            .map(domain)
+            .map(|tenant| self.announced_domain(tenant))
             .buffered(MAX_CONCURRENT)
             .try_collect()
             .await?;
         Ok(domains.into_iter().flatten().collect())
+    }
+
+    async fn announced_domain(
+        &self,
+        tenant: &str,
+    ) -> ReadResult<Option<(ClusterId, Option<String>)>> {
+        let api = Api::<NamespaceMap>::namespaced(self.client(), tenant);
+        let what = format!("read NamespaceMap {tenant}/{NAMESPACE_MAP}");
+        let map = self.await_answer(&what, async {
+            match api.get_metadata_opt(NAMESPACE_MAP).await {
+                Err(error) if is_absent(&error) => Ok(None),
+                answer => answer,
+            }
+        });
+        let domain = map
+            .await?
+            .map(|map| map.annotations().get(annotations::CLUSTER_DOMAIN).cloned());
+        Ok(consumer_of_tenant_namespace(tenant).zip(domain))
     }
 
     /// The Node of a virtual node, and what its unfinished pods use.
@@ -240,14 +242,15 @@ impl ClusterReader {
             status,
         } in pods
         {
-            let charged = |spec| {
-                requests::of_bound_pod(
-                    metadata.generation,
-                    with_default_amounts(spec),
-                    &status.unwrap_or_default(),
-                )
-            };
-            usage.requests += &spec.map(charged).unwrap_or_default();
+            usage.requests += &spec
+                .map(|spec| {
+                    requests::of_bound_pod(
+                        metadata.generation,
+                        with_default_amounts(spec),
+                        &status.unwrap_or_default(),
+                    )
+                })
+                .unwrap_or_default();
         }
         Ok(Some((name.to_owned(), usage)))
     }
@@ -298,12 +301,8 @@ impl ClusterReader {
     async fn webhook_certificate(&self) -> ReadResult<Option<WebhookCertificate>> {
         let secret: Option<Secret> = self.get(NAMESPACE, "liqo-webhook").await?;
         let data = secret.and_then(|secret| secret.data).unwrap_or_default();
-        let text = |key: &str| {
-            data.get(key)
-                .and_then(|bytes| String::from_utf8(bytes.0.clone()).ok())
-        };
-        Ok(text("ca.crt")
-            .zip(text("tls.crt"))
+        Ok(secret_text(&data, "ca.crt")
+            .zip(secret_text(&data, "tls.crt"))
             .map(|(ca, leaf)| WebhookCertificate { ca, leaf }))
     }
 
@@ -369,17 +368,16 @@ impl ClusterReader {
         &self,
         providers: Vec<ClusterId>,
     ) -> BTreeMap<ClusterId, ReadResult<Option<CredentialLifetime>>> {
-        let read = |provider: ClusterId| async move {
-            let secret = self
-                .get::<Secret>(&provider_namespace(&provider), "credential")
-                .await;
-            (
-                provider,
-                secret.map(|secret| secret.as_ref().and_then(credential_lifetime)),
-            )
-        };
         stream::iter(providers)
-            .map(read)
+            .map(|provider| async move {
+                let secret = self
+                    .get::<Secret>(&provider_namespace(&provider), "credential")
+                    .await;
+                (
+                    provider,
+                    secret.map(|secret| secret.as_ref().and_then(credential_lifetime)),
+                )
+            })
             .buffered(MAX_CONCURRENT)
             .collect()
             .await
@@ -524,11 +522,13 @@ pub fn wanted_rights() -> ReadResult<Vec<DynamicObject>> {
         "cluster",
     );
     let objects = manifests::render_manifests(&values).map_err(|error| error.to_string())?;
-    let is_wanted = |object: &DynamicObject| {
-        manifests::group(object) == "rbac.authorization.k8s.io"
-            || manifests::is_admission_policy(object)
-    };
-    Ok(objects.into_iter().filter(is_wanted).collect())
+    Ok(objects
+        .into_iter()
+        .filter(|object| {
+            manifests::group(object) == "rbac.authorization.k8s.io"
+                || manifests::is_admission_policy(object)
+        })
+        .collect())
 }
 
 /// The statuses of a pod's containers, without init containers.
@@ -545,12 +545,15 @@ fn is_running(status: &ContainerStatus) -> bool {
         .is_some_and(|state| state.running.is_some())
 }
 
+fn secret_text(data: &BTreeMap<String, ByteString>, key: &str) -> Option<String> {
+    String::from_utf8(data.get(key)?.0.clone()).ok()
+}
+
 fn credential_lifetime(secret: &Secret) -> Option<CredentialLifetime> {
     let data = secret.data.as_ref()?;
-    let time = |key: &str| std::str::from_utf8(&data.get(key)?.0).ok()?.parse().ok();
     Some(CredentialLifetime {
-        issued_at: time("issued-at")?,
-        expires_at: time("expires-at")?,
+        issued_at: secret_text(data, "issued-at")?.parse().ok()?,
+        expires_at: secret_text(data, "expires-at")?.parse().ok()?,
     })
 }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::bail;
+use clap::{ArgGroup, Args};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
@@ -34,7 +35,7 @@ use crate::{
     },
     offload, output,
     progress::StepProgress,
-    unpeer,
+    token, unpeer,
     wait::{PollResult, wait_until_every},
 };
 use decide::{MoveFacts, MovePlan, MoveRequest, MovedPod, PeerNodes, PodOwner, WantedReplicas};
@@ -42,20 +43,48 @@ use decide::{MoveFacts, MovePlan, MoveRequest, MovedPod, PeerNodes, PodOwner, Wa
 /// Controllers that are read at the same time.
 const CONCURRENCY: usize = 16;
 
-/// The pods to move, and their destination.
-#[derive(Clone, Debug, Default)]
+/// Options of `move pods`.
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("where").required(true).multiple(true).args(["from", "to"]))]
 pub struct MoveOptions {
-    pub namespace: String,
-    /// Names of pods; if there are none, all of the namespace.
+    /// The pods [default: all of the namespace]
+    #[arg(value_name = "POD")]
     pub names: Vec<String>,
-    /// Label selector for pods.
+    /// Namespace of the pods [default: as kubectl]
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Label selector for pods, as in kubectl
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     pub selector: Option<String>,
-    /// Name or ID of the peer that they leave.
+    /// Name or ID of a peer: only pods that run there move. With only this flag they may go to any
+    /// other cluster, and to this one
+    #[arg(long, value_name = "CLUSTER")]
     pub from: Option<String>,
-    /// Name or ID of the peer to which they go.
+    /// Name or ID of the peer to which they move. Only with strategy `Remote`, otherwise the
+    /// scheduler may choose this cluster
+    #[arg(long, value_name = "CLUSTER")]
     pub to: Option<String>,
-    /// Also end pods that no controller creates again.
+    /// Also end pods that no controller creates again
+    #[arg(long)]
     pub force: bool,
+    /// Only print what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait until the pods have left, and then until the new ones are ready
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+impl MoveOptions {
+    /// The namespace of the pods; without the flag, that of the kubeconfig's context.
+    fn namespace_in<'a>(&'a self, cluster: &'a Cluster) -> &'a str {
+        self.namespace
+            .as_deref()
+            .unwrap_or_else(|| cluster.client.default_namespace())
+    }
 }
 
 /// Plans a move. Changes nothing.
@@ -68,9 +97,9 @@ pub async fn plan_move(cluster: &Cluster, options: &MoveOptions) -> anyhow::Resu
         evict::virtual_nodes(cluster).await?,
         requested_pods(cluster, options).await?,
     );
-    let offloading = offload::present_offloading(cluster, &options.namespace).await?;
+    let offloading = offload::present_offloading(cluster, options.namespace_in(cluster)).await?;
     let request = MoveRequest {
-        namespace: &options.namespace,
+        namespace: options.namespace_in(cluster),
         names: &options.names,
         from: from.as_ref(),
         to: to.as_ref(),
@@ -142,7 +171,7 @@ async fn requested_pods(cluster: &Cluster, options: &MoveOptions) -> anyhow::Res
         .map_or_else(ListParams::default, |selector| {
             ListParams::default().labels(selector)
         });
-    list_pods(cluster, &options.namespace, &selected).await
+    list_pods(cluster, options.namespace_in(cluster), &selected).await
 }
 
 async fn list_pods(

@@ -24,6 +24,7 @@ use std::{
 };
 
 use anyhow::{bail, ensure};
+use clap::Args;
 use futures::{StreamExt as _, stream};
 use liqo_network_probe::{AskRequest, MeasuredAnswer, QuestionKind};
 use parking_lot::Mutex;
@@ -33,8 +34,11 @@ use tokio::time::Instant;
 use crate::{
     cluster::Cluster,
     output::strip_control_characters,
-    probes::{self, ExcludedNode, ProbeReports, TestNamespaces, UnfinishedProbe},
+    probes::{
+        self, ExcludedNode, OtherClusterFlags, ProbeReports, TestNamespaces, UnfinishedProbe,
+    },
     progress::StepProgress,
+    token,
 };
 
 pub use plan::TargetKind;
@@ -64,15 +68,22 @@ const RETRY_DELAYS: [Duration; 3] = [
     Duration::from_secs(20),
 ];
 
-#[derive(Clone, Debug)]
+/// Options of `test network`.
+#[derive(Clone, Debug, Args)]
 pub struct NetworkTestOptions {
-    /// Maximum number of nodes of each cluster that take part.
-    pub nodes: usize,
-    /// Image of the pods; nothing for the one that the cluster uses.
+    #[command(flatten)]
+    pub others: OtherClusterFlags,
+    /// Maximum number of nodes of each cluster that take part
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    pub nodes: u16,
+    /// Image of the pods, which contains liqo-fabric [default: the one that runs in the cluster]
+    #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Whether to keep the pods.
+    /// Keep the pods so that you can inspect them; the next run removes them
+    #[arg(long)]
     pub keep: bool,
-    /// Time limit of the whole run.
+    /// Time limit of the whole run
+    #[arg(long, default_value = "5m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 

@@ -221,8 +221,8 @@ pub async fn prepare_test(
     let providers = &participants.providers;
     let mut setup = participants.initial_setup(&offloaded);
     let planned = PlannedPods {
-        here: answering_pods(here, providers, &setup, options.nodes),
-        hosts: host_network_pods(all, home, providers, &setup, options.nodes),
+        here: answering_pods(here, providers, &setup, options.nodes.into()),
+        hosts: host_network_pods(all, home, providers, &setup, options.nodes.into()),
         image,
     };
     let step = format!("Starting {} pods", planned.pod_count());
@@ -266,7 +266,7 @@ pub async fn prepare_test(
             namespace: apart[known].clone(),
         });
     }
-    let nodes = here.nodes.iter().take(options.nodes.max(1));
+    let nodes = here.nodes.iter().take(usize::from(options.nodes).max(1));
     prepared.setup.nodes = nodes
         .map(|node| (node.name.clone(), node.address))
         .collect();

@@ -27,12 +27,14 @@ mod writes;
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::bail;
+use clap::Args;
 use liqo_playground::Playground;
 
 use crate::{
     cluster::Cluster,
-    probes::{self, TestNamespaces},
+    probes::{self, OtherClusterFlags, TestNamespaces},
     progress::StepProgress,
+    settings, token,
 };
 
 pub use report::{OffloadBenchResult, render_offload_bench};
@@ -43,17 +45,26 @@ use setup::{BenchVariant, OffloadBenchSetup};
 /// are read.
 const SETTLE: Duration = Duration::from_secs(3);
 
-#[derive(Clone, Debug)]
+/// Options of `bench offload`.
+#[derive(Clone, Debug, Args)]
 pub struct OffloadBenchOptions {
-    /// Replicas of the Deployment.
+    /// Number of pods in the Deployment
+    #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub pods: u32,
-    /// Repetitions of each measurement.
+    /// How often to repeat each measurement; the median counts
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=20))]
     pub rounds: u16,
-    /// Name or ID of the provider.
+    /// Name or ID of the provider [default: the only one]
+    #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Beginning of the names of the namespaces.
+    /// Prefix for the names of the temporary namespaces
+    #[arg(long, default_value = "offload-bench", value_name = "NAME", value_parser = settings::cluster_name)]
     pub namespace: String,
-    /// Time limit for the whole run.
+    /// The provider's cluster
+    #[command(flatten)]
+    pub others: OtherClusterFlags,
+    /// Time limit of the whole run
+    #[arg(long, default_value = "30m", value_parser = token::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::Args;
 use serde::Serialize;
 
 /// Longer names would not fit into the name of the Service.
@@ -37,15 +38,17 @@ const DEPLOY: [(&str, &str); 4] = [
     ),
 ];
 
-/// The plugin to create, and its location.
-#[derive(Clone, Debug)]
+/// Options of `plugin new`.
+#[derive(Clone, Debug, Args)]
 pub struct PluginOptions {
-    /// Its name, also that of its folder.
+    /// Name of the plugin
     pub name: String,
-    /// The parent of its folder.
+    /// Create the plugin's folder in this folder
+    #[arg(long = "dir", default_value = ".", value_name = "FOLDER")]
     pub directory: PathBuf,
-    /// The tree of Liqo that contains the SDK, or the SDK itself; by default the tree around
-    /// `directory`.
+    /// A copy of Liqo's repository, which contains the SDK
+    /// [default: the one that contains --dir]
+    #[arg(long, value_name = "FOLDER")]
     pub sdk: Option<PathBuf>,
 }
 

@@ -8,9 +8,10 @@
 mod namespaces;
 pub mod pods;
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{Node, Pod},
@@ -28,7 +29,7 @@ use tokio::io::{
 };
 
 use crate::{
-    cli::{GlobalFlags, OtherClusterFlags},
+    cli::GlobalFlags,
     cluster::{Cluster, ClusterAccess, ExplainFailure as _},
     inspect::is_virtual,
     manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
@@ -43,6 +44,26 @@ const PLAYGROUND: &str = "liqo";
 const MAX_OUTPUT_LEN: u64 = 16 << 20;
 /// Maximum size of its error output in bytes.
 const MAX_ERROR_OUTPUT_LEN: u64 = 64 << 10;
+
+/// Clusters in addition to that of --kubeconfig.
+#[derive(Clone, Debug, Args)]
+pub struct OtherClusterFlags {
+    /// Kubeconfig file of another cluster, so that its nodes also take part; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub remote_kubeconfig: Vec<PathBuf>,
+    /// Context of another cluster in the kubeconfig of this one; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub remote_context: Vec<String>,
+    /// All clusters of the playground
+    #[arg(
+        long,
+        value_name = "INSTANCE",
+        num_args = 0..=1,
+        default_missing_value = "liqo",
+        conflicts_with_all = ["remote_kubeconfig", "remote_context"]
+    )]
+    pub playground: Option<String>,
+}
 
 /// The clusters from the command line, that of `--kubeconfig` first.
 pub async fn clusters(

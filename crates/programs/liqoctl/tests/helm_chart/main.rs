@@ -326,10 +326,7 @@ fn what_cannot_work_is_refused_with_a_sentence() {
     );
 }
 
-#[test]
-fn values_of_the_chart_alone_reach_the_pods() {
-    let helm = Helm::new("pods");
-    let values = r#"
+const VALUES_OF_THE_CHART_ALONE: &str = r#"
 discovery: { config: { clusterName: rome } }
 imagePullPolicy: Always
 imagePullSecrets: [one, { name: two }]
@@ -355,14 +352,47 @@ controllerManager:
 fabric: { tolerations: [{ key: gpu, operator: Exists, effect: NoExecute }] }
 authentication: { service: { type: LoadBalancer, annotations: { cloud: x }, nodePort: 30443 } }
 "#;
-    let objects = helm.objects(values);
-    let pod = |name: &str| objects[name]["spec"]["template"].clone();
-    let (manager, dns) = (
-        pod("Deployment liqo liqo-controller-manager"),
-        pod("Deployment liqo liqo-dns"),
+
+#[test]
+fn values_of_the_chart_alone_reach_the_pods() {
+    let helm = Helm::new("pods");
+    let objects = helm.objects(VALUES_OF_THE_CHART_ALONE);
+    assert_values_of_pods(&objects);
+    let manager = &objects["Deployment liqo liqo-controller-manager"]["spec"]["template"];
+    assert_values_of_manager(manager);
+    assert_affinity_of_manager(&manager["spec"]["affinity"]);
+    let service = &objects["Service liqo liqo-auth"];
+    assert_eq!(
+        (
+            &service["spec"]["type"],
+            &service["spec"]["ports"][0]["nodePort"]
+        ),
+        (&json!("LoadBalancer"), &json!(30443))
     );
-    let fabric = pod("DaemonSet liqo-fabric liqo-fabric");
-    for pod in [&manager, &dns, &fabric] {
+    assert_eq!(
+        service["metadata"]["annotations"],
+        json!({ "cloud": "x", "note": "1" })
+    );
+    for (name, object) in &objects {
+        assert_eq!(
+            (
+                &object["metadata"]["labels"]["team"],
+                &object["metadata"]["annotations"]["note"]
+            ),
+            (&json!("a"), &json!("1")),
+            "{name}"
+        );
+    }
+}
+
+fn assert_values_of_pods(objects: &BTreeMap<String, Value>) {
+    let [manager, dns, fabric] = [
+        "Deployment liqo liqo-controller-manager",
+        "Deployment liqo liqo-dns",
+        "DaemonSet liqo-fabric liqo-fabric",
+    ]
+    .map(|name| &objects[name]["spec"]["template"]);
+    for pod in [manager, dns, fabric] {
         assert_eq!(
             pod["spec"]["imagePullSecrets"],
             json!([{ "name": "one" }, { "name": "two" }])
@@ -392,6 +422,9 @@ authentication: { service: { type: LoadBalancer, annotations: { cloud: x }, node
         (tolerations.len(), &tolerations.last().unwrap()["key"]),
         (8, &json!("gpu"))
     );
+}
+
+fn assert_values_of_manager(manager: &Value) {
     assert_eq!(manager["metadata"]["labels"]["a"], "b");
     assert_eq!(
         manager["metadata"]["labels"]["app.kubernetes.io/name"],
@@ -407,7 +440,9 @@ authentication: { service: { type: LoadBalancer, annotations: { cloud: x }, node
             .unwrap()
             .contains(&json!({ "name": "RUST_LOG", "value": "debug" }))
     );
-    let affinity = &manager["spec"]["affinity"];
+}
+
+fn assert_affinity_of_manager(affinity: &Value) {
     let terms =
         affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].as_array().unwrap();
     assert_eq!(terms.len(), 2);
@@ -431,28 +466,6 @@ authentication: { service: { type: LoadBalancer, annotations: { cloud: x }, node
         affinity["podAntiAffinity"].is_object(),
         "it stays unless one is given"
     );
-    let service = &objects["Service liqo liqo-auth"];
-    assert_eq!(
-        (
-            &service["spec"]["type"],
-            &service["spec"]["ports"][0]["nodePort"]
-        ),
-        (&json!("LoadBalancer"), &json!(30443))
-    );
-    assert_eq!(
-        service["metadata"]["annotations"],
-        json!({ "cloud": "x", "note": "1" })
-    );
-    for (name, object) in &objects {
-        assert_eq!(
-            (
-                &object["metadata"]["labels"]["team"],
-                &object["metadata"]["annotations"]["note"]
-            ),
-            (&json!("a"), &json!("1")),
-            "{name}"
-        );
-    }
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Compares two clusters: what each says about itself with what the other uses.
 
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use jiff::SignedDuration;
 use liqo_api::{ForeignCluster, PeeringIntent, TunnelEndpoint, TunnelReason};
 
 use super::{clocks, first_few, gateways, nodes::cluster_domain, unread_finding};
@@ -128,15 +132,7 @@ fn tenant_namespace_of(peer: &ForeignCluster) -> Option<&String> {
 }
 
 fn check_clock_difference(one: &ClusterFacts, other: &ClusterFacts) -> CheckFinding {
-    let ahead = |facts: &ClusterFacts| {
-        Some(
-            facts
-                .api_server
-                .date?
-                .duration_since(facts.api_server.asked_at),
-        )
-    };
-    match (ahead(one), ahead(other)) {
+    match (clock_ahead(one), clock_ahead(other)) {
         (Some(first), Some(second)) => clocks::judge_clock_difference(
             Check::Clocks,
             first - second,
@@ -146,6 +142,12 @@ fn check_clock_difference(one: &ClusterFacts, other: &ClusterFacts) -> CheckFind
         ),
         _ => CheckFinding::unknown(Check::Clocks, "an API server does not report its time"),
     }
+}
+
+/// How far the clock of the API server is ahead of this machine's.
+fn clock_ahead(facts: &ClusterFacts) -> Option<SignedDuration> {
+    let api_server = &facts.api_server;
+    Some(api_server.date?.duration_since(api_server.asked_at))
 }
 
 fn liqo_version(facts: &ClusterFacts) -> Option<String> {
@@ -229,18 +231,12 @@ fn check_announced_address(of: &ClusterFacts, peer: &ClusterFacts) -> Option<Che
         Err(why) => return Some(unread_finding(check, why)),
     };
     let given = peer.liqo.configuration()?.status.clone()?;
-    let different = |used: Option<&String>, given: Option<&String>| match (used, given) {
-        (Some(used), Some(given)) if used.trim_end_matches('/') != given.trim_end_matches('/') => {
-            Some(format!("{used} instead of {given}"))
-        }
-        _ => None,
-    };
     let used = record
         .status
         .as_ref()
         .and_then(|status| status.api_server_url.as_ref());
-    let auth = different(record.spec.auth_url.as_ref(), given.auth_url.as_ref());
-    let api = different(used, given.api_server_url.as_ref());
+    let auth = different_address(record.spec.auth_url.as_ref(), given.auth_url.as_ref());
+    let api = different_address(used, given.api_server_url.as_ref());
     let all: Vec<String> = auth.into_iter().chain(api).collect();
     Some(if all.is_empty() {
         CheckFinding::ok(
@@ -259,6 +255,13 @@ fn check_announced_address(of: &ClusterFacts, peer: &ClusterFacts) -> Option<Che
     })
 }
 
+/// `https://a instead of https://b`, if the addresses differ.
+fn different_address(used: Option<&String>, given: Option<&String>) -> Option<String> {
+    let (used, given) = (used?, given?);
+    (used.trim_end_matches('/') != given.trim_end_matches('/'))
+        .then(|| format!("{used} instead of {given}"))
+}
+
 /// Whether `of` knows the keys of the gateways of `peer`.
 fn check_gateway_keys(
     of: &ClusterFacts,
@@ -269,23 +272,15 @@ fn check_gateway_keys(
     if let Err(why) = &peer.leases {
         return unread_finding(check, why);
     }
-    let alive: Vec<(String, String)> = peer
-        .gateways()
-        .into_iter()
-        .filter(|gateway| gateway.is_alive)
-        .filter_map(|gateway| Some((gateway.node, gateway.key?)))
-        .collect();
-    let known = |key: &str| {
-        tunnel
-            .spec
-            .gateways
-            .iter()
-            .any(|gateway| gateway.public_key == key)
-    };
+    let mut alive = peer.gateways();
+    alive.retain(|gateway| gateway.is_alive);
     let unknown: Vec<&str> = alive
         .iter()
-        .filter(|(_, key)| !known(key))
-        .map(|(node, _)| node.as_str())
+        .filter(|gateway| {
+            let key = gateway.key.as_deref();
+            key.is_some_and(|key| !knows_gateway_key(tunnel, key))
+        })
+        .map(|gateway| gateway.node.as_str())
         .collect();
     if unknown.is_empty() {
         return CheckFinding::ok(
@@ -309,6 +304,14 @@ fn check_gateway_keys(
     )
 }
 
+fn knows_gateway_key(tunnel: &TunnelEndpoint, key: &str) -> bool {
+    tunnel
+        .spec
+        .gateways
+        .iter()
+        .any(|gateway| gateway.public_key == key)
+}
+
 /// Whether `of` maps the peer's prefixes to what the peer assumes.
 fn check_mapped_prefixes(
     of: &ClusterFacts,
@@ -323,30 +326,32 @@ fn check_mapped_prefixes(
             format!("both know where {} sees {}", of.name, peer.name),
         );
     }
-    let words = |map: &std::collections::BTreeMap<ipnet::IpNet, ipnet::IpNet>| {
-        let all: Vec<String> = map
-            .iter()
-            .map(|(there, here)| format!("{there} as {here}"))
-            .collect();
-        if all.is_empty() {
-            "nothing".to_owned()
-        } else {
-            first_few(&all)
-        }
-    };
     let what = format!(
         "{} sees of {}: {}; {} believes: {}",
         of.name,
         peer.name,
-        words(&tunnel.spec.imported),
+        prefixes_in_words(&tunnel.spec.imported),
         peer.name,
-        words(&counterpart.spec.exported)
+        prefixes_in_words(&counterpart.spec.exported)
     );
     CheckFinding::fail(
         check,
         what,
         "packets get lost until both agree, which takes seconds: see the links of the peer on both sides (peer-reachable, network-agreed)",
     )
+}
+
+/// `10.1.0.0/16 as 10.61.0.0/16`.
+fn prefixes_in_words(map: &BTreeMap<IpNet, IpNet>) -> String {
+    let all: Vec<String> = map
+        .iter()
+        .map(|(there, here)| format!("{there} as {here}"))
+        .collect();
+    if all.is_empty() {
+        "nothing".to_owned()
+    } else {
+        first_few(&all)
+    }
 }
 
 fn check_tunnel_mtu(here: &TunnelEndpoint, there: &TunnelEndpoint) -> CheckFinding {
@@ -376,77 +381,83 @@ fn check_tunnel_directions(
     there: &TunnelEndpoint,
 ) -> CheckFinding {
     let check = Check::TunnelDirections;
-    let hears = |facts: &ClusterFacts, tunnel: &TunnelEndpoint| {
-        gateways::any_alive(facts)
-            && tunnel
-                .connected_condition()
-                .is_some_and(|condition| condition.status == "True")
-    };
-    let deaf = |facts: &ClusterFacts, from: &ClusterFacts, tunnel: &TunnelEndpoint| {
-        let ours: Vec<String> = facts
-            .real_nodes()
-            .map(|nodes| gateways::announced_addresses(facts, &nodes))
-            .unwrap_or_default();
-        let said = tunnel
-            .connected_condition()
-            .map(|condition| condition.message.as_str())
-            .unwrap_or_default();
-        CheckFinding::fail(
-            check,
-            format!(
-                "{} hears {}, but not the other way round: packets from {} do not arrive ({said})",
-                from.name, facts.name, from.name
-            ),
-            format!(
-                "let UDP pass from the gateways of {} to {}: check firewalls, security groups, the forwarded port",
-                from.name,
-                first_few(&ours)
-            ),
-        )
-    };
-    match (hears(one, here), hears(other, there)) {
+    match (hears_peer(one, here), hears_peer(other, there)) {
         (true, true) if is_over_tls(here) || is_over_tls(there) => CheckFinding::warn(
             check,
             "the two hear each other only over TLS: UDP does not pass",
             "TLS carries packets more slowly: let UDP pass between the gateways, at least in one direction with its answers",
         ),
         (true, true) => CheckFinding::ok(check, "each side hears the other"),
-        (false, true) => deaf(one, other, here),
-        (true, false) => deaf(other, one, there),
-        (false, false) => {
-            let calls = |facts: &ClusterFacts, tunnel: &TunnelEndpoint| {
-                let endpoints: Vec<&str> = tunnel
-                    .spec
-                    .gateways
-                    .iter()
-                    .flat_map(|gateway| gateway.endpoints.iter().map(String::as_str))
-                    .collect();
-                format!(
-                    "{} calls {}",
-                    facts.name,
-                    if endpoints.is_empty() {
-                        "nobody".to_owned()
-                    } else {
-                        first_few(&endpoints)
-                    }
-                )
-            };
-            CheckFinding::fail(
-                check,
-                format!(
-                    "neither side hears the other: {}; {}",
-                    calls(one, here),
-                    calls(other, there)
-                ),
-                "let UDP pass to one of these addresses, at least in one direction with its answers; first see gateways-alive on both sides",
-            )
-        }
+        (false, true) => one_way_finding(one, other, here),
+        (true, false) => one_way_finding(other, one, there),
+        (false, false) => CheckFinding::fail(
+            check,
+            format!(
+                "neither side hears the other: {}; {}",
+                called_addresses(one, here),
+                called_addresses(other, there)
+            ),
+            "let UDP pass to one of these addresses, at least in one direction with its answers; first see gateways-alive on both sides",
+        ),
     }
+}
+
+fn hears_peer(facts: &ClusterFacts, tunnel: &TunnelEndpoint) -> bool {
+    gateways::any_alive(facts)
+        && tunnel
+            .connected_condition()
+            .is_some_and(|condition| condition.status == "True")
+}
+
+/// The peer `from` hears this cluster, and is not heard.
+fn one_way_finding(
+    facts: &ClusterFacts,
+    from: &ClusterFacts,
+    tunnel: &TunnelEndpoint,
+) -> CheckFinding {
+    let ours: Vec<String> = facts
+        .real_nodes()
+        .map(|nodes| gateways::announced_addresses(facts, &nodes))
+        .unwrap_or_default();
+    let said = tunnel
+        .connected_condition()
+        .map(|condition| condition.message.as_str())
+        .unwrap_or_default();
+    CheckFinding::fail(
+        Check::TunnelDirections,
+        format!(
+            "{} hears {}, but not the other way round: packets from {} do not arrive ({said})",
+            from.name, facts.name, from.name
+        ),
+        format!(
+            "let UDP pass from the gateways of {} to {}: check firewalls, security groups, the forwarded port",
+            from.name,
+            first_few(&ours)
+        ),
+    )
+}
+
+/// `rome calls 203.0.113.5:5871`.
+fn called_addresses(facts: &ClusterFacts, tunnel: &TunnelEndpoint) -> String {
+    let endpoints: Vec<&str> = tunnel
+        .spec
+        .gateways
+        .iter()
+        .flat_map(|gateway| gateway.endpoints.iter().map(String::as_str))
+        .collect();
+    format!(
+        "{} calls {}",
+        facts.name,
+        if endpoints.is_empty() {
+            "nobody".to_owned()
+        } else {
+            first_few(&endpoints)
+        }
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
     use serde_json::json;
 
     use super::*;

@@ -112,17 +112,10 @@ fn worst_clock_finding(
     who: &str,
     advice: &str,
 ) -> CheckFinding {
-    let beyond = |limit: SignedDuration| {
-        let far = apart.iter().filter(|(_, ahead)| ahead.abs() > limit);
-        far.map(|(name, ahead)| {
-            format!(
-                "the clock of {who} {name} is {} the API server's",
-                describe_difference(*ahead)
-            )
-        })
-        .collect::<Vec<_>>()
-    };
-    let (harmful, notable) = (beyond(FAIL_DIFFERENCE), beyond(WARN_DIFFERENCE));
+    let (harmful, notable) = (
+        clocks_beyond(apart, FAIL_DIFFERENCE, who),
+        clocks_beyond(apart, WARN_DIFFERENCE, who),
+    );
     if !harmful.is_empty() {
         return CheckFinding::fail(check, first_few(&harmful), advice);
     }
@@ -141,6 +134,22 @@ fn worst_clock_finding(
     )
 }
 
+/// The clocks that differ by more than the limit.
+fn clocks_beyond(
+    apart: &BTreeMap<String, SignedDuration>,
+    limit: SignedDuration,
+    who: &str,
+) -> Vec<String> {
+    let far = apart.iter().filter(|(_, ahead)| ahead.abs() > limit);
+    far.map(|(name, ahead)| {
+        format!(
+            "the clock of {who} {name} is {} the API server's",
+            describe_difference(*ahead)
+        )
+    })
+    .collect()
+}
+
 /// Consumers write the time into their Leases here.
 fn check_consumer_clocks(facts: &ClusterFacts) -> Option<CheckFinding> {
     let tenants = match &facts.tenant_leases {
@@ -150,13 +159,12 @@ fn check_consumer_clocks(facts: &ClusterFacts) -> Option<CheckFinding> {
     let renewed = tenants
         .iter()
         .filter(|lease| lease.name_any() == leases::CONSUMER);
-    let name = |lease: &Lease| {
+    let apart = ahead_by_name(renewed, |lease| {
         let namespace = lease.namespace().unwrap_or_default();
         let id = namespace.trim_start_matches("liqo-tenant-").parse().ok();
         let peer = id.and_then(|id| facts.liqo.peer(&id).ok()?);
         peer.map_or(namespace, ResourceExt::name_any)
-    };
-    let apart = ahead_by_name(renewed, name);
+    });
     let advice =
         "both clusters read the times at which offers end and tokens expire: let both use NTP";
     (!apart.is_empty()).then(|| worst_clock_finding(Check::PeerClocks, &apart, "peer", advice))

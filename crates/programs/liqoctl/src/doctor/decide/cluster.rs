@@ -1,7 +1,10 @@
 //! The API server, and the installation of Liqo.
 
 use k8s_openapi::{
-    api::{apps::v1::Deployment, discovery::v1::EndpointSlice},
+    api::{
+        admissionregistration::v1::MutatingWebhook, apps::v1::Deployment,
+        discovery::v1::EndpointSlice,
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::ResourceExt as _;
@@ -376,11 +379,11 @@ pub fn ready_endpoints(slices: &[EndpointSlice], service: &str) -> usize {
             .is_some_and(|name| name == service)
     });
     let endpoints = of_it.flat_map(|slice| &slice.endpoints);
-    let is_ready = |conditions: &k8s_openapi::api::discovery::v1::EndpointConditions| {
-        conditions.ready.unwrap_or(true)
-    };
     endpoints
-        .filter(|endpoint| endpoint.conditions.as_ref().is_none_or(is_ready))
+        .filter(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            conditions.and_then(|one| one.ready).unwrap_or(true)
+        })
         .count()
 }
 
@@ -413,14 +416,10 @@ fn check_webhook(facts: &ClusterFacts) -> CheckFinding {
         }
         Err(why) => return unread_finding(check, why),
     };
-    let trusts = |entry: &k8s_openapi::api::admissionregistration::v1::MutatingWebhook| {
-        entry
-            .client_config
-            .ca_bundle
-            .as_ref()
-            .is_some_and(|bundle| bundle.0 == certificate.ca.as_bytes())
-    };
-    if let Some(entry) = entries.iter().find(|entry| !trusts(entry)) {
+    if let Some(entry) = entries
+        .iter()
+        .find(|entry| !trusts_certificate(entry, certificate))
+    {
         let what = format!(
             "the API server trusts another CA for {} than the one that signs its certificate",
             entry.name
@@ -460,19 +459,21 @@ fn check_webhook(facts: &ClusterFacts) -> CheckFinding {
     )
 }
 
+fn trusts_certificate(webhook: &MutatingWebhook, certificate: &WebhookCertificate) -> bool {
+    let bundle = webhook.client_config.ca_bundle.as_ref();
+    bundle.is_some_and(|bundle| bundle.0 == certificate.ca.as_bytes())
+}
+
 /// Checks the webhook's certificate as a client would, at this time (seconds since 1970).
 fn verify_webhook_certificate(certificate: &WebhookCertificate, at: i64) -> Result<(), String> {
     use rustls::{
         RootCertStore,
         client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
-        pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
-    };
-    let parsed = |pem: &str| {
-        CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())
+        pki_types::{ServerName, UnixTime},
     };
     let mut roots = RootCertStore::empty();
     roots
-        .add(parsed(&certificate.ca)?)
+        .add(parse_certificate(&certificate.ca)?)
         .map_err(|error| error.to_string())?;
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
@@ -483,9 +484,14 @@ fn verify_webhook_certificate(certificate: &WebhookCertificate, at: i64) -> Resu
         u64::try_from(at).unwrap_or(0),
     ));
     verifier
-        .verify_server_cert(&parsed(&certificate.leaf)?, &[], &name, &[], at)
+        .verify_server_cert(&parse_certificate(&certificate.leaf)?, &[], &name, &[], at)
         .map(drop)
         .map_err(|error| error.to_string())
+}
+
+fn parse_certificate(pem: &str) -> Result<rustls::pki_types::CertificateDer<'static>, String> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

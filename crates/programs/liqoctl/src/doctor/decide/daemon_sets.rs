@@ -74,15 +74,19 @@ fn required_node_affinity(spec: &PodSpec) -> Option<&NodeSelector> {
 }
 
 fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
-    let covers = |one: &Toleration| {
-        let key = one.key.as_deref().unwrap_or_default();
-        let is_for_key = match one.operator.as_deref() {
-            Some("Exists") => key.is_empty() || key == VIRTUAL_NODE_TAINT,
-            _ => key == VIRTUAL_NODE_TAINT && one.value.as_deref() == Some("true"),
-        };
-        is_for_key && matches!(one.effect.as_deref(), None | Some("" | "NoExecute"))
+    spec.tolerations
+        .iter()
+        .flatten()
+        .any(covers_virtual_node_taint)
+}
+
+fn covers_virtual_node_taint(one: &Toleration) -> bool {
+    let key = one.key.as_deref().unwrap_or_default();
+    let is_for_key = match one.operator.as_deref() {
+        Some("Exists") => key.is_empty() || key == VIRTUAL_NODE_TAINT,
+        _ => key == VIRTUAL_NODE_TAINT && one.value.as_deref() == Some("true"),
     };
-    spec.tolerations.iter().flatten().any(covers)
+    is_for_key && matches!(one.effect.as_deref(), None | Some("" | "NoExecute"))
 }
 
 #[cfg(test)]

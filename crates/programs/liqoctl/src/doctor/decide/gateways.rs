@@ -59,13 +59,15 @@ fn check_alive_gateways(facts: &ClusterFacts, nodes: &[&Node]) -> CheckFinding {
         .network()
         .map(|network| network.gateways.clone())
         .unwrap_or_default();
-    let fits = |node: &&&Node| {
-        settings
-            .node_selector
-            .iter()
-            .all(|(key, value)| node.labels().get(key) == Some(value))
-    };
-    let fitting: Vec<&&Node> = nodes.iter().filter(fits).collect();
+    let fitting: Vec<&&Node> = nodes
+        .iter()
+        .filter(|node| {
+            settings
+                .node_selector
+                .iter()
+                .all(|(key, value)| node.labels().get(key) == Some(value))
+        })
+        .collect();
     if fitting.is_empty() {
         let labels: Vec<String> = settings
             .node_selector

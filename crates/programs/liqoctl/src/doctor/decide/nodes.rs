@@ -62,16 +62,13 @@ pub fn with_fabric(facts: &ClusterFacts) -> Result<Vec<&Node>, String> {
         .as_ref()
         .map(avoided_nodes)
         .unwrap_or_default();
-    let is_avoided = |node: &Node| {
+    let mut nodes = facts.real_nodes()?;
+    nodes.retain(|node| {
         avoided
             .iter()
-            .any(|(key, value)| node.labels().get(key) == Some(value))
-    };
-    Ok(facts
-        .real_nodes()?
-        .into_iter()
-        .filter(|node| !is_avoided(node))
-        .collect())
+            .all(|(key, value)| node.labels().get(key) != Some(value))
+    });
+    Ok(nodes)
 }
 
 fn check_fabric_agents(facts: &ClusterFacts) -> Vec<CheckFinding> {
@@ -252,11 +249,13 @@ const PLUGINS: [CniPlugin; 11] = [
 /// `NetworkPolicies`.
 fn detected_plugins(facts: &ClusterFacts) -> Result<Vec<&'static CniPlugin>, &String> {
     let sets = facts.components.daemon_sets.as_ref()?;
-    let is_there = |plugin: &&CniPlugin| {
-        sets.iter()
-            .any(|set| set.name_any().starts_with(plugin.daemon_set))
-    };
-    Ok(PLUGINS.iter().filter(is_there).collect())
+    Ok(PLUGINS
+        .iter()
+        .filter(|plugin| {
+            sets.iter()
+                .any(|set| set.name_any().starts_with(plugin.daemon_set))
+        })
+        .collect())
 }
 
 fn check_cni(facts: &ClusterFacts) -> CheckFinding {

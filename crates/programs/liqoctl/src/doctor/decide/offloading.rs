@@ -132,15 +132,9 @@ fn check_pod_webhook(offloadings: &[NamespaceOffloading], facts: &ClusterFacts) 
         .filter(|expression| expression.operator == "In")
         .flat_map(|expression| expression.values.iter().flatten())
         .collect();
-    // In the namespaces of its customers, a broker places the pods itself.
-    let needs = |offloading: &&NamespaceOffloading| {
-        !is_brokered(offloading)
-            && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
-            && offloading.metadata.deletion_timestamp.is_none()
-    };
     let missing: Vec<String> = offloadings
         .iter()
-        .filter(needs)
+        .filter(|offloading| needs_webhook(offloading))
         .filter_map(ResourceExt::namespace)
         .filter(|name| !named.contains(name))
         .collect();
@@ -160,6 +154,13 @@ fn check_pod_webhook(offloadings: &[NamespaceOffloading], facts: &ClusterFacts) 
     )
 }
 
+/// In the namespaces of its customers, a broker places the pods itself.
+fn needs_webhook(offloading: &NamespaceOffloading) -> bool {
+    !is_brokered(offloading)
+        && offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
+        && offloading.metadata.deletion_timestamp.is_none()
+}
+
 /// Unfinished pods on virtual nodes.
 fn pods_on_virtual_nodes<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
     let nodes: BTreeSet<String> = nodes
@@ -167,14 +168,13 @@ fn pods_on_virtual_nodes<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
         .filter(|node| is_virtual(node))
         .map(ResourceExt::name_any)
         .collect();
-    let is_there = |pod: &&Pod| {
-        pod.spec
-            .as_ref()
-            .and_then(|spec| spec.node_name.as_ref())
-            .is_some_and(|node| nodes.contains(node))
-    };
     all.iter()
-        .filter(is_there)
+        .filter(|pod| {
+            pod.spec
+                .as_ref()
+                .and_then(|spec| spec.node_name.as_ref())
+                .is_some_and(|node| nodes.contains(node))
+        })
         .filter(|pod| !is_finished(pod))
         .collect()
 }
@@ -212,14 +212,6 @@ fn check_refused_pods(there: &[&Pod]) -> CheckFinding {
             _ => {}
         }
     }
-    let words = |pod: &Pod, condition: &PodCondition| {
-        format!(
-            "{}: {}: {}",
-            full_name(pod),
-            reason(condition),
-            condition.message.as_deref().unwrap_or_default()
-        )
-    };
     if let Some((reason, group)) = refused.iter().max_by_key(|(_, group)| group.len())
         && let Some((pod, condition)) = group.first()
     {
@@ -237,7 +229,7 @@ fn check_refused_pods(there: &[&Pod]) -> CheckFinding {
         let what = format!(
             "{} refused, for example {}{others}",
             count_of(number, "pod"),
-            words(pod, condition)
+            refused_pod_in_words(pod, condition)
         );
         return CheckFinding::fail(check, what, advice::refused_pod_advice(reason));
     }
@@ -250,7 +242,7 @@ fn check_refused_pods(there: &[&Pod]) -> CheckFinding {
         let what = format!(
             "{} {what}, for example {}",
             count_of(lacking.len(), "pod"),
-            words(pod, condition)
+            refused_pod_in_words(pod, condition)
         );
         return CheckFinding::warn(
             check,
@@ -264,6 +256,15 @@ fn check_refused_pods(there: &[&Pod]) -> CheckFinding {
     )
 }
 
+fn refused_pod_in_words(pod: &Pod, condition: &PodCondition) -> String {
+    format!(
+        "{}: {}: {}",
+        full_name(pod),
+        reason(condition),
+        condition.message.as_deref().unwrap_or_default()
+    )
+}
+
 /// Pods that have no node, that the provider cannot schedule, or that are not sent yet.
 fn check_waiting_pods(
     all: &[Pod],
@@ -272,36 +273,15 @@ fn check_waiting_pods(
     facts: &ClusterFacts,
 ) -> CheckFinding {
     let check = Check::PodsWaiting;
-    let now = facts.now();
-    let is_remote = |pod: &Pod| {
-        offloadings.iter().any(|one| {
-            one.namespace() == pod.namespace()
-                && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
-        })
-    };
-    let old = |at: Option<Timestamp>| at.is_some_and(|at| now.duration_since(at) > STUCK_AFTER);
-    let on_its_way = |pod: &&&Pod| {
-        let offloaded = condition(pod, pods::OFFLOADED);
-        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        // A pod that was sent has container statuses, or a condition that says that it has no node
-        // there.
-        let status = pod.status.as_ref();
-        let is_there = status.is_some_and(|status| {
-            status.container_statuses.iter().flatten().next().is_some()
-                || status
-                    .phase
-                    .as_deref()
-                    .is_some_and(|phase| phase != "Pending")
-        });
-        let is_undecided = offloaded.is_none_or(|offloaded| offloaded.status == "Unknown");
-        !is_there && is_undecided && pod.metadata.deletion_timestamp.is_none() && old(created)
-    };
-    if let Some(pod) = there.iter().find(on_its_way) {
-        let number = there.iter().filter(on_its_way).count();
+    let unsent: Vec<&&Pod> = there
+        .iter()
+        .filter(|pod| is_stuck_before_sending(pod, facts.now()))
+        .collect();
+    if let Some(pod) = unsent.first() {
         let what = format!(
             "{} bound to a node of a peer and not sent, for example {}",
-            count_of(number, "pod"),
-            full_name(*pod)
+            count_of(unsent.len(), "pod"),
+            full_name(**pod)
         );
         return CheckFinding::fail(
             check,
@@ -323,7 +303,7 @@ fn check_waiting_pods(
     }
     let unscheduled = all
         .iter()
-        .filter(|pod| is_remote(pod) && !is_finished(pod))
+        .filter(|pod| runs_only_at_peers(pod, offloadings) && !is_finished(pod))
         .find_map(|pod| {
             let condition =
                 condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
@@ -343,18 +323,46 @@ fn check_waiting_pods(
     }
 }
 
+/// Whether the pod has waited too long to be sent to the provider of its node.
+fn is_stuck_before_sending(pod: &Pod, now: Timestamp) -> bool {
+    let offloaded = condition(pod, pods::OFFLOADED);
+    let is_old = pod
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .is_some_and(|created| now.duration_since(created.0) > STUCK_AFTER);
+    // A pod that was sent has container statuses, or a condition that says that it has no node
+    // there.
+    let status = pod.status.as_ref();
+    let is_there = status.is_some_and(|status| {
+        status.container_statuses.iter().flatten().next().is_some()
+            || status
+                .phase
+                .as_deref()
+                .is_some_and(|phase| phase != "Pending")
+    });
+    let is_undecided = offloaded.is_none_or(|offloaded| offloaded.status == "Unknown");
+    !is_there && is_undecided && pod.metadata.deletion_timestamp.is_none() && is_old
+}
+
+fn runs_only_at_peers(pod: &Pod, offloadings: &[NamespaceOffloading]) -> bool {
+    offloadings.iter().any(|one| {
+        one.namespace() == pod.namespace()
+            && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote
+    })
+}
+
 fn check_terminating_pods(there: &[&Pod], facts: &ClusterFacts) -> CheckFinding {
     let check = Check::PodsEnding;
-    // The deletion timestamp is the end of the grace period.
-    let is_late = |pod: &&&Pod| {
-        pod.metadata
-            .deletion_timestamp
-            .as_ref()
-            .is_some_and(|time| facts.now().duration_since(time.0) > STUCK_AFTER)
-    };
     let late: Vec<String> = there
         .iter()
-        .filter(is_late)
+        // The deletion timestamp is the end of the grace period.
+        .filter(|pod| {
+            pod.metadata
+                .deletion_timestamp
+                .as_ref()
+                .is_some_and(|time| facts.now().duration_since(time.0) > STUCK_AFTER)
+        })
         .map(|pod| full_name(*pod))
         .collect();
     if late.is_empty() {
@@ -378,34 +386,20 @@ fn not_created(facts: &ClusterFacts) -> CheckFinding {
         Ok(failed) => failed,
         Err(why) => return unread_finding(check, why),
     };
-    let waits = |event: &&Event| {
-        let is_recent =
-            time_of(event).is_some_and(|time| facts.now().duration_since(time) < RETRIED_AFTER);
-        is_recent
-            && event
-                .involved_object
-                .uid
-                .as_ref()
-                .is_some_and(|uid| !facts.created_since.contains(uid))
-    };
-    let waiting: Vec<&Event> = failed.iter().filter(waits).collect();
+    let waiting: Vec<&Event> = failed
+        .iter()
+        .filter(|event| waits_for_pods(event, facts))
+        .collect();
     let Some(last) = waiting.iter().max_by_key(|event| time_of(event)) else {
         return CheckFinding::ok(
             check,
             "no controller waits to create pods that Liqo refused",
         );
     };
-    let named = |event: &&Event| {
-        let object = &event.involved_object;
-        let part = |part: &Option<String>| part.clone().unwrap_or_default();
-        format!(
-            "{} {}/{}",
-            part(&object.kind),
-            part(&object.namespace),
-            part(&object.name)
-        )
-    };
-    let objects: BTreeSet<String> = waiting.iter().map(named).collect();
+    let objects: BTreeSet<String> = waiting
+        .iter()
+        .map(|event| controller_of_event(event))
+        .collect();
     let objects: Vec<String> = objects.into_iter().collect();
     let why = last.message.as_deref().unwrap_or_default();
     CheckFinding::warn(
@@ -413,6 +407,26 @@ fn not_created(facts: &ClusterFacts) -> CheckFinding {
         format!("pods of {} were refused: {why}", first_few(&objects)),
         "Kubernetes tries again after up to 16 minutes; once the reason is gone, `kubectl annotate KIND NAME tried=again` makes it try at once",
     )
+}
+
+/// `ReplicaSet demo/web-6d4`.
+fn controller_of_event(event: &Event) -> String {
+    let object = &event.involved_object;
+    let [kind, namespace, name] = [&object.kind, &object.namespace, &object.name]
+        .map(|part| part.as_deref().unwrap_or_default());
+    format!("{kind} {namespace}/{name}")
+}
+
+/// Whether the event is recent, and its controller has created no pod since.
+fn waits_for_pods(event: &Event, facts: &ClusterFacts) -> bool {
+    let is_recent =
+        time_of(event).is_some_and(|time| facts.now().duration_since(time) < RETRIED_AFTER);
+    is_recent
+        && event
+            .involved_object
+            .uid
+            .as_ref()
+            .is_some_and(|uid| !facts.created_since.contains(uid))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ pub mod advice;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, ResourcesOfferedReason, TunnelEndpoint,
-    TunnelReason, links, provider_namespace, tenant_namespace,
+    Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, ResourceOffer, ResourcesOfferedReason,
+    TunnelEndpoint, TunnelReason, VirtualNode, links, provider_namespace, tenant_namespace,
 };
 
 use self::advice::LinkAdvice;
@@ -357,79 +357,81 @@ fn check_offers(peer: &ForeignCluster, facts: &ClusterFacts) -> Vec<CheckFinding
             .filter(|offer| offer.namespace().as_deref() == Some(&namespace)),
         Err(why) => return vec![super::unread_finding(check, why)],
     };
-    let judge = |offer: &liqo_api::ResourceOffer| {
-        let (pool, name) = (&offer.spec.pool, peer.name_any());
-        let status = offer.status.clone().unwrap_or_default();
-        let says = status.message.unwrap_or_default();
-        if let Some(at) = &offer.spec.withdrawal_timestamp {
-            let advice = "its pods move away until then; borrow from another cluster, or ask the provider's owner";
-            return CheckFinding::warn(
-                check,
-                format!("pool {pool} is withdrawn, and ends at {}", at.0),
-                advice,
-            );
+    offers.map(|offer| check_offer(offer, peer)).collect()
+}
+
+fn check_offer(offer: &ResourceOffer, peer: &ForeignCluster) -> CheckFinding {
+    let check = Check::Offers;
+    let (pool, name) = (&offer.spec.pool, peer.name_any());
+    let status = offer.status.clone().unwrap_or_default();
+    let says = status.message.unwrap_or_default();
+    if let Some(at) = &offer.spec.withdrawal_timestamp {
+        let advice = "its pods move away until then; borrow from another cluster, or ask the provider's owner";
+        return CheckFinding::warn(
+            check,
+            format!("pool {pool} is withdrawn, and ends at {}", at.0),
+            advice,
+        );
+    }
+    if let Some(at) = &offer.spec.reclaim_timestamp {
+        let advice = "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
+        return CheckFinding::warn(
+            check,
+            format!(
+                "you use more of pool {pool} than is offered now; pods beyond the offer end from {} on",
+                at.0
+            ),
+            advice,
+        );
+    }
+    if let Some(at) = &offer.spec.drain_timestamp {
+        let advice = "nothing, where controllers create pods again: those on former nodes say EndsSoon, and move before";
+        return CheckFinding::warn(
+            check,
+            format!(
+                "pool {pool} has other nodes now; pods on the former ones end from {} on",
+                at.0
+            ),
+            advice,
+        );
+    }
+    match status.phase {
+        OfferPhase::Accepted if offer.spec.resource_quota.hard.is_zero() => CheckFinding::warn(
+            check,
+            format!("pool {pool} is empty now"),
+            format!(
+                "the provider has nothing free, or its policy gives nothing: `liqoctl policy explain` there; `liqoctl offer list {name}`"
+            ),
+        ),
+        OfferPhase::Accepted if says.starts_with(NO_NEW_PODS) => {
+            CheckFinding::warn(check, format!("pool {pool}: {says}"), TOO_DEAR)
         }
-        if let Some(at) = &offer.spec.reclaim_timestamp {
-            let advice = "nothing, where controllers create pods again elsewhere: those that will end say EndsSoon, and move before";
-            return CheckFinding::warn(
-                check,
-                format!(
-                    "you use more of pool {pool} than is offered now; pods beyond the offer end from {} on",
-                    at.0
-                ),
-                advice,
-            );
-        }
-        if let Some(at) = &offer.spec.drain_timestamp {
-            let advice = "nothing, where controllers create pods again: those on former nodes say EndsSoon, and move before";
-            return CheckFinding::warn(
-                check,
-                format!(
-                    "pool {pool} has other nodes now; pods on the former ones end from {} on",
-                    at.0
-                ),
-                advice,
-            );
-        }
-        match status.phase {
-            OfferPhase::Accepted if offer.spec.resource_quota.hard.is_zero() => CheckFinding::warn(
-                check,
-                format!("pool {pool} is empty now"),
-                format!(
-                    "the provider has nothing free, or its policy gives nothing: `liqoctl policy explain` there; `liqoctl offer list {name}`"
-                ),
+        OfferPhase::Accepted => CheckFinding::ok(
+            check,
+            format!("pool {pool}: {}", offer.spec.resource_quota.hard),
+        ),
+        OfferPhase::ManualActionRequired => CheckFinding::warn(
+            check,
+            format!("pool {pool} waits for a decision"),
+            format!("`liqoctl offer accept {name} {pool}`, or `refuse`"),
+        ),
+        OfferPhase::Refused => CheckFinding::warn(
+            check,
+            format!("pool {pool} is refused: {says}"),
+            format!(
+                "`liqoctl policy explain {name}` says which rule refuses it; `liqoctl offer forget {name} {pool}` undoes a manual decision"
             ),
-            OfferPhase::Accepted if says.starts_with(NO_NEW_PODS) => {
-                CheckFinding::warn(check, format!("pool {pool}: {says}"), TOO_DEAR)
-            }
-            OfferPhase::Accepted => CheckFinding::ok(
-                check,
-                format!("pool {pool}: {}", offer.spec.resource_quota.hard),
-            ),
-            OfferPhase::ManualActionRequired => CheckFinding::warn(
-                check,
-                format!("pool {pool} waits for a decision"),
-                format!("`liqoctl offer accept {name} {pool}`, or `refuse`"),
-            ),
-            OfferPhase::Refused => CheckFinding::warn(
-                check,
-                format!("pool {pool} is refused: {says}"),
-                format!(
-                    "`liqoctl policy explain {name}` says which rule refuses it; `liqoctl offer forget {name} {pool}` undoes a manual decision"
-                ),
-            ),
-            OfferPhase::Pending if !says.is_empty() => CheckFinding::warn(
-                check,
-                format!("pool {pool} waits: {says}"),
-                format!("`liqoctl offer list {name}`; {TOO_DEAR}"),
-            ),
-            OfferPhase::Pending => CheckFinding::unknown(
-                check,
-                format!("the controllers have not answered the offer of pool {pool} yet"),
-            ),
-        }
-    };
-    offers.map(judge).collect()
+        ),
+        OfferPhase::Pending if !says.is_empty() => CheckFinding::warn(
+            check,
+            format!("pool {pool} waits: {says}"),
+            format!("`liqoctl offer list {name}`; {TOO_DEAR}"),
+        ),
+        OfferPhase::Pending => CheckFinding::unknown(
+            check,
+            format!("the controllers have not answered the offer of pool {pool} yet"),
+        ),
+    }
 }
 
 fn kubelet_serving(peer: &ForeignCluster, facts: &ClusterFacts) -> Vec<CheckFinding> {
@@ -441,27 +443,30 @@ fn kubelet_serving(peer: &ForeignCluster, facts: &ClusterFacts) -> Vec<CheckFind
             .filter(|node| node.namespace().as_deref() == Some(&namespace)),
         Err(why) => return vec![super::unread_finding(check, why)],
     };
-    let judge = |node: &liqo_api::VirtualNode| {
-        let status = node.status.as_ref()?;
-        let condition = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == "KubeletServing")?;
-        let name = status.node_name.as_deref().unwrap_or(&node.spec.pool);
-        Some(if condition.status == "True" {
-            CheckFinding::ok(
-                check,
-                format!("logs and exec on node {name}: the API server trusts the certificate"),
-            )
-        } else {
-            CheckFinding::warn(
-                check,
-                format!("node {name}: {}", condition.message),
-                "set up a signer for kubernetes.io/kubelet-serving: the controller manager of Kubernetes does, with --cluster-signing-cert-file and its key",
-            )
-        })
-    };
-    nodes.filter_map(judge).collect()
+    nodes.filter_map(check_kubelet_serving).collect()
+}
+
+/// Nothing if the manager has not found out yet.
+fn check_kubelet_serving(node: &VirtualNode) -> Option<CheckFinding> {
+    let check = Check::KubeletServing;
+    let status = node.status.as_ref()?;
+    let condition = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "KubeletServing")?;
+    let name = status.node_name.as_deref().unwrap_or(&node.spec.pool);
+    Some(if condition.status == "True" {
+        CheckFinding::ok(
+            check,
+            format!("logs and exec on node {name}: the API server trusts the certificate"),
+        )
+    } else {
+        CheckFinding::warn(
+            check,
+            format!("node {name}: {}", condition.message),
+            "set up a signer for kubernetes.io/kubelet-serving: the controller manager of Kubernetes does, with --cluster-signing-cert-file and its key",
+        )
+    })
 }
 
 fn check_tenant_namespace(

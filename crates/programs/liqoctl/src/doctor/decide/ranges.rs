@@ -164,11 +164,10 @@ fn pod_addresses(facts: &ClusterFacts, ranges: &NetworkRanges) -> CheckFinding {
         "set all ranges of pods: `liqoctl install --set network.podCIDRs={},...`; peers cannot reach other addresses",
         format_prefixes(&ranges.pods).replace(", ", ",")
     );
-    let is_within = |address: &IpAddr| ranges.pods.iter().any(|prefix| prefix.contains(address));
     let mut seen = 0;
     for (pod, address) in pods_here(facts) {
         seen += 1;
-        if !is_within(&address) {
+        if !ranges.pods.iter().any(|prefix| prefix.contains(&address)) {
             let what = format!(
                 "pod {} has the address {address}, outside of network.podCIDRs",
                 crate::cluster::full_name(pod)
@@ -282,17 +281,11 @@ fn peer_capacity(
             .flatten()
             .flat_map(|tunnel| tunnel.spec.imported.values().copied()),
     );
-    let has_room = |prefix: &&IpNet| {
-        settings
-            .peer_cidrs
-            .iter()
-            .any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4())
-    };
     let another = liqo_api::ClusterId::of_public_key(&[0; 32]);
     let wanted: Vec<_> = ranges
         .pods
         .iter()
-        .filter(has_room)
+        .filter(|prefix| has_pool_of_family(settings, prefix))
         .map(|prefix| (another.clone(), *prefix))
         .collect();
     let (_, without) = allocate_prefixes(
@@ -300,13 +293,6 @@ fn peer_capacity(
         &wanted,
         &liqo_network_model::allocator::Allocations::new(),
     );
-    let what = |sized: &[String]| {
-        format!(
-            "network.peerCIDRs ({}) has no free prefix for one more peer as large as this cluster ({})",
-            format_prefixes(&settings.peer_cidrs),
-            first_few(sized)
-        )
-    };
     if wanted.is_empty() {
         let advice = "add prefixes of that family: `liqoctl install --set network.peerCIDRs=...`";
         return CheckFinding::fail(
@@ -327,9 +313,20 @@ fn peer_capacity(
         .collect();
     CheckFinding::warn(
         check,
-        what(&sizes),
+        format!(
+            "network.peerCIDRs ({}) has no free prefix for one more peer as large as this cluster ({})",
+            format_prefixes(&settings.peer_cidrs),
+            first_few(&sizes)
+        ),
         "add prefixes that nobody uses: `liqoctl install --set network.peerCIDRs=...`",
     )
+}
+
+fn has_pool_of_family(settings: &NetworkSettings, prefix: &IpNet) -> bool {
+    settings
+        .peer_cidrs
+        .iter()
+        .any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4())
 }
 
 fn check_mtu(facts: &ClusterFacts, settings: &NetworkSettings) -> CheckFinding {

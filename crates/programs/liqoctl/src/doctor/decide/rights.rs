@@ -39,34 +39,45 @@ pub fn check_rights(facts: &ClusterFacts) -> Vec<CheckFinding> {
                 .collect();
         }
     };
-    let of = |check| {
-        if check == Check::AdmissionPolicies && !has_policies {
-            return CheckFinding::skipped(check, "this version of Kubernetes has none");
-        }
-        let wanted: Vec<&DynamicObject> = wanted
-            .iter()
-            .filter(|object| check_of(object) == check)
-            .collect();
-        let missing: Vec<String> = wanted
-            .iter()
-            .filter_map(|wanted| missing_parts(wanted, present))
-            .collect();
-        if missing.is_empty() {
-            return CheckFinding::ok(
-                check,
-                format!(
-                    "{} as this program installs them",
-                    count_of(wanted.len(), "object")
-                ),
-            );
-        }
-        CheckFinding::fail(
+    checks
+        .into_iter()
+        .map(|check| {
+            if check == Check::AdmissionPolicies && !has_policies {
+                return CheckFinding::skipped(check, "this version of Kubernetes has none");
+            }
+            check_objects(check, &wanted, present)
+        })
+        .collect()
+}
+
+/// Compares the objects of one check with those in the cluster.
+fn check_objects(
+    check: Check,
+    wanted: &[DynamicObject],
+    present: &[DynamicObject],
+) -> CheckFinding {
+    let wanted: Vec<&DynamicObject> = wanted
+        .iter()
+        .filter(|object| check_of(object) == check)
+        .collect();
+    let missing: Vec<String> = wanted
+        .iter()
+        .filter_map(|wanted| missing_parts(wanted, present))
+        .collect();
+    if missing.is_empty() {
+        return CheckFinding::ok(
             check,
-            first_few(&missing),
-            "run `liqoctl install` of the version that runs here: it repairs that, and restarts nothing",
-        )
-    };
-    checks.into_iter().map(of).collect()
+            format!(
+                "{} as this program installs them",
+                count_of(wanted.len(), "object")
+            ),
+        );
+    }
+    CheckFinding::fail(
+        check,
+        first_few(&missing),
+        "run `liqoctl install` of the version that runs here: it repairs that, and restarts nothing",
+    )
 }
 
 /// The check for the program that the object gives rights to.
@@ -88,12 +99,7 @@ fn missing_parts(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<St
         Some(namespace) => format!("{} {namespace}/{}", kind(wanted), wanted.name_any()),
         None => format!("{} {}", kind(wanted), wanted.name_any()),
     };
-    let same = |one: &&DynamicObject| {
-        kind(one) == kind(wanted)
-            && one.name_any() == wanted.name_any()
-            && one.namespace() == wanted.namespace()
-    };
-    let Some(present) = present.iter().find(same) else {
+    let Some(present) = present.iter().find(|one| is_same_object(one, wanted)) else {
         return Some(format!("{name} is gone"));
     };
     if is_admission_policy(wanted) {
@@ -101,14 +107,8 @@ fn missing_parts(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<St
         return is_other.then(|| format!("{name} is not what this program installs"));
     }
     if kind(wanted).ends_with("Binding") {
-        let binds = |field: &str| present.data[field] == wanted.data[field];
-        let subjects = |object: &DynamicObject| -> BTreeSet<String> {
-            let subjects = object.data["subjects"].as_array().into_iter().flatten();
-            subjects
-                .map(|one| format!("{}/{}/{}", one["kind"], one["namespace"], one["name"]))
-                .collect()
-        };
-        let all = binds("roleRef") && subjects(present).is_superset(&subjects(wanted));
+        let all = present.data["roleRef"] == wanted.data["roleRef"]
+            && bound_subjects(present).is_superset(&bound_subjects(wanted));
         return (!all).then(|| format!("{name} does not bind what it should"));
     }
     let have = grants_of_rules(&present.data["rules"]);
@@ -125,6 +125,20 @@ fn missing_parts(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<St
     })
 }
 
+/// The subjects of a binding, as `kind/namespace/name`.
+fn bound_subjects(binding: &DynamicObject) -> BTreeSet<String> {
+    let subjects = binding.data["subjects"].as_array().into_iter().flatten();
+    subjects
+        .map(|one| format!("{}/{}/{}", one["kind"], one["namespace"], one["name"]))
+        .collect()
+}
+
+fn is_same_object(one: &DynamicObject, other: &DynamicObject) -> bool {
+    kind(one) == kind(other)
+        && one.name_any() == other.name_any()
+        && one.namespace() == other.namespace()
+}
+
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RuleGrant {
@@ -137,10 +151,9 @@ struct RuleGrant {
 
 impl RuleGrant {
     fn covers(&self, other: &Self) -> bool {
-        let fits = |have: &str, want: &str| have == "*" || have == want;
-        fits(&self.group, &other.group)
-            && fits(&self.resource, &other.resource)
-            && fits(&self.verb, &other.verb)
+        covers_word(&self.group, &other.group)
+            && covers_word(&self.resource, &other.resource)
+            && covers_word(&self.verb, &other.verb)
             && (self.name.is_empty() || self.name == other.name)
     }
 
@@ -154,25 +167,21 @@ impl RuleGrant {
     }
 }
 
+fn covers_word(have: &str, want: &str) -> bool {
+    have == "*" || have == want
+}
+
 fn grants_of_rules(rules: &Value) -> Vec<RuleGrant> {
-    let words = |value: &Value| -> Vec<String> {
-        value
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|word| word.as_str().map(str::to_owned))
-            .collect()
-    };
     let mut all = Vec::new();
     for rule in rules.as_array().into_iter().flatten() {
-        let mut names = words(&rule["resourceNames"]);
+        let mut names = words_of_rule(&rule["resourceNames"]);
         if names.is_empty() {
             names.push(String::new());
         }
-        for group in words(&rule["apiGroups"]) {
-            for resource in words(&rule["resources"]) {
+        for group in words_of_rule(&rule["apiGroups"]) {
+            for resource in words_of_rule(&rule["resources"]) {
                 for name in &names {
-                    for verb in words(&rule["verbs"]) {
+                    for verb in words_of_rule(&rule["verbs"]) {
                         all.push(RuleGrant {
                             group: group.clone(),
                             resource: resource.clone(),
@@ -185,6 +194,15 @@ fn grants_of_rules(rules: &Value) -> Vec<RuleGrant> {
         }
     }
     all
+}
+
+fn words_of_rule(value: &Value) -> Vec<String> {
+    value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|word| word.as_str().map(str::to_owned))
+        .collect()
 }
 
 #[cfg(test)]
