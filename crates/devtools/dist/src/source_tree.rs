@@ -128,7 +128,9 @@ fn parse_time(seconds: &str) -> Result<Timestamp> {
     let parsed = seconds.trim().parse().ok().filter(|seconds| *seconds >= 0);
     parsed
         .and_then(|seconds| Timestamp::from_second(seconds).ok())
-        .with_context(|| format!("{seconds:?} is no time in seconds since 1970"))
+        .with_context(|| {
+            format!("{seconds:?} is no time in seconds since 1970: change SOURCE_DATE_EPOCH")
+        })
 }
 
 /// Says which files have changes. `status` is what `git status --porcelain` printed.
