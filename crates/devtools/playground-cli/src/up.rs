@@ -16,8 +16,8 @@ use kube::{
 };
 use liqo_api::{PeeringPolicy, PodOffloadingStrategy};
 use liqo_playground::{
-    ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL, Playground,
-    Requirements,
+    CargoProfile, ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL,
+    Playground, Requirements,
 };
 use liqoctl::{
     broker,
@@ -33,7 +33,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     arguments::Up,
     demo::{self, DemoPod},
-    programs::{self, FABRIC, MANAGER, Profile},
+    programs::{self, FABRIC, MANAGER},
     specs,
 };
 
@@ -100,9 +100,9 @@ pub async fn up(
     specs.iter().try_for_each(ClusterSpec::check)?;
     specs::check_broker(arguments, &specs)?;
     let profile = if arguments.release {
-        Profile::Release
+        CargoProfile::Release
     } else {
-        Profile::Dev
+        CargoProfile::Dev
     };
     let build = async {
         if arguments.bare {
@@ -287,7 +287,7 @@ fn metrics_line(specs: &[ClusterSpec]) -> Option<String> {
 async fn install_everywhere(
     playground: &Playground,
     programs: &BTreeMap<String, PathBuf>,
-    profile: Profile,
+    profile: CargoProfile,
     handles: &[liqo_playground::Cluster],
     clusters: &[Cluster],
     specs: &[ClusterSpec],
@@ -523,7 +523,7 @@ fn broker_commands(arguments: &Up, clusters: &[UpCluster]) -> Vec<String> {
 
 /// The image of a program. Its name contains the program's profile, and its digest: the same
 /// program is not loaded or rolled out twice.
-fn image_of(program: &Path, name: &str, profile: Profile) -> anyhow::Result<ImageSpec> {
+fn image_of(program: &Path, name: &str, profile: CargoProfile) -> anyhow::Result<ImageSpec> {
     let bytes =
         std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let digest = HEXLOWER.encode(&Sha256::digest(&bytes));

@@ -141,10 +141,10 @@ impl Cluster {
 
     /// Loads an image on every real node. Nodes that are added later do not have it.
     pub async fn load_image(&self, spec: &ImageSpec) -> Result<()> {
-        self.load_archive(&image::archive(spec).await?).await
+        self.load_archive(&image::build_image(spec).await?).await
     }
 
-    pub(crate) async fn load_archive(&self, archive: &image::Archive) -> Result<()> {
+    pub(crate) async fn load_archive(&self, archive: &image::ImageArchive) -> Result<()> {
         try_join_all(
             self.layout
                 .nodes

@@ -18,6 +18,14 @@ pub enum Error {
         "{programs} {version} not found and there is no Go to build them: install Go from https://go.dev/dl, or put the programs on PATH"
     )]
     NoGo { programs: String, version: String },
+    /// cargo failed. The last lines that it printed.
+    #[error("the programs do not build:\n{output}")]
+    Build { output: String },
+    /// cargo succeeded without a program that it was asked for.
+    #[error("cargo built {program} and did not say where it is")]
+    NotBuilt { program: String },
+    #[error("cargo cannot read the workspace:\n{output}")]
+    Workspace { output: String },
     /// A system program is missing and there is no apt-get.
     #[error("missing on this machine: {programs}; install them with your package manager")]
     MissingPrograms { programs: String },

@@ -6,7 +6,7 @@
 //! recognised by its digest.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Cursor,
     path::{Path, PathBuf},
@@ -52,12 +52,16 @@ pub struct ImageSpec {
     pub programs: Vec<String>,
     /// More files: path in the image, path on this machine.
     pub files: Vec<(String, PathBuf)>,
+    /// More files: path in the image, content.
+    pub texts: Vec<(String, String)>,
     /// Symbolic links: path in the image, target.
     pub links: Vec<(String, String)>,
     /// Numeric user and group.
     pub user: u32,
     /// `NAME=value`.
     pub environment: Vec<String>,
+    /// Labels of the image, by name.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl ImageSpec {
@@ -71,24 +75,57 @@ impl ImageSpec {
             default_arguments: Vec::new(),
             programs: Vec::new(),
             files: Vec::new(),
+            texts: Vec::new(),
             links: Vec::new(),
             user: NONROOT,
             environment: Vec::new(),
+            labels: BTreeMap::new(),
         }
     }
 }
 
-/// An image in the form in which containerd imports it.
+/// An image as one tar file in the OCI image layout, which containerd and skopeo import.
 #[derive(Debug)]
-pub(crate) struct Archive {
+pub struct ImageArchive {
     pub reference: String,
     /// Digest of the manifest, by which containerd knows the image.
     pub digest: String,
     pub bytes: Vec<u8>,
 }
 
+/// A file that an image takes from this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineFile {
+    /// Its path in the image, without the first slash.
+    pub place: String,
+    /// Its path on this machine.
+    pub source: PathBuf,
+}
+
+/// The programs of this machine that the image holds, and the shared libraries of all its programs.
+pub async fn machine_files(spec: &ImageSpec) -> Result<Vec<MachineFile>> {
+    let mut files = Vec::new();
+    let mut libraries = shared_libraries(&spec.program).await;
+    for name in &spec.programs {
+        let found = search(name, &search_path()).ok_or_else(|| Error::Image {
+            reference: spec.reference.clone(),
+            reason: format!("there is no program {name} on this machine"),
+        })?;
+        libraries.extend(shared_libraries(&found).await);
+        files.push(MachineFile {
+            place: format!("usr/sbin/{name}"),
+            source: found,
+        });
+    }
+    files.extend(libraries.into_iter().map(|library| MachineFile {
+        place: library.trim_start_matches('/').to_owned(),
+        source: library.into(),
+    }));
+    Ok(files)
+}
+
 /// Builds the archive of an image.
-pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
+pub async fn build_image(spec: &ImageSpec) -> Result<ImageArchive> {
     let failed = |reason: String| Error::Image {
         reference: spec.reference.clone(),
         reason,
@@ -102,17 +139,11 @@ pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
         None => format!("usr/bin/{}", name.to_string_lossy()),
     };
     let mut files = vec![(entrypoint.clone(), spec.program.clone())];
-    let mut libraries = shared_libraries(&spec.program).await;
-    for name in &spec.programs {
-        let found = search(name, &search_path())
-            .ok_or_else(|| failed(format!("there is no program {name} on this machine")))?;
-        libraries.extend(shared_libraries(&found).await);
-        files.push((format!("usr/sbin/{name}"), found));
-    }
+    let from_machine = machine_files(spec).await?;
     files.extend(
-        libraries
+        from_machine
             .into_iter()
-            .map(|library| (library.trim_start_matches('/').to_owned(), library.into())),
+            .map(|file| (file.place, file.source)),
     );
     files.extend(
         spec.files
@@ -125,7 +156,11 @@ pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
     built.unwrap_or_else(|error| Err(failed(error.to_string())))
 }
 
-fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> Result<Archive> {
+fn build(
+    spec: &ImageSpec,
+    entrypoint: &str,
+    files: Vec<(String, PathBuf)>,
+) -> Result<ImageArchive> {
     let failed = |reason: String| Error::Image {
         reference: spec.reference.clone(),
         reason,
@@ -136,6 +171,10 @@ fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> R
             .map_err(|error| failed(format!("cannot read {}: {error}", source.display())))?;
         contents.push((place, bytes));
     }
+    contents.extend(spec.texts.iter().map(|(place, text)| {
+        let place = place.trim_start_matches('/').to_owned();
+        (place, text.clone().into_bytes())
+    }));
     let layer = layer(&contents, &spec.links)
         .map_err(|error| failed(format!("cannot write its layer: {error}")))?;
     let environment = [
@@ -144,8 +183,8 @@ fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> R
     ]
     .concat();
     let command = [vec![format!("/{entrypoint}")], spec.arguments.clone()].concat();
-    let config = json!({
-        "architecture": architecture(),
+    let mut config = json!({
+        "architecture": image_architecture(),
         "os": "linux",
         "config": {
             "User": format!("{0}:{0}", spec.user),
@@ -156,6 +195,9 @@ fn build(spec: &ImageSpec, entrypoint: &str, files: Vec<(String, PathBuf)>) -> R
         },
         "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
     });
+    if !spec.labels.is_empty() {
+        config["config"]["Labels"] = json!(spec.labels);
+    }
     assemble(&spec.reference, &config, &layer)
         .map_err(|error| failed(format!("cannot write its archive: {error}")))
 }
@@ -175,7 +217,8 @@ fn parse_ldd(printed: &str) -> BTreeSet<String> {
     printed.lines().filter_map(last_path).collect()
 }
 
-fn architecture() -> &'static str {
+/// The architecture of this machine, as images name it.
+pub fn image_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -183,7 +226,8 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The image's only layer. It is never sent over a network, so it is not compressed.
+/// The image's only layer. It is not compressed: nodes of the playground read it from a file, and
+/// tools that push images compress layers.
 fn layer(files: &[(String, Vec<u8>)], links: &[(String, String)]) -> std::io::Result<Vec<u8>> {
     let mut tar = Builder::new(Vec::new());
     let fixed: [(&str, u32); 8] = [
@@ -232,13 +276,22 @@ fn layer(files: &[(String, Vec<u8>)], links: &[(String, String)]) -> std::io::Re
         append(&mut tar, EntryType::Regular, name, 0o644, text.as_bytes())?;
     }
     for (place, bytes) in files {
-        append(&mut tar, EntryType::Regular, place, 0o755, bytes)?;
+        append(&mut tar, EntryType::Regular, place, file_mode(place), bytes)?;
     }
     for (place, target) in links {
         let mut header = header(EntryType::Symlink, 0o777, 0);
         tar.append_link(&mut header, place.trim_start_matches('/'), target)?;
     }
     tar.into_inner()
+}
+
+/// Programs and libraries can be executed, documentation cannot.
+fn file_mode(place: &str) -> u32 {
+    if place.starts_with("usr/share/") {
+        0o644
+    } else {
+        0o755
+    }
 }
 
 fn header(kind: EntryType, mode: u32, size: usize) -> Header {
@@ -263,7 +316,7 @@ fn append(
     tar.append_data(&mut header, path, Cursor::new(bytes))
 }
 
-fn assemble(reference: &str, config: &Value, layer: &[u8]) -> std::io::Result<Archive> {
+fn assemble(reference: &str, config: &Value, layer: &[u8]) -> std::io::Result<ImageArchive> {
     let config = config.to_string().into_bytes();
     let manifest = json!({
         "schemaVersion": 2,
@@ -273,7 +326,10 @@ fn assemble(reference: &str, config: &Value, layer: &[u8]) -> std::io::Result<Ar
     });
     let manifest = manifest.to_string().into_bytes();
     let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
-    named["annotations"] = json!({ "io.containerd.image.name": reference });
+    named["annotations"] = json!({
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": image_tag(reference),
+    });
     let index = json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [named] });
     let mut tar = Builder::new(Vec::new());
     append(
@@ -299,11 +355,19 @@ fn assemble(reference: &str, config: &Value, layer: &[u8]) -> std::io::Result<Ar
             blob,
         )?;
     }
-    Ok(Archive {
+    Ok(ImageArchive {
         reference: reference.to_owned(),
         digest: digest(&manifest),
         bytes: tar.into_inner()?,
     })
+}
+
+/// The part of a reference behind its name, by which skopeo finds the image in a layout.
+fn image_tag(reference: &str) -> &str {
+    let after_registry = reference.rfind('/').map_or(0, |slash| slash + 1);
+    reference[after_registry..]
+        .split_once(':')
+        .map_or("latest", |(_, tag)| tag)
 }
 
 fn descriptor(media_type: &str, blob: &[u8]) -> Value {
@@ -319,7 +383,7 @@ fn digest(blob: &[u8]) -> String {
 }
 
 /// Imports the image into a node's containerd, unless it is already there.
-pub(crate) async fn import(node: &NodeLayout, archive: &Archive) -> Result<()> {
+pub(crate) async fn import(node: &NodeLayout, archive: &ImageArchive) -> Result<()> {
     let socket = node.containerd_socket().display().to_string();
     let ctr = ["--address", &socket, "--namespace", "k8s.io", "images"];
     let known = run(
@@ -347,7 +411,7 @@ pub(crate) async fn import(node: &NodeLayout, archive: &Archive) -> Result<()> {
 pub(crate) async fn base_images(
     coredns: &Path,
     metrics_server: Option<&Path>,
-) -> Result<Vec<Archive>> {
+) -> Result<Vec<ImageArchive>> {
     let busybox = PathBuf::from("/bin/busybox");
     let pause = ImageSpec {
         arguments: vec!["sleep".to_owned(), "infinity".to_owned()],
@@ -373,7 +437,7 @@ pub(crate) async fn base_images(
     let metrics = metrics_server.map(|program| ImageSpec::new(METRICS_SERVER, program));
     let mut images = Vec::new();
     for spec in [pause, shell, dns].iter().chain(&metrics) {
-        images.push(archive(spec).await?);
+        images.push(build_image(spec).await?);
     }
     Ok(images)
 }
@@ -398,7 +462,7 @@ mod tests {
         tar.entries().unwrap().map(read).collect()
     }
 
-    fn example() -> Archive {
+    fn example() -> ImageArchive {
         let layer = layer(
             &[("usr/bin/x".to_owned(), b"program".to_vec())],
             &[("/bin/y".to_owned(), "/usr/bin/x".to_owned())],
@@ -431,6 +495,13 @@ mod tests {
         let layer = blob(&manifest["layers"][0]);
         assert_eq!(config["rootfs"]["diff_ids"][0], digest(&layer));
         assert_eq!(manifest["layers"][0]["size"], layer.len());
+    }
+
+    #[test]
+    fn the_tag_of_an_image_is_no_port_of_a_registry() {
+        assert_eq!(image_tag("localhost/liqo/fabric:0.1.0"), "0.1.0");
+        assert_eq!(image_tag("registry:5000/fabric:0.1.0"), "0.1.0");
+        assert_eq!(image_tag("registry:5000/fabric"), "latest");
     }
 
     #[test]

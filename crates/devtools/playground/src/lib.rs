@@ -32,7 +32,7 @@
 //!
 //! Programs come from PATH or from `$KUBEBUILDER_ASSETS`, or are built once from their Go modules
 //! into the user's cache directory. [`ImageSpec`] builds images from programs on this machine, so
-//! no registry is needed.
+//! no registry is needed. [`build_programs`] builds those of a source tree.
 //!
 //! `cargo playground`, the scenarios in `tests/` and tests of several crates use it. See
 //! `examples/cluster.rs` for how to call it, and `playground.rs` for what `up` does.
@@ -40,6 +40,7 @@
 mod api;
 mod audit;
 mod binaries;
+mod cargo_build;
 mod cgroups;
 mod cluster;
 mod components;
@@ -74,9 +75,13 @@ pub use binaries::{
     KubernetesTests, etcd, has_kubernetes_tests, helm_3_and_4, kube_apiserver, kubectl,
     kubernetes_tests, wireguard_go,
 };
+pub use cargo_build::{CargoProfile, ProgramBuild, build_programs, cargo_command};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
-pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
+pub use image::{
+    BUSYBOX, ImageArchive, ImageSpec, MachineFile, NONROOT, PAUSE, build_image, image_architecture,
+    machine_files,
+};
 pub use layout::{DUAL_STACK_SETTINGS, POD_RANGE, POD_RANGE_V6, SERVICE_RANGE, SERVICE_RANGE_V6};
 pub use node_kind::{FAKE_NODE, FAKE_NODE_LABEL, NODE_KIND_LABEL, REAL_NODE};
 pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};

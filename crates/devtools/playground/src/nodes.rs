@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result},
     fake_nodes,
     files::write_json,
-    image::{self, Archive},
+    image::{self, ImageArchive},
     layout::{ClusterLayout, Instance, NodeLayout},
     network, objects, preparation, processes,
     progress::Progress,
@@ -31,7 +31,7 @@ pub(crate) struct Nodes<'a> {
 
 impl Nodes<'_> {
     /// Brings up all nodes, and the name server on each real one.
-    pub async fn bring_up(&self, facts: &HostFacts, images: &[Archive]) -> Result<()> {
+    pub async fn bring_up(&self, facts: &HostFacts, images: &[ImageArchive]) -> Result<()> {
         self.bring_up_real_ones(facts, images).await?;
         // Real nodes come first: the scheduler would try the name server on each new fake node in
         // vain, with growing back-off.
@@ -40,7 +40,7 @@ impl Nodes<'_> {
             .map(drop)
     }
 
-    async fn bring_up_real_ones(&self, facts: &HostFacts, images: &[Archive]) -> Result<()> {
+    async fn bring_up_real_ones(&self, facts: &HostFacts, images: &[ImageArchive]) -> Result<()> {
         let name = &self.cluster.name;
         let images_step = format!("{name}: images");
         self.progress.started(&images_step);
@@ -89,7 +89,7 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    async fn load_base_images(&self, node: &NodeLayout, images: &[Archive]) -> Result<()> {
+    async fn load_base_images(&self, node: &NodeLayout, images: &[ImageArchive]) -> Result<()> {
         let connected = || async {
             tokio::net::UnixStream::connect(node.containerd_socket())
                 .await

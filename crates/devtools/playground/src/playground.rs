@@ -258,7 +258,7 @@ impl Playground {
 
     /// Builds an image and loads it on every real node of all clusters.
     pub async fn load_image(&self, spec: &image::ImageSpec) -> Result<()> {
-        let archive = image::archive(spec).await?;
+        let archive = image::build_image(spec).await?;
         try_join_all(
             self.clusters()?
                 .iter()

@@ -142,7 +142,10 @@ async fn untether_cluster(global: &GlobalFlags, timeout: Option<Duration>) -> an
     output::print_result(global.output, &outcome, tether::render_tethering_result)
 }
 
-async fn show_catalog(global: &GlobalFlags, arguments: cli::CatalogArguments) -> anyhow::Result<()> {
+async fn show_catalog(
+    global: &GlobalFlags,
+    arguments: cli::CatalogArguments,
+) -> anyhow::Result<()> {
     let offers = catalog::read_catalog(&global.access(), &arguments.catalog_options()).await?;
     output::print_result(global.output, &offers, |offers| {
         catalog::render_catalog_offers(offers)
