@@ -5,7 +5,7 @@
 //! tell a new leader since when nobody led.
 //!
 //! The holder writes into the lease how long it is valid, and others wait that long. So replicas
-//! with different [`Timing`]s may take part in one election, for example during an update.
+//! with different [`LeaseTiming`]s may take part in one election, for example during an update.
 
 use std::time::Duration;
 

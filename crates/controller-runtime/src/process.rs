@@ -147,7 +147,7 @@ fn listen_for(kind: SignalKind, name: &'static str) -> Result<Signal, ProcessErr
 
 /// A client for the API server, with the pod's service account or a kubeconfig. It makes each
 /// request once: queues and loops try again what failed, and what a program needs to start is tried
-/// by [`at_start`](crate::start::at_start).
+/// by [`retry_at_start`](crate::start::retry_at_start).
 pub async fn api_client() -> Result<Client, ProcessError> {
     Ok(Client::try_from(without_retries(Config::infer().await?))?)
 }

@@ -266,8 +266,8 @@ impl Credential {
         })
     }
 
-    /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is
-    /// no token in it.
+    /// The same credential with the answer to a [`TokenRenewal`] that arrived at `now`; none if
+    /// there is no token in it.
     pub fn with_renewed_token(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
         let token = answer
             .status

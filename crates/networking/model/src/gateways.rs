@@ -112,7 +112,7 @@ pub struct GatewayLease {
     /// The buckets that the gateway carries.
     pub buckets: Buckets,
     /// Time for which the Lease holds after a renewal, if the Lease contains it: see
-    /// [`GatewayLease::holds_for`].
+    /// [`GatewayLease::holding_time`].
     pub duration: Option<Duration>,
     /// The last renewal, by the holder's clock.
     pub renewed_at: Option<Timestamp>,

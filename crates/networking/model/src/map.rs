@@ -1,5 +1,6 @@
 //! Prefix maps: which address of one cluster is which address in another. [`PeerMaps`] has both
-//! directions for one peer; [`Externals`] gives single addresses a stand-in in the external prefix.
+//! directions for one peer; [`ExternalAddresses`] gives single addresses a stand-in in the external
+//! prefix.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

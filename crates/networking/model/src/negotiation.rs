@@ -69,8 +69,8 @@ pub enum AnnouncementRefusal {
 pub struct ClusterRanges {
     pub pods: Vec<IpNet>,
     pub services: Vec<IpNet>,
-    /// The prefixes of stand-ins ([`crate::Externals`], [`crate::map::fallback`]), at most one of
-    /// each family.
+    /// The prefixes of stand-ins ([`crate::ExternalAddresses`], [`crate::map::fallback_stand_in`]),
+    /// at most one of each family.
     pub external: Vec<IpNet>,
     pub nodes: Vec<IpAddr>,
     /// Other prefixes that are in use near this cluster and must stay reachable.

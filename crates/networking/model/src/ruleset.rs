@@ -47,7 +47,7 @@ pub struct NftTable {
     pub family: &'static str,
     pub name: &'static str,
     /// A hash of the content, stored as the table's comment. The guard's also says which buckets
-    /// the gateway carries: see [`carried`].
+    /// the gateway carries: see [`buckets_in_fingerprint`].
     pub fingerprint: String,
     /// Replaces the table in one transaction.
     pub script: String,

@@ -11,8 +11,8 @@
 //! The auth endpoint renews credentials, and says if the API server has another address or CA.
 //! While it does not answer, the session renews its token at the provider's API server.
 //!
-//! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle
-//! controller writes them into the `ForeignCluster`.
+//! One session runs for each provider, as one task. Its results are in [`SessionView`]; the
+//! lifecycle controller writes them into the `ForeignCluster`.
 
 mod renewal;
 mod tunnel_connections;

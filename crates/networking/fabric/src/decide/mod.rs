@@ -1,5 +1,5 @@
-//! Decides the desired state of this node and of its tunnel, from a [`Snapshot`]. Everything here
-//! is pure; times are arguments.
+//! Decides the desired state of this node and of its tunnel, from a [`NodeSnapshot`]. Everything
+//! here is pure; times are arguments.
 
 mod direct;
 pub mod election;
