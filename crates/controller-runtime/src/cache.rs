@@ -89,14 +89,13 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
             + Send
             + 'static,
     {
-        let reduce = move |object: K| reduce(Claimed::new(object));
         let api = Api::namespaced(connection.client.clone(), &connection.tenant_namespace);
         Self::start_watch(
             api,
             config,
             stop,
             Some(Allowance::new(connection.limits.clone(), len)),
-            reduce,
+            move |object: K| reduce(Claimed::new(object)),
             changed,
         )
     }
@@ -312,10 +311,13 @@ where
 {
     let url = api.resource_url().to_owned();
     if limits.is_none() && !is_written_by_peers(&url) {
-        let known = |object: K| (Key::of_object(&object), Ok(Some(object)));
         return watcher(api, config)
             .default_backoff()
-            .map(move |event| event.map(|event| map_event(event, known)))
+            .map(|event| {
+                event.map(|event| {
+                    map_event(event, |object| (Key::of_object(&object), Ok(Some(object))))
+                })
+            })
             .boxed();
     }
     let read = move |object: UnparsedObject<K>| {
@@ -345,8 +347,8 @@ pub(crate) fn log_unreadable(
     limits: Option<&ProviderLimits>,
 ) {
     if limits.is_none_or(|limits| limits.may_log(Instant::now())) {
-        let short = |text: String| text.chars().take(MAX_LOGGED_LEN).collect::<String>();
-        let (key, error) = (short(key.to_string()), short(error.to_string()));
+        let [key, error] = [key.to_string(), error.to_string()]
+            .map(|text| text.chars().take(MAX_LOGGED_LEN).collect::<String>());
         tracing::warn!(
             url,
             key,
@@ -374,8 +376,12 @@ fn within_limits<K, R>(
         }
         watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
     };
-    let reduced = |(key, object): ParsedObject<K>| (key, object.ok().flatten().and_then(&reduce));
-    exceeded.map_or_else(|| Ok(map_event(event, reduced)), Err)
+    match exceeded {
+        Some(exceeded) => Err(exceeded),
+        None => Ok(map_event(event, |(key, object)| {
+            (key, object.ok().flatten().and_then(&reduce))
+        })),
+    }
 }
 
 fn map_event<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher::Event<U> {

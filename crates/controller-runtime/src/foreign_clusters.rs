@@ -37,10 +37,10 @@ fn in_order(foreign_clusters: &Cache<ForeignCluster>) -> Vec<Arc<ForeignCluster>
         .map(|(_, object)| object)
         .collect();
     all.sort_by(|one, other| {
-        let age = |object: &ForeignCluster| object.metadata.creation_timestamp.clone();
-        age(one)
-            .cmp(&age(other))
-            .then_with(|| one.metadata.name.cmp(&other.metadata.name))
+        let [one, other] = [one, other].map(|object| &object.metadata);
+        one.creation_timestamp
+            .cmp(&other.creation_timestamp)
+            .then_with(|| one.name.cmp(&other.name))
     });
     all
 }

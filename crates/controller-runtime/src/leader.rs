@@ -5,7 +5,7 @@
 //! tell a new leader since when nobody led.
 //!
 //! The holder writes into the lease how long it is valid, and others wait that long. So replicas
-//! with different [`Timing`]s may take part in one election, for example during an update.
+//! with different [`LeaseTiming`]s may take part in one election, for example during an update.
 
 use std::time::Duration;
 
@@ -267,12 +267,9 @@ impl Election {
         let current = tokio::time::timeout(limit, self.api.get_opt(&self.name))
             .await
             .map_err(timed_out)??;
-        let version = |lease: &Option<Lease>| {
-            lease
-                .as_ref()
-                .and_then(|lease| lease.metadata.resource_version.clone())
-        };
-        if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
+        let [version, known] = [&current, &observed.lease]
+            .map(|lease| lease.as_ref()?.metadata.resource_version.as_deref());
+        if observed.changed_at.is_none() || version != known {
             observed.lease = current;
             observed.changed_at = Some(Instant::now());
             observed.note_renewal(&self.identity);

@@ -69,9 +69,12 @@ impl Collector for ProcessCpuTime {
 /// The user and system time in `/proc/PID/stat`.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     // The program's name may contain spaces.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS)
+    let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let ticks: Vec<f64> = fields
+        .take(2)
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    (ticks.len() == 2).then(|| (ticks[0] + ticks[1]) / TICKS)
 }
 
 type ByController = [(&'static str, &'static str); 1];

@@ -6,7 +6,7 @@ use std::{fmt, io, net::SocketAddr, pin::pin, sync::Arc};
 use axum::{
     Router,
     http::{StatusCode, header::CONTENT_TYPE},
-    response::IntoResponse as _,
+    response::{IntoResponse as _, Response},
     routing::get,
 };
 use futures::future::{Either, select};
@@ -14,7 +14,7 @@ use kube::{Client, Config, config::InferConfigError};
 use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
@@ -112,12 +112,6 @@ fn start_logging(format: LogFormat) {
 
 /// The defaults, and after them what `RUST_LOG` contains: the last directive for a target counts.
 fn log_filter(wanted: &str) -> String {
-    let is_detailed = |directive: &str| {
-        matches!(
-            directive.trim().parse(),
-            Ok(LevelFilter::DEBUG | LevelFilter::TRACE)
-        )
-    };
     let quiet = if wanted.split(',').any(is_detailed) {
         QUIET_LIBRARIES
     } else {
@@ -126,10 +120,16 @@ fn log_filter(wanted: &str) -> String {
     format!("{DEFAULT_LOG_FILTER},{quiet},{wanted}")
 }
 
+fn is_detailed(directive: &str) -> bool {
+    matches!(
+        directive.trim().parse(),
+        Ok(LevelFilter::DEBUG | LevelFilter::TRACE)
+    )
+}
+
 fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
-    let listen = |kind, name| signal(kind).map_err(|source| ProcessError::Signal { name, source });
-    let mut terminate = listen(SignalKind::terminate(), "SIGTERM")?;
-    let mut interrupt = listen(SignalKind::interrupt(), "SIGINT")?;
+    let mut terminate = listen_for(SignalKind::terminate(), "SIGTERM")?;
+    let mut interrupt = listen_for(SignalKind::interrupt(), "SIGINT")?;
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -141,9 +141,13 @@ fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
     Ok(())
 }
 
+fn listen_for(kind: SignalKind, name: &'static str) -> Result<Signal, ProcessError> {
+    signal(kind).map_err(|source| ProcessError::Signal { name, source })
+}
+
 /// A client for the API server, with the pod's service account or a kubeconfig. It makes each
 /// request once: queues and loops try again what failed, and what a program needs to start is tried
-/// by [`at_start`](crate::start::at_start).
+/// by [`retry_at_start`](crate::start::retry_at_start).
 pub async fn api_client() -> Result<Client, ProcessError> {
     Ok(Client::try_from(without_retries(Config::infer().await?))?)
 }
@@ -186,24 +190,11 @@ async fn serve_health(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> Result<(), ProcessError> {
-    let ready = move || {
-        let answer = readiness.answer();
-        async move { answer }
-    };
-    let metrics = || async {
-        (
-            [(
-                CONTENT_TYPE,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            )],
-            crate::metrics::render(),
-        )
-            .into_response()
-    };
+    let ready = move || std::future::ready(readiness.answer());
     let routes = Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics));
+        .route("/metrics", get(answer_metrics));
     let listener = TcpListener::bind(address)
         .await
         .map_err(|source| ProcessError::Listen { address, source })?;
@@ -215,6 +206,17 @@ async fn serve_health(
         ))
         .await;
     Ok(())
+}
+
+async fn answer_metrics() -> Response {
+    (
+        [(
+            CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        crate::metrics::render(),
+    )
+        .into_response()
 }
 
 #[cfg(test)]

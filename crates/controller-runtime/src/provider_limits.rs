@@ -351,13 +351,12 @@ impl<R> Allowance<R> {
         old: Option<&R>,
         new: Option<&R>,
     ) -> Result<(), LimitExceeded> {
-        let amount = |object: Option<&R>| {
+        let [old, new] = [old, new].map(|object| {
             object.map_or(KeptAmount::default(), |object| KeptAmount {
                 objects: 1,
                 bytes: OBJECT_OVERHEAD + key.namespace.len() + key.name.len() + (self.len)(object),
             })
-        };
-        let (old, new) = (amount(old), amount(new));
+        });
         let (mut current, mut listing) = (self.current, self.listing);
         match &mut listing {
             Some(listing) => *listing = listing.replaced(old, new),

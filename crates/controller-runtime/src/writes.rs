@@ -1,7 +1,7 @@
 //! Common write requests, and what their answers mean.
 //!
 //! The functions here return the client's errors, so a write to a peer can pass through
-//! [`call`](crate::peers::call). The caller adds with [`Step::step`] what it wanted to do:
+//! [`call`](crate::peers::call). The caller adds with [`StepContext::step`] what it wanted to do:
 //!
 //! ```ignore
 //! delete_if_present(&api, name, &only(&uid)).await.step("delete", "ResourceOffer", key)?;

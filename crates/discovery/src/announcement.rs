@@ -63,15 +63,16 @@ pub fn parse_announcement(
     instance: &str,
     records: &[DnsRecord],
 ) -> Result<Announcement, AnnouncementFault> {
-    let of_instance = || records.iter().filter(|record| record.name == instance);
-    let text = of_instance().find_map(|record| match &record.data {
+    let mut of_instance = records.iter().filter(|record| record.name == instance);
+    let text = of_instance.find_map(|record| match &record.data {
         DnsRecordData::Txt(pairs) => Some(pairs),
         _ => None,
     });
     let text = text.ok_or(AnnouncementFault::NoText)?;
     // The first of several equal keys counts (RFC 6763, section 6.4).
     let value = |key: &str| {
-        text.iter()
+        let mut pairs = text.iter();
+        pairs
             .find(|(name, _)| name == key)
             .map(|(_, value)| value.as_str())
     };
@@ -215,18 +216,20 @@ fn urls_of_server(server: &InstanceServer, records: &[DnsRecord]) -> Vec<String>
 }
 
 fn is_host(name: &str) -> bool {
-    let label = |label: &str| {
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        (1..=63).contains(&label.len()) && label.bytes().all(inner)
-    };
     let last = name.rsplit('.').next().unwrap_or_default();
     // A last label of digits would be read as an address.
     let is_name = last.bytes().any(|byte| byte.is_ascii_lowercase());
     name.len() <= MAX_HOST_LEN
         && name.contains('.')
-        && name.split('.').all(label)
+        && name.split('.').all(is_label)
         && is_name
         && !["local", "localhost"].contains(&last)
+}
+
+fn is_label(label: &str) -> bool {
+    let mut bytes = label.bytes();
+    (1..=63).contains(&label.len())
+        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 /// Whether another machine may have this address. Announced addresses that mean the caller's own

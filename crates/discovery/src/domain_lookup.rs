@@ -150,37 +150,40 @@ impl DomainLookup {
         if self.unanswered.contains(&self.service) {
             return Err(LookupFault::Unanswered(self.service.clone()));
         }
-        let read = |instance: String| {
-            let name = instance
-                .strip_suffix(&self.service)
-                .unwrap_or(&instance)
-                .trim_end_matches('.')
-                .to_owned();
-            let target = last_alias(&instance, &self.records);
-            let hosts = servers_of_instance(&target, &self.records)
-                .into_iter()
-                .map(|server| last_alias(&server.host, &self.records));
-            let silent = { hosts }.find(|host| {
-                self.unanswered.contains(host) && addresses_of_host(host, &self.records).is_empty()
-            });
-            let found = match parse_announcement(&target, &self.records) {
-                // Without its addresses, its URLs would change for a while.
-                Ok(_) if silent.is_some() => {
-                    Err(LookupFault::Unanswered(silent.unwrap_or_default()))
-                }
-                Err(_) if self.unanswered.contains(&target) => Err(LookupFault::Unanswered(target)),
-                Err(fault) => Err(fault.into()),
-                Ok(announcement) => Ok(announcement),
-            };
-            Instance {
-                name,
-                found,
-                same_id_as: None,
-            }
-        };
-        let mut instances: Vec<Instance> = self.instances().into_iter().map(read).collect();
+        let instances = self.instances().into_iter();
+        let mut instances: Vec<Instance> = instances
+            .map(|instance| self.read_instance(&instance))
+            .collect();
         mark_shared_ids(&mut instances);
         Ok(instances)
+    }
+
+    fn read_instance(&self, instance: &str) -> Instance {
+        let name = instance
+            .strip_suffix(&self.service)
+            .unwrap_or(instance)
+            .trim_end_matches('.')
+            .to_owned();
+        let target = last_alias(instance, &self.records);
+        let servers = servers_of_instance(&target, &self.records).into_iter();
+        let mut hosts = servers.map(|server| last_alias(&server.host, &self.records));
+        let silent = hosts.find(|host| {
+            self.unanswered.contains(host) && addresses_of_host(host, &self.records).is_empty()
+        });
+        let found = match (parse_announcement(&target, &self.records), silent) {
+            // Without its addresses, its URLs would change for a while.
+            (Ok(_), Some(silent)) => Err(LookupFault::Unanswered(silent)),
+            (Err(_), _) if self.unanswered.contains(&target) => {
+                Err(LookupFault::Unanswered(target))
+            }
+            (Err(fault), _) => Err(fault.into()),
+            (Ok(announcement), None) => Ok(announcement),
+        };
+        Instance {
+            name,
+            found,
+            same_id_as: None,
+        }
     }
 
     /// After what time to ask again: the shortest time to live of the records, within bounds.

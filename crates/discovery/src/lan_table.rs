@@ -14,7 +14,7 @@ use liqo_api::ClusterId;
 
 use crate::{
     announcement::{Announcement, MAX_URLS, parse_announcement, service_in},
-    message::{DnsMessage, DnsRecordData},
+    message::{DnsMessage, DnsRecord, DnsRecordData},
 };
 
 /// The domain of multicast DNS.
@@ -58,19 +58,19 @@ pub fn read_notices(message: &DnsMessage) -> Vec<LanNotice> {
             DnsRecordData::Ptr(instance) => Some((instance, record.ttl)),
             _ => None,
         });
-    let read = |(instance, ttl): (&String, u32)| {
-        if ttl == 0 {
-            let label = instance
-                .split('.')
-                .next()
-                .and_then(|label| label.parse().ok());
-            return label.map(LanNotice::Gone);
-        }
-        parse_announcement(instance, &message.records)
-            .ok()
-            .map(|announcement| LanNotice::Present(announcement, ttl))
-    };
-    instances.take(MAX_PER_MESSAGE).filter_map(read).collect()
+    instances
+        .take(MAX_PER_MESSAGE)
+        .filter_map(|(instance, ttl)| read_notice(instance, ttl, &message.records))
+        .collect()
+}
+
+fn read_notice(instance: &str, ttl: u32, records: &[DnsRecord]) -> Option<LanNotice> {
+    if ttl == 0 {
+        let label = instance.split('.').next()?;
+        return label.parse().ok().map(LanNotice::Gone);
+    }
+    let announcement = parse_announcement(instance, records).ok()?;
+    Some(LanNotice::Present(announcement, ttl))
 }
 
 /// Reason why an announcement does not count.
@@ -142,20 +142,13 @@ impl LanTable {
     }
 
     fn is_full_for(&self, (id, sender): &(ClusterId, IpAddr)) -> bool {
-        let count = |fits: &dyn Fn(&(ClusterId, IpAddr)) -> bool| {
-            self.entries.keys().filter(|key| fits(key)).count()
-        };
-        let of_cluster = count(&|key| key.0 == *id);
-        let clusters = self
-            .entries
-            .keys()
-            .map(|key| &key.0)
-            .collect::<BTreeSet<_>>()
-            .len();
+        let of_cluster = self.entries.keys().filter(|key| key.0 == *id).count();
+        let of_sender = self.entries.keys().filter(|key| key.1 == *sender).count();
+        let clusters: BTreeSet<_> = self.entries.keys().map(|key| &key.0).collect();
         self.entries.len() >= MAX_ENTRIES
-            || count(&|key| key.1 == *sender) >= MAX_ENTRIES_PER_SENDER
+            || of_sender >= MAX_ENTRIES_PER_SENDER
             || of_cluster >= MAX_ENTRIES_PER_CLUSTER
-            || (of_cluster == 0 && clusters >= MAX_CLUSTERS)
+            || (of_cluster == 0 && clusters.len() >= MAX_CLUSTERS)
     }
 
     /// Forgets what has expired.

@@ -143,14 +143,8 @@ pub struct KnownForeignCluster {
 
 impl KnownForeignCluster {
     pub fn from_foreign_cluster(record: &ForeignCluster) -> Self {
-        let label = |key: &str| {
-            record
-                .metadata
-                .labels
-                .as_ref()
-                .and_then(|all| all.get(key))
-                .map(String::as_str)
-        };
+        let labels = record.metadata.labels.as_ref();
+        let label = |key: &str| Some(labels?.get(key)?.as_str());
         let status = record.status.as_ref();
         let waits = record
             .metadata

@@ -98,25 +98,18 @@ impl OwnAnnouncement {
         } else {
             self.host.clone()
         };
-        let name = |text| Name::new(text).ok();
-        let record = |owner: &'_ str, data| {
-            Some(ResourceRecord::new(
-                Name::new(owner).ok()?.into_owned(),
-                CLASS::IN,
-                ttl,
-                data,
-            ))
-        };
         let mut packet = Packet::new_reply(0);
         packet.set_flags(PacketFlag::AUTHORITATIVE_ANSWER);
-        packet
-            .answers
-            .push(record(&service, RData::PTR(PTR(name(&instance)?)))?);
+        packet.answers.push(record_of(
+            &service,
+            ttl,
+            RData::PTR(PTR(Name::new(&instance).ok()?)),
+        )?);
         let server = SRV {
             priority: 0,
             weight: 0,
             port: self.port,
-            target: name(&host)?,
+            target: Name::new(&host).ok()?,
         };
         let mut text = TXT::new();
         let [first, last] = self.protocol;
@@ -129,12 +122,16 @@ impl OwnAnnouncement {
             text.add_attribute(key, Some(value.as_bytes())).ok()?;
         }
         let mut own = vec![
-            record(&instance, RData::SRV(server))?,
-            record(&instance, RData::TXT(text))?,
+            record_of(&instance, ttl, RData::SRV(server))?,
+            record_of(&instance, ttl, RData::TXT(text))?,
         ];
         match address {
-            Some(IpAddr::V4(address)) => own.push(record(&host, RData::A(A::from(address)))?),
-            Some(IpAddr::V6(address)) => own.push(record(&host, RData::AAAA(AAAA::from(address)))?),
+            Some(IpAddr::V4(address)) => {
+                own.push(record_of(&host, ttl, RData::A(A::from(address)))?);
+            }
+            Some(IpAddr::V6(address)) => {
+                own.push(record_of(&host, ttl, RData::AAAA(AAAA::from(address)))?);
+            }
             None => {}
         }
         // Only this cluster has these records, so others replace what they knew.
@@ -144,6 +141,11 @@ impl OwnAnnouncement {
             .collect();
         packet.build_bytes_vec_compressed().ok()
     }
+}
+
+fn record_of<'a>(owner: &str, ttl: u32, data: RData<'a>) -> Option<ResourceRecord<'a>> {
+    let owner = Name::new(owner).ok()?.into_owned();
+    Some(ResourceRecord::new(owner, CLASS::IN, ttl, data))
 }
 
 /// The bytes of the question for all clusters on the local network.

@@ -76,19 +76,16 @@ fn auth_url(spec: &ClusterConfigSpec, environment: &AddressSources) -> Result<St
     if let Some(url) = &spec.authentication.address {
         return checked_url(url, flag);
     }
-    let unset = |why: &str| {
-        Err(format!(
-            "{why}: set it with `liqoctl install --set {flag}=https://HOST:PORT`"
-        ))
-    };
+    let unset =
+        |why: &str| format!("{why}: set it with `liqoctl install --set {flag}=https://HOST:PORT`");
     let Some(service) = environment
         .auth_service
         .as_ref()
         .and_then(|service| service.spec.as_ref())
     else {
-        return unset(&format!(
+        return Err(unset(&format!(
             "there is no Service {AUTH_SERVICE} to take the address of the auth endpoint from"
-        ));
+        )));
     };
     let port = service.ports.as_ref().and_then(|ports| ports.first());
     let status = environment
@@ -104,13 +101,15 @@ fn auth_url(spec: &ClusterConfigSpec, environment: &AddressSources) -> Result<St
         return Ok(https_url(host, port.port));
     }
     let Some(node_port) = port.and_then(|port| port.node_port) else {
-        return unset(&format!(
+        return Err(unset(&format!(
             "Service {AUTH_SERVICE} has neither a load balancer's address nor a node port"
-        ));
+        )));
     };
     match internal_ip(&environment.nodes) {
         Some(host) => Ok(https_url(&host, node_port)),
-        None => unset("no node has an InternalIP that other machines can reach"),
+        None => Err(unset(
+            "no node has an InternalIP that other machines can reach",
+        )),
     }
 }
 

@@ -213,13 +213,9 @@ impl Credential {
     /// looks.
     #[must_use]
     pub fn with_clock_margin(self) -> Self {
-        let earlier = |time: Timestamp| {
-            Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE))
-                .unwrap_or(Timestamp::UNIX_EPOCH)
-        };
         Self {
-            issued_at: earlier(self.issued_at),
-            expires_at: earlier(self.expires_at),
+            issued_at: with_margin(self.issued_at),
+            expires_at: with_margin(self.expires_at),
             ..self
         }
     }
@@ -270,8 +266,8 @@ impl Credential {
         })
     }
 
-    /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is
-    /// no token in it.
+    /// The same credential with the answer to a [`TokenRenewal`] that arrived at `now`; none if
+    /// there is no token in it.
     pub fn with_renewed_token(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
         let token = answer
             .status
@@ -367,13 +363,16 @@ fn read_claims<C: DeserializeOwned>(token: &str) -> Option<C> {
     serde_json::from_slice(&payload).ok()
 }
 
+fn with_margin(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second().saturating_sub(MAX_CLOCK_DIFFERENCE))
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
 /// Whether no API server of another cluster has this host: see [`is_no_server`]. Also what looks
 /// like a name, but resolves as an IPv4 address in an unusual form, such as `2130706433` or
 /// `0x7f.1`. What other names resolve to is checked when a connection is made.
 fn names_no_server(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_number =
-        |label: &str| label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit());
     match host.parse::<IpAddr>() {
         Ok(address) => is_no_server(address),
         Err(_) => host
@@ -383,6 +382,10 @@ fn names_no_server(host: &str) -> bool {
             .next()
             .is_some_and(is_number),
     }
+}
+
+fn is_number(label: &str) -> bool {
+    label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether no API server of another cluster has this address: it means this machine, its link, with
@@ -396,8 +399,10 @@ pub(crate) fn is_no_server(address: IpAddr) -> bool {
 
 /// Whether a text can be the name of an object, and so a part of a path.
 fn is_object_name(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+    let mut bytes = text.bytes();
+    !text.is_empty()
+        && text.len() <= 253
+        && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 /// The credential in a Secret that is not being deleted.

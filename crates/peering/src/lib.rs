@@ -187,13 +187,12 @@ pub async fn run(
         keep,
         sessions: Mutex::new(HashMap::new()),
     });
-    let reconcile = move |id| {
-        let lifecycle = Arc::clone(&lifecycle);
-        async move { lifecycle.reconcile(id).await }
-    };
     let work = async {
         tokio::join!(
-            queue.run("peering", MAX_CONCURRENT, context.stop.clone(), reconcile),
+            queue.run("peering", MAX_CONCURRENT, context.stop.clone(), move |id| {
+                let lifecycle = Arc::clone(&lifecycle);
+                async move { lifecycle.reconcile(id).await }
+            }),
             addresses::keep_addresses_current(context.clone(), Arc::clone(&identity), found),
             tenants.run_heartbeats(),
             tunnel_clients::keep_list_current(context.clone(), known),
@@ -308,12 +307,11 @@ fn watch_namespaces(
 /// The gateways that peers announced last.
 fn watch_tunnels(context: &Context, queue: Queue<ClusterId>) -> Cache<Vec<GatewayAddress>> {
     let api: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &context.namespace);
-    let gateways = |endpoint: TunnelEndpoint| Some(endpoint.spec.gateways);
     Cache::watch(
         api,
         watcher::Config::default(),
         context.stop.clone(),
-        gateways,
+        |endpoint: TunnelEndpoint| Some(endpoint.spec.gateways),
         move |key, old, new| {
             if old != new
                 && let Ok(id) = key.name.parse()

@@ -130,16 +130,6 @@ impl Lifecycle {
     }
 
     fn take_snapshot(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> PeerSnapshot {
-        let state_of = |name: String, kind: &str| match self.namespaces.get(&Key::new("", name)) {
-            Some(namespace) if namespace.kind == kind && namespace.terminating => {
-                PeerNamespaceState::Terminating
-            }
-            Some(namespace) if namespace.kind == kind && namespace.ending => {
-                PeerNamespaceState::Ending
-            }
-            Some(namespace) if namespace.kind == kind => PeerNamespaceState::Present,
-            _ => PeerNamespaceState::Absent,
-        };
         PeerSnapshot {
             peer: record.map(|record| PeerFacts {
                 wants_outgoing: record.wants_outgoing(),
@@ -157,9 +147,22 @@ impl Lifecycle {
                     .iter()
                     .any(|name| name == finalizers::PEERING),
             }),
-            provider_namespace: state_of(provider_namespace(id), KIND_PROVIDER),
-            tenant_namespace: state_of(tenant_namespace(id), KIND_TENANT),
+            provider_namespace: self.namespace_state(provider_namespace(id), KIND_PROVIDER),
+            tenant_namespace: self.namespace_state(tenant_namespace(id), KIND_TENANT),
             consumer_expired: self.tenants.health(id) == ConsumerHealth::Expired,
+        }
+    }
+
+    fn namespace_state(&self, name: String, kind: &str) -> PeerNamespaceState {
+        match self.namespaces.get(&Key::new("", name)) {
+            Some(namespace) if namespace.kind == kind && namespace.terminating => {
+                PeerNamespaceState::Terminating
+            }
+            Some(namespace) if namespace.kind == kind && namespace.ending => {
+                PeerNamespaceState::Ending
+            }
+            Some(namespace) if namespace.kind == kind => PeerNamespaceState::Present,
+            _ => PeerNamespaceState::Absent,
         }
     }
 

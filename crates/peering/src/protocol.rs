@@ -17,7 +17,7 @@ pub const FEATURES: &[&str] = &[];
 /// Payload type of a signed [`PeeringRequest`].
 pub const PEERING_REQUEST: &str = "application/vnd.liqo.peering-request+json";
 
-/// Payload type of a signed [`EndRequest`].
+/// Payload type of a [`SignedEndRequest`].
 pub const PEERING_END: &str = "application/vnd.liqo.peering-end+json";
 
 /// Paths of the auth endpoint.
@@ -28,7 +28,7 @@ pub mod paths {
     pub const CHALLENGE: &str = "/v1/challenge";
     /// POST: an envelope with a [`super::PeeringRequest`]; returns a [`super::PeeringAnswer`].
     pub const PEERINGS: &str = "/v1/peerings";
-    /// POST: an envelope with an [`super::EndRequest`]; returns a [`super::PeeringAnswer`].
+    /// POST: an envelope with a [`super::SignedEndRequest`]; returns a [`super::PeeringAnswer`].
     pub const END: &str = "/v1/peerings/end";
 }
 

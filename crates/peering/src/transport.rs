@@ -170,16 +170,13 @@ where
             let Some(limit) = limit else {
                 return connected.await.map_err(Into::into);
             };
-            let late = |_| {
+            let connected = timeout(limit, connected).await.map_err(|_| {
                 io::Error::new(
                     io::ErrorKind::TimedOut,
                     format!("no connection within {limit:?}"),
                 )
-            };
-            timeout(limit, connected)
-                .await
-                .map_err(late)?
-                .map_err(Into::into)
+            })?;
+            connected.map_err(Into::into)
         })
     }
 }

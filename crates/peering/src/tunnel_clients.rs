@@ -174,12 +174,11 @@ pub async fn keep_list_current(context: Context, known: TunnelClientSources) {
     let changed = known.changed.clone();
     let lists: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={TUNNEL_CLIENTS}"));
-    let keys_of = |list: ConfigMap| Some(list.data.unwrap_or_default());
     let list = Cache::watch(
         lists.clone(),
         only_ours,
         context.stop.clone(),
-        keys_of,
+        |list: ConfigMap| Some(list.data.unwrap_or_default()),
         move |_, _, _| changed.notify_one(),
     );
     if !(invitations.wait_until_synced().await && list.wait_until_synced().await) {

@@ -100,11 +100,10 @@ pub enum PoolId {
 impl fmt::Display for PoolId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One character more than a valid name may have.
-        let begin = |name: &str| name.chars().take(64).collect::<String>();
         match self {
             Self::Unnamed => f.write_str("the pool without a name"),
-            Self::Prefix(prefix) => write!(f, "the pool with prefix {:?}", begin(prefix)),
-            Self::Name(name) => write!(f, "pool {:?}", begin(name)),
+            Self::Prefix(prefix) => write!(f, "the pool with prefix {:?}", shortened(prefix)),
+            Self::Name(name) => write!(f, "pool {:?}", shortened(name)),
         }
     }
 }
@@ -218,6 +217,11 @@ pub fn check_pools(pools: &[Pool]) -> Result<(), PoolsError> {
         }
     }
     Ok(())
+}
+
+/// At most one character more than a valid name may have.
+fn shortened(name: &str) -> String {
+    name.chars().take(64).collect()
 }
 
 fn is_dns_label(text: &str) -> bool {

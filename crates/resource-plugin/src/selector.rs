@@ -104,16 +104,14 @@ pub fn any_matches<'a>(
 
 impl LabelRequirement {
     fn is_met(&self, value: Option<&str>) -> bool {
-        let is_one =
-            |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
-        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        let number = value.and_then(|value| value.parse::<i64>().ok());
         match &self.condition {
-            LabelCondition::In(values) => is_one(values),
-            LabelCondition::NotIn(values) => !is_one(values),
+            LabelCondition::In(values) => is_among(values, value),
+            LabelCondition::NotIn(values) => !is_among(values, value),
             LabelCondition::Exists => value.is_some(),
             LabelCondition::DoesNotExist => value.is_none(),
-            LabelCondition::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
-            LabelCondition::LessThan(bound) => number().is_some_and(|number| number < *bound),
+            LabelCondition::GreaterThan(bound) => number.is_some_and(|number| number > *bound),
+            LabelCondition::LessThan(bound) => number.is_some_and(|number| number < *bound),
         }
     }
 }
@@ -122,17 +120,14 @@ impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
-        let failed = |problem| SelectorError {
-            text: text.to_owned(),
-            problem,
-        };
-        let parts = split_requirements(text).ok_or_else(|| failed(SelectorProblem::Parentheses))?;
-        let requirements = parts
-            .into_iter()
-            .map(parse_requirement)
-            .collect::<Result<_, _>>()
-            .map_err(failed)?;
-        Ok(Self { requirements })
+        split_requirements(text)
+            .ok_or(SelectorProblem::Parentheses)
+            .and_then(|parts| parts.into_iter().map(parse_requirement).collect())
+            .map(|requirements| Self { requirements })
+            .map_err(|problem| SelectorError {
+                text: text.to_owned(),
+                problem,
+            })
     }
 }
 
@@ -247,14 +242,26 @@ fn is_word(text: &str) -> bool {
 }
 
 fn is_domain(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let label = |label: &str| {
-        let ends = [label.bytes().next(), label.bytes().last()];
-        label.len() <= 63
-            && ends.into_iter().all(|end| end.is_some_and(inner))
-            && label.bytes().all(|byte| inner(byte) || byte == b'-')
-    };
-    text.len() <= 253 && text.split('.').all(label)
+    text.len() <= 253 && text.split('.').all(is_domain_label)
+}
+
+fn is_domain_label(label: &str) -> bool {
+    let ends = [label.bytes().next(), label.bytes().last()];
+    label.len() <= 63
+        && ends
+            .into_iter()
+            .all(|end| end.is_some_and(is_lower_alphanumeric))
+        && label
+            .bytes()
+            .all(|byte| is_lower_alphanumeric(byte) || byte == b'-')
+}
+
+fn is_lower_alphanumeric(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
+fn is_among(values: &[String], value: Option<&str>) -> bool {
+    value.is_some_and(|value| values.iter().any(|one| one == value))
 }
 
 /// The syntax that [`FromStr`] parses.

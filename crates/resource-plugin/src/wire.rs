@@ -185,28 +185,29 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, En
             ..PoolMessage::default()
         }
         .encode_to_vec(),
-        Generation::P3 => {
-            let message = |pool: &Pool| PoolMessage {
-                resources: quantity_messages(&pool.resources),
-                name: pool.name.clone().unwrap_or_default(),
-                prefix: pool.prefix.clone().unwrap_or_default(),
-                prices: pool.prices.as_ref().map(|prices| PricesMessage {
-                    currency: prices.currency.clone(),
-                    rates: prices
-                        .rates
-                        .iter()
-                        .map(|(name, rate)| (name.to_owned(), rate.to_string()))
-                        .collect(),
-                }),
-                hops: pool.hops.into(),
-            };
-            PoolsMessage {
-                pools: pools.iter().map(message).collect(),
-            }
-            .encode_to_vec()
+        Generation::P3 => PoolsMessage {
+            pools: pools.iter().map(pool_message).collect(),
         }
+        .encode_to_vec(),
     };
     Ok(bytes.into())
+}
+
+fn pool_message(pool: &Pool) -> PoolMessage {
+    PoolMessage {
+        resources: quantity_messages(&pool.resources),
+        name: pool.name.clone().unwrap_or_default(),
+        prefix: pool.prefix.clone().unwrap_or_default(),
+        prices: pool.prices.as_ref().map(|prices| PricesMessage {
+            currency: prices.currency.clone(),
+            rates: prices
+                .rates
+                .iter()
+                .map(|(name, rate)| (name.to_owned(), rate.to_string()))
+                .collect(),
+        }),
+        hops: pool.hops.into(),
+    }
 }
 
 /// Decodes the answer to `ReadResources` and checks it, so the pools can be offered. It rounds
@@ -218,11 +219,11 @@ pub fn decode_answer(generation: Generation, answer: &[u8]) -> Result<Vec<Pool>,
     }
     let decoded = decode_pools(generation, answer);
     if !decoded.as_ref().is_ok_and(|pools| is_plausible(pools)) {
-        let fits = |found: &Generation| {
+        let other = Generation::ALL.into_iter().find(|found| {
             *found != generation
                 && decode_pools(*found, answer).is_ok_and(|pools| is_plausible(&pools))
-        };
-        if let Some(found) = Generation::ALL.into_iter().find(fits) {
+        });
+        if let Some(found) = other {
             return Err(AnswerError::OtherGeneration {
                 expected: generation,
                 found,
@@ -348,22 +349,6 @@ fn decode_pools(
     generation: Generation,
     answer: &[u8],
 ) -> Result<Vec<UncheckedPool>, prost::DecodeError> {
-    let pool = |PoolMessage {
-                    resources,
-                    name,
-                    prefix,
-                    prices,
-                    hops,
-                }| UncheckedPool {
-        name,
-        prefix,
-        prices,
-        hops,
-        resources: resources
-            .into_iter()
-            .map(|(name, quantity)| (name, quantity.string))
-            .collect(),
-    };
     Ok(match generation {
         Generation::P1 => {
             let resources = TextList::decode(answer)?.resources;
@@ -381,7 +366,7 @@ fn decode_pools(
         }
         Generation::P2 => {
             let list = PoolMessage::decode(answer)?;
-            vec![pool(PoolMessage {
+            vec![unchecked_pool(PoolMessage {
                 name: String::new(),
                 prefix: String::new(),
                 prices: None,
@@ -392,31 +377,45 @@ fn decode_pools(
         Generation::P3 => PoolsMessage::decode(answer)?
             .pools
             .into_iter()
-            .map(pool)
+            .map(unchecked_pool)
             .collect(),
     })
+}
+
+fn unchecked_pool(message: PoolMessage) -> UncheckedPool {
+    let resources = message.resources.into_iter();
+    UncheckedPool {
+        name: message.name,
+        prefix: message.prefix,
+        prices: message.prices,
+        hops: message.hops,
+        resources: resources
+            .map(|(name, quantity)| (name, quantity.string))
+            .collect(),
+    }
 }
 
 /// Whether the answer was probably encoded in the generation in which it was decoded. An answer of
 /// another generation either cannot be decoded, or has lengths and tags in its names, or has no
 /// quantities.
 fn is_plausible(pools: &[UncheckedPool]) -> bool {
-    let one = |(name, text): (&String, &Option<String>)| {
-        name.bytes().all(|byte| byte.is_ascii_graphic())
-            && text
-                .as_ref()
-                .is_some_and(|text| text.parse::<Quantity>().is_ok())
-    };
-    pools.iter().any(|pool| !pool.resources.is_empty())
-        && pools.iter().all(|pool| pool.resources.iter().all(one))
+    let mut resources = pools.iter().flat_map(|pool| &pool.resources).peekable();
+    resources.peek().is_some()
+        && resources.all(|(name, text)| {
+            name.bytes().all(|byte| byte.is_ascii_graphic())
+                && text
+                    .as_ref()
+                    .is_some_and(|text| text.parse::<Quantity>().is_ok())
+        })
 }
 
 impl UncheckedPool {
     fn into_pool(self) -> Result<Pool, AnswerError> {
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let [name, prefix] =
+            [self.name, self.prefix].map(|text| Some(text).filter(|text| !text.is_empty()));
         let mut pool = Pool {
-            name: some(self.name),
-            prefix: some(self.prefix),
+            name,
+            prefix,
             ..Pool::default()
         };
         if self.resources.len() > MAX_RESOURCES {
@@ -491,21 +490,23 @@ impl PricesMessage {
             .rates
             .into_iter()
             .filter(|(resource, _)| ResourceArgument::new(resource, "0").is_ok());
-        let rate = |(resource, text): (String, String)| match text.parse() {
-            Ok(rate) => Ok((resource, rate)),
-            Err(source) => {
-                let text = text.chars().take(80).collect();
-                Err(AnswerError::Rate {
-                    pool: pool.id(),
-                    resource,
-                    text,
-                    source,
-                })
+        let mut rates = Vec::new();
+        for (resource, text) in requestable {
+            match text.parse() {
+                Ok(rate) => rates.push((resource, rate)),
+                Err(source) => {
+                    return Err(AnswerError::Rate {
+                        pool: pool.id(),
+                        resource,
+                        text: text.chars().take(80).collect(),
+                        source,
+                    });
+                }
             }
-        };
+        }
         Ok(Prices {
             currency: self.currency,
-            rates: requestable.map(rate).collect::<Result<_, _>>()?,
+            rates: rates.into_iter().collect(),
         })
     }
 }

@@ -83,11 +83,7 @@ async fn follow_changes(
 impl NodeLabelsWatches {
     fn watch(client: &Client, selectors: Vec<Selector>, stop: &CancellationToken) -> Self {
         let changed = Arc::new(Notify::new());
-        let notify = || {
-            let changed = changed.clone();
-            move || changed.notify_one()
-        };
-        let (by_node, by_pod, by_namespace) = (notify(), notify(), notify());
+        let [by_node, by_pod, by_namespace] = std::array::from_fn(|_| changed.clone());
         // When a pod finishes, it no longer matches, and the API server sends a deletion.
         let bound = Config::default()
             .fields("status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=");
@@ -98,21 +94,21 @@ impl NodeLabelsWatches {
                 Config::default(),
                 stop.clone(),
                 move |node| decide::select_node(node, &selectors),
-                move |_, _, _| by_node(),
+                move |_, _, _| by_node.notify_one(),
             ),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
                 bound,
                 stop.clone(),
                 decide::bound_pod,
-                move |_, _, _| by_pod(),
+                move |_, _, _| by_pod.notify_one(),
             ),
             namespaces: Cache::watch(
                 Api::<Namespace>::all(client.clone()),
                 managed,
                 stop.clone(),
                 decide::consumer_of_namespace,
-                move |_, _, _| by_namespace(),
+                move |_, _, _| by_namespace.notify_one(),
             ),
             changed,
         }

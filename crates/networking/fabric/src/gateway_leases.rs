@@ -45,6 +45,13 @@ use crate::{
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The state in which this node leaves a Lease that it writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeaseHolding {
+    Held,
+    GivenUp,
+}
+
 /// The Leases of gateways, and this node's part in the election.
 pub struct GatewayLeases {
     api: Api<Lease>,
@@ -250,9 +257,9 @@ impl GatewayLeases {
         let outcome = match next {
             ElectionMove::Nothing => return Ok(()),
             ElectionMove::Renew(number) | ElectionMove::Take(number) => {
-                self.write_lease(number, true).await
+                self.write_lease(number, LeaseHolding::Held).await
             }
-            ElectionMove::GiveUp(number) => self.write_lease(number, false).await,
+            ElectionMove::GiveUp(number) => self.write_lease(number, LeaseHolding::GivenUp).await,
         };
         match outcome {
             // Another node was faster: the watch says which.
@@ -274,7 +281,7 @@ impl GatewayLeases {
     }
 
     /// Writes a Lease, if it is as it was last observed.
-    async fn write_lease(&self, number: u8, hold: bool) -> Result<(), kube::Error> {
+    async fn write_lease(&self, number: u8, holding: LeaseHolding) -> Result<(), kube::Error> {
         let name = gateway_lease(number);
         let request = async {
             let Some(mut lease) = self.api.get_opt(&name).await? else {
@@ -286,7 +293,7 @@ impl GatewayLeases {
                     metadata,
                     spec: None,
                 };
-                self.fill_lease(&mut lease, hold);
+                self.fill_lease(&mut lease, holding);
                 return self.api.create(&PostParams::default(), &lease).await;
             };
             let known = observed_version(&self.state.lock().observations, number);
@@ -302,10 +309,10 @@ impl GatewayLeases {
             // This has to be asked before the renewal, which voids suspicions.
             let was_suspected =
                 election::is_suspected(&self.state.lock().observations, &self.node, Instant::now());
-            let was_away = hold
+            let was_away = holding == LeaseHolding::Held
                 && (was_suspected
                     || (!self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?));
-            self.fill_lease(&mut lease, hold);
+            self.fill_lease(&mut lease, holding);
             let written = self
                 .api
                 .replace(&name, &PostParams::default(), &lease)
@@ -320,10 +327,9 @@ impl GatewayLeases {
             }
             Ok(written)
         };
-        let late = |_| kube::Error::Service("the API server did not answer in time".into());
         let written = tokio::time::timeout(REQUEST_TIMEOUT, request)
             .await
-            .map_err(late)??;
+            .map_err(|_| kube::Error::Service("the API server did not answer in time".into()))??;
         self.observe_lease(&name, GatewayLease::parse(&written).as_ref());
         Ok(())
     }
@@ -369,14 +375,16 @@ impl GatewayLeases {
     /// Whether this node holds the Lease, and renewed it so recently that nobody takes it for lost.
     /// The time is by this node's own clock.
     fn is_renewed_in_time(&self, lease: &Lease) -> bool {
-        let is_recent =
-            |renewed: Timestamp| time_between(renewed, Timestamp::now()) < RENEWAL_ROUND;
         GatewayLease::parse(lease).is_some_and(|lease| {
-            lease.is_held_by(&self.node) && lease.renewed_at.is_some_and(is_recent)
+            lease.is_held_by(&self.node)
+                && lease
+                    .renewed_at
+                    .is_some_and(|renewed| time_between(renewed, Timestamp::now()) < RENEWAL_ROUND)
         })
     }
 
-    fn fill_lease(&self, lease: &mut Lease, hold: bool) {
+    fn fill_lease(&self, lease: &mut Lease, holding: LeaseHolding) {
+        let is_held = holding == LeaseHolding::Held;
         let old = lease.spec.take().unwrap_or_default();
         let is_own = old.holder_identity.as_deref() == Some(&self.node);
         let now = MicroTime(Timestamp::now());
@@ -416,13 +424,13 @@ impl GatewayLeases {
             ),
         ];
         for (name, value) in published {
-            match value.filter(|_| hold) {
+            match value.filter(|_| is_held) {
                 Some(value) => lease.annotations_mut().insert(name.to_owned(), value),
                 None => lease.annotations_mut().remove(name),
             };
         }
         lease.spec = Some(LeaseSpec {
-            holder_identity: hold.then(|| self.node.clone()),
+            holder_identity: is_held.then(|| self.node.clone()),
             lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             acquire_time: if is_own {
                 old.acquire_time
@@ -431,7 +439,7 @@ impl GatewayLeases {
             },
             renew_time: Some(now),
             lease_transitions: Some(
-                old.lease_transitions.unwrap_or(0) + i32::from(hold && !is_own),
+                old.lease_transitions.unwrap_or(0) + i32::from(is_held && !is_own),
             ),
             ..LeaseSpec::default()
         });
@@ -442,20 +450,19 @@ impl GatewayLeases {
         let before = self.state.lock().in_use.clone();
         let now = self.in_use();
         if now != before {
-            let names = |all: &ActiveGateways| {
-                all.values()
-                    .map(|one| one.node.clone())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            };
             tracing::info!(
-                before = names(&before),
-                now = names(&now),
+                before = node_names(&before),
+                now = node_names(&now),
                 "other gateways are in use"
             );
             self.changed.notify_one();
         }
     }
+}
+
+fn node_names(gateways: &ActiveGateways) -> String {
+    let names: Vec<&str> = gateways.values().map(|one| one.node.as_str()).collect();
+    names.join(", ")
 }
 
 fn observed_version(observations: &LeaseObservations, number: u8) -> Option<String> {

@@ -63,17 +63,17 @@ impl GatewayProber {
             .get(&Key::new("", &other.node))
             .map(|node| node.addresses.clone())
             .unwrap_or_default();
-        let probe = |address| async move {
-            let connected = timeout(
-                PROBE_TIMEOUT,
-                TcpStream::connect(SocketAddr::new(address, self.port)),
-            )
-            .await;
-            matches!(connected, Ok(Ok(_)))
-                || matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
-        };
-        join_all(addresses.into_iter().map(probe))
-            .await
-            .contains(&true)
+        let probes = addresses
+            .into_iter()
+            .map(|address| answers_at(SocketAddr::new(address, self.port)));
+        join_all(probes).await.contains(&true)
+    }
+}
+
+async fn answers_at(address: SocketAddr) -> bool {
+    match timeout(PROBE_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => error.kind() == ErrorKind::ConnectionRefused,
+        Err(_) => false,
     }
 }

@@ -118,32 +118,24 @@ impl NodeGatewayKeys {
                 generated_at: Timestamp::UNIX_EPOCH,
             });
         }
-        let word = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
-        };
-        let former = word("former").map(|key| key.parse().ok());
+        let former = value_of_line(text, "former").map(|key| key.parse().ok());
         if former == Some(None) {
             return None;
         }
         Some(Self {
-            newest: word("newest")?.parse().ok()?,
+            newest: value_of_line(text, "newest")?.parse().ok()?,
             former: former.flatten(),
-            first: word("first")?.parse().ok()?,
-            generated_at: word("made")?.parse().ok()?,
+            first: value_of_line(text, "first")?.parse().ok()?,
+            generated_at: value_of_line(text, "made")?.parse().ok()?,
         })
     }
 
     fn file_text(&self) -> String {
-        let key = |name: &str, key: &PrivateKey| format!("{name} {}\n", BASE64.encode(key.bytes()));
-        let former = self
-            .former
-            .as_ref()
-            .map(|former| key("former", former))
-            .unwrap_or_default();
+        let former = self.former.as_ref().map(|key| key_line("former", key));
         format!(
-            "{}{former}first {}\nmade {}\n",
-            key("newest", &self.newest),
+            "{}{}first {}\nmade {}\n",
+            key_line("newest", &self.newest),
+            former.unwrap_or_default(),
             self.first,
             self.generated_at
         )
@@ -176,18 +168,24 @@ pub fn load_or_create(
     }
 }
 
+/// The value of the line that begins with this name.
+fn value_of_line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+}
+
+fn key_line(name: &str, key: &PrivateKey) -> String {
+    format!("{name} {}\n", BASE64.encode(key.bytes()))
+}
+
 /// Writes the keys of this node atomically.
 pub fn save_keys(directory: &Path, node: &str, keys: &NodeGatewayKeys) -> Result<(), KeyFileError> {
     let path = key_file(directory, node);
-    let failed = |step| {
-        let path = path.clone();
-        move |source| KeyFileError::File { step, path, source }
-    };
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)
-        .map_err(failed("create the directory of"))?;
+        .map_err(failed_step("create the directory of", &path))?;
     let unfinished = path.with_extension("new");
     let _ = fs::remove_file(&unfinished);
     let mut file = fs::OpenOptions::new()
@@ -195,10 +193,16 @@ pub fn save_keys(directory: &Path, node: &str, keys: &NodeGatewayKeys) -> Result
         .create_new(true)
         .mode(0o600)
         .open(&unfinished)
-        .map_err(failed("write"))?;
-    io::Write::write_all(&mut file, keys.file_text().as_bytes()).map_err(failed("write"))?;
-    file.sync_all().map_err(failed("write"))?;
-    fs::rename(&unfinished, &path).map_err(failed("write"))
+        .map_err(failed_step("write", &path))?;
+    io::Write::write_all(&mut file, keys.file_text().as_bytes())
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&unfinished, &path))
+        .map_err(failed_step("write", &path))
+}
+
+fn failed_step(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFileError {
+    let path = path.to_owned();
+    move |source| KeyFileError::File { step, path, source }
 }
 
 /// Removes the keys, and the directory if it is empty. It is no error if there are none.

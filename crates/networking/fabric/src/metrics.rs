@@ -137,15 +137,16 @@ pub fn record_no_tunnel() {
 /// those of peers. The drops include both.
 pub fn record_relays(opened: usize, accepted: RelayCounts) {
     let metrics = metrics();
-    let set = |direction, count| {
+    for (direction, count) in [
+        ("begun", opened),
+        ("taken", accepted.proven),
+        ("unproven", accepted.unproven),
+    ] {
         metrics
             .relays
             .get_or_create(&[("direction", direction)])
             .set(i64::try_from(count).unwrap_or(i64::MAX));
-    };
-    set("begun", opened);
-    set("taken", accepted.proven);
-    set("unproven", accepted.unproven);
+    }
     metrics
         .relays_refused
         .inner()
@@ -166,13 +167,10 @@ pub fn record_tunnels(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer:
     known.clone_from(&peers.keys().cloned().collect());
     let metrics = metrics();
     for (peer, tunnel) in peers {
-        let all = || {
-            tunnel
-                .remotes
-                .iter()
-                .chain(tunnel.direct.iter().map(|(_, remote)| remote))
-        };
-        let sum = |of: fn(&TunnelRemoteState) -> u64| all().map(of).sum::<u64>();
+        let sent = all_remotes(tunnel).map(|remote| remote.sent_bytes).sum();
+        let received = all_remotes(tunnel)
+            .map(|remote| remote.received_bytes)
+            .sum();
         metrics
             .up
             .get_or_create(&peer_label(peer))
@@ -217,19 +215,25 @@ pub fn record_tunnels(peers: &BTreeMap<ClusterId, ObservedTunnel>, without_peer:
             .sent
             .get_or_create(&peer_label(peer))
             .inner()
-            .store(sum(|remote| remote.sent_bytes), Relaxed);
+            .store(sent, Relaxed);
         metrics
             .received
             .get_or_create(&peer_label(peer))
             .inner()
-            .store(sum(|remote| remote.received_bytes), Relaxed);
+            .store(received, Relaxed);
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for (reason, count) in all().flat_map(|remote| remote.dropped.by_reason()) {
+        for (reason, count) in all_remotes(tunnel).flat_map(|remote| remote.dropped.by_reason()) {
             *counts.entry(reason).or_default() += count;
         }
         record_dropped(peer.as_str(), counts);
     }
     record_dropped("", without_peer.by_reason());
+}
+
+/// The peer's gateways, and those on direct paths to clusters behind it.
+fn all_remotes(tunnel: &ObservedTunnel) -> impl Iterator<Item = &TunnelRemoteState> {
+    let direct = tunnel.direct.iter().map(|(_, remote)| remote);
+    tunnel.remotes.iter().chain(direct)
 }
 
 fn record_dropped<'a>(peer: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {

@@ -208,8 +208,9 @@ impl<K: Kernel> NodeController<'_, K> {
                 .map(|(id, peer)| (id.clone(), peer.imported.values().copied().collect()))
                 .collect(),
         };
-        let start = || OpenWatches::start(&self.client, context.clone(), &self.changed);
-        let watches = memory.open.get_or_insert_with(start);
+        let watches = memory.open.get_or_insert_with(|| {
+            OpenWatches::start(&self.client, context.clone(), &self.changed)
+        });
         let _ = tokio::time::timeout(LISTS_TIMEOUT, watches.wait_until_complete()).await;
         watches.addresses(context)
     }

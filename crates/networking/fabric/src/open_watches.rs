@@ -88,17 +88,14 @@ impl LocalPodCaches {
                 let config = watcher::Config::default()
                     .fields(WITH_ADDRESS)
                     .page_size(POD_PAGE);
-                let keep = |pod| view::local_pod(&pod);
-                (
-                    Cache::watch(
-                        api,
-                        config,
-                        stop.clone(),
-                        keep,
-                        notify_of_changes(&self.dirty),
-                    ),
-                    stop.drop_guard(),
-                )
+                let pods = Cache::watch(
+                    api,
+                    config,
+                    stop.clone(),
+                    |pod| view::local_pod(&pod),
+                    notify_of_changes(&self.dirty),
+                );
+                (pods, stop.drop_guard())
             });
         }
         for (pods, _) in self.namespaces.values() {
@@ -107,12 +104,12 @@ impl LocalPodCaches {
     }
 
     fn pods_by_namespace(&self) -> BTreeMap<String, Vec<Arc<LocalPodView>>> {
-        let pods =
-            |cache: &Cache<LocalPodView>| cache.all().into_iter().map(|(_, pod)| pod).collect();
-        self.namespaces
-            .iter()
-            .map(|(namespace, (cache, _))| (namespace.clone(), pods(cache)))
-            .collect()
+        let mut pods = BTreeMap::new();
+        for (namespace, (cache, _)) in &self.namespaces {
+            let all = cache.all().into_iter();
+            pods.insert(namespace.clone(), all.map(|(_, pod)| pod).collect());
+        }
+        pods
     }
 }
 
@@ -250,6 +247,25 @@ impl ExposureWatches {
         }
     }
 
+    fn remote_pods(&self) -> Vec<RunningRemotePod> {
+        let mut pods = Vec::new();
+        for (key, pod) in self.pods.all() {
+            // Whoever creates a pod chooses its labels, but not its namespace's.
+            let Some(namespace) = self.mapped.get(&Key::new("", key.namespace.as_str())) else {
+                continue;
+            };
+            let (consumer, addresses) = (*pod).clone();
+            if namespace.consumer == consumer {
+                pods.push(RunningRemotePod {
+                    consumer,
+                    home_namespace: namespace.home.clone(),
+                    addresses,
+                });
+            }
+        }
+        pods
+    }
+
     fn offloaded_namespaces(&self) -> BTreeMap<String, Arc<OffloadingView>> {
         self.offloadings
             .all()
@@ -263,15 +279,14 @@ impl ExposureWatches {
         &self,
         offloaded: &BTreeMap<String, Arc<OffloadingView>>,
     ) -> BTreeMap<(String, String), bool> {
-        let is_reflected = |(key, marked): (Key, Arc<MarkedService>)| {
-            let is_reflected = marked.is_reflected(offloaded.get(&key.namespace)?.reflection);
-            Some(((key.namespace, key.name), is_reflected))
-        };
-        self.services
-            .all()
-            .into_iter()
-            .filter_map(is_reflected)
-            .collect()
+        let mut services = BTreeMap::new();
+        for (key, marked) in self.services.all() {
+            if let Some(offloading) = offloaded.get(&key.namespace) {
+                let is_reflected = marked.is_reflected(offloading.reflection);
+                services.insert((key.namespace, key.name), is_reflected);
+            }
+        }
+        services
     }
 
     fn namespaces_whose_pods_matter(&self) -> BTreeSet<String> {
@@ -281,19 +296,8 @@ impl ExposureWatches {
 
     fn addresses(&self, ExposureContext { nodes, remote }: ExposureContext) -> OpenAddresses {
         let offloaded = self.offloaded_namespaces();
-        // Whoever creates a pod chooses its labels, but not its namespace's.
-        let remote_pod = |(key, pod): (Key, Arc<(ClusterId, BTreeSet<IpAddr>)>)| {
-            let namespace = self.mapped.get(&Key::new("", key.namespace.as_str()))?;
-            let (consumer, addresses) = (*pod).clone();
-            let home_namespace = namespace.home.clone();
-            (namespace.consumer == consumer).then_some(RunningRemotePod {
-                consumer,
-                home_namespace,
-                addresses,
-            })
-        };
         open_addresses(&ExposureInput {
-            remote_pods: self.pods.all().into_iter().filter_map(remote_pod).collect(),
+            remote_pods: self.remote_pods(),
             services: self.offloaded_services(&offloaded),
             offloaded: offloaded
                 .iter()
@@ -323,14 +327,10 @@ fn namespaces_whose_pods_matter(
         .filter(|(_, is_reflected)| **is_reflected)
         .map(|((namespace, _), _)| namespace)
         .collect();
-    let matters = |(namespace, offloading): &(&String, &Arc<OffloadingView>)| {
+    let mattering = offloaded.iter().filter(|(namespace, offloading)| {
         !offloading.clusters.is_empty() && (offloading.api_server || shown.contains(namespace))
-    };
-    offloaded
-        .iter()
-        .filter(matters)
-        .map(|(namespace, _)| namespace.clone())
-        .collect()
+    });
+    mattering.map(|(namespace, _)| namespace.clone()).collect()
 }
 
 /// Notifies of each change of the kept values.

@@ -160,11 +160,12 @@ impl Relays {
 
 /// The tunnel's address on this machine.
 fn local_address(end: &TunnelEnd) -> Option<SocketAddr> {
-    let of = |is_v4: bool, ip: IpAddr| {
-        let listens = end.listen.iter().find(|address| address.is_ipv4() == is_v4);
-        listens.map(|address| SocketAddr::new(ip, address.port()))
-    };
-    of(true, Ipv4Addr::LOCALHOST.into()).or_else(|| of(false, Ipv6Addr::LOCALHOST.into()))
+    let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    loopback.into_iter().find_map(|ip| {
+        let mut listen = end.listen.iter();
+        let found = listen.find(|address| address.is_ipv4() == ip.is_ipv4())?;
+        Some(SocketAddr::new(ip, found.port()))
+    })
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ impl Reporter {
     ) -> BTreeMap<ClusterId, ObservedTunnel> {
         let mut direct = remotes_by_broker(applied, &remotes);
         let mut remotes = remotes_by_peer(applied, remotes);
-        let tunnel = |(_, peer): &(Key, Arc<PeerView>)| {
+        let mut tunnels = BTreeMap::new();
+        for (_, peer) in peers {
             let id = &peer.spec.cluster_id;
             let remotes = remotes.remove(id).unwrap_or_default();
             let relayed = remotes.iter().filter_map(|remote| {
@@ -95,22 +96,15 @@ impl Reporter {
                     .remote_end(remote.endpoint.filter(|_| remote.is_relayed())?)?;
                 Some((remote.public_key, address))
             });
-            let relayed = relayed.collect();
-            let (left_out, direct) = (
-                applied.left_out.get(id).cloned(),
-                direct.remove(id).unwrap_or_default(),
-            );
-            (
-                id.clone(),
-                ObservedTunnel {
-                    remotes,
-                    relayed,
-                    left_out,
-                    direct,
-                },
-            )
-        };
-        peers.iter().map(tunnel).collect()
+            let tunnel = ObservedTunnel {
+                relayed: relayed.collect(),
+                remotes,
+                left_out: applied.left_out.get(id).cloned(),
+                direct: direct.remove(id).unwrap_or_default(),
+            };
+            tunnels.insert(id.clone(), tunnel);
+        }
+        tunnels
     }
 
     async fn write_all(

@@ -25,12 +25,11 @@ impl GatewayNameResolver {
     /// The addresses of these names. A name without an answer keeps its former addresses.
     pub async fn look_up(&mut self, names: BTreeSet<String>) -> BTreeMap<String, Vec<SocketAddr>> {
         self.known.retain(|name, _| names.contains(name));
-        let is_due = |name: &&String| {
-            self.known
-                .get(*name)
-                .is_none_or(|(_, at)| at.elapsed() >= MAX_AGE)
-        };
-        let asked = names.iter().filter(is_due).map(|name| async move {
+        let due = names.iter().filter(|name| {
+            let known = self.known.get(*name);
+            known.is_none_or(|(_, at)| at.elapsed() >= MAX_AGE)
+        });
+        let asked = due.map(|name| async move {
             let answer = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(name)).await;
             (
                 name.clone(),

@@ -56,25 +56,16 @@ pub async fn run(
         changed.clone(),
     ));
     let observer = gateways.clone();
-    let on_lease = move |name: &str, lease: Option<&_>| observer.observe_lease(name, lease);
-    let watches = NodeWatches::start(&client, &options.namespace, &changed, on_lease, &stop);
-    // Packets must flow even if the right to read the list of tunnel clients is missing.
-    let synced = async {
-        tokio::join!(
-            watches.nodes.wait_until_synced(),
-            watches.peers.wait_until_synced(),
-            watches.config.wait_until_synced(),
-            watches.leases.wait_until_synced()
-        );
-        timeout(
-            CLIENT_LIST_TIMEOUT,
-            watches.tunnel_clients.wait_until_synced(),
-        )
-        .await
-    };
+    let watches = NodeWatches::start(
+        &client,
+        &options.namespace,
+        &changed,
+        move |name, lease| observer.observe_lease(name, lease),
+        &stop,
+    );
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        _ = synced => {}
+        () = wait_for_lists(&watches) => {}
     }
     tracing::info!(node = options.node, key = %keys.newest.public_key(), "this node");
     let tunnel = Arc::new(UserspaceTunnel::new());
@@ -143,6 +134,18 @@ pub async fn run(
     );
     tunnel.stop();
     Ok(())
+}
+
+async fn wait_for_lists(watches: &NodeWatches) {
+    tokio::join!(
+        watches.nodes.wait_until_synced(),
+        watches.peers.wait_until_synced(),
+        watches.config.wait_until_synced(),
+        watches.leases.wait_until_synced()
+    );
+    // Packets must flow even if the right to read the list of tunnel clients is missing.
+    let clients = watches.tunnel_clients.wait_until_synced();
+    let _ = timeout(CLIENT_LIST_TIMEOUT, clients).await;
 }
 
 /// Removes everything that is ours from this node.

@@ -170,16 +170,19 @@ impl AllPermits {
 
 /// Reads the list of clients that the manager writes. Entries that cannot be read are left out.
 fn parse_list(list: &BTreeMap<String, String>) -> BTreeMap<PublicKey, ClientScope> {
-    let entry = |(key, scope): (&String, &String)| {
-        let key = HEXLOWER.decode(key.as_bytes()).ok()?.try_into().ok()?;
-        let scope = match scope.as_str() {
-            scopes::AUTH => ClientScope::Auth,
-            scopes::ALL => ClientScope::All,
-            _ => return None,
-        };
-        Some((PublicKey(key), scope))
+    list.iter()
+        .filter_map(|(key, scope)| parse_entry(key, scope))
+        .collect()
+}
+
+fn parse_entry(key: &str, scope: &str) -> Option<(PublicKey, ClientScope)> {
+    let key = HEXLOWER.decode(key.as_bytes()).ok()?.try_into().ok()?;
+    let scope = match scope {
+        scopes::AUTH => ClientScope::Auth,
+        scopes::ALL => ClientScope::All,
+        _ => return None,
     };
-    list.iter().filter_map(entry).collect()
+    Some((PublicKey(key), scope))
 }
 
 /// The addresses that streams lead to.
@@ -192,21 +195,11 @@ pub struct StreamTargets {
 impl StreamTargets {
     /// Looks the Services up. If that fails, the known addresses stay.
     async fn look_up(self, client: &Client, namespace: &str) -> Self {
-        let of = async |namespace: &str, name: &str, known: Option<SocketAddr>| {
-            match Api::<Service>::namespaced(client.clone(), namespace)
-                .get_opt(name)
-                .await
-            {
-                Ok(service) => service.as_ref().and_then(service_address),
-                Err(error) => {
-                    tracing::warn!(%error, name, "cannot look up a Service");
-                    known
-                }
-            }
-        };
+        let own = Api::<Service>::namespaced(client.clone(), namespace);
+        let default = Api::<Service>::namespaced(client.clone(), "default");
         let (auth, api) = tokio::join!(
-            of(namespace, "liqo-auth", self.auth),
-            of("default", "kubernetes", self.api)
+            look_up_service(&own, "liqo-auth", self.auth),
+            look_up_service(&default, "kubernetes", self.api)
         );
         Self { auth, api }
     }
@@ -216,6 +209,21 @@ impl StreamTargets {
             AUTH_PORT => self.auth,
             API_PORT => self.api,
             _ => None,
+        }
+    }
+}
+
+/// The address of a Service; the `known` one if the Service cannot be read.
+async fn look_up_service(
+    services: &Api<Service>,
+    name: &str,
+    known: Option<SocketAddr>,
+) -> Option<SocketAddr> {
+    match services.get_opt(name).await {
+        Ok(service) => service.as_ref().and_then(service_address),
+        Err(error) => {
+            tracing::warn!(%error, name, "cannot look up a Service");
+            known
         }
     }
 }

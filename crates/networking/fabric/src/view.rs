@@ -173,10 +173,11 @@ pub fn local_pod(pod: &Pod) -> Option<LocalPodView> {
 /// without an account, and use no API server.
 fn is_api_client(pod: &Pod) -> bool {
     let marks = pod.annotations();
-    let account = || pod.spec.as_ref()?.service_account_name.as_deref();
+    let spec = pod.spec.as_ref();
+    let account = spec.and_then(|spec| spec.service_account_name.as_deref());
     let uses = match marks.get(annotations::API_SERVER).map(String::as_str) {
         Some(choice) => choice == "home",
-        None => account().is_some_and(|account| account != "default"),
+        None => account.is_some_and(|account| account != "default"),
     };
     uses && marks.contains_key(annotations::SENT_TO)
 }

@@ -35,11 +35,7 @@ impl NodeWatches {
         on_lease: impl Fn(&str, Option<&GatewayLease>) + Send + 'static,
         stop: &CancellationToken,
     ) -> Self {
-        let notify = || {
-            let changed = changed.clone();
-            move || changed.notify_one()
-        };
-        let (on_node, on_peer, on_config, on_client) = (notify(), notify(), notify(), notify());
+        let [on_node, on_peer, on_config, on_client] = std::array::from_fn(|_| changed.clone());
         let all = watcher::Config::default;
         Self {
             nodes: Cache::watch(
@@ -47,7 +43,7 @@ impl NodeWatches {
                 all(),
                 stop.clone(),
                 view::node_view,
-                move |_, _, _| on_node(),
+                move |_, _, _| on_node.notify_one(),
             ),
             peers: Cache::watch(
                 Api::<TunnelEndpoint>::namespaced(client.clone(), namespace),
@@ -57,7 +53,7 @@ impl NodeWatches {
                 // The gateways write the status themselves.
                 move |_, before, now| {
                     if before.map(|peer| &peer.spec) != now.map(|peer| &peer.spec) {
-                        on_peer();
+                        on_peer.notify_one();
                     }
                 },
             ),
@@ -66,14 +62,14 @@ impl NodeWatches {
                 all().fields(&format!("metadata.name={CLUSTER_CONFIG}")),
                 stop.clone(),
                 view::config_view,
-                move |_, _, _| on_config(),
+                move |_, _, _| on_config.notify_one(),
             ),
             tunnel_clients: Cache::watch(
                 Api::<ConfigMap>::namespaced(client.clone(), namespace),
                 all().fields(&format!("metadata.name={TUNNEL_CLIENTS}")),
                 stop.clone(),
                 view::config_map_data,
-                move |_, _, _| on_client(),
+                move |_, _, _| on_client.notify_one(),
             ),
             leases: Cache::watch(
                 Api::<Lease>::namespaced(client.clone(), namespace),

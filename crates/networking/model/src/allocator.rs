@@ -45,16 +45,26 @@ pub struct KeptAddresses {
 impl AddressPlan {
     /// Whether the owner names a peer's prefix. Public addresses are never kept.
     fn owner_names(&self, (peer, prefix): &(ClusterId, IpNet)) -> bool {
+        let kept = self.kept.get(peer);
         let is_named =
-            |kept: &KeptAddresses| kept.prefixes.iter().any(|named| named.contains(prefix));
-        self.kept.get(peer).is_some_and(is_named) && is_private(prefix)
+            kept.is_some_and(|kept| kept.prefixes.iter().any(|named| named.contains(prefix)));
+        is_named && is_private(prefix)
     }
 
     /// Whether a peer's prefix appears here as it is if it is free.
     fn keeps_prefix(&self, key: &(ClusterId, IpNet)) -> bool {
-        let is_avoided =
-            |kept: &KeptAddresses| kept.avoids.iter().any(|address| key.1.contains(address));
-        self.owner_names(key) && !self.kept.get(&key.0).is_some_and(is_avoided)
+        let is_avoided = self
+            .kept
+            .get(&key.0)
+            .is_some_and(|kept| kept.avoids.iter().any(|address| key.1.contains(address)));
+        self.owner_names(key) && !is_avoided
+    }
+
+    /// Whether a former allocation still has a place: in the pools, or where the prefix is itself.
+    fn has_place_for(&self, key: &(ClusterId, IpNet), before: &IpNet) -> bool {
+        let fits = before.prefix_len() == key.1.prefix_len()
+            && before.addr().is_ipv4() == key.1.addr().is_ipv4();
+        fits && (is_within(before, &self.pools) || *before == key.1)
     }
 
     /// Whether a prefix that appears as `before` has to appear elsewhere because of what the peer
@@ -92,15 +102,10 @@ pub fn allocate_prefixes(
     wanted.dedup();
     let mut occupied = plan.taken.clone();
     let mut allocations = Allocations::new();
-    let stands = |key: &(ClusterId, IpNet), before: &IpNet| {
-        let fits = before.prefix_len() == key.1.prefix_len()
-            && before.addr().is_ipv4() == key.1.addr().is_ipv4();
-        fits && (is_within(before, &plan.pools) || *before == key.1)
-    };
     let before: Vec<(&(ClusterId, IpNet), IpNet)> = wanted
         .iter()
         .filter_map(|key| Some((key, *previous.get(key)?)))
-        .filter(|(key, before)| stands(key, before))
+        .filter(|(key, before)| plan.has_place_for(key, before))
         .collect();
     // Those that stay come first, so that none of them is in the way of another one later.
     let (moving, staying): (Vec<_>, Vec<_>) = before
@@ -146,16 +151,13 @@ pub fn could_keep(
     prefix: &IpNet,
 ) -> bool {
     let key = (peer.clone(), *prefix);
-    let others = || {
-        allocations
-            .iter()
-            .filter(|(other, _)| **other != key)
-            .map(|(_, here)| here)
-    };
+    let mut others = allocations.iter().filter(|(other, _)| **other != key);
     let is_elsewhere = allocations.get(&key).is_some_and(|here| here != prefix);
-    let is_free_here =
-        || is_free(prefix, &plan.taken) && others().all(|here| !prefixes_overlap(prefix, here));
-    is_elsewhere && is_private(prefix) && !plan.owner_names(&key) && is_free_here()
+    is_elsewhere
+        && is_private(prefix)
+        && !plan.owner_names(&key)
+        && is_free(prefix, &plan.taken)
+        && others.all(|(_, here)| !prefixes_overlap(prefix, here))
 }
 
 fn first_free(plan: &AddressPlan, length: u8, is_v4: bool, occupied: &[IpNet]) -> Option<IpNet> {

@@ -211,12 +211,14 @@ impl Fabric {
 
     /// The peers whose pods we offloaded on to another peer.
     pub fn customers(&self) -> BTreeMap<&ClusterId, &PeerNetwork> {
-        let has = |customer: &ClusterId| {
-            self.peers
-                .iter()
-                .any(|(id, peer)| id != customer && peer.customers.contains(customer))
-        };
-        self.peers.iter().filter(|(id, _)| has(id)).collect()
+        let mut customers = BTreeMap::new();
+        for (id, peer) in &self.peers {
+            let mut others = self.peers.iter().filter(|(other, _)| *other != id);
+            if others.any(|(_, other)| other.customers.contains(id)) {
+                customers.insert(id, peer);
+            }
+        }
+        customers
     }
 
     /// Whether two peers reach through us what each exports to us.
@@ -239,13 +241,11 @@ impl Fabric {
     /// Whether the overlay runs over IPv4, else over IPv6. All nodes choose the family that most
     /// nodes have.
     pub fn overlay_is_v4(&self) -> bool {
-        let having = |is_v4| {
-            self.nodes
-                .values()
-                .filter(|node| node.address(is_v4).is_some())
-                .count()
-        };
-        having(true) >= having(false)
+        let [v4, v6] = [true, false].map(|is_v4| {
+            let nodes = self.nodes.values();
+            nodes.filter(|node| node.address(is_v4).is_some()).count()
+        });
+        v4 >= v6
     }
 
     /// The gateways in the order of their slots.

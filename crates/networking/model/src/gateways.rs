@@ -112,7 +112,7 @@ pub struct GatewayLease {
     /// The buckets that the gateway carries.
     pub buckets: Buckets,
     /// Time for which the Lease holds after a renewal, if the Lease contains it: see
-    /// [`GatewayLease::holds_for`].
+    /// [`GatewayLease::holding_time`].
     pub duration: Option<Duration>,
     /// The last renewal, by the holder's clock.
     pub renewed_at: Option<Timestamp>,
@@ -128,8 +128,8 @@ impl GatewayLease {
     pub fn parse(lease: &Lease) -> Option<Self> {
         let number = lease_number(lease.metadata.name.as_deref()?)?;
         let spec = lease.spec.as_ref();
-        let annotation = |name| lease.metadata.annotations.as_ref()?.get(name);
-        let key = |name| annotation(name).cloned();
+        let annotations = lease.metadata.annotations.as_ref();
+        let annotation = |name| annotations?.get(name);
         let buckets = annotation(annotations::GATEWAY_BUCKETS)
             .and_then(|text| Buckets::from_str_radix(text, 16).ok());
         let suspects =
@@ -140,9 +140,9 @@ impl GatewayLease {
             node: spec
                 .and_then(|spec| spec.holder_identity.clone())
                 .filter(|holder| !holder.is_empty()),
-            public_key: key(annotations::GATEWAY_KEY),
-            first_key: key(annotations::GATEWAY_FIRST_KEY),
-            former_key: key(annotations::GATEWAY_FORMER_KEY),
+            public_key: annotation(annotations::GATEWAY_KEY).cloned(),
+            first_key: annotation(annotations::GATEWAY_FIRST_KEY).cloned(),
+            former_key: annotation(annotations::GATEWAY_FORMER_KEY).cloned(),
             tls_port: annotation(annotations::GATEWAY_TLS).and_then(|port| port.parse().ok()),
             buckets: buckets.unwrap_or_default(),
             duration: seconds.map(Duration::from_secs),
@@ -194,14 +194,14 @@ pub fn alive_gateways(
 ) -> Vec<GatewayLease> {
     leases.retain(|lease| lease.is_usable(replicas));
     let newest = leases.iter().filter_map(|lease| lease.renewed_at).max();
-    let is_alive = |lease: &GatewayLease| {
+    leases.retain(|lease| {
         let (Some(renewed), Some(newest)) = (lease.renewed_at, newest) else {
             return false;
         };
         !LossRule::by_holders_clocks(lease.holding_time())
             .is_lost(time_between(renewed, now), time_between(renewed, newest))
-    };
-    leases.into_iter().filter(is_alive).collect()
+    });
+    leases
 }
 
 /// The time from one moment to a later one; zero if it is not later.

@@ -1,5 +1,6 @@
 //! Prefix maps: which address of one cluster is which address in another. [`PeerMaps`] has both
-//! directions for one peer; [`Externals`] gives single addresses a stand-in in the external prefix.
+//! directions for one peer; [`ExternalAddresses`] gives single addresses a stand-in in the external
+//! prefix.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,8 +44,9 @@ impl PrefixMap {
 
     pub fn insert(&mut self, here: Here<IpNet>, there: There<IpNet>) -> Result<(), InvalidMap> {
         let (here, there) = (Here(here.0.trunc()), There(there.0.trunc()));
-        let is_v4 = |prefix: &IpNet| matches!(prefix, IpNet::V4(_));
-        if here.0.prefix_len() != there.0.prefix_len() || is_v4(&here.0) != is_v4(&there.0) {
+        let are_same_size = here.0.prefix_len() == there.0.prefix_len()
+            && here.0.addr().is_ipv4() == there.0.addr().is_ipv4();
+        if !are_same_size {
             return Err(InvalidMap::Size {
                 here: here.0,
                 there: there.0,
@@ -129,19 +131,20 @@ impl PeerMaps {
     /// on to it.
     #[must_use]
     pub fn followed_by(&self, next: &Self) -> Self {
-        let through = |last: &PrefixMap| {
-            let all = self.imported.pairs().chain(self.exported.pairs());
-            all.filter_map(|(here, at_peer)| Some((here, *last.pairs.get(&Here(at_peer.0))?)))
-                .collect()
-        };
         // Prefixes of both maps do not overlap, so neither do these.
         Self {
-            exported: PrefixMap {
-                pairs: through(&next.exported),
-            },
-            imported: PrefixMap {
-                pairs: through(&next.imported),
-            },
+            exported: self.through_peer(&next.exported),
+            imported: self.through_peer(&next.imported),
+        }
+    }
+
+    /// The pairs of our prefixes and those to which `last` maps them as the peer sees them.
+    fn through_peer(&self, last: &PrefixMap) -> PrefixMap {
+        let all = self.imported.pairs().chain(self.exported.pairs());
+        PrefixMap {
+            pairs: all
+                .filter_map(|(here, at_peer)| Some((here, *last.pairs.get(&Here(at_peer.0))?)))
+                .collect(),
         }
     }
 }
@@ -164,25 +167,9 @@ impl ExternalAddresses {
         previous: &Self,
     ) -> (Self, Vec<IpAddr>) {
         let wanted: BTreeSet<IpAddr> = addresses.into_iter().collect();
-        let prefix_of = |address: &IpAddr| {
-            external
-                .iter()
-                .find(|prefix| prefix.addr().is_ipv4() == address.is_ipv4())
-        };
-        let kept = |address: &IpAddr| {
-            let before = *previous.stand_ins.get(address)?;
-            let is_fallback =
-                |prefix: &IpNet| (0..BUCKETS).any(|bits| fallback_stand_in(prefix, bits) == before);
-            let fits = |prefix: &&IpNet| {
-                prefix.contains(&before)
-                    && !is_fallback(prefix)
-                    && low_bits(before) == low_bits(*address)
-            };
-            prefix_of(address).filter(fits).map(|_| before)
-        };
         let mut stand_ins: BTreeMap<IpAddr, IpAddr> = wanted
             .iter()
-            .filter_map(|address| Some((*address, kept(address)?)))
+            .filter_map(|address| Some((*address, previous.kept_stand_in(external, address)?)))
             .collect();
         let mut used: BTreeSet<IpAddr> = stand_ins.values().copied().collect();
         let mut without = Vec::new();
@@ -190,14 +177,11 @@ impl ExternalAddresses {
             if stand_ins.contains_key(&address) {
                 continue;
             }
-            // The first addresses are reserved: see `fallback`.
-            let next = |before: &IpAddr| Some(offset_address(*before, BUCKETS));
-            let candidates = |prefix| {
-                std::iter::successors(Some(fallback_stand_in(prefix, low_bits(address))), next)
+            let free = prefix_of_family(external, &address).and_then(|prefix| {
+                // The first addresses are reserved: see `fallback_stand_in`.
+                let first = fallback_stand_in(prefix, low_bits(address));
+                std::iter::successors(Some(first), |one| Some(offset_address(*one, BUCKETS)))
                     .skip(1)
-            };
-            let free = prefix_of(&address).and_then(|prefix| {
-                candidates(prefix)
                     .take_while(|one| prefix.contains(one))
                     .find(|one| !used.contains(one))
             });
@@ -210,6 +194,16 @@ impl ExternalAddresses {
             }
         }
         (Self { stand_ins }, without)
+    }
+
+    /// The stand-in that an address has, if it still fits.
+    fn kept_stand_in(&self, external: &[IpNet], address: &IpAddr) -> Option<IpAddr> {
+        let before = *self.stand_ins.get(address)?;
+        let prefix = prefix_of_family(external, address)?;
+        let is_fallback = (0..BUCKETS).any(|bits| fallback_stand_in(prefix, bits) == before);
+        let fits =
+            prefix.contains(&before) && !is_fallback && low_bits(before) == low_bits(*address);
+        fits.then_some(before)
     }
 
     /// Restores recorded pairs.
@@ -225,6 +219,12 @@ impl ExternalAddresses {
             .iter()
             .map(|(address, stand_in)| (*address, *stand_in))
     }
+}
+
+fn prefix_of_family<'a>(prefixes: &'a [IpNet], address: &IpAddr) -> Option<&'a IpNet> {
+    prefixes
+        .iter()
+        .find(|prefix| prefix.addr().is_ipv4() == address.is_ipv4())
 }
 
 /// The stand-in with these low bits, for all sources without an address at the peer: nodes, clients

@@ -69,8 +69,8 @@ pub enum AnnouncementRefusal {
 pub struct ClusterRanges {
     pub pods: Vec<IpNet>,
     pub services: Vec<IpNet>,
-    /// The prefixes of stand-ins ([`crate::Externals`], [`crate::map::fallback`]), at most one of
-    /// each family.
+    /// The prefixes of stand-ins ([`crate::ExternalAddresses`], [`crate::map::fallback_stand_in`]),
+    /// at most one of each family.
     pub external: Vec<IpNet>,
     pub nodes: Vec<IpAddr>,
     /// Other prefixes that are in use near this cluster and must stay reachable.
@@ -108,16 +108,9 @@ pub fn check_exports(exports: &BTreeSet<IpNet>) -> Result<(), AnnouncementRefusa
     if let Some(prefix) = exports.iter().find(|prefix| **prefix != prefix.trunc()) {
         return Err(AnnouncementRefusal::HostBits { prefix: *prefix });
     }
-    let shortest = |prefix: &IpNet| {
-        if prefix.addr().is_ipv4() {
-            MIN_EXPORT_LEN.0
-        } else {
-            MIN_EXPORT_LEN.1
-        }
-    };
     if let Some(prefix) = exports
         .iter()
-        .find(|prefix| prefix.prefix_len() < shortest(prefix))
+        .find(|prefix| prefix.prefix_len() < shortest_length(prefix))
     {
         return Err(AnnouncementRefusal::TooLarge { prefix: *prefix });
     }
@@ -132,6 +125,15 @@ pub fn check_exports(exports: &BTreeSet<IpNet>) -> Result<(), AnnouncementRefusa
             other: *other,
         }),
         None => Ok(()),
+    }
+}
+
+/// The shortest length of an export of this prefix's family.
+fn shortest_length(prefix: &IpNet) -> u8 {
+    if prefix.addr().is_ipv4() {
+        MIN_EXPORT_LEN.0
+    } else {
+        MIN_EXPORT_LEN.1
     }
 }
 
@@ -209,26 +211,41 @@ pub fn compute_agreement(
     theirs: &PrefixAnnouncement,
 ) -> Result<Agreement, AnnouncementRefusal> {
     check_exports(&theirs.exports)?;
-    let seen = |prefix: &IpNet| Some((Here(*prefix), There(*theirs.views.get(prefix)?)));
-    let allocated = |prefix: &IpNet| Some((Here(*ours.views.get(prefix)?), There(*prefix)));
-    let has = |exports: &BTreeSet<IpNet>, is_v4| {
-        exports
-            .iter()
-            .any(|prefix| prefix.addr().is_ipv4() == is_v4)
-    };
-    let is_shared = |is_v4| has(&ours.exports, is_v4) && has(&theirs.exports, is_v4);
-    let is_apart = !is_shared(true) && !is_shared(false);
-    let matters = |prefix: &IpNet| is_apart || is_shared(prefix.addr().is_ipv4());
-    let unseen = |prefix: &&IpNet| matters(prefix) && !theirs.views.contains_key(*prefix);
-    let unallocated = |prefix: &&IpNet| matters(prefix) && !ours.views.contains_key(*prefix);
+    let seen = ours
+        .exports
+        .iter()
+        .filter_map(|prefix| Some((Here(*prefix), There(*theirs.views.get(prefix)?))));
+    let allocated = theirs
+        .exports
+        .iter()
+        .filter_map(|prefix| Some((Here(*ours.views.get(prefix)?), There(*prefix))));
+    let is_shared = |is_v4| has_family(&ours.exports, is_v4) && has_family(&theirs.exports, is_v4);
+    let are_apart = !is_shared(true) && !is_shared(false);
+    let matters = |prefix: &IpNet| are_apart || is_shared(prefix.addr().is_ipv4());
     Ok(Agreement {
         maps: PeerMaps {
-            exported: PrefixMap::new(ours.exports.iter().filter_map(seen))?,
-            imported: PrefixMap::new(theirs.exports.iter().filter_map(allocated))?,
+            exported: PrefixMap::new(seen)?,
+            imported: PrefixMap::new(allocated)?,
         },
-        unseen: ours.exports.iter().filter(unseen).copied().collect(),
-        unallocated: theirs.exports.iter().filter(unallocated).copied().collect(),
+        unseen: ours
+            .exports
+            .iter()
+            .filter(|prefix| matters(prefix) && !theirs.views.contains_key(*prefix))
+            .copied()
+            .collect(),
+        unallocated: theirs
+            .exports
+            .iter()
+            .filter(|prefix| matters(prefix) && !ours.views.contains_key(*prefix))
+            .copied()
+            .collect(),
     })
+}
+
+fn has_family(exports: &BTreeSet<IpNet>, is_v4: bool) -> bool {
+    exports
+        .iter()
+        .any(|prefix| prefix.addr().is_ipv4() == is_v4)
 }
 
 #[cfg(test)]

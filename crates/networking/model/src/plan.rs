@@ -114,13 +114,20 @@ pub struct MarkRule {
 }
 
 impl MarkRule {
-    fn for_gateway(gateway: FabricGateway, is_v6: bool, is_from_tunnel: bool) -> Self {
+    fn to_gateway(gateway: FabricGateway, is_v6: bool) -> Self {
         Self {
             is_v6,
             mark: gateway.mark(),
-            is_from_tunnel,
+            is_from_tunnel: false,
             table: gateway.table(),
             priority: PRIORITY,
+        }
+    }
+
+    fn from_tunnel(gateway: FabricGateway, is_v6: bool) -> Self {
+        Self {
+            is_from_tunnel: true,
+            ..Self::to_gateway(gateway, is_v6)
         }
     }
 }
@@ -185,7 +192,7 @@ impl Fabric {
                     table: Some(gateway.table()),
                     next,
                 }));
-                let rule = MarkRule::for_gateway(gateway, !is_v4, false);
+                let rule = MarkRule::to_gateway(gateway, !is_v4);
                 if !plan.rules.contains(&rule) {
                     plan.rules.push(rule);
                 }
@@ -204,18 +211,22 @@ impl Fabric {
         });
         let is_v4 = self.overlay_is_v4();
         let local = this.address(is_v4)?;
-        let neighbour = |(_, node): (&String, &FabricNode)| {
-            let hops = [true, false]
-                .into_iter()
-                .filter(|is_v4| self.has_remote(*is_v4))
-                .filter_map(|is_v4| node.next_hop(is_v4));
-            Some(Neighbour {
-                outer: node.address(is_v4)?,
+        let families = [true, false].map(|is_v4| (is_v4, self.has_remote(is_v4)));
+        let mut neighbours = Vec::new();
+        for (_, node) in others {
+            let Some(outer) = node.address(is_v4) else {
+                continue;
+            };
+            let hops = families
+                .iter()
+                .filter(|(_, has_remote)| *has_remote)
+                .filter_map(|(is_v4, _)| node.next_hop(*is_v4));
+            neighbours.push(Neighbour {
+                outer,
                 mac: node.mac,
                 hops: hops.collect(),
-            })
-        };
-        let neighbours: Vec<Neighbour> = others.filter_map(neighbour).collect();
+            });
+        }
         (!neighbours.is_empty()).then_some(Overlay {
             local,
             mac: this.mac,
@@ -268,7 +279,7 @@ impl Fabric {
                     );
             }
             plan.rules.extend(
-                (plan.routes.len() > before).then(|| MarkRule::for_gateway(gateway, !is_v4, true)),
+                (plan.routes.len() > before).then(|| MarkRule::from_tunnel(gateway, !is_v4)),
             );
         }
     }

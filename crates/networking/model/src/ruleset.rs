@@ -47,7 +47,7 @@ pub struct NftTable {
     pub family: &'static str,
     pub name: &'static str,
     /// A hash of the content, stored as the table's comment. The guard's also says which buckets
-    /// the gateway carries: see [`carried`].
+    /// the gateway carries: see [`buckets_in_fingerprint`].
     pub fingerprint: String,
     /// Replaces the table in one transaction.
     pub script: String,
@@ -55,25 +55,16 @@ pub struct NftTable {
 
 /// The tables of a node, guard first.
 pub fn node_tables(fabric: &Fabric, node: &str) -> Vec<NftTable> {
-    let of_family = |family: IpFamily| {
+    let mut tables = Vec::new();
+    for family in [IpFamily::V4, IpFamily::V6] {
         if fabric.has_remote(family.is_v4()) {
-            tables_of_family(fabric, node, family)
+            tables.extend(tables_of_family(fabric, node, family));
         } else if family.is_v4() == fabric.overlay_is_v4() {
-            vec![build_table(
-                fabric,
-                node,
-                family,
-                TABLE,
-                &overlay_alone(fabric, family),
-            )]
-        } else {
-            Vec::new()
+            let body = overlay_alone(fabric, family);
+            tables.push(build_table(fabric, node, family, TABLE, &body));
         }
-    };
-    [IpFamily::V4, IpFamily::V6]
-        .into_iter()
-        .flat_map(of_family)
-        .collect()
+    }
+    tables
 }
 
 /// The buckets that a gateway carries whose guard has this fingerprint.
@@ -85,22 +76,15 @@ pub fn buckets_in_fingerprint(fingerprint: &str) -> Buckets {
 }
 
 fn tables_of_family(fabric: &Fabric, node: &str, family: IpFamily) -> Vec<NftTable> {
-    let on_gateways = |name, body: fn(&Fabric, IpFamily) -> String| {
-        is_gateway(fabric, node)
-            .then(|| build_table(fabric, node, family, name, &body(fabric, family)))
-    };
-    let all = [
-        on_gateways(GUARD, guard_body),
-        Some(build_table(
-            fabric,
-            node,
-            family,
-            TABLE,
-            &translation_body(fabric, node, family),
-        )),
-        on_gateways(LIMITS, limits::limits_body),
-    ];
-    all.into_iter().flatten().collect()
+    let translation = translation_body(fabric, node, family);
+    let mut tables = vec![build_table(fabric, node, family, TABLE, &translation)];
+    if is_gateway(fabric, node) {
+        let guard = guard_body(fabric, family);
+        tables.insert(0, build_table(fabric, node, family, GUARD, &guard));
+        let limits = limits::limits_body(fabric, family);
+        tables.push(build_table(fabric, node, family, LIMITS, &limits));
+    }
+    tables
 }
 
 fn build_table(
@@ -385,12 +369,9 @@ fn source_rules(fabric: &Fabric, family: IpFamily, is_gateway: bool) -> Vec<Stri
     ));
     // Sources stay visible: packets from a peer keep their source here, and so do those of our pods
     // on their way to the gateway.
-    let same = |prefixes: &[IpNet]| {
-        join_elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")))
-    };
     rules.push(format!(
         "{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
-        same(&remote_prefixes(fabric, family))
+        identity_map(&remote_prefixes(fabric, family))
     ));
     let pods: Vec<IpNet> = fabric
         .pods
@@ -401,10 +382,15 @@ fn source_rules(fabric: &Fabric, family: IpFamily, is_gateway: bool) -> Vec<Stri
     if !pods.is_empty() {
         rules.push(format!(
             "oifname \"{OVERLAY}\" {keyword} daddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
-            same(&pods)
+            identity_map(&pods)
         ));
     }
     rules
+}
+
+/// The elements of a map from each prefix to itself.
+fn identity_map(prefixes: &[IpNet]) -> String {
+    join_elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")))
 }
 
 /// Marks packets that must not follow the main table: those that another gateway carries than the
@@ -510,30 +496,32 @@ fn bucket_chain(
         );
     }
     add_chain(text, "by_mark", "", &by_mark);
-    let mut marks = |name: &str, first: Option<String>, fields: [String; 2]| {
-        let mut rules: Vec<String> = first.into_iter().chain([reset.clone()]).collect();
-        for field in fields {
-            for bit in (0..spread::LOW_BITS).map(|position| 1 << position) {
-                let (bits, turned) = (family.low_bits_address(bit), u32::from(bit) << 4);
-                rules.push(format!(
-                    "{field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"
-                ));
-            }
-        }
-        rules.push("goto by_mark".to_owned());
-        add_chain(text, name, "", &rules);
-    };
     let keyword = family.keyword();
     // The client and the server of the connection, as nodes see them.
     let connection =
         ["original", "reply"].map(|direction| format!("ct {direction} {keyword} saddr"));
-    marks("by_connection", None, connection);
-    let error = Some("ct state related goto by_connection".to_owned());
-    marks(
-        "by_bucket",
-        error,
-        ["saddr", "daddr"].map(|field| format!("{keyword} {field}")),
-    );
+    let mut by_connection = vec![reset.clone()];
+    by_connection.extend(bucket_rules(family, &connection));
+    add_chain(text, "by_connection", "", &by_connection);
+    let addresses = ["saddr", "daddr"].map(|field| format!("{keyword} {field}"));
+    let mut by_bucket = vec!["ct state related goto by_connection".to_owned(), reset];
+    by_bucket.extend(bucket_rules(family, &addresses));
+    add_chain(text, "by_bucket", "", &by_bucket);
+}
+
+/// Rules that compute the bucket of these two addresses in the mark, and go on with it.
+fn bucket_rules(family: IpFamily, fields: &[String; 2]) -> Vec<String> {
+    let mut rules = Vec::new();
+    for field in fields {
+        for bit in (0..spread::LOW_BITS).map(|position| 1 << position) {
+            let (bits, turned) = (family.low_bits_address(bit), u32::from(bit) << 4);
+            rules.push(format!(
+                "{field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"
+            ));
+        }
+    }
+    rules.push("goto by_mark".to_owned());
+    rules
 }
 
 /// The translations and the reachable addresses of one peer.
@@ -545,7 +533,6 @@ fn peer_chains(
     (id, peer): (&ClusterId, &PeerNetwork),
 ) {
     let keyword = family.keyword();
-    let is_external = |prefix: &IpNet| fabric.external.contains(prefix);
     let exported: Vec<(IpNet, IpNet)> = peer
         .maps
         .exported
@@ -557,7 +544,7 @@ fn peer_chains(
     // one.
     let pairs: BTreeMap<IpNet, IpNet> = exported
         .iter()
-        .filter(|(here, _)| !is_external(here))
+        .filter(|(here, _)| !fabric.external.contains(here))
         .copied()
         .collect();
     let mut to = Vec::new();
@@ -582,7 +569,9 @@ fn peer_chains(
     }
     // The peer calls an address that has no counterpart here.
     from.push("counter drop".to_owned());
-    let external = exported.iter().find(|(here, _)| is_external(here));
+    let external = exported
+        .iter()
+        .find(|(here, _)| fabric.external.contains(here));
     if let Some((_, there)) = external {
         let stand_ins = join_elements(fallback_stand_ins(fabric, node, there, family));
         to.push(format!(
@@ -608,30 +597,24 @@ fn fallback_stand_ins(
     let bucket = spread::each_bucket(fabric.carried_by(node))
         .next()
         .unwrap_or_default();
-    let stand_in = |low_bits: u8| {
-        format!(
-            "{} : {}",
-            family.low_bits_address(low_bits),
-            fallback_stand_in(external, low_bits ^ bucket)
-        )
-    };
-    (0..BUCKETS).map(stand_in).collect()
+    (0..BUCKETS)
+        .map(|low_bits| {
+            let source = fallback_stand_in(external, low_bits ^ bucket);
+            format!("{} : {source}", family.low_bits_address(low_bits))
+        })
+        .collect()
 }
 
 /// Maps each prefix of each peer to that peer's chain.
 fn prefix_verdicts(fabric: &Fabric, family: IpFamily, chain: &str) -> String {
-    let of_peer = |(id, peer): (&ClusterId, &PeerNetwork)| {
-        let prefixes = peer
-            .maps
-            .imported
-            .pairs()
-            .map(|(here, _)| here.0)
-            .filter(|prefix| family.contains_prefix(prefix));
-        prefixes
-            .map(|prefix| format!("{prefix} : jump {chain}_{id}"))
-            .collect::<Vec<_>>()
-    };
-    join_elements(fabric.peers.iter().flat_map(of_peer))
+    let mut verdicts = Vec::new();
+    for (id, peer) in &fabric.peers {
+        let prefixes = peer.maps.imported.pairs().map(|(here, _)| here.0);
+        for prefix in prefixes.filter(|prefix| family.contains_prefix(prefix)) {
+            verdicts.push(format!("{prefix} : jump {chain}_{id}"));
+        }
+    }
+    join_elements(verdicts)
 }
 
 #[cfg(test)]

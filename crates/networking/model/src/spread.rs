@@ -64,12 +64,10 @@ pub fn choose_gateway<T>(bucket: u8, gateways: impl IntoIterator<Item = (u64, T)
 
 /// The buckets that one of these gateways carries.
 pub fn carried_buckets(number: u64, gateways: &[u64]) -> Buckets {
-    let is_own = |bucket: &u8| {
+    let own = (0..BUCKETS).filter(|bucket| {
         choose_gateway(*bucket, gateways.iter().map(|other| (*other, *other))) == Some(number)
-    };
-    (0..BUCKETS)
-        .filter(is_own)
-        .fold(0, |buckets, bucket| buckets | 1 << bucket)
+    });
+    own.fold(0, |buckets, bucket| buckets | 1 << bucket)
 }
 
 /// The single buckets in a set.

@@ -3,11 +3,7 @@
 //! If two clusters borrow from each other there are two such objects with the same content. We
 //! write both, and read the one at the provider while it is reachable, because it is fresher.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
@@ -39,6 +35,8 @@ use crate::{FIELD_MANAGER, decide::exchange::PeerOutcome};
 /// However often peers write, we reconcile their changes at most once in this time.
 const PEER_CHANGE_DELAY: Duration = Duration::from_millis(500);
 /// Maximum length of the name of a namespace.
+/// The addresses of a gateway over one transport.
+const MAX_GATEWAY_ADDRESSES: usize = 8;
 const MAX_NAMESPACE_LEN: usize = 63;
 /// Maximum length of a stored error, in characters.
 const MAX_ERROR_LEN: usize = 300;
@@ -138,15 +136,13 @@ impl AnnouncementExchange {
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
         let queue = self.queue.clone();
-        let changed =
-            move |_: &Key, _: Option<&_>, _: Option<&_>| queue.add_after((), PEER_CHANGE_DELAY);
         let cache = Cache::watch_provider(
             &connection,
             only_ours(),
             stop,
             stored_len,
             |config: Claimed<_>| read_config(config.into_unverified()),
-            changed,
+            move |_, _, _| queue.add_after((), PEER_CHANGE_DELAY),
         );
         let mut health = connection.health.clone();
         let follow = async {
@@ -202,13 +198,12 @@ impl AnnouncementExchange {
         } else {
             [consumer, provider]
         };
-        let is_empty = |one: &Result<NetworkAnnouncement, String>| {
-            one.as_ref()
-                .is_ok_and(|one| *one == NetworkAnnouncement::default())
-        };
         let mut both = both.into_iter().flatten();
         let first = both.next()?;
-        if is_empty(&first) {
+        if first
+            .as_ref()
+            .is_ok_and(|one| *one == NetworkAnnouncement::default())
+        {
             both.next().or(Some(first))
         } else {
             Some(first)
@@ -236,11 +231,6 @@ impl AnnouncementExchange {
     ) -> Vec<RequestError> {
         let mut failures = Vec::new();
         let nothing = NetworkAnnouncement::default();
-        let announcement = |id: &ClusterId| {
-            outcomes
-                .get(id)
-                .map_or(&nothing, |outcome| &outcome.announcement)
-        };
         for (key, received) in self.from_consumers.all() {
             // Other namespaces than tenant namespaces do not count.
             let consumer = key
@@ -253,7 +243,9 @@ impl AnnouncementExchange {
             else {
                 continue;
             };
-            let wanted = announcement(&consumer);
+            let wanted = outcomes
+                .get(&consumer)
+                .map_or(&nothing, |outcome| &outcome.announcement);
             // If the object cannot be read, neither can our own half in it.
             let Ok(config) = received.as_ref() else {
                 continue;
@@ -428,50 +420,54 @@ fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> 
     {
         return Err("it names more than 1024 prefixes");
     }
-    let is_way = |way: &Vec<ClusterId>| (1..=MAX_WAY_LEN).contains(&way.len());
-    if behind.len() > MAX_BEHIND || !behind.values().all(is_way) {
+    let mut ways = behind.values();
+    if behind.len() > MAX_BEHIND || !ways.all(|way| (1..=MAX_WAY_LEN).contains(&way.len())) {
         return Err(
             "it names more than 64 prefixes behind it, or one without a way of at most 8 clusters",
         );
     }
-    let are_few = |gateways: &Vec<GatewayAddress>, most: usize| {
-        gateways.len() <= 16
-            && gateways
-                .iter()
-                .all(|gateway| gateway.endpoints.len().max(gateway.tls.len()) <= most)
-    };
-    if !are_few(gateways, 8) {
+    if !are_few(gateways, MAX_GATEWAY_ADDRESSES) {
         return Err("it names more than 16 gateways, or one with more than 8 addresses");
     }
-    let is_path = |path: &DirectPath| {
-        let are_names = |names: &BTreeSet<String>| {
-            names.len() <= MAX_DIRECT_NAMESPACES
-                && names.iter().all(|name| name.len() <= MAX_NAMESPACE_LEN)
-        };
-        let has_tls = path.gateways.iter().any(|gateway| !gateway.tls.is_empty());
-        are_few(&path.gateways, MAX_DIRECT_ADDRESSES)
-            && !has_tls
-            && path.namespaces.as_ref().is_none_or(are_names)
-    };
-    if direct.len() > MAX_DIRECT || !direct.values().all(is_path) {
+    if direct.len() > MAX_DIRECT || !direct.values().all(is_within_limits) {
         return Err(
             "it names more than 16 direct paths, or one with more gateways, addresses or namespaces than are allowed",
         );
     }
-    let is_short = |address: &String| address.chars().count() <= 300;
-    let are_short =
-        |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
-    let has_keys = |gateway: &GatewayAddress| {
-        is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key)
-    };
     let mut all = gateways
         .iter()
         .chain(direct.values().flat_map(|path| &path.gateways));
-    if all.all(|gateway| has_keys(gateway) && are_short(gateway)) {
+    if all.all(|gateway| has_valid_keys(gateway) && has_short_addresses(gateway)) {
         Ok(())
     } else {
         Err("one of its gateways has no key of 32 bytes, or an address that is too long")
     }
+}
+
+fn are_few(gateways: &[GatewayAddress], most_addresses: usize) -> bool {
+    gateways.len() <= 16
+        && gateways
+            .iter()
+            .all(|gateway| gateway.endpoints.len().max(gateway.tls.len()) <= most_addresses)
+}
+
+fn is_within_limits(path: &DirectPath) -> bool {
+    let has_tls = path.gateways.iter().any(|gateway| !gateway.tls.is_empty());
+    are_few(&path.gateways, MAX_DIRECT_ADDRESSES)
+        && !has_tls
+        && path.namespaces.as_ref().is_none_or(|names| {
+            names.len() <= MAX_DIRECT_NAMESPACES
+                && names.iter().all(|name| name.len() <= MAX_NAMESPACE_LEN)
+        })
+}
+
+fn has_valid_keys(gateway: &GatewayAddress) -> bool {
+    is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key)
+}
+
+fn has_short_addresses(gateway: &GatewayAddress) -> bool {
+    let mut addresses = gateway.endpoints.iter().chain(&gateway.tls);
+    addresses.all(|address| address.chars().count() <= 300)
 }
 
 #[cfg(test)]

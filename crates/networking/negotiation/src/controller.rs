@@ -1,11 +1,7 @@
 //! The controller. It watches what decisions depend on, decides for all peers together, because
 //! prefixes must not overlap, and writes `TunnelEndpoint`s and conditions.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -50,6 +46,13 @@ use crate::{
 /// Several changes often belong together, so a reconcile waits this long after a change.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The controller's name in metrics and logs.
+/// A namespace that is offloaded, and the consumer whose pods run in it, if it is a consumer's.
+struct OffloadingHere {
+    namespace: String,
+    consumer: Option<ClusterId>,
+    offloaded: Arc<OffloadedNamespace>,
+}
+
 const CONTROLLER: &str = "network-negotiation";
 
 /// Negotiates networks with all peers until `context.stop`. Only the leader may run it.
@@ -91,43 +94,35 @@ struct NetworkNegotiation {
 impl NetworkNegotiation {
     fn start(context: Context, stop: &CancellationToken) -> Arc<Self> {
         let queue = Queue::new();
-        let enqueue = || {
-            let queue = queue.clone();
-            move || queue.add_after((), SETTLE)
-        };
-        let client = || context.client.clone();
+        let client = &context.client;
         let all = Config::default;
-        let (on_cluster, on_policy, on_node, on_consumer) =
-            (enqueue(), enqueue(), enqueue(), enqueue());
+        let on_cluster = enqueue_later(&queue);
+        let on_policy = enqueue_later(&queue);
+        let on_node = enqueue_later(&queue);
+        let on_consumer = enqueue_later(&queue);
         let real_nodes = all().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-        // Others write the status of policies.
-        let rules = |policy: Option<&Arc<PeeringPolicy>>| {
-            policy
-                .map(|policy| PeeringPolicy::clone(policy))
-                .and_then(without_status)
-        };
         let observations: Arc<Mutex<LeaseObservations>> = Arc::default();
         Arc::new(Self {
             foreign_clusters: Cache::watch(
-                Api::all(client()),
+                Api::all(client.clone()),
                 all(),
                 stop.clone(),
                 without_managed_fields,
                 move |_, _, _| on_cluster(),
             ),
             policies: Cache::watch(
-                Api::all(client()),
+                Api::all(client.clone()),
                 all(),
                 stop.clone(),
                 without_managed_fields,
                 move |_, old, new| {
-                    if rules(old) != rules(new) {
+                    if rules_of_policy(old) != rules_of_policy(new) {
                         on_policy();
                     }
                 },
             ),
             nodes: Cache::watch(
-                Api::<Node>::all(client()),
+                Api::<Node>::all(client.clone()),
                 real_nodes,
                 stop.clone(),
                 NodeNetwork::from_node,
@@ -135,9 +130,9 @@ impl NetworkNegotiation {
                     on_node();
                 },
             ),
-            leases: watch_leases(&context, stop, observations.clone(), enqueue()),
+            leases: watch_leases(&context, stop, observations.clone(), enqueue_later(&queue)),
             consumers: Cache::watch(
-                Api::<Namespace>::all(client()),
+                Api::<Namespace>::all(client.clone()),
                 all().labels(&TenantOrMappedNamespace::selector()),
                 stop.clone(),
                 TenantOrMappedNamespace::from_namespace,
@@ -147,8 +142,8 @@ impl NetworkNegotiation {
                     }
                 },
             ),
-            offloadings: watch_offloadings(&context, stop, enqueue()),
-            endpoints: watch_endpoints(&context, stop, enqueue()),
+            offloadings: watch_offloadings(&context, stop, enqueue_later(&queue)),
+            endpoints: watch_endpoints(&context, stop, enqueue_later(&queue)),
             announcements: AnnouncementExchange::start(&context, stop, queue.clone()),
             observations,
             discovered: Mutex::default(),
@@ -246,16 +241,16 @@ impl NetworkNegotiation {
         let mut failures = Vec::new();
         // Without our ranges nothing new is agreed. Endpoints of peers that we no longer want a
         // network with are deleted all the same.
-        let endpoint = |id: &ClusterId| match &outcomes {
-            Some(outcomes) => outcomes
-                .get(id)
-                .and_then(|outcome| outcome.endpoint.clone()),
-            None => current.get(id).filter(|_| peers.contains_key(id)).cloned(),
+        let endpoints: BTreeMap<ClusterId, TunnelEndpointSpec> = match &outcomes {
+            Some(outcomes) => peers
+                .keys()
+                .filter_map(|id| Some((id.clone(), outcomes.get(id)?.endpoint.clone()?)))
+                .collect(),
+            None => current
+                .into_iter()
+                .filter(|(id, _)| peers.contains_key(id))
+                .collect(),
         };
-        let endpoints = peers
-            .keys()
-            .filter_map(|id| Some((id.clone(), endpoint(id)?)))
-            .collect();
         failures.extend(self.write_endpoints(&endpoints).await);
         failures.extend(
             self.write_conditions(outcomes.as_ref(), ranges.as_ref().err(), has_gateway)
@@ -354,21 +349,22 @@ impl NetworkNegotiation {
         if !self.context.config().spec.network.enabled {
             return BTreeMap::new();
         }
-        let offloadings = self.offloadings.all().into_iter();
-        let offloadings: Vec<(String, Option<ClusterId>, Arc<OffloadedNamespace>)> = offloadings
-            .map(|(key, one)| (key.namespace.clone(), self.consumer_of(&key.namespace), one))
+        let offloadings: Vec<OffloadingHere> = self
+            .offloadings
+            .all()
+            .into_iter()
+            .map(|(key, offloaded)| OffloadingHere {
+                consumer: self.consumer_of(&key.namespace),
+                namespace: key.namespace,
+                offloaded,
+            })
             .collect();
-        let wanted = clusters.iter().filter_map(|(id, cluster)| {
+        let mut wanted = BTreeMap::new();
+        for (id, cluster) in clusters {
             let borrows = self.borrows_from(clusters, id);
-            let is_tenant = |namespace: &TenantOrMappedNamespace| {
-                namespace.is_tenant && namespace.consumer == *id
-            };
-            let has_peering = borrows
-                || self
-                    .consumers
-                    .all()
-                    .iter()
-                    .any(|(_, namespace)| is_tenant(namespace));
+            if !borrows && !self.lends_to(id) {
+                continue;
+            }
             let held =
                 policies::effective_policy(&self.policies, &PolicyPeer::new(id, Some(cluster)));
             let policy = held.map(|policy| policy.spec.network.clone());
@@ -377,45 +373,44 @@ impl NetworkNegotiation {
                 PeeringIntent::No => false,
                 PeeringIntent::Auto => policy.as_ref().is_some_and(|policy| policy.enabled),
             };
-            (has_peering && is_wanted).then(|| {
+            if !is_wanted {
+                continue;
+            }
+            let announcement = self
+                .announcements
+                .last_announcement(&self.context.peers, id)
                 // A consumer's announcement is stored here, so its absence is known. A provider's
                 // may only be out of sight.
-                let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
-                let announcement = self
-                    .announcements
-                    .last_announcement(&self.context.peers, id)
-                    .or_else(nothing);
-                let there = || {
-                    offloadings
-                        .iter()
-                        .filter(|(_, _, offloaded)| offloaded.clusters.contains(id))
-                };
-                let runs_api_clients = there().any(|(_, _, offloaded)| offloaded.api_server);
-                let mut customers: BTreeMap<ClusterId, BTreeSet<String>> = BTreeMap::new();
-                for (namespace, consumer, _) in there() {
-                    if let Some(consumer) = consumer {
-                        customers
-                            .entry(consumer.clone())
-                            .or_default()
-                            .insert(namespace.clone());
-                    }
+                .or_else(|| (!borrows).then(|| Ok(NetworkAnnouncement::default())));
+            let mut peer = WantedPeer {
+                name: cluster.display_name(),
+                policy: policy.unwrap_or_default(),
+                runs_api_clients: false,
+                customers: BTreeMap::new(),
+                runs_pods: true,
+                announcement,
+            };
+            let there = offloadings
+                .iter()
+                .filter(|one| one.offloaded.clusters.contains(id));
+            for offloading in there {
+                peer.runs_api_clients |= offloading.offloaded.api_server;
+                if let Some(consumer) = &offloading.consumer {
+                    let namespaces = peer.customers.entry(consumer.clone()).or_default();
+                    namespaces.insert(offloading.namespace.clone());
                 }
-                let name = cluster.display_name();
-                let policy = policy.unwrap_or_default();
-                (
-                    id.clone(),
-                    WantedPeer {
-                        name,
-                        policy,
-                        runs_api_clients,
-                        customers,
-                        runs_pods: true,
-                        announcement,
-                    },
-                )
-            })
-        });
-        wanted.collect()
+            }
+            wanted.insert(id.clone(), peer);
+        }
+        wanted
+    }
+
+    /// Whether a cluster is our consumer.
+    fn lends_to(&self, id: &ClusterId) -> bool {
+        let consumers = self.consumers.all();
+        consumers
+            .iter()
+            .any(|(_, namespace)| namespace.is_tenant && namespace.consumer == *id)
     }
 
     /// Whether a cluster is our provider. While a peering is being ended its pods still need their
@@ -527,6 +522,17 @@ impl NetworkNegotiation {
     }
 }
 
+/// Returns a function that asks for a reconcile once changes have settled.
+fn enqueue_later(queue: &Queue<()>) -> impl Fn() + Send + 'static {
+    let queue = queue.clone();
+    move || queue.add_after((), SETTLE)
+}
+
+/// Others write the status of policies.
+fn rules_of_policy(policy: Option<&Arc<PeeringPolicy>>) -> Option<PeeringPolicy> {
+    without_status(PeeringPolicy::clone(policy?))
+}
+
 fn watch_leases(
     context: &Context,
     stop: &CancellationToken,
@@ -535,20 +541,25 @@ fn watch_leases(
 ) -> Cache<GatewayLease> {
     let api = Api::<Lease>::namespaced(context.client.clone(), &context.namespace);
     let gateways = Config::default().labels(&format!("{}=true", labels::GATEWAY));
-    let parse = |lease: Lease| GatewayLease::parse(&lease);
-    Cache::watch(api, gateways, stop.clone(), parse, move |key, _, new| {
-        let Some(number) = lease_number(&key.name) else {
-            return;
-        };
-        if observe_lease(
-            &mut observations.lock(),
-            number,
-            new.map(AsRef::as_ref),
-            Instant::now().into_std(),
-        ) {
-            enqueue();
-        }
-    })
+    Cache::watch(
+        api,
+        gateways,
+        stop.clone(),
+        |lease| GatewayLease::parse(&lease),
+        move |key, _, new| {
+            let Some(number) = lease_number(&key.name) else {
+                return;
+            };
+            if observe_lease(
+                &mut observations.lock(),
+                number,
+                new.map(AsRef::as_ref),
+                Instant::now().into_std(),
+            ) {
+                enqueue();
+            }
+        },
+    )
 }
 
 fn watch_offloadings(
@@ -576,23 +587,24 @@ fn watch_endpoints(
     enqueue: impl Fn() + Send + 'static,
 ) -> Cache<TunnelEndpoint> {
     let api = Api::namespaced(context.client.clone(), &context.namespace);
-    // Measurements in the status do not matter here.
-    let relevant = |one: &Arc<TunnelEndpoint>| {
-        (
-            one.metadata.deletion_timestamp.clone(),
-            one.spec.clone(),
-            one.connected_condition().cloned(),
-        )
-    };
     Cache::watch(
         api,
         Config::default(),
         stop.clone(),
         without_managed_fields,
         move |_, old: Option<&Arc<TunnelEndpoint>>, new| {
-            if old.map(relevant) != new.map(relevant) {
+            // Measurements in the status do not matter here.
+            if old.map(|one| relevant_part(one)) != new.map(|one| relevant_part(one)) {
                 enqueue();
             }
         },
+    )
+}
+
+fn relevant_part(endpoint: &TunnelEndpoint) -> impl PartialEq + use<> {
+    (
+        endpoint.metadata.deletion_timestamp.clone(),
+        endpoint.spec.clone(),
+        endpoint.connected_condition().cloned(),
     )
 }

@@ -42,6 +42,16 @@ pub struct DiscoveredRanges {
     read_at: Instant,
 }
 
+impl DiscoveredRanges {
+    fn max_age(&self) -> Duration {
+        if self.ranges.is_ok() {
+            REFRESH_PERIOD
+        } else {
+            RETRY_DELAY
+        }
+    }
+}
+
 /// Our ranges: the previous ones unless they are old, or the settings or nodes changed.
 pub async fn discover_ranges(
     context: &Context,
@@ -50,15 +60,8 @@ pub async fn discover_ranges(
 ) -> Result<DiscoveredRanges, RequestError> {
     let settings = context.config().spec.network.clone();
     let now = Instant::now();
-    let max_age = |previous: &DiscoveredRanges| {
-        if previous.ranges.is_ok() {
-            REFRESH_PERIOD
-        } else {
-            RETRY_DELAY
-        }
-    };
     let (environment, read_at) = match previous {
-        Some(previous) if now.duration_since(previous.read_at) < max_age(&previous) => {
+        Some(previous) if now.duration_since(previous.read_at) < previous.max_age() => {
             if previous.settings == settings && previous.environment.nodes == nodes {
                 return Ok(previous);
             }

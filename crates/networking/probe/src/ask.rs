@@ -129,11 +129,12 @@ async fn first_answer(
                 }
             }
         };
-        let silence = |_| Err(AnswerProblem::no_answer());
         let found = if is_unlimited {
             finding.await
         } else {
-            timeout(share, finding).await.unwrap_or_else(silence)
+            timeout(share, finding)
+                .await
+                .unwrap_or_else(|_| Err(AnswerProblem::no_answer()))
         };
         match found {
             Ok(finding) => return Ok(finding),
@@ -144,13 +145,13 @@ async fn first_answer(
 }
 
 async fn resolve_addresses(to: &str) -> Result<Vec<SocketAddr>, AnswerProblem> {
-    let unknown = |text: String| AnswerProblem::new(ProblemKind::UnknownName, text);
     let found: Vec<SocketAddr> = lookup_host(to)
         .await
-        .map_err(|error| unknown(error.to_string()))?
+        .map_err(|error| AnswerProblem::new(ProblemKind::UnknownName, error.to_string()))?
         .collect();
     if found.is_empty() {
-        Err(unknown("the name has no address".to_owned()))
+        let text = "the name has no address".to_owned();
+        Err(AnswerProblem::new(ProblemKind::UnknownName, text))
     } else {
         Ok(found)
     }

@@ -11,8 +11,9 @@
 //!           <--Report, ...-----     <--pod, node, source---
 //! ```
 //!
-//! `ask` reads a [`Request`] as one line of JSON on standard input, and prints a [`Report`] as one
-//! line for each question. [`What`] lists the kinds of questions. Between the pods:
+//! `ask` reads an [`AskRequest`] as one line of JSON on standard input, and prints a
+//! [`QuestionReport`] as one line for each question. [`QuestionKind`] lists the kinds of questions.
+//! Between the pods:
 //! - A TCP connection carries lines: `who`, `bulk BYTES` (that many bytes follow, and come back),
 //!   `sink` (the server counts bytes until the client closes its half), and `GET ...` for plain
 //!   HTTP clients.

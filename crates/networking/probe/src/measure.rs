@@ -50,10 +50,11 @@ pub async fn measure_latency(
         times.push(start.elapsed().as_secs_f64() * 1000.0);
     }
     times.sort_by(f64::total_cmp);
-    let at = |hundredths: usize| times[(times.len() * hundredths / 100).min(times.len() - 1)];
+    let [p50, p99] =
+        [50, 99].map(|hundredths| times[(times.len() * hundredths / 100).min(times.len() - 1)]);
     Ok(MeasuredAnswer::Latency {
-        p50: at(50),
-        p99: at(99),
+        p50,
+        p99,
         count: times.len(),
     })
 }

@@ -1,6 +1,7 @@
 //! Our tunnel in its own process, so that tests can kill it and measure its CPU time.
 //!
-//! The program starts itself a second time, in a role; its `main` must call [`serve`] first.
+//! The program starts itself a second time, in a role; its `main` must call [`serve_if_child`]
+//! first.
 
 use std::{
     io::{self, BufRead, BufReader, Read},
@@ -19,7 +20,7 @@ use liqo_datapath::tunnel::{
 
 /// Environment variable with the role of a process.
 pub const ROLE: &str = "LIQO_TESTBED_ROLE";
-/// Environment variable with the [`Side`] of a process.
+/// Environment variable with the [`TunnelSide`] of a process.
 pub const SIDE: &str = "LIQO_TESTBED_SIDE";
 
 /// The configuration of one end of a tunnel between two.

@@ -116,16 +116,10 @@ impl TunnelConnection {
     /// Opens a stream to a port of the other cluster's side.
     pub async fn connect(&self, port: u16) -> io::Result<DuplexStream> {
         let mut heard_at = self.heard_at.clone();
-        let error = || {
-            io::Error::new(
-                io::ErrorKind::TimedOut,
-                "no gateway of the other cluster answers (UDP)",
-            )
-        };
         timeout(SESSION_TIMEOUT, heard_at.wait_for(Option::is_some))
             .await
-            .map_err(|_| error())?
-            .map_err(|_| error())?;
+            .map_err(|_| no_answer())?
+            .map_err(|_| no_answer())?;
         self.stack.connect(port).await
     }
 
@@ -161,14 +155,9 @@ struct Sockets {
 
 impl Sockets {
     fn open() -> io::Result<Self> {
-        let open = |any: IpAddr| {
-            let socket = std::net::UdpSocket::bind((any, 0))?;
-            socket.set_nonblocking(true)?;
-            UdpSocket::from_std(socket)
-        };
         match (
-            open(Ipv4Addr::UNSPECIFIED.into()),
-            open(Ipv6Addr::UNSPECIFIED.into()),
+            bind_any_port(Ipv4Addr::UNSPECIFIED.into()),
+            bind_any_port(Ipv6Addr::UNSPECIFIED.into()),
         ) {
             (Err(error), Err(_)) => Err(error),
             (v4, v6) => Ok(Self {
@@ -408,7 +397,8 @@ impl DialedSession {
             }
         }
         let mut known = std::mem::take(&mut self.candidates);
-        let candidate = |(gateway, &id): (usize, &CandidateId)| {
+        self.candidates.clear();
+        for (gateway, &id) in number_gateways(&ids).into_iter().zip(&ids) {
             let tunn = match known.iter().position(|candidate| candidate.id == id) {
                 Some(at) => known.swap_remove(at).tunn,
                 None => Tunn::new(
@@ -420,13 +410,8 @@ impl DialedSession {
                     self.limiter.clone(),
                 ),
             };
-            DialCandidate { id, gateway, tunn }
-        };
-        self.candidates = number_gateways(&ids)
-            .into_iter()
-            .zip(&ids)
-            .map(candidate)
-            .collect();
+            self.candidates.push(DialCandidate { id, gateway, tunn });
+        }
     }
 
     /// Starts a handshake with each candidate.
@@ -517,21 +502,34 @@ impl DialedSession {
     }
 }
 
+fn bind_any_port(address: IpAddr) -> io::Result<UdpSocket> {
+    let socket = std::net::UdpSocket::bind((address, 0))?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "no gateway of the other cluster answers (UDP)",
+    )
+}
+
 /// A number for each candidate. Candidates that share a key or an address get the same number: they
 /// are one gateway.
 fn number_gateways(ids: &[CandidateId]) -> Vec<usize> {
     let mut numbered: Vec<(usize, &CandidateId)> = Vec::new();
     for (new, id) in ids.iter().enumerate() {
-        let shares = |(_, other): &&(usize, &CandidateId)| id.0 == other.0 || id.1 == other.1;
         let joined: Vec<usize> = numbered
             .iter()
-            .filter(shares)
+            .filter(|(_, other)| id.0 == other.0 || id.1 == other.1)
             .map(|(number, _)| *number)
             .collect();
-        numbered
-            .iter_mut()
-            .filter(|(number, _)| joined.contains(number))
-            .for_each(|(number, _)| *number = new);
+        for (number, _) in &mut numbered {
+            if joined.contains(number) {
+                *number = new;
+            }
+        }
         numbered.push((new, id));
     }
     numbered.into_iter().map(|(number, _)| number).collect()

@@ -145,11 +145,10 @@ impl Stack {
     /// Opens a stream to this port of the other side.
     pub async fn connect(&self, port: u16) -> io::Result<DuplexStream> {
         let (connected, answer) = oneshot::channel();
-        let ended = || io::Error::new(io::ErrorKind::NotConnected, "the session has ended");
         self.requests
             .send(ConnectRequest { port, connected })
             .await
-            .map_err(|_| ended())?;
+            .map_err(|_| session_ended())?;
         let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
         answer
             .map_err(|_| {
@@ -158,7 +157,7 @@ impl Stack {
                     "the other side of the session does not answer",
                 )
             })?
-            .map_err(|_| ended())?
+            .map_err(|_| session_ended())?
     }
 }
 
@@ -179,6 +178,16 @@ enum ConnectionState {
         /// The other side closed its sending half, and the user knows.
         received_end: bool,
     },
+}
+
+impl ConnectionState {
+    fn opened(stream: DuplexStream) -> Self {
+        Self::Open {
+            stream,
+            sent_end: false,
+            received_end: false,
+        }
+    }
 }
 
 struct StackDriver {
@@ -239,8 +248,8 @@ impl StackDriver {
     }
 
     fn new_socket() -> tcp::Socket<'static> {
-        let buffer = || tcp::SocketBuffer::new(vec![0; TCP_BUFFER]);
-        let mut socket = tcp::Socket::new(buffer(), buffer());
+        let [receive, send] = [(); 2].map(|()| tcp::SocketBuffer::new(vec![0; TCP_BUFFER]));
+        let mut socket = tcp::Socket::new(receive, send);
         socket.set_timeout(Some(TIMEOUT));
         socket.set_keep_alive(Some(KEEPALIVE));
         socket.set_nagle_enabled(false);
@@ -264,14 +273,7 @@ impl StackDriver {
             !is_closed
         });
         for port in policy.ports {
-            let waits = |connection: &StackConnection| {
-                matches!(connection.state, ConnectionState::Listening(on, _) if on == port)
-                    && self.sockets.get::<tcp::Socket>(connection.handle).state()
-                        == tcp::State::Listen
-            };
-            if self.sockets.iter().count() >= policy.max_connections
-                || self.connections.iter().any(waits)
-            {
+            if self.sockets.iter().count() >= policy.max_connections || self.waits_on(port) {
                 continue;
             }
             let Ok(permit) = policy.permits.clone().try_acquire_owned().map(Arc::new) else {
@@ -287,6 +289,13 @@ impl StackDriver {
                 });
             }
         }
+    }
+
+    fn waits_on(&self, port: u16) -> bool {
+        self.connections.iter().any(|connection| {
+            matches!(connection.state, ConnectionState::Listening(on, _) if on == port)
+                && self.sockets.get::<tcp::Socket>(connection.handle).state() == tcp::State::Listen
+        })
     }
 
     fn connect(&mut self, request: ConnectRequest) {
@@ -319,26 +328,20 @@ impl StackDriver {
 
     /// The next source port that no connection uses. There are more ports than connections.
     fn free_port(&self) -> u16 {
-        let used = |port: u16| {
-            let mut sockets = self.sockets.iter();
-            sockets.any(|(_, Socket::Tcp(socket))| {
-                socket
-                    .local_endpoint()
-                    .is_some_and(|local| local.port == port)
-            })
-        };
-        let next = |port: u16| {
-            if port + 1 < EPHEMERAL.end {
-                port + 1
-            } else {
-                EPHEMERAL.start
-            }
-        };
-        let mut port = next(self.next_port);
-        while used(port) {
-            port = next(port);
+        let mut port = port_after(self.next_port);
+        while self.is_port_used(port) {
+            port = port_after(port);
         }
         port
+    }
+
+    fn is_port_used(&self, port: u16) -> bool {
+        let mut sockets = self.sockets.iter();
+        sockets.any(|(_, Socket::Tcp(socket))| {
+            socket
+                .local_endpoint()
+                .is_some_and(|local| local.port == port)
+        })
     }
 
     /// Takes requests and incoming packets. Returns whether there may be more, or `None` when the
@@ -381,12 +384,12 @@ impl StackDriver {
 
     /// Whether no stream is open and none can be opened any more.
     fn is_over(&self) -> bool {
-        let listens = |connection: &StackConnection| {
-            matches!(connection.state, ConnectionState::Listening(..))
-        };
         self.requests.is_none()
             && (matches!(self.role, StackRole::Client) || self.accepted.is_closed())
-            && self.connections.iter().all(listens)
+            && self
+                .connections
+                .iter()
+                .all(|connection| matches!(connection.state, ConnectionState::Listening(..)))
             && self.sockets.iter().count() == self.connections.len()
     }
 
@@ -423,16 +426,13 @@ impl StackDriver {
             self.permits.retain(|(of, _)| *of != handle);
         }
         if self.packets.sent_up_to.len() > self.sockets.iter().count() {
-            let ports = |socket: &tcp::Socket<'_>| {
-                Some((
-                    socket.local_endpoint()?.port,
-                    socket.remote_endpoint()?.port,
-                ))
-            };
             let open: HashSet<_> = self
                 .sockets
                 .iter()
-                .filter_map(|(_, Socket::Tcp(socket))| ports(socket))
+                .filter_map(|(_, Socket::Tcp(socket))| {
+                    let (local, remote) = (socket.local_endpoint()?, socket.remote_endpoint()?);
+                    Some((local.port, remote.port))
+                })
                 .collect();
             self.packets
                 .sent_up_to
@@ -492,6 +492,18 @@ fn is_finished(socket: &tcp::Socket<'_>) -> bool {
     !socket.is_open() && socket.remote_endpoint().is_none()
 }
 
+fn session_ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the session has ended")
+}
+
+fn port_after(port: u16) -> u16 {
+    if port + 1 < EPHEMERAL.end {
+        port + 1
+    } else {
+        EPHEMERAL.start
+    }
+}
+
 /// Advances a connection. Returns its next state, `None` if it is over, and whether bytes moved.
 fn advance_connection(
     socket: &mut tcp::Socket<'_>,
@@ -499,11 +511,6 @@ fn advance_connection(
     accepted: &mpsc::Sender<IncomingStream>,
     context: &mut Context<'_>,
 ) -> (Option<ConnectionState>, bool) {
-    let open = |stream| ConnectionState::Open {
-        stream,
-        sent_end: false,
-        received_end: false,
-    };
     match state {
         ConnectionState::Listening(port, permit) if socket.may_send() || socket.may_recv() => {
             let (ours, stream) = duplex(STREAM_BUFFER);
@@ -514,14 +521,14 @@ fn advance_connection(
                     permit,
                 })
                 .is_ok();
-            (taken.then(|| open(ours)), taken)
+            (taken.then(|| ConnectionState::opened(ours)), taken)
         }
         // The client went away before the connection was established.
         ConnectionState::Listening(..) if !socket.is_open() => (None, false),
         ConnectionState::Connecting(connected) if socket.may_send() => {
             let (ours, stream) = duplex(STREAM_BUFFER);
             let taken = connected.send(Ok(stream)).is_ok();
-            (taken.then(|| open(ours)), taken)
+            (taken.then(|| ConnectionState::opened(ours)), taken)
         }
         ConnectionState::Connecting(connected) if !socket.is_open() => {
             let error = io::Error::new(

@@ -536,20 +536,21 @@ fn open_envelope<R: serde::de::DeserializeOwned>(
     body: &[u8],
     payload_type: &'static str,
 ) -> Result<(R, ClusterId, PublicKey), TenancyError> {
-    let invalid = |message: String| {
-        TenancyError::Refused(AccessRefusal {
-            reason: reasons::INVALID_REQUEST.to_owned(),
-            message,
-        })
-    };
     let envelope: Envelope = serde_json::from_slice(body)
-        .map_err(|error| invalid(format!("the body is not a signed envelope: {error}")))?;
+        .map_err(|error| invalid_request(format!("the body is not a signed envelope: {error}")))?;
     let verified = envelope
         .verify(payload_type)
-        .map_err(|error| invalid(error.to_string()))?;
+        .map_err(|error| invalid_request(error.to_string()))?;
     let request = serde_json::from_slice(&verified.payload)
-        .map_err(|error| invalid(format!("the signed document is malformed: {error}")))?;
+        .map_err(|error| invalid_request(format!("the signed document is malformed: {error}")))?;
     Ok((request, verified.signer, verified.public_key))
+}
+
+fn invalid_request(message: String) -> TenancyError {
+    TenancyError::Refused(AccessRefusal {
+        reason: reasons::INVALID_REQUEST.to_owned(),
+        message,
+    })
 }
 
 fn response_of_result(result: Result<PeeringAnswer, TenancyError>) -> Response {

@@ -215,16 +215,7 @@ impl Tokens {
         consumer: &ClusterId,
         wait_for_cache: bool,
     ) -> TokenVerdict {
-        let verdict = || {
-            let secrets: Vec<_> = self
-                .secrets
-                .all()
-                .into_iter()
-                .map(|(_, secret)| secret)
-                .collect();
-            verdict_on_token(&secrets, presented, consumer, self.clock.now())
-        };
-        let first = verdict();
+        let first = self.verdict_now(presented, consumer);
         // Those who guess share few permits, so that they do not hold connections.
         let Some(_permit) = self.waiting.try_acquire().ok().filter(|_| wait_for_cache) else {
             return first;
@@ -235,9 +226,15 @@ impl Tokens {
                 break;
             }
             tokio::time::sleep(NEW_TOKEN_INTERVAL).await;
-            latest = verdict();
+            latest = self.verdict_now(presented, consumer);
         }
         latest
+    }
+
+    fn verdict_now(&self, presented: Option<&str>, consumer: &ClusterId) -> TokenVerdict {
+        let all = self.secrets.all().into_iter();
+        let secrets: Vec<_> = all.map(|(_, secret)| secret).collect();
+        verdict_on_token(&secrets, presented, consumer, self.clock.now())
     }
 }
 

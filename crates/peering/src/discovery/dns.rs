@@ -82,14 +82,14 @@ async fn ask_any(servers: &[SocketAddr], question: &DnsQuestion) -> Option<DnsMe
 }
 
 async fn ask_server(server: SocketAddr, question: &DnsQuestion) -> io::Result<DnsMessage> {
-    let malformed = || io::Error::new(io::ErrorKind::InvalidInput, "not a name");
     let mut id = [0; 2];
     // Together with the port, which the kernel chooses, it keeps others from answering.
     SystemRandom::new()
         .fill(&mut id)
         .map_err(|_| io::Error::other("no random number"))?;
     let id = u16::from_be_bytes(id);
-    let bytes = message::encode_question(id, question, true).ok_or_else(malformed)?;
+    let bytes = message::encode_question(id, question, true)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a name"))?;
     let answer = timeout(ANSWER_TIMEOUT, over_udp(server, id, question, &bytes)).await??;
     if answer.is_truncated {
         timeout(ANSWER_TIMEOUT, over_tcp(server, id, question, &bytes)).await?

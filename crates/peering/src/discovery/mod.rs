@@ -359,11 +359,11 @@ impl DiscoveredList {
             return Ok(());
         }
         let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
-        let key = || Key::new(&context.namespace, DISCOVERED_CLUSTERS);
+        let key = Key::new(&context.namespace, DISCOVERED_CLUSTERS);
         let current = api
             .get(DISCOVERED_CLUSTERS)
             .await
-            .step("read", "ConfigMap", key())?;
+            .step("read", "ConfigMap", key.clone())?;
         let stored = current
             .data
             .as_ref()
@@ -378,7 +378,7 @@ impl DiscoveredList {
                     &Patch::Merge(body),
                 )
                 .await;
-            written.step("write", "ConfigMap", key())?;
+            written.step("write", "ConfigMap", key)?;
             self.pace.record_write(now);
         }
         self.written.is_stored(text, now);

@@ -39,12 +39,13 @@ pub async fn run_lookups(context: Context, domains: Cache<SearchDomain>, changed
                 .is_some_and(|object| object.spec.domain == known.domain)
         });
         for (key, object) in &current {
-            let new = || ScheduledLookup {
-                domain: object.spec.domain.clone(),
-                due: now,
-                listed: None,
-            };
-            let scheduled = schedule.entry(key.clone()).or_insert_with(new);
+            let scheduled = schedule
+                .entry(key.clone())
+                .or_insert_with(|| ScheduledLookup {
+                    domain: object.spec.domain.clone(),
+                    due: now,
+                    listed: None,
+                });
             scheduled.due = scheduled.due_after_status(object.status.as_ref(), now);
             if scheduled.due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone())
             {
@@ -176,14 +177,14 @@ fn wanted_status(
         );
         DesiredCondition::no(RESOLVED, ResolvedReason::BrokenEntries, text)
     };
-    let kept = |instance: Instance| match (
-        &instance.found,
-        old.clusters.iter().find(|one| one.name == instance.name),
-    ) {
-        (Err(LookupFault::Unanswered(_)), Some(known)) => known.clone(),
-        _ => entry_of_instance(instance),
-    };
-    (instances.into_iter().map(kept).collect(), condition)
+    let entries = instances.into_iter().map(|instance| {
+        let mut known = old.clusters.iter();
+        match (&instance.found, known.find(|one| one.name == instance.name)) {
+            (Err(LookupFault::Unanswered(_)), Some(known)) => known.clone(),
+            _ => entry_of_instance(instance),
+        }
+    });
+    (entries.collect(), condition)
 }
 
 /// The number of clusters that the instances describe, for people.
@@ -198,11 +199,6 @@ fn count_text(instances: &[Instance]) -> String {
 }
 
 fn entry_of_instance(instance: Instance) -> SearchDomainEntry {
-    let shares_id = |other| {
-        format!(
-            "its cluster ID is also that of {other}: the one at whose address the cluster proves it counts"
-        )
-    };
     match instance.found {
         Ok(found) => SearchDomainEntry {
             name: instance.name,
@@ -210,7 +206,11 @@ fn entry_of_instance(instance: Instance) -> SearchDomainEntry {
             cluster_name: Some(found.cluster_name),
             auth_urls: found.auth_urls,
             protocol: found.protocol.to_vec(),
-            problem: instance.same_id_as.map(shares_id),
+            problem: instance.same_id_as.map(|other| {
+                format!(
+                    "its cluster ID is also that of {other}: the one at whose address the cluster proves it counts"
+                )
+            }),
         },
         Err(fault) => SearchDomainEntry {
             name: instance.name,

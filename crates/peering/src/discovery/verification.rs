@@ -51,12 +51,10 @@ impl Verification {
 
     /// Forgets URLs that are not announced any more, and calls those that are due.
     pub fn update_targets(&mut self, found: &BTreeMap<ClusterId, FoundCluster>, now: Instant) {
-        let is_announced = |(id, url): &CallTarget| {
-            found
-                .get(id)
-                .is_some_and(|found| found.announcement.auth_urls.contains(url))
-        };
-        self.checks.retain(|target, _| is_announced(target));
+        self.checks.retain(|(id, url), _| {
+            let found = found.get(id);
+            found.is_some_and(|found| found.announcement.auth_urls.contains(url))
+        });
         for (id, found) in found {
             for url in &found.announcement.auth_urls {
                 let new = UrlCheck {
@@ -149,23 +147,25 @@ impl Verification {
 }
 
 async fn call_url(network: &Arc<dyn Network>, id: &ClusterId, url: &str) -> CallOutcome {
-    let shorten = |text: String| {
-        text.chars()
-            .filter(|character| !character.is_control())
-            .take(MAX_REASON_LEN)
-            .collect::<String>()
-    };
-    let client = AuthClient::new(network, id, url).map_err(|error| shorten(error.to_string()))?;
+    let client = AuthClient::new(network, id, url).map_err(short_reason)?;
     let ids = client
         .request_identification()
         .await
-        .map_err(|error| shorten(error.to_string()))?;
-    negotiate_version(PROTOCOL, ids.protocol).map_err(|error| shorten(error.to_string()))?;
+        .map_err(short_reason)?;
+    negotiate_version(PROTOCOL, ids.protocol).map_err(short_reason)?;
     if valid_cluster_name(&ids.cluster_name) {
         Ok(ids.cluster_name)
     } else {
         Err("its cluster name is not valid".to_owned())
     }
+}
+
+fn short_reason(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(MAX_REASON_LEN)
+        .collect()
 }
 
 #[cfg(test)]

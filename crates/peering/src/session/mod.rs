@@ -11,8 +11,8 @@
 //! The auth endpoint renews credentials, and says if the API server has another address or CA.
 //! While it does not answer, the session renews its token at the provider's API server.
 //!
-//! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle
-//! controller writes them into the `ForeignCluster`.
+//! One session runs for each provider, as one task. Its results are in [`SessionView`]; the
+//! lifecycle controller writes them into the `ForeignCluster`.
 
 mod renewal;
 mod tunnel_connections;
@@ -208,6 +208,13 @@ impl Drop for ProviderSession {
     }
 }
 
+/// Whether there is a credential that still works. Then failures matter less to the user.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CurrentAccess {
+    Works,
+    Missing,
+}
+
 /// The kind of failure of a request for access.
 enum AuthFailure {
     /// Try again soon.
@@ -297,7 +304,7 @@ impl SessionWorker {
         &self,
         stored: Option<&Credential>,
     ) -> Result<Credential, AuthFailure> {
-        let answer = self.request_access(true).await;
+        let answer = self.request_access(CurrentAccess::Missing).await;
         if matches!(answer, Err(AuthFailure::Transient))
             && let Some(stored) = stored.filter(|stored| stored.may_be_usable(self.context.now()))
             && let Some(next) = self.renew_at_api_server(stored).await
@@ -336,9 +343,8 @@ impl SessionWorker {
         Some(credential)
     }
 
-    /// Verifies the provider's identity and requests access. `first`: there is no credential that
-    /// still works.
-    async fn request_access(&self, first: bool) -> Result<Credential, AuthFailure> {
+    /// Verifies the provider's identity and requests access.
+    async fn request_access(&self, current: CurrentAccess) -> Result<Credential, AuthFailure> {
         let purpose = self.current.lock().clone();
         let Some(url) = &purpose.auth_url else {
             self.update_view(|view| {
@@ -357,7 +363,7 @@ impl SessionWorker {
         let client = self
             .identified_client(url, token.as_ref())
             .await
-            .map_err(|error| self.not_identified(&error, first))?;
+            .map_err(|error| self.not_identified(&error, current))?;
         self.update_view(|view| {
             view.identity = DesiredCondition::yes(
                 links::IDENTITY_VERIFIED,
@@ -375,7 +381,7 @@ impl SessionWorker {
             Ok(PeeringAnswer::Granted(grant)) => {
                 self.accept_credential(
                     Credential::from_grant(*grant, self.context.now()),
-                    token.is_some(),
+                    token.as_ref(),
                 )
                 .await
             }
@@ -384,16 +390,16 @@ impl SessionWorker {
                 Err(self.show_refusal(
                     &refusal,
                     AuthenticatedReason::PendingApproval.as_str(),
-                    first,
+                    current,
                 ))
             }
             Ok(PeeringAnswer::Denied(refusal)) => {
                 self.tunnel_connections.record_answer(false);
-                Err(self.show_refusal(&refusal, &valid_reason(&refusal.reason), first))
+                Err(self.show_refusal(&refusal, &valid_reason(&refusal.reason), current))
             }
             Ok(PeeringAnswer::Ended {}) => Err(AuthFailure::Transient),
             Err(error) => {
-                if first {
+                if current == CurrentAccess::Missing {
                     let text = error_chain(&error);
                     self.update_view(|view| {
                         view.authenticated =
@@ -417,27 +423,31 @@ impl SessionWorker {
             .keys_to_try(token)
             .map_err(ClientError::Tunnel)?
             .into_iter();
-        let open = |key| {
-            self.tunnel_connections
-                .connection_for_key(key)
-                .map_err(ClientError::Tunnel)
-        };
-        let mut client = client.through_tunnel(open(keys.next().flatten())?);
+        let mut client = client.through_tunnel(self.tunnel_connection(keys.next().flatten())?);
         loop {
             match (client.request_identification().await, keys.next()) {
                 (Ok(_), _) => return Ok(client),
                 (Err(ClientError::Tunnel(_) | ClientError::Timeout { .. }), Some(key)) => {
-                    client = client.through_tunnel(open(key)?);
+                    client = client.through_tunnel(self.tunnel_connection(key)?);
                 }
                 (Err(error), _) => return Err(error),
             }
         }
     }
 
+    fn tunnel_connection(
+        &self,
+        key: Option<[u8; 32]>,
+    ) -> Result<Option<Arc<liqo_tunnel_client::session::TunnelConnection>>, ClientError> {
+        self.tunnel_connections
+            .connection_for_key(key)
+            .map_err(ClientError::Tunnel)
+    }
+
     async fn accept_credential(
         &self,
         credential: Credential,
-        used_token: bool,
+        used_token: Option<&SecretText>,
     ) -> Result<Credential, AuthFailure> {
         if let Err(error) = credential.client_config(&tenant_namespace(self.identity.id())) {
             self.update_view(|view| {
@@ -464,7 +474,7 @@ impl SessionWorker {
     async fn store_credential(
         &self,
         credential: &Credential,
-        used_token: bool,
+        used_token: Option<&SecretText>,
     ) -> Result<(), StepError> {
         let parameters = PatchParams::apply(crate::FIELD_MANAGER).force();
         let stored = self
@@ -477,7 +487,7 @@ impl SessionWorker {
             .await;
         let namespace = provider_namespace(&self.purpose.cluster_id);
         stored.step("write", "Secret", Key::new(namespace, CREDENTIAL_SECRET))?;
-        if let (true, Some(name)) = (used_token, &self.purpose.token_secret) {
+        if let (Some(_), Some(name)) = (used_token, &self.purpose.token_secret) {
             let secrets: Api<Secret> =
                 Api::namespaced(self.context.client.clone(), &self.context.namespace);
             objects::delete(&secrets, name).await?;
@@ -722,7 +732,12 @@ impl SessionWorker {
                 () = self.deleted.notified() => {}
             }
             let now = self.context.now();
-            let mut answer = self.request_access(!current.is_usable(now)).await;
+            let access = if current.is_usable(now) {
+                CurrentAccess::Works
+            } else {
+                CurrentAccess::Missing
+            };
+            let mut answer = self.request_access(access).await;
             if current.may_be_usable(now)
                 && matches!(answer, Err(AuthFailure::Transient))
                 && let Some(next) = self.renew_at_api_server(&current).await
@@ -748,10 +763,10 @@ impl SessionWorker {
         }
     }
 
-    fn not_identified(&self, error: &ClientError, first: bool) -> AuthFailure {
+    fn not_identified(&self, error: &ClientError, current: CurrentAccess) -> AuthFailure {
         let mismatch = matches!(error, ClientError::Handshake { .. });
         // While the current credential works, a failed call does not matter to the user.
-        if first || mismatch {
+        if current == CurrentAccess::Missing || mismatch {
             let text = error_chain(error);
             self.update_view(|view| {
                 view.identity =
@@ -765,11 +780,16 @@ impl SessionWorker {
         AuthFailure::Transient
     }
 
-    fn show_refusal(&self, refusal: &AccessRefusal, reason: &str, first: bool) -> AuthFailure {
+    fn show_refusal(
+        &self,
+        refusal: &AccessRefusal,
+        reason: &str,
+        current: CurrentAccess,
+    ) -> AuthFailure {
         let is_transient = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED]
             .contains(&refusal.reason.as_str());
         // While the current credential works, a provider that is busy does not matter to the user.
-        if first || !is_transient {
+        if current == CurrentAccess::Missing || !is_transient {
             self.update_view(|view| {
                 view.authenticated = DesiredCondition::no(
                     links::AUTHENTICATED,

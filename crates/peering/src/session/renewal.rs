@@ -63,7 +63,7 @@ impl SessionWorker {
             }
         };
         let next = current.with_renewed_token(answer, self.context.now())?;
-        if let Err(error) = self.store_credential(&next, false).await {
+        if let Err(error) = self.store_credential(&next, None).await {
             tracing::warn!(provider = %self.purpose.cluster_id, %error, "cannot store the renewed credential");
         }
         self.update_view(|view| {

@@ -148,12 +148,6 @@ pub fn gateways_to_call(
     announced: &[GatewayAddress],
 ) -> Vec<GatewayAddress> {
     let mut all: Vec<GatewayAddress> = Vec::new();
-    let is_address = |endpoint: &String| {
-        endpoint.parse::<SocketAddr>().is_ok()
-            || written
-                .iter()
-                .any(|gateway| gateway.endpoints.contains(endpoint))
-    };
     let announced = announced
         .iter()
         .filter(|_| !written.is_empty())
@@ -161,7 +155,11 @@ pub fn gateways_to_call(
             let endpoints = gateway
                 .endpoints
                 .iter()
-                .filter(|endpoint| is_address(endpoint))
+                .filter(|endpoint| {
+                    let mut written = written.iter();
+                    endpoint.parse::<SocketAddr>().is_ok()
+                        || written.any(|gateway| gateway.endpoints.contains(endpoint))
+                })
                 .cloned()
                 .collect();
             GatewayAddress {
@@ -195,18 +193,15 @@ impl Drop for TunnelConnections {
 }
 
 fn gateways_to_dial(tunnel: &[GatewayAddress]) -> Vec<DialedGateway> {
-    let gateway = |gateway: &GatewayAddress| {
-        let public_key = BASE64
-            .decode(gateway.public_key.as_bytes())
-            .ok()?
-            .try_into()
-            .ok()?;
-        Some(DialedGateway {
-            public_key,
-            endpoints: gateway.endpoints.clone(),
-        })
-    };
-    tunnel.iter().filter_map(gateway).collect()
+    tunnel.iter().filter_map(dialed_gateway).collect()
+}
+
+fn dialed_gateway(gateway: &GatewayAddress) -> Option<DialedGateway> {
+    let public_key = BASE64.decode(gateway.public_key.as_bytes()).ok()?;
+    Some(DialedGateway {
+        public_key: public_key.try_into().ok()?,
+        endpoints: gateway.endpoints.clone(),
+    })
 }
 
 #[cfg(test)]

@@ -116,38 +116,42 @@ pub(super) fn reachable_condition(
     health: PeerHealth,
     exceeded: Option<LimitExceeded>,
 ) -> DesiredCondition {
-    let no = |reason: PeerReachableReason, text: &str| {
-        DesiredCondition::no(links::PEER_REACHABLE, reason, text)
-    };
-    if let (PeerHealth::Reachable, Some(limit)) = (health, exceeded) {
-        let text =
-            format!("the provider sent {limit}: what this cluster knows of it may be out of date");
-        return no(PeerReachableReason::LimitExceeded, &text);
-    }
-    match health {
-        PeerHealth::Reachable => DesiredCondition::yes(
-            links::PEER_REACHABLE,
-            PeerReachableReason::Reachable,
-            "the provider's API server and manager answer",
-        ),
-        PeerHealth::NoAnswer => no(
+    let (reason, text): (PeerReachableReason, &str) = match health {
+        PeerHealth::Reachable => match exceeded {
+            Some(limit) => {
+                let text = format!(
+                    "the provider sent {limit}: what this cluster knows of it may be out of date"
+                );
+                let reason = PeerReachableReason::LimitExceeded;
+                return DesiredCondition::no(links::PEER_REACHABLE, reason, text);
+            }
+            None => {
+                return DesiredCondition::yes(
+                    links::PEER_REACHABLE,
+                    PeerReachableReason::Reachable,
+                    "the provider's API server and manager answer",
+                );
+            }
+        },
+        PeerHealth::NoAnswer => (
             CallReason::Unreachable.into(),
             "the provider's API server does not answer: is it up, and does this cluster reach it?",
         ),
-        PeerHealth::AccessDenied => no(
+        PeerHealth::AccessDenied => (
             PeerReachableReason::AccessDenied,
             "the provider's API server denies us access: see condition Authenticated",
         ),
-        PeerHealth::InvalidCertificate => no(
+        PeerHealth::InvalidCertificate => (
             PeerReachableReason::InvalidCertificate,
             "the certificate of the provider's API server cannot be verified with the CA that the provider named; this cluster asks the \
              provider for its current CA",
         ),
-        PeerHealth::ManagerSilent => no(
+        PeerHealth::ManagerSilent => (
             PeerReachableReason::ManagerSilent,
             "the provider's API server answers, but its liqo-controller-manager does not: is it running?",
         ),
-    }
+    };
+    DesiredCondition::no(links::PEER_REACHABLE, reason, text)
 }
 
 pub(super) fn reason_of(error: &ClientError) -> CallReason {

@@ -240,12 +240,10 @@ impl Tenants {
             PolicyPeer::new(consumer, record.as_deref()),
             record.is_some(),
         );
-        let admission =
-            |policy: &Arc<PeeringPolicy>| AdmissionRequirements::from_policy(policy, has_record);
         if has_access {
             return Ok(policies::effective_policy(&self.policies, &peer)
                 .as_ref()
-                .map(admission)
+                .map(|policy| AdmissionRequirements::from_policy(policy, has_record))
                 .unwrap_or_default());
         }
         let all = Api::<PeeringPolicy>::all(self.client.clone())
@@ -260,7 +258,7 @@ impl Tenants {
         Ok(liqo_api::policies::policies_of_peer(&all, &peer)
             .first()
             .copied()
-            .map(admission)
+            .map(|policy| AdmissionRequirements::from_policy(policy, has_record))
             .unwrap_or_default())
     }
 
@@ -311,13 +309,16 @@ fn approval_queue_in(
     let known = records
         .iter()
         .any(|record| record.spec.cluster_id == *consumer);
-    let is_free = |name: &String| records.iter().all(|record| record.name_any() != *name);
+    let names = object_names(consumer, name);
+    let mut free = names
+        .iter()
+        .filter(|name| records.iter().all(|record| record.name_any() != **name));
     ApprovalQueue {
         waits: records
             .iter()
             .any(|record| record.spec.cluster_id == *consumer && waits(record)),
         waiting: records.iter().filter(|record| waits(record)).count(),
-        has_name: known || object_names(consumer, name).iter().any(is_free),
+        has_name: known || free.next().is_some(),
     }
 }
 

@@ -113,12 +113,13 @@ pub async fn admit_answer(
 
 /// The list that a page belongs to, and whether the page continues it.
 fn list_of(uri: &Uri) -> (String, bool) {
-    let is_token = |pair: &&str| pair.starts_with("continue=");
     let query = uri.query().unwrap_or_default();
-    let rest: Vec<&str> = query.split('&').filter(|pair| !is_token(pair)).collect();
+    let (tokens, rest): (Vec<&str>, Vec<&str>) = query
+        .split('&')
+        .partition(|pair| pair.starts_with("continue="));
     (
         format!("{}?{}", uri.path(), rest.join("&")),
-        query.split('&').any(|pair| is_token(&pair)),
+        !tokens.is_empty(),
     )
 }
 

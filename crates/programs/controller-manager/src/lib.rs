@@ -24,8 +24,8 @@
 //! order: it releases the lease as soon as the leader's parts have ended, and the webhook answers
 //! until the API server knows that this replica is ending.
 //!
-//! [`Replica`] has everything that a replica needs from outside: an API server, a clock and a
-//! network. So a test can run several replicas, of several clusters, in one process.
+//! [`ManagerReplica`] has everything that a replica needs from outside: an API server, a clock and
+//! a network. So a test can run several replicas, of several clusters, in one process.
 
 mod config;
 mod leader_pod;

@@ -81,11 +81,10 @@ impl Options {
     /// Starts logging to standard error, unless the program has its own logger. [`crate::serve`]
     /// calls it; call it earlier to log what happens before.
     pub fn start_logging(&self) {
-        let by_flag = || EnvFilter::new(without_frames(&self.log_level.to_string()));
         let filter = std::env::var("RUST_LOG")
             .ok()
             .and_then(|wanted| without_frames(&wanted).parse().ok())
-            .unwrap_or_else(by_flag);
+            .unwrap_or_else(|| EnvFilter::new(without_frames(&self.log_level.to_string())));
         let log = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
@@ -97,17 +96,18 @@ impl Options {
 /// The filter without the messages of libraries about each frame of a connection, which would hide
 /// the plugin's own. A later directive, which names a library, overrides this.
 fn without_frames(wanted: &str) -> String {
-    let is_detailed = |directive: &str| {
-        matches!(
-            directive.trim().parse(),
-            Ok(LevelFilter::DEBUG | LevelFilter::TRACE)
-        )
-    };
     if wanted.split(',').any(is_detailed) {
         format!("{QUIET_LIBRARIES},{wanted}")
     } else {
         wanted.to_owned()
     }
+}
+
+fn is_detailed(directive: &str) -> bool {
+    matches!(
+        directive.trim().parse(),
+        Ok(LevelFilter::DEBUG | LevelFilter::TRACE)
+    )
 }
 
 #[cfg(test)]

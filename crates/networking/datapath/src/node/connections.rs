@@ -83,14 +83,13 @@ pub(super) fn forget_within(
         {
             continue;
         }
-        let is_within = |connection: &&[u8]| {
+        let within = select_connections(netlink, family, |connection| {
             let addresses = addresses_of_connection(connection);
-            let with_peer = addresses
-                .iter()
-                .any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
-            with_peer && is_in_buckets(&addresses, buckets)
-        };
-        for connection in select_connections(netlink, family, is_within)? {
+            let mut of_connection = addresses.iter();
+            of_connection.any(|address| is_within_any(prefixes, address))
+                && is_in_buckets(&addresses, buckets)
+        })?;
+        for connection in within {
             forget_connection(netlink, family, &connection)?;
             forgotten += 1;
         }
@@ -120,10 +119,10 @@ fn make_liberal(netlink: &OwnedFd, pairs: &[PrefixPair]) -> io::Result<usize> {
         {
             continue;
         }
-        let is_wanted = |connection: &&[u8]| {
+        let wanted = select_connections(netlink, family, |connection| {
             is_strict(connection) && is_between(&addresses_of_connection(connection), pairs)
-        };
-        for connection in select_connections(netlink, family, is_wanted)? {
+        })?;
+        for connection in wanted {
             let original = split_attributes(&connection).filter(|(kind, _, _)| *kind == ORIGINAL);
             let mut message: Vec<u8> = original
                 .flat_map(|(_, whole, _)| whole.iter().copied())
@@ -145,13 +144,13 @@ fn make_liberal(netlink: &OwnedFd, pairs: &[PrefixPair]) -> io::Result<usize> {
 /// Whether it is a TCP connection of which the kernel takes packets for invalid.
 fn is_strict(connection: &[u8]) -> bool {
     let protocol = find_attribute(connection, &[ORIGINAL, PROTOCOL, PROTOCOL_NUMBER]);
-    let is_liberal = |kind: &u16| {
+    let are_liberal = FLAGS.iter().all(|kind| {
         let flags = find_attribute(connection, &[PROTOCOL_STATE, OF_TCP, *kind]);
         flags
             .and_then(<[u8]>::first)
             .is_some_and(|flags| flags & LIBERAL != 0)
-    };
-    protocol == Some(&[TCP]) && !FLAGS.iter().all(is_liberal)
+    });
+    protocol == Some(&[TCP]) && !are_liberal
 }
 
 /// Whether the client is within one side of a pair, and the server within the other one.
@@ -159,12 +158,14 @@ fn is_between(addresses: &[IpAddr], pairs: &[PrefixPair]) -> bool {
     let [client, _, server, _] = addresses else {
         return false;
     };
-    let has = |prefixes: &[IpNet], address: &IpAddr| {
-        prefixes.iter().any(|prefix| prefix.contains(address))
-    };
     pairs.iter().any(|[one, other]| {
-        (has(one, client) && has(other, server)) || (has(other, client) && has(one, server))
+        (is_within_any(one, client) && is_within_any(other, server))
+            || (is_within_any(other, client) && is_within_any(one, server))
     })
+}
+
+fn is_within_any(prefixes: &[IpNet], address: &IpAddr) -> bool {
+    prefixes.iter().any(|prefix| prefix.contains(address))
 }
 
 /// The attributes of the selected connections of a family. Others are not kept in memory: there may

@@ -100,12 +100,11 @@ async fn run_nft(arguments: &[&str], input: &str) -> Result<String, FirewallErro
         }
         child.wait_with_output().await
     };
-    let hangs = |_| FirewallError::Hangs {
-        arguments: arguments.join(" "),
-    };
     let output = tokio::time::timeout(TIMEOUT, running)
         .await
-        .map_err(hangs)?
+        .map_err(|_| FirewallError::Hangs {
+            arguments: arguments.join(" "),
+        })?
         .map_err(FirewallError::Run)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -47,19 +47,17 @@ pub enum NeighbourEntry {
 impl NeighbourEntry {
     /// All neighbours that this overlay needs.
     pub fn all_of_overlay(overlay: &Overlay) -> Vec<Self> {
-        let of_neighbour = |neighbour: &liqo_network_model::plan::Neighbour| {
+        let mut entries = Vec::new();
+        for neighbour in &overlay.neighbours {
             let mac = neighbour.mac;
-            let hops = neighbour
-                .hops
-                .iter()
-                .map(move |&address| Self::Hop { address, mac });
-            hops.chain([Self::Forward {
+            let hops = neighbour.hops.iter();
+            entries.extend(hops.map(|&address| Self::Hop { address, mac }));
+            entries.push(Self::Forward {
                 mac,
                 outer: neighbour.outer,
-            }])
-            .collect::<Vec<_>>()
-        };
-        overlay.neighbours.iter().flat_map(of_neighbour).collect()
+            });
+        }
+        entries
     }
 }
 
@@ -168,6 +166,13 @@ pub(super) fn is_errno(error: &rtnetlink::Error, errno: i32) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -errno)
 }
 
+fn creation_failed(source: rtnetlink::Error) -> NodeError {
+    NodeError::Change {
+        step: format!("creating device {OVERLAY}"),
+        source,
+    }
+}
+
 fn read_overlay(link: &LinkMessage) -> Option<Overlay> {
     let (mut mac, mut mtu, mut local, mut id, mut port) = (None, None, None, None, None);
     for attribute in &link.attributes {
@@ -247,16 +252,12 @@ impl Links for NetlinkLinks {
             .address(overlay.mac.0.to_vec())
             .mtu(overlay.mtu)
             .build();
-        let change = |source| NodeError::Change {
-            step: format!("creating device {OVERLAY}"),
-            source,
-        };
         self.handle
             .link()
             .add(message)
             .execute()
             .await
-            .map_err(change)?;
+            .map_err(creation_failed)?;
         let mut settings = InetDevConf::default();
         settings.rp_filter = LOOSE;
         // The kernel checks a device without an address strictly all the same. Gateways mark
@@ -273,21 +274,17 @@ impl Links for NetlinkLinks {
             .set(message)
             .execute()
             .await
-            .map_err(change)?;
+            .map_err(creation_failed)?;
         // Last: a device that is not up is not complete, and is replaced.
         self.handle
             .link()
             .set(LinkUnspec::new_with_index(index).up().build())
             .execute()
             .await
-            .map_err(change)
+            .map_err(creation_failed)
     }
 
     async fn resize_overlay(&self, mtu: u32) -> Result<(), NodeError> {
-        let change = |source| NodeError::Change {
-            step: format!("setting the MTU of device {OVERLAY} to {mtu}"),
-            source,
-        };
         let message = LinkUnspec::new_with_index(self.overlay_index().await?)
             .mtu(mtu)
             .build();
@@ -296,31 +293,29 @@ impl Links for NetlinkLinks {
             .set(message)
             .execute()
             .await
-            .map_err(change)
+            .map_err(|source| NodeError::Change {
+                step: format!("setting the MTU of device {OVERLAY} to {mtu}"),
+                source,
+            })
     }
 
     async fn remove(&self, device: &'static str) -> Result<(), NodeError> {
         let Some(link) = self.find_link(device).await? else {
             return Ok(());
         };
-        let change = |source| NodeError::Change {
-            step: format!("removing device {device}"),
-            source,
-        };
         self.handle
             .link()
             .del(link.header.index)
             .execute()
             .await
-            .map_err(change)
+            .map_err(|source| NodeError::Change {
+                step: format!("removing device {device}"),
+                source,
+            })
     }
 
     async fn add_neighbour(&self, entry: &NeighbourEntry) -> Result<(), NodeError> {
         let index = self.overlay_index().await?;
-        let change = |source| NodeError::Change {
-            step: format!("adding {entry:?} to device {OVERLAY}"),
-            source,
-        };
         let neighbours = self.handle.neighbours();
         let request = match entry {
             NeighbourEntry::Hop { address, mac } => {
@@ -331,7 +326,11 @@ impl Links for NetlinkLinks {
                 .destination(*outer)
                 .flags(NeighbourFlags::Own),
         };
-        request.replace().execute().await.map_err(change)
+        let added = request.replace().execute().await;
+        added.map_err(|source| NodeError::Change {
+            step: format!("adding {entry:?} to device {OVERLAY}"),
+            source,
+        })
     }
 
     async fn remove_neighbour(&self, entry: &NeighbourEntry) -> Result<(), NodeError> {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Marks tell what is ours: the names of devices and tables, the protocol number of routes and
-//! rules. [`Node::apply`] removes what is ours and not wanted, and never touches anything else.
-//! When nothing differs, it changes nothing.
+//! rules. [`NodeKernel::apply`] removes what is ours and not wanted, and never touches anything
+//! else. When nothing differs, it changes nothing.
 //!
 //! The order of the steps matters. Tables come before the routes that they guard, and are removed
 //! after them. Unreachable routes come before the others: they hold packets back while a device is

@@ -73,13 +73,12 @@ impl NetlinkRoutes {
                 attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
                 // The kernel ignores the MTU of a route for packets that it forwards unless it is
                 // locked (IPv6, and IPv4 before Linux 5.10).
-                let locked = |mtu| {
+                attributes.extend(mtu.map(|mtu| {
                     RouteAttribute::Metrics(vec![
                         RouteMetric::Lock(LOCK_MTU),
                         RouteMetric::Mtu(mtu),
                     ])
-                };
-                attributes.extend(mtu.map(locked));
+                }));
             }
             NextHop::Overlay { hop, source, mtu } => {
                 let index = index_of(&self.handle, OVERLAY).await?;
@@ -155,17 +154,16 @@ impl Routes for NetlinkRoutes {
 
     async fn put_route(&self, route: &Route) -> Result<(), NodeError> {
         let message = self.route_message(route).await?;
-        let change = |source| NodeError::Change {
-            step: format!("routing {} by {:?}", route.destination, route.next),
-            source,
-        };
         self.handle
             .route()
             .add(message)
             .replace()
             .execute()
             .await
-            .map_err(change)
+            .map_err(|source| NodeError::Change {
+                step: format!("routing {} by {:?}", route.destination, route.next),
+                source,
+            })
     }
 
     async fn remove(&self, route: &Route) -> Result<(), NodeError> {
@@ -216,16 +214,15 @@ impl Routes for NetlinkRoutes {
             .message_mut()
             .attributes
             .push(RuleAttribute::Protocol(PROTOCOL));
-        let change = |source| NodeError::Change {
-            step: format!("adding {rule:?}"),
-            source,
-        };
         if rule.is_v6 {
             request.v6().execute().await
         } else {
             request.v4().execute().await
         }
-        .map_err(change)
+        .map_err(|source| NodeError::Change {
+            step: format!("adding {rule:?}"),
+            source,
+        })
     }
 
     async fn remove_rule(&self, wanted: &MarkRule) -> Result<(), NodeError> {

@@ -50,27 +50,20 @@ pub enum KernelStep {
 /// happen.
 pub fn steps_between(wanted: &NodePlan, present: &KernelState) -> Vec<KernelStep> {
     let mut steps = Vec::new();
-    let outdated = |table: &&NftTable| {
+    let outdated = wanted.tables.iter().filter(|table| {
         present.tables.get(&TableName::of_table(table)) != Some(&table.fingerprint)
-    };
-    steps.extend(
-        wanted
-            .tables
-            .iter()
-            .filter(outdated)
-            .cloned()
-            .map(KernelStep::ReplaceTable),
-    );
+    });
+    steps.extend(outdated.cloned().map(KernelStep::ReplaceTable));
 
     let overlay_stays = keeps_overlay(wanted, present);
     steps.extend(overlay_steps(wanted, present));
     steps.extend(neighbour_steps(wanted, present));
 
-    let lost = |route: &&Route| !overlay_stays && matches!(route.next, NextHop::Overlay { .. });
+    // Without the overlay's device its routes are lost.
     let remaining: BTreeSet<Route> = present
         .routes
         .iter()
-        .filter(|route| !lost(route))
+        .filter(|route| overlay_stays || !matches!(route.next, NextHop::Overlay { .. }))
         .cloned()
         .collect();
     let routes: BTreeSet<Route> = wanted.routes.iter().cloned().collect();
@@ -133,11 +126,14 @@ pub fn steps_between(wanted: &NodePlan, present: &KernelState) -> Vec<KernelStep
 
 /// Without its device the overlay has no neighbours and no routes, whatever was read before.
 fn keeps_overlay(wanted: &NodePlan, present: &KernelState) -> bool {
-    let but_its_size = |overlay: &Overlay| Overlay {
+    wanted.overlay.as_ref().map(without_size) == present.overlay.as_ref().map(without_size)
+}
+
+fn without_size(overlay: &Overlay) -> Overlay {
+    Overlay {
         mtu: 0,
         ..without_neighbours(overlay)
-    };
-    wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size)
+    }
 }
 
 fn without_neighbours(overlay: &Overlay) -> Overlay {

@@ -81,12 +81,10 @@ async fn from_stream(mut stream: impl AsyncRead + Unpin, udp: &UdpSocket) -> io:
     let mut frames = Frames::default();
     let mut deadline = Instant::now() + PROOF_TIMEOUT;
     loop {
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the other side is silent");
-        if timeout_at(deadline, stream.read_buf(frames.space()))
+        let received = timeout_at(deadline, stream.read_buf(frames.space()))
             .await
-            .map_err(late)??
-            == 0
-        {
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the other side is silent"))??;
+        if received == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         while let Some(datagram) = frames.next()? {

@@ -50,17 +50,16 @@ impl RelayClient {
         udp.connect(tunnel).await?;
         let address = udp.local_addr()?;
         let (sender, server) = watch::channel(None);
-        let report = move |server| {
-            if sender.send_replace(server) != server {
-                changed();
-            }
-        };
         let task = tokio::spawn(keep_connected(
             servers.clone(),
             udp,
             connector,
             dropped,
-            report,
+            move |server| {
+                if sender.send_replace(server) != server {
+                    changed();
+                }
+            },
         ))
         .abort_handle();
         Ok(Self {

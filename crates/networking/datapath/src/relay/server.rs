@@ -271,10 +271,9 @@ async fn serve_connection(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(&stream, sockopt::SndBuf, &SEND_BUFFER)?;
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
     let stream = timeout(CONNECT_TIMEOUT, acceptor.accept(stream))
         .await
-        .map_err(late)??;
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long"))??;
     let udp = UdpSocket::bind(loopback_for(tunnel)).await?;
     udp.connect(tunnel).await?;
     registration.set_address(udp.local_addr()?);

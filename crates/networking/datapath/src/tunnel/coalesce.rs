@@ -183,7 +183,6 @@ impl PacketGroup {
             return OffloadHeader::NONE;
         };
         // Lengths were checked when the packets were joined.
-        let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
         let length = self.length - shape.transport;
         let v4 = self.flow.source.is_ipv4();
         let (segments, checksum_at) = match self.flow.protocol {
@@ -191,17 +190,16 @@ impl PacketGroup {
             TCP => (SegmentKind::Tcp6, 16),
             _ => (SegmentKind::Udp, 6),
         };
-        let put = |header: &mut [u8], at, word| put_word(header, at, word).unwrap_or_default();
         if v4 {
-            put(ip, 2, short(self.length));
-            put(ip, 10, 0);
+            set_word(ip, 2, saturated(self.length));
+            set_word(ip, 10, 0);
             let sum = PartialChecksum::of_bytes(ip).checksum();
-            put(ip, 10, sum);
+            set_word(ip, 10, sum);
         } else {
-            put(ip, 4, short(length));
+            set_word(ip, 4, saturated(length));
         }
         if self.flow.protocol == UDP {
-            put(transport, 4, short(length));
+            set_word(transport, 4, saturated(length));
         }
         let pseudo = PartialChecksum::pseudo_header(
             self.flow.source,
@@ -209,7 +207,7 @@ impl PacketGroup {
             self.flow.protocol,
             length,
         );
-        put(transport, checksum_at, pseudo.folded());
+        set_word(transport, checksum_at, pseudo.folded());
         if let Some(flags) = transport
             .get_mut(13)
             .filter(|_| self.flow.protocol == TCP && shape.push)
@@ -218,9 +216,9 @@ impl PacketGroup {
         }
         OffloadHeader {
             segments,
-            size: short(shape.payload),
-            headers: short(shape.headers),
-            checksum: Some((short(shape.transport), short(checksum_at))),
+            size: saturated(shape.payload),
+            headers: saturated(shape.headers),
+            checksum: Some((saturated(shape.transport), saturated(checksum_at))),
         }
     }
 }
@@ -271,6 +269,15 @@ fn packet_shape(packet: &[u8], header: &PacketHeader) -> Option<PacketShape> {
     })
 }
 
+fn saturated(length: usize) -> u16 {
+    u16::try_from(length).unwrap_or(u16::MAX)
+}
+
+/// Sets a word of a header whose length was checked.
+fn set_word(header: &mut [u8], at: usize, word: u16) {
+    put_word(header, at, word).unwrap_or_default();
+}
+
 /// Whether two packets of a flow differ only in length, checksums, sequence number and
 /// identification.
 fn same_headers(first: &[u8], packet: &[u8], shape: &PacketShape, header: &PacketHeader) -> bool {
@@ -286,12 +293,10 @@ fn same_headers(first: &[u8], packet: &[u8], shape: &PacketShape, header: &Packe
     };
     let transport = shape.transport;
     // TCP: acknowledgement and header length; window; urgent pointer and options.
-    let tcp = || {
-        same(transport + 8, transport + 13)
+    ip && (header.flow.protocol == UDP
+        || (same(transport + 8, transport + 13)
             && same(transport + 14, transport + 16)
-            && same(transport + 18, shape.headers)
-    };
-    ip && (header.flow.protocol == UDP || tcp())
+            && same(transport + 18, shape.headers)))
 }
 
 fn is_intact(packet: &[u8], transport: usize, header: &PacketHeader) -> bool {

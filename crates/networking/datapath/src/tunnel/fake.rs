@@ -4,9 +4,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     counters::Dropped,
-    interface::{
-        EndpointConfig, RemoteConfig, Tunnel, TunnelError, TunnelRemoteState, TunnelState,
-    },
+    interface::{EndpointConfig, Tunnel, TunnelError, TunnelRemoteState, TunnelState},
     keys::PublicKey,
 };
 
@@ -74,13 +72,13 @@ impl Tunnel for FakeTunnel {
             .filter(|_| fake.running)
             .map(|endpoint| &endpoint.remotes[..])
             .unwrap_or_default();
-        let silent = |remote: &RemoteConfig| TunnelRemoteState {
+        let silent = remotes.iter().map(|remote| TunnelRemoteState {
             endpoint: remote.endpoint,
             ..TunnelRemoteState::silent(remote.public_key)
-        };
+        });
         TunnelState {
             running: fake.running,
-            remotes: remotes.iter().map(silent).collect(),
+            remotes: silent.collect(),
             dropped: Dropped::default(),
         }
     }

@@ -345,15 +345,12 @@ fn handle_probe(
     probe: TunnelProbe,
     path: DatagramPath,
 ) {
-    let direct = || {
-        table
-            .entry(&live.public_key)
-            .and_then(|entry| entry.direct.as_ref())
-    };
-    if probe.purpose == ProbePurpose::Direct
-        && !direct().is_some_and(|direct| direct.is_named_by(probe.token))
-    {
-        return;
+    if probe.purpose == ProbePurpose::Direct {
+        let entry = table.entry(&live.public_key);
+        let direct = entry.and_then(|entry| entry.direct.as_ref());
+        if !direct.is_some_and(|direct| direct.is_named_by(probe.token)) {
+            return;
+        }
     }
     if let Some(answer) = probe
         .answer()

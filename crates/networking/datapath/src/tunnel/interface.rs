@@ -6,11 +6,12 @@
 //! accepted from each of them.
 //!
 //! **Changing keys without a pause.** A peer's new key is one more remote with the same prefixes.
-//! For our own new key, the former one stays as [`Endpoint::previous_key`]: its sessions go on
-//! until the new ones are established, and peers that know only the former key still reach us.
+//! For our own new key, the former one stays as [`EndpointConfig::previous_key`]: its sessions go
+//! on until the new ones are established, and peers that know only the former key still reach us.
 //!
-//! **Tunnel clients.** Packets of a remote with [`Remote::inward`] stay in this process and never
-//! reach the device. [`Tunnel::send`] answers them. **Direct paths** around a broker: see `direct`.
+//! **Tunnel clients.** Packets of a remote with [`RemoteConfig::inward`] stay in this process and
+//! never reach the device. [`Tunnel::send`] answers them. **Direct paths** around a broker: see
+//! `direct`.
 
 use std::{collections::HashSet, io, net::SocketAddr, time::Duration};
 
@@ -33,7 +34,7 @@ pub trait Tunnel: Send + Sync {
     /// the calling thread.
     fn apply(&self, wanted: &EndpointConfig) -> Result<(), TunnelError>;
 
-    /// Sends a packet of this process to a remote with [`Remote::inward`].
+    /// Sends a packet of this process to a remote with [`RemoteConfig::inward`].
     fn send(&self, to: PublicKey, packet: &[u8]);
 
     fn state(&self) -> TunnelState;
@@ -147,7 +148,7 @@ impl Eq for InwardChannel {}
 pub struct TunnelState {
     /// It was applied and all its threads run.
     pub running: bool,
-    /// In the order of [`Endpoint::remotes`].
+    /// In the order of [`EndpointConfig::remotes`].
     pub remotes: Vec<TunnelRemoteState>,
     /// Dropped packets that belong to no remote.
     pub dropped: Dropped,

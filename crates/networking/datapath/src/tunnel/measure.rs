@@ -45,6 +45,13 @@ struct SentProbe {
     took: Option<Duration>,
 }
 
+impl SentProbe {
+    /// Whether it was answered, or is lost.
+    fn is_done(&self, now: Instant) -> bool {
+        self.took.is_some() || now.saturating_duration_since(self.at) >= TIMEOUT
+    }
+}
+
 /// Interval of probes to each remote, for this number of remotes.
 pub(super) fn probe_period(remotes: usize) -> Duration {
     MIN_PERIOD.max(MIN_PERIOD_OF_ALL * u32::try_from(remotes).unwrap_or(u32::MAX))
@@ -71,10 +78,9 @@ impl RemoteProbes {
             at: now,
             took: None,
         });
-        let is_old = |probe: &SentProbe| {
-            probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT
-        };
-        while self.probes.len() > WINDOW && self.probes.front().is_some_and(is_old) {
+        while self.probes.len() > WINDOW
+            && self.probes.front().is_some_and(|probe| probe.is_done(now))
+        {
             self.probes.pop_front();
         }
     }
@@ -103,13 +109,10 @@ impl RemoteProbes {
     /// another WireGuard.
     pub(super) fn measurement(&self, now: Instant) -> Option<PathMeasurement> {
         let smoothed = self.smoothed?;
-        let is_done = |probe: &&SentProbe| {
-            probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT
-        };
         let (done, answered) = self
             .probes
             .iter()
-            .filter(is_done)
+            .filter(|probe| probe.is_done(now))
             .fold((0, 0), |(done, answered), probe| {
                 (done + 1, answered + usize::from(probe.took.is_some()))
             });

@@ -90,14 +90,9 @@ fn parse_v6(packet: &[u8]) -> Option<PacketHeader> {
     if length > packet.len() {
         return None;
     }
-    let address = |at: usize| {
-        Some(IpAddr::V6(Ipv6Addr::from(
-            *header.get(at..)?.first_chunk::<16>()?,
-        )))
-    };
     let fragment = header[6] == FRAGMENT;
     let flow = packet_flow(
-        (address(8)?, address(24)?),
+        (v6_address(header, 8)?, v6_address(header, 24)?),
         header[6],
         packet.get(IPV6_HEADER..length)?,
         fragment,
@@ -110,25 +105,29 @@ fn parse_v6(packet: &[u8]) -> Option<PacketHeader> {
     })
 }
 
+fn v6_address(header: &[u8; IPV6_HEADER], at: usize) -> Option<IpAddr> {
+    let bytes = *header.get(at..)?.first_chunk::<16>()?;
+    Some(IpAddr::V6(Ipv6Addr::from(bytes)))
+}
+
 fn packet_flow(
     (source, destination): (IpAddr, IpAddr),
     protocol: u8,
     transport: &[u8],
     fragment: bool,
 ) -> Flow {
-    let port = |at| {
-        if fragment || !matches!(protocol, TCP | UDP) {
-            0
-        } else {
-            read_u16(transport, at).unwrap_or(0)
-        }
+    let has_ports = !fragment && matches!(protocol, TCP | UDP);
+    let [source_port, destination_port] = if has_ports {
+        [0, 2].map(|at| read_u16(transport, at).unwrap_or(0))
+    } else {
+        [0, 0]
     };
     Flow {
         source,
         destination,
         protocol,
-        source_port: port(0),
-        destination_port: port(2),
+        source_port,
+        destination_port,
     }
 }
 

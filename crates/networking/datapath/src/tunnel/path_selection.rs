@@ -77,10 +77,6 @@ impl PathSelection {
     ) -> bool {
         let (former_direct, former_relay) = (self.direct, self.relay);
         (self.direct, self.relay) = (direct, relay);
-        let to = |remote| DatagramPath {
-            remote,
-            local: None,
-        };
         if let Some(relay) = relay.filter(|relay| former_relay != Some(*relay)) {
             let is_unstable = self
                 .came_back
@@ -90,7 +86,7 @@ impl PathSelection {
             } else {
                 MIN_ANSWERS
             };
-            self.switch_to(to(relay));
+            self.switch_to(DatagramPath::to_remote(relay));
             return true;
         }
         let lost_relay = relay.is_none()
@@ -98,7 +94,7 @@ impl PathSelection {
             && self.path.map(|path| path.remote) == former_relay;
         match direct {
             Some(direct) if lost_relay || (former_direct != Some(direct) && !self.is_relayed()) => {
-                self.switch_to(to(direct));
+                self.switch_to(DatagramPath::to_remote(direct));
                 true
             }
             _ => false,

@@ -133,11 +133,13 @@ impl SegmentPlan {
         last: bool,
     ) -> Result<(), MalformedPacket> {
         let total = segment.len();
-        // A segment is shorter than the packet, whose length fits 16 bits.
-        let short = |length: usize| u16::try_from(length).map_err(|_| MalformedPacket);
         if self.header.flow.source.is_ipv4() {
-            put_word(segment, 2, short(total)?)?;
-            put_word(segment, 4, self.identification.wrapping_add(short(number)?))?;
+            put_word(segment, 2, sixteen_bits(total)?)?;
+            put_word(
+                segment,
+                4,
+                self.identification.wrapping_add(sixteen_bits(number)?),
+            )?;
             put_word(segment, 10, 0)?;
             let sum = PartialChecksum::of_bytes(
                 segment
@@ -146,7 +148,7 @@ impl SegmentPlan {
             );
             put_word(segment, 10, sum.checksum())?;
         } else {
-            put_word(segment, 4, short(total - packet::IPV6_HEADER)?)?;
+            put_word(segment, 4, sixteen_bits(total - packet::IPV6_HEADER)?)?;
         }
         let length = total - self.transport;
         let transport = segment.get_mut(self.transport..).ok_or(MalformedPacket)?;
@@ -164,7 +166,7 @@ impl SegmentPlan {
             }
             16
         } else {
-            put_word(transport, 4, short(length)?)?;
+            put_word(transport, 4, sixteen_bits(length)?)?;
             6
         };
         put_word(transport, checksum_at, 0)?;
@@ -185,6 +187,11 @@ impl SegmentPlan {
             },
         )
     }
+}
+
+/// Fails for no segment: a segment is shorter than the packet, whose length fits 16 bits.
+fn sixteen_bits(length: usize) -> Result<u16, MalformedPacket> {
+    u16::try_from(length).map_err(|_| MalformedPacket)
 }
 
 #[cfg(test)]

@@ -33,6 +33,15 @@ pub(super) struct RemoteEntry {
     pub(super) number: u64,
 }
 
+impl RemoteEntry {
+    /// Whether it is on a direct path that the flow may use.
+    fn admits_directly(&self, flow: &Flow) -> bool {
+        self.direct
+            .as_ref()
+            .is_some_and(|direct| direct.admits(flow.source))
+    }
+}
+
 /// Everything that is wanted now. It is replaced as a whole and never changed in place.
 pub(super) struct RemoteTable {
     pub(super) identities: Vec<Arc<LocalIdentity>>,
@@ -48,6 +57,11 @@ impl RemoteTable {
         self.entries.get(*self.by_key.get(key)?)
     }
 
+    fn has_link(&self, link: &Arc<RemoteLink>) -> bool {
+        let entry = self.entry(&link.live.public_key);
+        entry.is_some_and(|entry| entry.links.iter().any(|wanted| Arc::ptr_eq(wanted, link)))
+    }
+
     /// The remote that carries this flow: on a direct path, if the gateway there that the flow
     /// belongs to answers.
     pub(super) fn remote_for(&self, flow: &Flow) -> Option<&RemoteEntry> {
@@ -55,21 +69,14 @@ impl RemoteTable {
         let indices = self.prefixes.longest_match(flow.destination);
         let all = || indices.iter().filter_map(|index| self.entries.get(*index));
         if all().any(|entry| entry.live.is_direct()) {
-            let direct = || {
-                all().filter(|entry| {
-                    entry
-                        .direct
-                        .as_ref()
-                        .is_some_and(|direct| direct.admits(flow.source))
-                })
-            };
-            let carries =
-                spread::choose_gateway(bucket, direct().map(|entry| (entry.number, entry.number)));
-            let answers = |entry: &&RemoteEntry| {
-                Some(entry.number) == carries && entry.live.is_direct() && entry.live.has_path()
-            };
+            let admitting = || all().filter(|entry| entry.admits_directly(flow));
+            let numbers = admitting().map(|entry| (entry.number, entry.number));
+            let carries = spread::choose_gateway(bucket, numbers);
             // While it changes its key, the gateway is there twice.
-            if let Some(entry) = direct().rfind(answers) {
+            let chosen = admitting().rfind(|entry| {
+                Some(entry.number) == carries && entry.live.is_direct() && entry.live.has_path()
+            });
+            if let Some(entry) = chosen {
                 return Some(entry);
             }
         }
@@ -148,14 +155,7 @@ impl SharedTunnel {
     /// Forgets the indices of ended sessions and of unwanted links.
     pub(super) fn forget_indices(&self) {
         let table = self.table();
-        let wanted = |link: &Arc<RemoteLink>| {
-            let entry = table
-                .by_key
-                .get(&link.live.public_key)
-                .and_then(|index| table.entries.get(*index));
-            entry.is_some_and(|entry| entry.links.iter().any(|wanted| Arc::ptr_eq(wanted, link)))
-        };
         let mut by_index = self.by_index.write();
-        by_index.retain(|index, link| self.indices.in_use(*index) && wanted(link));
+        by_index.retain(|index, link| self.indices.in_use(*index) && table.has_link(link));
     }
 }

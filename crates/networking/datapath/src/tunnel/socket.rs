@@ -31,6 +31,16 @@ pub(super) struct DatagramPath {
     pub(super) local: Option<IpAddr>,
 }
 
+impl DatagramPath {
+    /// The path to a remote from the address that the kernel chooses.
+    pub(super) fn to_remote(remote: SocketAddr) -> Self {
+        Self {
+            remote,
+            local: None,
+        }
+    }
+}
+
 /// The datagrams that one call received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedDatagrams {

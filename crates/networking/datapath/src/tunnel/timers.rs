@@ -46,18 +46,13 @@ pub(super) fn run_timers(shared: &SharedTunnel, stop: &StopSignal) -> io::Result
 
 /// Sends the probes that are due.
 fn send_due_probes(table: &RemoteTable) {
-    let period = |is_direct: bool| {
-        // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's
-        // gateway is noticed.
-        measure::probe_period(
-            table
-                .entries
-                .iter()
-                .filter(|entry| entry.probed && entry.direct.is_some() == is_direct)
-                .count(),
-        )
-    };
-    let [usual_period, direct_period] = [false, true].map(period);
+    // Clusters behind a peer may be many. They must not delay how soon the loss of a peer's
+    // gateway is noticed.
+    let [usual_period, direct_period] = [false, true].map(|is_direct| {
+        let entries = table.entries.iter();
+        let of_kind = entries.filter(|entry| entry.probed && entry.direct.is_some() == is_direct);
+        measure::probe_period(of_kind.count())
+    });
     for entry in &table.entries {
         if !entry.probed {
             entry.live.with_measure(RemoteProbes::forget_probes);

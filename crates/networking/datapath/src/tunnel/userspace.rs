@@ -18,7 +18,6 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::{
     device::{self, TunDevice},
-    direct::DirectPathConfig,
     incoming,
     interface::{
         EndpointConfig, RemoteConfig, Tunnel, TunnelError, TunnelRemoteState, TunnelState,
@@ -149,10 +148,6 @@ impl RunningTunnel {
     /// Opens everything new before it changes anything that works. Devices and sockets of ended
     /// threads are still open.
     fn change(&mut self, wanted: &EndpointConfig) -> Result<(), TunnelError> {
-        let failed = |source| TunnelError::Device {
-            device: wanted.device.clone(),
-            source,
-        };
         let same_name = self.device.0.name() == wanted.device;
         let device_ended = self.device.1.is_finished();
         let device = if same_name && !device_ended {
@@ -160,7 +155,12 @@ impl RunningTunnel {
         } else {
             self.reopen_device(wanted)?
         };
-        device.ensure_up(wanted.mtu).map_err(failed)?;
+        device
+            .ensure_up(wanted.mtu)
+            .map_err(|source| TunnelError::Device {
+                device: wanted.device.clone(),
+                source,
+            })?;
         let all_receive = self.sockets.len() == wanted.listen.len()
             && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
         if *wanted == self.endpoint
@@ -213,10 +213,10 @@ impl RunningTunnel {
     fn start_sockets(&mut self, sockets: Vec<Arc<TunnelSocket>>) -> Result<(), TunnelError> {
         let mut former = std::mem::take(&mut self.sockets);
         for socket in sockets {
-            let reads = |(existing, worker): &(Arc<TunnelSocket>, WorkerThread)| {
+            let reader = former.iter().position(|(existing, worker)| {
                 Arc::ptr_eq(existing, &socket) && !worker.is_finished()
-            };
-            let reader = if let Some(index) = former.iter().position(reads) {
+            });
+            let reader = if let Some(index) = reader {
                 former.swap_remove(index)
             } else {
                 let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
@@ -235,28 +235,9 @@ impl RunningTunnel {
         let workers = [&self.device.1, &self.timers]
             .into_iter()
             .chain(self.sockets.iter().map(|(_, worker)| worker));
-        let remote = |entry: &RemoteEntry| TunnelRemoteState {
-            public_key: entry.live.public_key,
-            endpoint: entry.live.path().map(|path| path.remote),
-            last_handshake: entry
-                .links
-                .iter()
-                .filter_map(|link| link.lock().last_handshake())
-                .min(),
-            last_received: entry.live.last_received(),
-            sent_bytes: entry.live.sent_bytes.load(Relaxed),
-            received_bytes: entry.live.received_bytes.load(Relaxed),
-            dropped: entry.live.dropped.read(),
-            measured: entry
-                .live
-                .with_measure(|measure| measure.measurement(Instant::now()))
-                .filter(|_| entry.enabled),
-            unanswered: entry.live.with_measure(|measure| measure.unanswered()),
-            is_direct: entry.live.is_direct(),
-        };
         TunnelState {
             running: workers.into_iter().all(|worker| !worker.is_finished()),
-            remotes: table.entries.iter().map(remote).collect(),
+            remotes: table.entries.iter().map(remote_state).collect(),
             dropped: self.shared.dropped.read(),
         }
     }
@@ -289,21 +270,44 @@ fn start_timers(shared: &Arc<SharedTunnel>) -> Result<WorkerThread, TunnelError>
     .map_err(TunnelError::Thread)
 }
 
+fn remote_state(entry: &RemoteEntry) -> TunnelRemoteState {
+    let handshakes = entry.links.iter();
+    TunnelRemoteState {
+        public_key: entry.live.public_key,
+        endpoint: entry.live.path().map(|path| path.remote),
+        last_handshake: handshakes
+            .filter_map(|link| link.lock().last_handshake())
+            .min(),
+        last_received: entry.live.last_received(),
+        sent_bytes: entry.live.sent_bytes.load(Relaxed),
+        received_bytes: entry.live.received_bytes.load(Relaxed),
+        dropped: entry.live.dropped.read(),
+        measured: entry
+            .live
+            .with_measure(|measure| measure.measurement(Instant::now()))
+            .filter(|_| entry.enabled),
+        unanswered: entry.live.with_measure(|measure| measure.unanswered()),
+        is_direct: entry.live.is_direct(),
+    }
+}
+
 /// The wanted sockets; existing ones are reused.
 fn open_sockets(
     wanted: &EndpointConfig,
     existing: &[Arc<TunnelSocket>],
 ) -> Result<Vec<Arc<TunnelSocket>>, TunnelError> {
-    let open = |address| match existing
-        .iter()
-        .find(|socket| socket.listen_address() == address)
-    {
-        Some(socket) => Ok(Arc::clone(socket)),
-        None => TunnelSocket::open(address)
-            .map(Arc::new)
-            .map_err(|source| TunnelError::Listen { address, source }),
-    };
-    wanted.listen.iter().copied().map(open).collect()
+    let mut sockets = Vec::new();
+    for &address in &wanted.listen {
+        let mut existing = existing.iter();
+        let socket = match existing.find(|socket| socket.listen_address() == address) {
+            Some(socket) => Arc::clone(socket),
+            None => TunnelSocket::open(address)
+                .map(Arc::new)
+                .map_err(|source| TunnelError::Listen { address, source })?,
+        };
+        sockets.push(socket);
+    }
+    Ok(sockets)
 }
 
 /// Builds the table for the wanted endpoint from what exists already. Also returns the links that
@@ -315,77 +319,25 @@ fn build_table(
     device: &Arc<TunDevice>,
     sockets: Vec<Arc<TunnelSocket>>,
 ) -> (RemoteTable, Vec<LinkToGreet>) {
-    let identity = |key: &PrivateKey| {
-        let known = table.and_then(|table| {
-            table
-                .identities
-                .iter()
-                .find(|identity| identity.key == *key)
-        });
-        known.map_or_else(|| Arc::new(LocalIdentity::new(key)), Arc::clone)
-    };
     let keys = [Some(&wanted.private_key), wanted.previous_key.as_ref()];
-    let mut identities: Vec<_> = keys.into_iter().flatten().map(identity).collect();
+    let mut identities: Vec<_> = keys
+        .into_iter()
+        .flatten()
+        .map(|key| local_identity(key, table))
+        .collect();
     identities.dedup_by(|one, other| one.key == other.key);
-    let mut to_greet = Vec::new();
-    let entry = |remote: &RemoteConfig| {
-        let known =
-            table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
-        let live = known.map_or_else(
-            || Arc::new(LiveRemote::new(remote.public_key)),
-            |entry| Arc::clone(&entry.live),
-        );
-        let is_moved = live
-            .with_paths(|paths| paths.set_addresses(remote.endpoint, remote.relay, Instant::now()));
-        let link = |(number, identity): (usize, &Arc<LocalIdentity>)| {
-            // Keepalives and greetings only for the newest key.
-            let keepalive = remote.keepalive.filter(|_| number == 0);
-            let known = known.and_then(|entry| {
-                entry
-                    .links
-                    .iter()
-                    .find(|link| link.own == identity.key.public_key())
-            });
-            if let Some(link) = known {
-                link.lock().set_keepalive(keepalive);
-                if is_moved && number == 0 {
-                    to_greet.push(LinkToGreet {
-                        link: Arc::clone(link),
-                        is_moved,
-                    });
-                }
-                return Arc::clone(link);
-            }
-            let link = Arc::new(RemoteLink::new(identity, &live, keepalive, indices));
-            if number == 0 {
-                to_greet.push(LinkToGreet {
-                    link: Arc::clone(&link),
-                    is_moved: false,
-                });
-            }
-            link
-        };
-        let links = identities.iter().enumerate().map(link).collect();
-        // Tunnel clients do not answer probes.
-        let probed = remote.inward.is_none() && (remote.enabled || remote.keepalive.is_some());
-        let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
-        let path = |direct: &DirectPathConfig| direct.number;
-        let direct = remote.direct.clone();
-        if direct.as_ref().map(path) != known.and_then(|entry| entry.direct.as_ref()).map(path) {
-            live.set_direct(false);
-            live.with_measure(RemoteProbes::forget_probes);
-        }
-        RemoteEntry {
-            links,
-            live,
-            enabled: remote.enabled,
-            inward: remote.inward.clone(),
-            direct,
-            probed,
-            number,
-        }
+    let mut builder = EntryBuilder {
+        table,
+        identities: &identities,
+        indices,
+        to_greet: Vec::new(),
     };
-    let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
+    let entries: Vec<_> = wanted
+        .remotes
+        .iter()
+        .map(|remote| builder.build_entry(remote))
+        .collect();
+    let to_greet = builder.to_greet;
     let by_key = entries
         .iter()
         .enumerate()
@@ -406,6 +358,77 @@ fn build_table(
         },
         to_greet,
     )
+}
+
+/// The identity with this key; the existing one if there is one.
+fn local_identity(key: &PrivateKey, table: Option<&RemoteTable>) -> Arc<LocalIdentity> {
+    let known = table.and_then(|table| {
+        let mut identities = table.identities.iter();
+        identities.find(|identity| identity.key == *key)
+    });
+    known.map_or_else(|| Arc::new(LocalIdentity::new(key)), Arc::clone)
+}
+
+/// Builds the entries of a table from those of the former one.
+struct EntryBuilder<'a> {
+    table: Option<&'a RemoteTable>,
+    identities: &'a [Arc<LocalIdentity>],
+    indices: &'a IndexTable,
+    to_greet: Vec<LinkToGreet>,
+}
+
+impl EntryBuilder<'_> {
+    fn build_entry(&mut self, remote: &RemoteConfig) -> RemoteEntry {
+        let known = self
+            .table
+            .and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
+        let live = known.map_or_else(
+            || Arc::new(LiveRemote::new(remote.public_key)),
+            |entry| Arc::clone(&entry.live),
+        );
+        let is_moved = live
+            .with_paths(|paths| paths.set_addresses(remote.endpoint, remote.relay, Instant::now()));
+        let mut links = Vec::new();
+        for (number, identity) in self.identities.iter().enumerate() {
+            let former = known.and_then(|entry| {
+                let mut links = entry.links.iter();
+                links.find(|link| link.own == identity.key.public_key())
+            });
+            // Keepalives and greetings only for the newest key.
+            let is_newest = number == 0;
+            let keepalive = remote.keepalive.filter(|_| is_newest);
+            let link = if let Some(link) = former {
+                link.lock().set_keepalive(keepalive);
+                Arc::clone(link)
+            } else {
+                Arc::new(RemoteLink::new(identity, &live, keepalive, self.indices))
+            };
+            if is_newest && (is_moved || former.is_none()) {
+                self.to_greet.push(LinkToGreet {
+                    link: Arc::clone(&link),
+                    is_moved: is_moved && former.is_some(),
+                });
+            }
+            links.push(link);
+        }
+        // Tunnel clients do not answer probes.
+        let probed = remote.inward.is_none() && (remote.enabled || remote.keepalive.is_some());
+        let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
+        let former = known.and_then(|entry| entry.direct.as_ref());
+        if remote.direct.as_ref().map(|path| path.number) != former.map(|path| path.number) {
+            live.set_direct(false);
+            live.with_measure(RemoteProbes::forget_probes);
+        }
+        RemoteEntry {
+            links,
+            live,
+            enabled: remote.enabled,
+            inward: remote.inward.clone(),
+            direct: remote.direct.clone(),
+            probed,
+            number,
+        }
+    }
 }
 
 /// A link that needs a handshake, because it is new or because its remote is reached over another

@@ -60,12 +60,12 @@ impl WorkerThread {
             event: eventfd(0, EventfdFlags::CLOEXEC)?,
         });
         let theirs = Arc::clone(&stop);
-        let run = move || {
+        let builder = thread::Builder::new().name(name.to_owned());
+        let thread = builder.spawn(move || {
             if let Err(error) = work(&theirs) {
                 tracing::error!(%error, thread = thread::current().name(), "a thread of the tunnel failed");
             }
-        };
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        })?;
         Ok(Self {
             stop,
             thread: Some(thread),

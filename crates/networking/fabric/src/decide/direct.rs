@@ -1,11 +1,7 @@
 //! The gateways on direct paths: those of clusters behind peers, to which packets go without the
 //! peer while they answer.
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use ipnet::IpNet;
 use liqo_api::{ClusterId, DirectPath, TunnelEndpointSpec};
@@ -13,14 +9,10 @@ use liqo_datapath::{
     node::PrefixPair,
     tunnel::{DirectPathConfig, LocalAddresses, PublicKey, RemoteConfig},
 };
-use liqo_network_model::{
-    PrefixMap,
-    fabric::Fabric,
-    space::{Here, There},
-};
+use liqo_network_model::{PrefixMap, fabric::Fabric, space::Here};
 use sha2::{Digest as _, Sha256};
 
-use super::{DirectPathEnds, KEEPALIVE, NodeSnapshot, TunnelEnd, addresses_of, own_key};
+use super::{DirectPathEnds, KEEPALIVE, NodeSnapshot, TunnelEnd, addresses_of, is_in, own_key};
 
 /// Whether the addresses of remote pods decide who may use a direct path.
 pub fn needs_pods(peer: &TunnelEndpointSpec) -> bool {
@@ -51,13 +43,14 @@ pub fn add_direct_gateways(
                 .iter()
                 .filter_map(|gateway| own_key(gateway, broker, snapshot, ours))
                 .collect();
-            let is_free = |key: &PublicKey| {
-                let is_taken = end.owners.contains_key(key) || end.direct.contains_key(key);
-                !is_taken && !snapshot.tunnel_clients.contains_key(key)
-            };
+            let any_is_taken = keys.iter().any(|key| {
+                end.owners.contains_key(key)
+                    || end.direct.contains_key(key)
+                    || snapshot.tunnel_clients.contains_key(key)
+            });
             // Both ends choose among all gateways, so a path has either all of them or none.
             let differ = keys.iter().collect::<BTreeSet<_>>().len() == path.gateways.len();
-            if !differ || !keys.iter().all(is_free) {
+            if !differ || any_is_taken {
                 continue;
             }
             let prefixes: Vec<IpNet> = direct.prefixes.pairs().map(|(here, _)| here.0).collect();
@@ -94,13 +87,12 @@ fn direct_path_config(
     snapshot: &NodeSnapshot,
 ) -> Option<DirectPathConfig> {
     let maps = &fabric.peers.get(broker)?.maps;
-    let is_its_own = |there: &There<IpNet>| {
+    let own_prefixes = maps.imported.pairs().filter(|(_, there)| {
         spec.behind
             .get(&there.0)
             .is_some_and(|way| way.as_slice() == std::slice::from_ref(cluster))
-    };
-    let prefixes =
-        PrefixMap::new(maps.imported.pairs().filter(|(_, there)| is_its_own(there))).ok()?;
+    });
+    let prefixes = PrefixMap::new(own_prefixes).ok()?;
     // A remote pod may run at a provider of ours: then its address is that provider's, and its way
     // leads through two brokers.
     let own: Vec<IpNet> = fabric
@@ -109,7 +101,6 @@ fn direct_path_config(
         .chain(&fabric.external)
         .map(IpNet::trunc)
         .collect();
-    let is_own = |address: &IpAddr| own.iter().any(|prefix| prefix.contains(address));
     let local = match &path.namespaces {
         None => LocalAddresses::Prefixes(
             maps.exported
@@ -128,7 +119,7 @@ fn direct_path_config(
             });
             let addresses = of_broker
                 .flat_map(|(_, addresses)| addresses)
-                .filter(|address| is_own(address));
+                .filter(|address| is_in(&own, address));
             LocalAddresses::Pods(Arc::new(
                 addresses
                     .filter_map(|address| Some(maps.exported.to_there(Here(*address))?.0))
@@ -146,31 +137,36 @@ fn direct_path_config(
 /// The prefixes of customers of ours and of the providers that run their pods, where both accept
 /// direct paths: we are the broker.
 pub fn passed_by(snapshot: &NodeSnapshot, fabric: &Fabric) -> Vec<PrefixPair> {
-    let accepts = |id: &ClusterId| {
-        snapshot
-            .peers
-            .get(id)
-            .is_some_and(|spec| spec.accepts_direct)
-    };
-    // No direct path leads to what is behind them.
-    let prefixes = |id: &ClusterId| -> Vec<IpNet> {
-        let (spec, peer) = (snapshot.peers.get(id), fabric.peers.get(id));
-        let all = peer.into_iter().flat_map(|peer| peer.maps.imported.pairs());
-        let own =
-            all.filter(|(_, there)| spec.is_some_and(|spec| !spec.behind.contains_key(&there.0)));
-        own.map(|(here, _)| here.0).collect()
-    };
-    let pairs = fabric
+    let mut pairs = Vec::new();
+    for (id, provider) in &fabric.peers {
+        if !accepts_direct_paths(id, snapshot) {
+            continue;
+        }
+        for customer in &provider.customers {
+            if accepts_direct_paths(customer, snapshot) {
+                pairs.push([customer, id].map(|id| own_prefixes(id, snapshot, fabric)));
+            }
+        }
+    }
+    pairs
+}
+
+fn accepts_direct_paths(id: &ClusterId, snapshot: &NodeSnapshot) -> bool {
+    snapshot
         .peers
-        .iter()
-        .filter(|(id, _)| accepts(id))
-        .flat_map(|(id, provider)| {
-            let customers = provider.customers.iter().filter(|id| accepts(id));
-            customers
-                .map(|customer| [prefixes(customer), prefixes(id)])
-                .collect::<Vec<_>>()
-        });
-    pairs.collect()
+        .get(id)
+        .is_some_and(|spec| spec.accepts_direct)
+}
+
+/// A peer's prefixes without those behind it: no direct path leads there.
+fn own_prefixes(id: &ClusterId, snapshot: &NodeSnapshot, fabric: &Fabric) -> Vec<IpNet> {
+    let (Some(spec), Some(peer)) = (snapshot.peers.get(id), fabric.peers.get(id)) else {
+        return Vec::new();
+    };
+    let all = peer.maps.imported.pairs();
+    all.filter(|(_, there)| !spec.behind.contains_key(&there.0))
+        .map(|(here, _)| here.0)
+        .collect()
 }
 
 /// Names a broker, the same at both ends of a path.
@@ -182,6 +178,7 @@ fn broker_number(broker: &ClusterId) -> u32 {
 #[cfg(test)]
 mod tests {
     use liqo_api::GatewayAddress;
+    use liqo_network_model::space::There;
 
     use super::{
         super::{

@@ -88,33 +88,32 @@ pub fn in_use(
     before: &ActiveGateways,
     now: Instant,
 ) -> ActiveGateways {
-    let is_alive = |lease: &&GatewayLease| {
+    let alive = observations.leases().filter(|lease| {
         !observations.is_silent(lease.number, now)
             && (lease.is_held_by(this) || !observations.is_suspected(lease.number, now))
-    };
-    let active = |lease: &GatewayLease| {
-        let parse = |key: &Option<String>| key.as_ref()?.parse::<PublicKey>().ok();
-        let key = parse(&lease.public_key)?;
-        let first_key = parse(&lease.first_key).unwrap_or(key);
-        Some((
-            lease.number,
-            ActiveGateway {
-                node: lease.node.clone()?,
-                key,
-                first_key,
-            },
-        ))
-    };
-    let alive: ActiveGateways = observations
-        .leases()
-        .filter(is_alive)
-        .filter_map(active)
+    });
+    let active: ActiveGateways = alive
+        .filter_map(|lease| Some((lease.number, active_gateway(lease)?)))
         .collect();
-    if alive.is_empty() {
+    if active.is_empty() {
         before.clone()
     } else {
-        alive
+        active
     }
+}
+
+/// The gateway that holds a Lease, if the Lease tells its node and its key.
+fn active_gateway(lease: &GatewayLease) -> Option<ActiveGateway> {
+    let key = parse_key(lease.public_key.as_deref())?;
+    Some(ActiveGateway {
+        node: lease.node.clone()?,
+        key,
+        first_key: parse_key(lease.first_key.as_deref()).unwrap_or(key),
+    })
+}
+
+fn parse_key(text: Option<&str>) -> Option<PublicKey> {
+    text?.parse().ok()
 }
 
 /// Time until the next Lease expires if it is not renewed.
@@ -143,14 +142,14 @@ pub fn other_gateways(observations: &LeaseObservations, this: &str) -> Vec<Other
     let all = observations
         .leases()
         .filter(|lease| is_gateway && !lease.is_held_by(this));
-    let other = |lease: &GatewayLease| {
+    all.filter_map(|lease| {
         Some(OtherGateway {
             node: lease.node.clone()?,
             number: lease.number,
             version: lease.version.clone()?,
         })
-    };
-    all.filter_map(other).collect()
+    })
+    .collect()
 }
 
 /// Whether another gateway suspects this node.
@@ -189,21 +188,24 @@ impl ElectionCandidate<'_> {
         if !self.is_fit {
             return ElectionMove::Nothing;
         }
-        let is_free = |number: &u8| {
-            let Some(lease) = observations.lease(*number) else {
-                return true;
-            };
-            let is_lost =
-                observations.has_expired(*number, now) || observations.is_suspected(*number, now);
-            lease.node.is_none() || (is_lost && !lease.is_held_by(self.node))
-        };
         if let Some(own) = numbers.first() {
-            let higher = (0..*own).filter(|_| self.moves_up).find(is_free);
+            let higher = (0..*own)
+                .filter(|_| self.moves_up)
+                .find(|number| self.can_take(*number, observations, now));
             return higher.map_or(ElectionMove::Renew(*own), ElectionMove::Take);
         }
         (0..self.replicas)
-            .find(is_free)
+            .find(|number| self.can_take(*number, observations, now))
             .map_or(ElectionMove::Nothing, ElectionMove::Take)
+    }
+
+    fn can_take(&self, number: u8, observations: &LeaseObservations, now: Instant) -> bool {
+        let Some(lease) = observations.lease(number) else {
+            return true;
+        };
+        let is_lost =
+            observations.has_expired(number, now) || observations.is_suspected(number, now);
+        lease.node.is_none() || (is_lost && !lease.is_held_by(self.node))
     }
 }
 

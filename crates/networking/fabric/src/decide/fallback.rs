@@ -44,34 +44,51 @@ impl RelayFallback {
         let called: BTreeSet<PublicKey> = called.map(|remote| remote.public_key).collect();
         self.called.retain(|key, _| called.contains(key));
         self.unused.retain(|key, _| relays.contains_key(key));
-        let since = |at: Instant| now.saturating_duration_since(at);
-        let is_needed = |key: &PublicKey| {
-            let called_for = since(*self.called.entry(*key).or_insert(now));
-            let state = states.iter().find(|state| state.public_key == *key);
-            let silent_for = state
-                .and_then(|state| state.last_received)
-                .unwrap_or(Duration::MAX)
-                .min(called_for);
+        let mut needed = BTreeSet::new();
+        for key in called {
+            let state = states.iter().find(|state| state.public_key == key);
             let is_second_end = ours.is_some_and(|ours| ours.0 > key.0);
-            let Some(relay) = relays.get(key) else {
-                return silent_for
-                    >= if is_second_end {
-                        SILENCE + SECOND_END_DELAY
-                    } else {
-                        SILENCE
-                    };
+            let silent_for = self.silent_for(key, state, now);
+            let is_needed = match relays.get(&key) {
+                None if is_second_end => silent_for >= SILENCE + SECOND_END_DELAY,
+                None => silent_for >= SILENCE,
+                Some(relay) => {
+                    // A relay that the other end opened is as good, but one of them has to stay.
+                    let is_used = state.is_some_and(|state| {
+                        state.endpoint == Some(*relay) || (state.is_relayed() && !is_second_end)
+                    });
+                    self.must_stay(key, is_used || silent_for >= SILENCE, now)
+                }
             };
-            // A relay that the other end opened is as good, but one of them has to stay.
-            let is_used = state.is_some_and(|state| {
-                state.endpoint == Some(*relay) || (state.is_relayed() && !is_second_end)
-            });
-            if is_used || silent_for >= SILENCE {
-                self.unused.remove(key);
-                return true;
+            if is_needed {
+                needed.insert(key);
             }
-            since(*self.unused.entry(*key).or_insert(now)) < LINGER
-        };
-        called.into_iter().filter(is_needed).collect()
+        }
+        needed
+    }
+
+    /// The time since we last heard the gateway, or since we began to call it.
+    fn silent_for(
+        &mut self,
+        key: PublicKey,
+        state: Option<&TunnelRemoteState>,
+        now: Instant,
+    ) -> Duration {
+        let called_at = *self.called.entry(key).or_insert(now);
+        state
+            .and_then(|state| state.last_received)
+            .unwrap_or(Duration::MAX)
+            .min(now.saturating_duration_since(called_at))
+    }
+
+    /// Whether an existing relay stays: it lingers for a while after its last use.
+    fn must_stay(&mut self, key: PublicKey, is_in_use: bool, now: Instant) -> bool {
+        if is_in_use {
+            self.unused.remove(&key);
+            return true;
+        }
+        let unused_since = *self.unused.entry(key).or_insert(now);
+        now.saturating_duration_since(unused_since) < LINGER
     }
 }
 

@@ -1,5 +1,5 @@
-//! Decides the desired state of this node and of its tunnel, from a [`Snapshot`]. Everything here
-//! is pure; times are arguments.
+//! Decides the desired state of this node and of its tunnel, from a [`NodeSnapshot`]. Everything
+//! here is pure; times are arguments.
 
 mod direct;
 pub mod election;
@@ -106,20 +106,19 @@ impl NodeSnapshot {
         } else {
             set.replicas.min(MAX_GATEWAYS)
         };
-        let may = |one: &ActiveGateway| {
-            self.nodes
-                .get(&one.node)
-                .is_some_and(|node| set.selects_node(&node.labels))
-        };
         let (mut nodes, mut keys, mut firsts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let all = self.gateways.iter().map(|(number, one)| (*number, one));
-        all.filter(move |(_, one)| {
-            may(one)
-                && nodes.insert(&one.node)
-                && keys.insert(one.key)
-                && firsts.insert(one.first_key)
-        })
-        .take(most.into())
+        all.filter(|(_, one)| self.may_be_gateway(&one.node))
+            .filter(move |(_, one)| {
+                nodes.insert(&one.node) && keys.insert(one.key) && firsts.insert(one.first_key)
+            })
+            .take(most.into())
+    }
+
+    fn may_be_gateway(&self, node: &str) -> bool {
+        self.nodes
+            .get(node)
+            .is_some_and(|view| self.settings.gateways.selects_node(&view.labels))
     }
 
     /// Whether this node is a gateway in use.
@@ -204,17 +203,18 @@ impl TunnelEnd {
 /// The responsive gateways of peers. A gateway whose node dies is noticed within two seconds if it
 /// answers probes, which other implementations of WireGuard do not.
 pub fn responsive_gateways(remotes: &[TunnelRemoteState]) -> BTreeSet<PublicKey> {
-    let is_responsive = |remote: &&TunnelRemoteState| {
-        let is_quiet = |ago: Duration| ago >= QUIET && remote.unanswered >= MIN_UNANSWERED;
-        remote
-            .last_received
-            .is_some_and(|ago| ago < RESPONSIVE_WITHIN && !is_quiet(ago))
-    };
     remotes
         .iter()
-        .filter(is_responsive)
+        .filter(|remote| is_responsive(remote))
         .map(|remote| remote.public_key)
         .collect()
+}
+
+fn is_responsive(remote: &TunnelRemoteState) -> bool {
+    remote.last_received.is_some_and(|ago| {
+        let is_quiet = ago >= QUIET && remote.unanswered >= MIN_UNANSWERED;
+        ago < RESPONSIVE_WITHIN && !is_quiet
+    })
 }
 
 /// Sends only to the responsive gateways of a peer, which share the flows; if none responds, to
@@ -224,11 +224,9 @@ fn keep_responsive(
     owners: &BTreeMap<PublicKey, ClusterId>,
     responsive: &BTreeSet<PublicKey>,
 ) {
-    let is_responsive = |remote: &RemoteConfig| responsive.contains(&remote.public_key);
-    let of_one_peer = |one: &RemoteConfig, other: &RemoteConfig| {
-        owners.get(&one.public_key) == owners.get(&other.public_key)
-    };
-    for gateways in remotes.chunk_by_mut(of_one_peer) {
+    let by_peer = remotes
+        .chunk_by_mut(|one, other| owners.get(&one.public_key) == owners.get(&other.public_key));
+    for gateways in by_peer {
         // Tunnel clients belong to no peer, and call us. The tunnel chooses among gateways on
         // direct paths.
         if gateways
@@ -239,11 +237,11 @@ fn keep_responsive(
         }
         let used: Vec<Option<SocketAddr>> = gateways
             .iter()
-            .filter(|one| is_responsive(one))
+            .filter(|one| responsive.contains(&one.public_key))
             .map(|one| one.endpoint)
             .collect();
         for gateway in gateways {
-            gateway.enabled = used.is_empty() || is_responsive(gateway);
+            gateway.enabled = used.is_empty() || responsive.contains(&gateway.public_key);
             // A silent gateway behind the same address as a responsive one is a standby.
             let is_standby =
                 !gateway.enabled && gateway.endpoint.is_some() && used.contains(&gateway.endpoint);
@@ -254,13 +252,13 @@ fn keep_responsive(
 
 /// Whether this node has to know the single addresses that are open.
 pub fn needs_open_addresses(snapshot: &NodeSnapshot, this: &str) -> bool {
-    let needs = |peer: &TunnelEndpointSpec| {
-        peer.reach == Reach::Offloaded
-            || peer.api_server
-            || !peer.customers.is_empty()
-            || direct::needs_pods(peer)
-    };
-    snapshot.is_gateway(this) && snapshot.peers.values().any(needs)
+    snapshot.is_gateway(this)
+        && snapshot.peers.values().any(|peer| {
+            peer.reach == Reach::Offloaded
+                || peer.api_server
+                || !peer.customers.is_empty()
+                || direct::needs_pods(peer)
+        })
 }
 
 /// Decides the action on this node. `ours` are the node's keys.
@@ -340,30 +338,11 @@ fn build_fabric(
     ranges: &NetworkRanges,
     addresses: &NodeAddresses,
 ) -> (Fabric, BTreeMap<ClusterId, String>) {
-    let gateway = |name: &str| {
-        let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
-        Some(FabricGateway {
-            slot,
-            number: gateway_number(&found.first_key.0),
-        })
-    };
-    let node = |(name, view): (&String, &NodeView)| {
-        let addresses = addresses.accepted.get(name).cloned().unwrap_or_default();
-        (
-            name.clone(),
-            FabricNode {
-                addresses,
-                pods: view.pods.clone(),
-                mac: mac_of_node(name),
-                gateway: gateway(name),
-            },
-        )
-    };
     let mut fabric = Fabric {
         pods: ranges.pods.clone(),
         external: ranges.external.clone(),
         api_servers: ranges.api_servers.clone(),
-        nodes: snapshot.nodes.iter().map(node).collect(),
+        nodes: fabric_nodes(snapshot, addresses),
         peers: BTreeMap::new(),
         mtu: device_mtu(snapshot).into(),
     };
@@ -386,6 +365,27 @@ fn build_fabric(
         }
     }
     (fabric, left_out)
+}
+
+fn fabric_nodes(
+    snapshot: &NodeSnapshot,
+    addresses: &NodeAddresses,
+) -> BTreeMap<String, FabricNode> {
+    let mut nodes = BTreeMap::new();
+    for (name, view) in &snapshot.nodes {
+        let gateway = snapshot.in_use().find(|(_, one)| one.node == *name);
+        let node = FabricNode {
+            addresses: addresses.accepted.get(name).cloned().unwrap_or_default(),
+            pods: view.pods.clone(),
+            mac: mac_of_node(name),
+            gateway: gateway.map(|(slot, found)| FabricGateway {
+                slot,
+                number: gateway_number(&found.first_key.0),
+            }),
+        };
+        nodes.insert(name.clone(), node);
+    }
+    nodes
 }
 
 /// A peer as the nodes see it. A peer whose prefixes overlap with others is left out, because nft
@@ -490,11 +490,12 @@ fn reachable_offloaded(
     let others: Vec<IpNet> = others
         .flat_map(|(_, peer)| peer.imported.values().copied())
         .collect();
-    let is_pod_behind = |address: &IpAddr| ours.is_shown_pod(address) && is_in(&others, address);
     let pods_among = |addresses: &ReachableAddresses| {
         let addresses = addresses.get(id).into_iter().flatten().copied();
         addresses
-            .filter(|address| ours.is_pod_here(address) || is_pod_behind(address))
+            .filter(|address| {
+                ours.is_pod_here(address) || (ours.is_shown_pod(address) && is_in(&others, address))
+            })
             .collect()
     };
     let open = snapshot.open.as_ref();
@@ -535,17 +536,13 @@ fn offloaded_pods(
 
 /// The addresses of a peer's pods that use our API servers.
 fn api_clients(snapshot: &NodeSnapshot, maps: &PeerMaps) -> BTreeSet<IpAddr> {
-    let is_there = |address: &&IpAddr| {
-        maps.imported
-            .pairs()
-            .any(|(here, _)| here.0.contains(*address))
-    };
-    snapshot
-        .open
-        .iter()
-        .flat_map(|open| &open.api_clients)
-        .filter(is_there)
+    let clients = snapshot.open.iter().flat_map(|open| &open.api_clients);
+    clients
         .copied()
+        .filter(|address| {
+            let mut pairs = maps.imported.pairs();
+            pairs.any(|(here, _)| here.0.contains(address))
+        })
         .collect()
 }
 
@@ -557,21 +554,18 @@ fn device_mtu(snapshot: &NodeSnapshot) -> u16 {
 /// The MTUs of the ways to a peer's prefixes, where they are lower than that of our devices.
 /// Multiples of 16, because the tunnel pads packets to a multiple of 16 bytes.
 fn narrow_prefix_mtus(spec: &TunnelEndpointSpec, device_mtu: u32) -> BTreeMap<IpNet, u32> {
-    let mtu = |there: &IpNet| {
+    let mut narrow = BTreeMap::new();
+    for (there, here) in &spec.imported {
         let known = [Some(&spec.mtu), spec.path_mtus.get(there)]
             .into_iter()
             .flatten()
             .filter(|mtu| **mtu > 0);
-        known.min().map(|mtu| u32::from(*mtu.max(&MIN_MTU)))
-    };
-    let known = spec
-        .imported
-        .iter()
-        .filter_map(|(there, here)| Some((here.trunc(), mtu(there)?)));
-    known
-        .filter(|(_, mtu)| *mtu < device_mtu)
-        .map(|(here, mtu)| (here, mtu / 16 * 16))
-        .collect()
+        let lowest = known.min().map(|mtu| u32::from(*mtu.max(&MIN_MTU)));
+        if let Some(mtu) = lowest.filter(|mtu| *mtu < device_mtu) {
+            narrow.insert(here.trunc(), mtu / 16 * 16);
+        }
+    }
+    narrow
 }
 
 /// The same on all nodes, because it only depends on the node's name.
@@ -592,15 +586,11 @@ fn tunnel_end(
         .map(|node| node.addresses.clone())
         .unwrap_or_default();
     let port = snapshot.settings.gateways.port;
-    let has = |is_v4: bool| addresses.iter().any(|address| address.is_ipv4() == is_v4);
-    let every: [(bool, IpAddr); 2] = [
-        (true, Ipv4Addr::UNSPECIFIED.into()),
-        (false, Ipv6Addr::UNSPECIFIED.into()),
-    ];
+    let every: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     let listen = every
         .into_iter()
-        .filter(|(is_v4, _)| has(*is_v4))
-        .map(|(_, address)| SocketAddr::new(address, port))
+        .filter(|address| has_family_of(&addresses, address))
+        .map(|address| SocketAddr::new(address, port))
         .collect();
     let tls_port = snapshot.settings.gateways.tls_port;
     let mut end = TunnelEnd {
@@ -620,8 +610,9 @@ fn tunnel_end(
         .chain(own)
         .chain(nodes)
         .collect();
-    let usable =
-        |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &forbidden);
+    let usable = |address: &SocketAddr| {
+        has_family_of(&addresses, &address.ip()) && may_be_called(address, &forbidden)
+    };
     for (id, peer) in &fabric.peers {
         let Some(spec) = snapshot.peers.get(id) else {
             continue;
@@ -630,10 +621,10 @@ fn tunnel_end(
         for gateway in &spec.gateways {
             // The tunnel refuses all remotes if a key occurs twice or is ours. A tunnel client has
             // proved that it has its key; a peer's announcement proves nothing.
-            let is_free = |key: &PublicKey| {
+            let key = own_key(gateway, id, snapshot, ours);
+            let Some(public_key) = key.filter(|key| {
                 !end.owners.contains_key(key) && !snapshot.tunnel_clients.contains_key(key)
-            };
-            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(is_free) else {
+            }) else {
                 continue;
             };
             end.owners.insert(public_key, id.clone());
@@ -670,6 +661,13 @@ fn tunnel_end(
     end
 }
 
+/// Whether one of the addresses is of the same IP version as `other`.
+fn has_family_of(addresses: &[IpAddr], other: &IpAddr) -> bool {
+    addresses
+        .iter()
+        .any(|address| address.is_ipv4() == other.is_ipv4())
+}
+
 /// The key of a peer's gateway, unless it is ours or another peer's. A key stays with the peer that
 /// had it first.
 fn own_key(
@@ -683,15 +681,14 @@ fn own_key(
         .parse()
         .ok()
         .filter(|key| !ours.contains(key))?;
-    let claims = |spec: &TunnelEndpointSpec| {
-        spec.gateways
-            .iter()
-            .any(|other| other.public_key == gateway.public_key)
-    };
-    match snapshot.keys.get(&key) {
-        Some(owner) if owner != id && snapshot.peers.get(owner).is_some_and(claims) => None,
-        _ => Some(key),
-    }
+    let other_owner = snapshot.keys.get(&key).filter(|owner| *owner != id);
+    let is_claimed = other_owner
+        .and_then(|owner| snapshot.peers.get(owner))
+        .is_some_and(|spec| {
+            let mut others = spec.gateways.iter();
+            others.any(|other| other.public_key == gateway.public_key)
+        });
+    (!is_claimed).then_some(key)
 }
 
 /// The addresses of a gateway's endpoints, as far as names are resolved.
@@ -699,11 +696,14 @@ fn addresses_of(
     endpoints: &[String],
     resolved: &BTreeMap<String, Vec<SocketAddr>>,
 ) -> Vec<SocketAddr> {
-    let of = |text: &String| match text.parse() {
-        Ok(address) => vec![address],
-        Err(_) => resolved.get(text).cloned().unwrap_or_default(),
-    };
-    endpoints.iter().flat_map(of).collect()
+    let mut addresses = Vec::new();
+    for endpoint in endpoints {
+        match endpoint.parse() {
+            Ok(address) => addresses.push(address),
+            Err(_) => addresses.extend(resolved.get(endpoint).into_iter().flatten()),
+        }
+    }
+    addresses
 }
 
 /// A peer's gateway must be another machine, and neither one of ours nor behind the tunnel itself:
@@ -716,23 +716,21 @@ fn may_be_called(address: &SocketAddr, forbidden: &[IpNet]) -> bool {
 /// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer, and of
 /// gateways on direct paths, at most [`MAX_NAMES_OF_PATH`] of each path.
 pub fn gateway_names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
-    let among = |gateways: &[GatewayAddress], most: usize| {
-        let endpoints = gateways
-            .iter()
-            .flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
-        endpoints
-            .filter(|text| text.parse::<SocketAddr>().is_err())
-            .take(most)
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let of_peers = peers
-        .values()
-        .flat_map(|peer| among(&peer.gateways, MAX_NAMES));
-    let paths = peers.values().flat_map(|peer| peer.direct.values());
-    of_peers
-        .chain(paths.flat_map(|path| among(&path.gateways, MAX_NAMES_OF_PATH)))
-        .collect()
+    let mut names = BTreeSet::new();
+    for peer in peers.values() {
+        names.extend(names_among(&peer.gateways).take(MAX_NAMES).cloned());
+        for path in peer.direct.values() {
+            names.extend(names_among(&path.gateways).take(MAX_NAMES_OF_PATH).cloned());
+        }
+    }
+    names
+}
+
+fn names_among(gateways: &[GatewayAddress]) -> impl Iterator<Item = &String> {
+    gateways
+        .iter()
+        .flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls))
+        .filter(|text| text.parse::<SocketAddr>().is_err())
 }
 
 #[cfg(test)]

@@ -27,9 +27,13 @@ pub fn node_addresses(
     is_gateway: impl Fn(&str) -> bool,
     taken: &[IpNet],
 ) -> NodeAddresses {
-    let holds_most =
-        |range: &IpNet| most_are_in(nodes.values().map(|view| view.addresses.as_slice()), range);
-    let taken: Vec<&IpNet> = taken.iter().filter(|range| !holds_most(range)).collect();
+    let taken: Vec<&IpNet> = taken
+        .iter()
+        .filter(|range| {
+            let addresses = nodes.values().map(|view| view.addresses.as_slice());
+            !most_are_in(addresses, range)
+        })
+        .collect();
     let (gateways, others): (Vec<_>, Vec<_>) = nodes.iter().partition(|(name, _)| is_gateway(name));
     let (mut found, mut known) = (NodeAddresses::default(), BTreeSet::new());
     for (name, view) in gateways.into_iter().chain(others) {

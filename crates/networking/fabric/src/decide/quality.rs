@@ -29,11 +29,11 @@ impl ReportedQuality {
             .into_iter()
             .find(|some| percent >= u16::from(*some))
             .unwrap_or(0);
-        let is_about_the_same =
-            |before: &u8| *before > at_least && percent * 2 >= u16::from(*before);
+        let about_the_same =
+            before.filter(|before| *before > at_least && percent * 2 >= u16::from(*before));
         Self {
             latency: measured.shortest.map(rounded_micros),
-            loss: before.filter(is_about_the_same).or(Some(at_least)),
+            loss: about_the_same.or(Some(at_least)),
         }
     }
 

@@ -86,9 +86,6 @@ pub fn open_addresses(exposure: &ExposureInput) -> OpenAddresses {
     };
     for (namespace, behind) in behind_services(exposure) {
         let pods = addresses_of_pods(exposure, namespace);
-        let left = |address: &&IpAddr| {
-            !behind.reflected.contains(*address) && !behind.kept_here.contains(*address)
-        };
         for peer in exposure.offloaded.get(namespace).into_iter().flatten() {
             // What is at the peer itself, it reaches without us.
             let own = exposure
@@ -96,21 +93,18 @@ pub fn open_addresses(exposure: &ExposureInput) -> OpenAddresses {
                 .get(peer)
                 .map(Vec::as_slice)
                 .unwrap_or_default();
-            let is_elsewhere =
-                |address: &&IpAddr| !own.iter().any(|prefix| prefix.contains(*address));
-            let pods: Vec<&IpAddr> = pods.iter().filter(is_elsewhere).collect();
-            let reached = pods
+            let elsewhere = pods
                 .iter()
-                .copied()
-                .filter(|address| behind.reflected.contains(*address));
-            open.reachable
-                .entry(peer.clone())
-                .or_default()
-                .extend(reached);
-            open.established
-                .entry(peer.clone())
-                .or_default()
-                .extend(pods.iter().copied().filter(left));
+                .filter(|address| !own.iter().any(|prefix| prefix.contains(*address)));
+            let reachable = open.reachable.entry(peer.clone()).or_default();
+            let established = open.established.entry(peer.clone()).or_default();
+            for address in elsewhere {
+                if behind.reflected.contains(address) {
+                    reachable.insert(*address);
+                } else if !behind.kept_here.contains(address) {
+                    established.insert(*address);
+                }
+            }
         }
     }
     open
@@ -154,23 +148,25 @@ fn behind_services(exposure: &ExposureInput) -> BTreeMap<&str, BehindServices> {
 
 /// The addresses of a namespace's pods, as far as a pod on its node can have them.
 fn addresses_of_pods(exposure: &ExposureInput, namespace: &str) -> BTreeSet<IpAddr> {
-    let is_remote = |address: &IpAddr| {
-        exposure
-            .remote
-            .values()
-            .flatten()
-            .any(|prefix| prefix.contains(address))
-    };
-    let pods = exposure.local_pods.get(namespace).into_iter().flatten();
-    let of_pod = |pod: &Arc<LocalPodView>| {
+    let mut found = BTreeSet::new();
+    for pod in exposure.local_pods.get(namespace).into_iter().flatten() {
         let is_here = exposure.nodes.contains(&pod.node);
-        pod.addresses
+        let possible = pod
+            .addresses
             .iter()
-            .copied()
-            .filter(|address| is_here != is_remote(address))
-            .collect::<Vec<_>>()
-    };
-    pods.flat_map(of_pod).collect()
+            .filter(|address| is_here != is_remote(exposure, address));
+        found.extend(possible);
+    }
+    found
+}
+
+/// Whether an address is within a prefix of a peer.
+fn is_remote(exposure: &ExposureInput, address: &IpAddr) -> bool {
+    exposure
+        .remote
+        .values()
+        .flatten()
+        .any(|prefix| prefix.contains(address))
 }
 
 fn addresses_by<K: Ord>(

@@ -143,24 +143,25 @@ pub fn tunnel_status(
     now: Timestamp,
     since_written: Duration,
 ) -> Option<TunnelEndpointStatus> {
-    let part = |name: &String| {
+    let mut parts: Vec<GatewayStatus> = Vec::new();
+    for name in gateways {
         let before = current.gateways.iter().find(|one| one.node == *name);
         if name == node {
-            Some(tunnel.status_by(node, before, since_written))
+            parts.push(tunnel.status_by(node, before, since_written));
         } else {
-            before.cloned()
+            parts.extend(before.cloned());
         }
-    };
-    let parts: Vec<GatewayStatus> = gateways.iter().filter_map(part).collect();
-    let over = |transport| parts.iter().find(|one| one.transport == Some(transport));
+    }
+    let [over_tls, over_udp] = [Transport::Tls, Transport::Udp]
+        .map(|transport| parts.iter().find(|one| one.transport == Some(transport)));
     // The gateway that writes the problem, if there is one.
-    let speaker = match (over(Transport::Tls), over(Transport::Udp)) {
+    let speaker = match (over_tls, over_udp) {
         (Some(relayed), _) => Some(relayed.node.as_str()),
         (None, Some(_)) => None,
         (None, None) => gateways.first().map(String::as_str),
     };
     let wanted = match speaker {
-        None if over(Transport::Udp).is_some() => Some(DesiredCondition::yes(
+        None if over_udp.is_some() => Some(DesiredCondition::yes(
             CONNECTED,
             TunnelReason::Connected,
             "",
@@ -174,9 +175,7 @@ pub fn tunnel_status(
     });
     let status = TunnelEndpointStatus {
         gateway: Some(gateways.join(", ")).filter(|names| !names.is_empty()),
-        transport: over(Transport::Tls)
-            .or(over(Transport::Udp))
-            .and_then(|one| one.transport),
+        transport: over_tls.or(over_udp).and_then(|one| one.transport),
         gateways: parts,
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };

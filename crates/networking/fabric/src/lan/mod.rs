@@ -112,19 +112,12 @@ impl LanDiscoverer {
             return None;
         }
         let settings = &config.settings;
-        let all = || {
-            self.watches
-                .nodes
-                .all()
-                .into_iter()
-                .map(|(key, node)| (key.name, node))
-                .collect()
-        };
         // With a network, the gateways decide.
         let nodes = if settings.enabled {
             BTreeMap::new()
         } else {
-            all()
+            let all = self.watches.nodes.all().into_iter();
+            all.map(|(key, node)| (key.name, node)).collect()
         };
         if !is_announcer(
             &self.node,

@@ -170,20 +170,18 @@ impl LanService {
         let lan = all
             .iter()
             .filter(|interface| interface.is_lan(&self.config.interfaces, &self.config.pods));
-        let wanted: BTreeSet<LanSocketKey> = lan
-            .flat_map(|interface| {
-                let key = |is_v6| LanSocketKey {
-                    interface: interface.name.clone(),
-                    index: interface.index,
-                    is_v6,
-                };
-                [
-                    interface.has_v4().then(|| key(false)),
-                    interface.has_v6().then(|| key(true)),
-                ]
-            })
-            .flatten()
-            .collect();
+        let mut wanted = BTreeSet::new();
+        for interface in lan {
+            for (is_v6, is_there) in [(false, interface.has_v4()), (true, interface.has_v6())] {
+                if is_there {
+                    wanted.insert(LanSocketKey {
+                        interface: interface.name.clone(),
+                        index: interface.index,
+                        is_v6,
+                    });
+                }
+            }
+        }
         self.sockets.retain(|key, _| wanted.contains(key));
         self.failed.retain(|key| wanted.contains(key));
         let mut is_new = false;

@@ -7,7 +7,7 @@ use std::{
 
 use liqo_datapath::{
     relay::RelayClient,
-    tunnel::{PublicKey, Tunnel as _, UserspaceTunnel},
+    tunnel::{Tunnel as _, UserspaceTunnel},
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -67,15 +67,11 @@ impl RelayController {
         let ours = self.relays.port().map(|_| self.gateways.key());
         let states = self.tunnel.state().remotes;
         let needed = fallback.needed_relays(end, &states, &existing, ours, Instant::now());
-        let is_right = |key: &PublicKey, client: &mut RelayClient| {
-            needed.contains(key)
-                && end
-                    .tls
-                    .get(key)
-                    .is_some_and(|servers| servers == client.servers())
-        };
         let before = self.relays.connected_addresses();
-        self.relays.state().clients.retain(is_right);
+        self.relays.state().clients.retain(|key, client| {
+            let servers = end.tls.get(key).filter(|_| needed.contains(key));
+            servers.is_some_and(|servers| servers == client.servers())
+        });
         for key in &needed {
             let Some(servers) = end
                 .tls

@@ -23,20 +23,13 @@ fn reachable_api_servers<'a>(
     family: IpFamily,
     peer: &'a PeerNetwork,
 ) -> impl Iterator<Item = (&'a ApiServerEndpoint, IpAddr)> {
-    let of_family = move |server: &&ApiServerEndpoint| {
+    let of_family = fabric.api_servers.iter().filter(move |server| {
         peer.api_server.is_some() && family.contains_prefix(&server.address.into())
-    };
-    let there = |server: &'a ApiServerEndpoint| {
-        Some((
-            server,
-            peer.maps.exported.to_there(Here(server.stand_in))?.0,
-        ))
-    };
-    fabric
-        .api_servers
-        .iter()
-        .filter(of_family)
-        .filter_map(there)
+    });
+    of_family.filter_map(|server| {
+        let there = peer.maps.exported.to_there(Here(server.stand_in))?;
+        Some((server, there.0))
+    })
 }
 
 /// The set of pods at peers that may reach our API servers. Only gateways have it.
@@ -70,14 +63,13 @@ pub(super) fn stand_in_translations(
     peer: &PeerNetwork,
 ) -> Vec<String> {
     let keyword = family.keyword();
-    let of = |(server, there): (&ApiServerEndpoint, IpAddr)| {
-        let server = SocketAddr::new(server.address, server.port);
-        format!(
-            "{keyword} saddr @{CLIENTS} {keyword} daddr {there} tcp dport {PORT} dnat to {server}"
-        )
-    };
     reachable_api_servers(fabric, family, peer)
-        .map(of)
+        .map(|(server, there)| {
+            let server = SocketAddr::new(server.address, server.port);
+            format!(
+                "{keyword} saddr @{CLIENTS} {keyword} daddr {there} tcp dport {PORT} dnat to {server}"
+            )
+        })
         .collect()
 }
 
@@ -91,33 +83,32 @@ pub(super) fn api_server_verdicts(
     on: impl Fn(&IpAddr) -> bool,
 ) -> Vec<String> {
     let keyword = family.keyword();
-    let rule = |server: &ApiServerEndpoint| {
-        let may = |peer: &&PeerNetwork| {
+    let mut rules = Vec::new();
+    for server in fabric
+        .api_servers
+        .iter()
+        .filter(|server| on(&server.address))
+    {
+        let peers = fabric.peers.values().filter(|peer| {
             reachable_api_servers(fabric, family, peer).any(|(other, _)| other == server)
-        };
-        let prefixes = fabric
-            .peers
-            .values()
-            .filter(may)
-            .flat_map(|peer| peer.maps.imported.pairs());
-        let prefixes: Vec<IpNet> = prefixes
+        });
+        let prefixes: Vec<IpNet> = peers
+            .flat_map(|peer| peer.maps.imported.pairs())
             .map(|(here, _)| here.0)
             .filter(|prefix| family.contains_prefix(prefix))
             .collect();
+        if prefixes.is_empty() {
+            continue;
+        }
         let (address, port) = (server.address, server.port);
         let from = if is_gateway {
             format!("@{CLIENTS}")
         } else {
             format!("{{ {} }}", join_elements(&prefixes))
         };
-        (!prefixes.is_empty()).then(|| {
-            format!("{keyword} saddr {from} {keyword} daddr {address} tcp dport {port} {verdict}")
-        })
-    };
-    fabric
-        .api_servers
-        .iter()
-        .filter(|server| on(&server.address))
-        .filter_map(rule)
-        .collect()
+        rules.push(format!(
+            "{keyword} saddr {from} {keyword} daddr {address} tcp dport {port} {verdict}"
+        ));
+    }
+    rules
 }

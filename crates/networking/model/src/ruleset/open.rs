@@ -27,15 +27,12 @@ use crate::{
 
 /// The sets of the pods of each customer.
 pub(super) fn customer_sets(fabric: &Fabric, family: IpFamily) -> String {
-    let of = |(id, customer): (&ClusterId, &PeerNetwork)| {
-        let pods = customer
-            .offloaded
-            .iter()
-            .copied()
-            .filter(|&address| family.contains_prefix(&address.into()));
-        define_set(family, &pods_of(id), "", pods)
-    };
-    fabric.customers().into_iter().map(of).collect()
+    let mut text = String::new();
+    for (id, customer) in fabric.customers() {
+        let pods = addresses_of_family(&customer.offloaded, family);
+        text.push_str(&define_set(family, &pods_of(id), "", pods));
+    }
+    text
 }
 
 fn pods_of(customer: &ClusterId) -> String {
@@ -62,21 +59,14 @@ pub(super) fn chain_of(
             }
         }
         ReachableScope::Only { all, established } => {
-            let of_family = |addresses: &BTreeSet<IpAddr>| -> Vec<IpAddr> {
-                addresses
-                    .iter()
-                    .copied()
-                    .filter(|&address| family.contains_prefix(&address.into()))
-                    .collect()
-            };
             text.push_str(&define_set(
                 family,
                 &format!("opened_{id}"),
                 "",
-                of_family(all),
+                addresses_of_family(all, family),
             ));
             rules.push(format!("{keyword} daddr @opened_{id} accept"));
-            let established = of_family(established);
+            let established = addresses_of_family(established, family);
             if !established.is_empty() {
                 text.push_str(&define_set(
                     family,
@@ -115,6 +105,14 @@ pub(super) fn chain_of(
     add_chain(text, &format!("open_{id}"), "", &rules);
 }
 
+fn addresses_of_family(addresses: &BTreeSet<IpAddr>, family: IpFamily) -> Vec<IpAddr> {
+    addresses
+        .iter()
+        .copied()
+        .filter(|&address| family.contains_prefix(&address.into()))
+        .collect()
+}
+
 /// All that is exported to a peer, except what it knows only for the pods that were offloaded on.
 fn exported_prefixes(
     fabric: &Fabric,
@@ -122,23 +120,20 @@ fn exported_prefixes(
     id: &ClusterId,
     peer: &PeerNetwork,
 ) -> Vec<IpNet> {
-    let is_for_pods_alone = |prefix: &IpNet| {
-        let others = fabric
-            .peers
-            .iter()
-            .filter(|(other, _)| *other != id && !fabric.is_transit(id, other));
-        others
-            .flat_map(|(_, other)| peer_prefixes(other))
-            .any(|other| prefixes_overlap(&other, prefix))
-    };
-    let exported = peer
-        .maps
-        .exported
-        .pairs()
-        .map(|(here, _)| here.0)
-        .filter(|prefix| family.contains_prefix(prefix));
+    // The prefixes of these are known to the peer only for the pods that were offloaded on.
+    let others = fabric
+        .peers
+        .iter()
+        .filter(|(other, _)| *other != id && !fabric.is_transit(id, other));
+    let for_pods_alone: Vec<IpNet> = others.flat_map(|(_, other)| peer_prefixes(other)).collect();
+    let exported = peer.maps.exported.pairs().map(|(here, _)| here.0);
     exported
-        .filter(|prefix| !fabric.external.contains(prefix) && !is_for_pods_alone(prefix))
+        .filter(|prefix| {
+            let mut others = for_pods_alone.iter();
+            family.contains_prefix(prefix)
+                && !fabric.external.contains(prefix)
+                && !others.any(|other| prefixes_overlap(other, prefix))
+        })
         .collect()
 }
 

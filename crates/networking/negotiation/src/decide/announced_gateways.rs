@@ -28,15 +28,15 @@ pub fn observe_lease(
     };
     let is_in_time =
         !observations.has_expired(number, now) && !observations.is_suspected(number, now);
-    let renewed = |before: &GatewayLease| GatewayLease {
-        version: lease.version.clone(),
-        renewed_at: lease.renewed_at,
-        buckets: lease.buckets,
-        ..before.clone()
-    };
-    let is_renewal = observations
-        .lease(number)
-        .is_some_and(|before| renewed(before) == *lease);
+    let is_renewal = observations.lease(number).is_some_and(|before| {
+        let renewed = GatewayLease {
+            version: lease.version.clone(),
+            renewed_at: lease.renewed_at,
+            buckets: lease.buckets,
+            ..before.clone()
+        };
+        renewed == *lease
+    });
     observations.observe(lease.clone(), now);
     !(is_in_time && is_renewal)
 }
@@ -49,19 +49,17 @@ pub fn gateways_to_announce(
     nodes: &BTreeMap<String, Arc<NodeNetwork>>,
     now: Instant,
 ) -> (Vec<GatewayAddress>, Option<Duration>) {
-    let (mut found, mut changes_in): (Vec<GatewayAddress>, Option<Duration>) = (Vec::new(), None);
-    let mut check_again =
-        |after: Duration| changes_in = Some(changes_in.map_or(after, |before| before.min(after)));
+    let (mut found, mut changes_in): (Vec<GatewayAddress>, Vec<Duration>) = Default::default();
     for number in 0..settings.replicas.min(MAX_GATEWAYS) {
         let Some(lease) = observations.lease(number) else {
             continue;
         };
         if observations.is_suspected(number, now) {
-            check_again(LEASE_DURATION);
+            changes_in.push(LEASE_DURATION);
             continue;
         }
         if !observations.has_expired(number, now) {
-            check_again(observations.expires_in(number, now));
+            changes_in.push(observations.expires_in(number, now));
         }
         if observations.is_silent(number, now) {
             continue;
@@ -89,7 +87,7 @@ pub fn gateways_to_announce(
             );
         }
     }
-    (found, changes_in)
+    (found, changes_in.into_iter().min())
 }
 
 /// One invalid key would make peers refuse our whole announcement.
@@ -103,24 +101,27 @@ fn gateway_address(
     node: &NodeNetwork,
     public_key: &String,
 ) -> GatewayAddress {
-    let endpoints = |set: &[String], port: u16| match set {
-        [] => node
-            .addresses
-            .iter()
-            .map(|&address| SocketAddr::new(address, port).to_string())
-            .collect(),
-        set => set.to_vec(),
-    };
     let first_key = valid_key(lease.first_key.as_ref()).or(valid_key(lease.former_key.as_ref()));
     GatewayAddress {
         public_key: public_key.clone(),
         first_key: first_key.filter(|first| *first != public_key).cloned(),
-        endpoints: endpoints(&settings.addresses, settings.port),
+        endpoints: endpoints_of(&settings.addresses, node, settings.port),
         tls: lease
             .tls_port
-            .map(|port| endpoints(&settings.tls_addresses, port))
+            .map(|port| endpoints_of(&settings.tls_addresses, node, port))
             .unwrap_or_default(),
     }
+}
+
+/// The addresses that the settings contain, or else those of the node.
+fn endpoints_of(set: &[String], node: &NodeNetwork, port: u16) -> Vec<String> {
+    if !set.is_empty() {
+        return set.to_vec();
+    }
+    let addresses = node.addresses.iter();
+    addresses
+        .map(|&address| SocketAddr::new(address, port).to_string())
+        .collect()
 }
 
 #[cfg(test)]

@@ -29,13 +29,14 @@ pub fn are_customer_and_provider(
     one: &ClusterId,
     other: &ClusterId,
 ) -> bool {
-    let has = |provider, customer| {
-        snapshot
-            .peers
-            .get(provider)
-            .is_some_and(|peer| peer.customers.contains_key(customer))
-    };
-    one != other && (has(one, other) || has(other, one))
+    one != other && (runs_pods_of(snapshot, one, other) || runs_pods_of(snapshot, other, one))
+}
+
+fn runs_pods_of(snapshot: &NetworkSnapshot, provider: &ClusterId, customer: &ClusterId) -> bool {
+    snapshot
+        .peers
+        .get(provider)
+        .is_some_and(|peer| peer.customers.contains_key(customer))
 }
 
 /// The prefixes behind us that we announce to a peer. If there are too many, each owner has an
@@ -98,12 +99,12 @@ fn in_fair_order<T, O: Ord>(
     cost: impl Fn(&T) -> u128,
 ) -> Vec<(u128, T)> {
     let mut totals: BTreeMap<O, u128> = BTreeMap::new();
-    let total = |item: T| {
+    let mut all: Vec<(u128, T)> = Vec::new();
+    for item in items {
         let total = totals.entry(owner(&item)).or_default();
         *total = total.saturating_add(cost(&item));
-        (*total, item)
-    };
-    let mut all: Vec<(u128, T)> = items.into_iter().map(total).collect();
+        all.push((*total, item));
+    }
     all.sort_by_key(|(total, _)| *total);
     all
 }
@@ -115,19 +116,21 @@ pub fn accept_behind(
     own: &ClusterId,
     theirs: &NetworkAnnouncement,
 ) -> Vec<(IpNet, Vec<ClusterId>)> {
-    let is_sound =
-        |way: &[ClusterId]| !way.is_empty() && way.len() <= MAX_WAY_LEN && !way.contains(own);
     let mut sound: Vec<_> = theirs
         .behind
         .iter()
-        .filter(|(prefix, way)| is_sound(way) && !theirs.exports.contains(*prefix))
+        .filter(|(prefix, way)| {
+            (1..=MAX_WAY_LEN).contains(&way.len())
+                && !way.contains(own)
+                && !theirs.exports.contains(*prefix)
+        })
         .collect();
     sound.sort_by_key(|(prefix, way)| (way.len(), **prefix));
-    let neighbour =
-        |(prefix, way): &(&IpNet, &Vec<ClusterId>)| (prefix.addr().is_ipv4(), way.last().cloned());
-    let ordered = in_fair_order(sound, neighbour, |(prefix, _)| {
-        size_of([*prefix], prefix.addr().is_ipv4())
-    });
+    let ordered = in_fair_order(
+        sound,
+        |(prefix, way)| (prefix.addr().is_ipv4(), way.last().cloned()),
+        |(prefix, _)| size_of([*prefix], prefix.addr().is_ipv4()),
+    );
     ordered
         .into_iter()
         .take(MAX_BEHIND)

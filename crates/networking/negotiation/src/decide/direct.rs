@@ -36,30 +36,38 @@ pub fn announce_direct_paths(
     else {
         return BTreeMap::new();
     };
-    let path = |(id, other): (&ClusterId, &WantedPeer)| {
-        // With transit, both ends reach more of each other than these pods, which is not known
-        // there.
-        let has_transit = peer.policy.transit && other.policy.transit;
-        let is_wanted =
-            accepts_direct_paths(snapshot, id, other) && is_next(behind, id) && !has_transit;
-        // If each runs pods of the other one, the ends could not tell whose pods a packet is for.
-        let (theirs, ours) = (peer.customers.get(id), other.customers.get(to));
-        let is_possible =
-            theirs.is_some() != ours.is_some() && theirs.or(ours)?.len() <= MAX_DIRECT_NAMESPACES;
-        let gateways: Vec<GatewayAddress> = callable_gateways(snapshot, id, other).collect();
-        let path = DirectPath {
-            gateways,
-            namespaces: theirs.cloned(),
-        };
-        (is_wanted && is_possible && !path.gateways.is_empty()).then(|| (id.clone(), path))
-    };
-    snapshot
-        .peers
-        .iter()
-        .filter(|(id, _)| *id != to)
-        .filter_map(path)
+    let others = snapshot.peers.iter().filter(|(id, _)| *id != to);
+    others
+        .filter(|(id, _)| is_next(behind, id))
+        .filter_map(|(id, other)| {
+            let path = path_between(snapshot, (to, peer), (id, other))?;
+            Some((id.clone(), path))
+        })
         .take(MAX_DIRECT)
         .collect()
+}
+
+/// The direct path of a peer to another one, if one of them runs pods of the other one.
+fn path_between(
+    snapshot: &NetworkSnapshot,
+    (to, peer): (&ClusterId, &WantedPeer),
+    (id, other): (&ClusterId, &WantedPeer),
+) -> Option<DirectPath> {
+    // With transit, both ends reach more of each other than these pods, which is not known there.
+    let has_transit = peer.policy.transit && other.policy.transit;
+    let is_wanted = accepts_direct_paths(snapshot, id, other) && !has_transit;
+    // If each runs pods of the other one, the ends could not tell whose pods a packet is for.
+    let (theirs, ours) = (peer.customers.get(id), other.customers.get(to));
+    let is_possible =
+        theirs.is_some() != ours.is_some() && theirs.or(ours)?.len() <= MAX_DIRECT_NAMESPACES;
+    if !is_wanted || !is_possible {
+        return None;
+    }
+    let gateways: Vec<GatewayAddress> = callable_gateways(snapshot, id, other).collect();
+    (!gateways.is_empty()).then(|| DirectPath {
+        gateways,
+        namespaces: theirs.cloned(),
+    })
 }
 
 /// Whether a prefix belongs to this cluster, with nobody else on the way behind the announcing one.
@@ -72,14 +80,14 @@ fn is_next(behind: &PrefixesBehind, id: &ClusterId) -> bool {
 /// Whether the peer accepts direct paths, and our policy allows them. While its announcement is not
 /// known, the last one counts.
 fn accepts_direct_paths(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &WantedPeer) -> bool {
-    let current = || {
-        snapshot
-            .current
-            .get(id)
-            .is_some_and(|current| current.accepts_direct)
-    };
     peer.policy.direct
-        && last_announcement(peer).map_or_else(current, |theirs| theirs.accepts_direct)
+        && match last_announcement(peer) {
+            Some(theirs) => theirs.accepts_direct,
+            None => snapshot
+                .current
+                .get(id)
+                .is_some_and(|current| current.accepts_direct),
+        }
 }
 
 /// The gateways of a peer, as another peer may call them. While its announcement is not known, the
@@ -89,10 +97,10 @@ fn callable_gateways<'a>(
     id: &'a ClusterId,
     peer: &'a WantedPeer,
 ) -> impl Iterator<Item = GatewayAddress> + use<'a> {
-    let current = || snapshot.current.get(id).map(|current| &current.gateways);
-    let known = last_announcement(peer)
-        .map(|theirs| &theirs.gateways)
-        .or_else(current);
+    let known = match last_announcement(peer) {
+        Some(theirs) => Some(&theirs.gateways),
+        None => snapshot.current.get(id).map(|current| &current.gateways),
+    };
     let own = known
         .into_iter()
         .flatten()
@@ -117,26 +125,24 @@ pub fn accept_direct_paths(
     theirs: &NetworkAnnouncement,
     behind: &PrefixesBehind,
 ) -> BTreeMap<ClusterId, DirectPath> {
-    let has_key = |gateway: &GatewayAddress, others: &[GatewayAddress]| {
-        others
-            .iter()
-            .any(|other| other.public_key == gateway.public_key)
-    };
-    let is_known = |gateway: &GatewayAddress| {
-        let mut of_peers = snapshot.current.values().map(|peer| &peer.gateways);
-        has_key(gateway, &theirs.gateways) || of_peers.any(|gateways| has_key(gateway, gateways))
-    };
-    let is_accepted = |(id, path): &(&ClusterId, &DirectPath)| {
-        let is_peer = **id == snapshot.own || snapshot.peers.contains_key(*id);
-        !is_peer
-            && is_next(behind, id)
-            && !path.gateways.is_empty()
-            && !path.gateways.iter().any(is_known)
-    };
-    theirs
-        .direct
+    let mut accepted = BTreeMap::new();
+    for (id, path) in &theirs.direct {
+        let is_peer = *id == snapshot.own || snapshot.peers.contains_key(id);
+        let is_any_known = path.gateways.iter().any(|gateway| {
+            let mut of_peers = snapshot.current.values().map(|peer| &peer.gateways);
+            has_same_key(gateway, &theirs.gateways)
+                || of_peers.any(|gateways| has_same_key(gateway, gateways))
+        });
+        if !is_peer && is_next(behind, id) && !path.gateways.is_empty() && !is_any_known {
+            accepted.insert(id.clone(), path.clone());
+        }
+    }
+    accepted
+}
+
+/// Whether one of the others has the gateway's key.
+fn has_same_key(gateway: &GatewayAddress, others: &[GatewayAddress]) -> bool {
+    others
         .iter()
-        .filter(is_accepted)
-        .map(|(id, path)| (id.clone(), path.clone()))
-        .collect()
+        .any(|other| other.public_key == gateway.public_key)
 }

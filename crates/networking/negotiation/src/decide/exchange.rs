@@ -88,16 +88,19 @@ pub fn decide_outcomes(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, PeerOu
     let later = allocate(unused);
     let plan = ranges.address_plan(kept_by.clone());
     let allocations = allocate(kept_by);
-    let of_peer = |(id, peer): (&ClusterId, &WantedPeer)| {
+    let mut outcomes = BTreeMap::new();
+    for (id, peer) in &snapshot.peers {
         let mut outcome = peer_outcome(snapshot, &ranges, &allocations, id, peer);
         if let (Some(endpoint), Some(theirs)) = (&mut outcome.endpoint, last_announcement(peer)) {
             endpoint.waiting = prefixes_to_move(&allocations, &later, id);
-            let could_keep = |prefix: &&IpNet| could_keep(&plan, &allocations, id, prefix);
-            endpoint.could_keep = theirs.exports.iter().filter(could_keep).copied().collect();
+            let exports = theirs.exports.iter().copied();
+            endpoint.could_keep = exports
+                .filter(|prefix| could_keep(&plan, &allocations, id, prefix))
+                .collect();
         }
-        (id.clone(), outcome)
-    };
-    snapshot.peers.iter().map(of_peer).collect()
+        outcomes.insert(id.clone(), outcome);
+    }
+    outcomes
 }
 
 /// The prefixes of a peer that appear elsewhere later, and where.
@@ -107,10 +110,8 @@ fn prefixes_to_move(
     id: &ClusterId,
 ) -> BTreeMap<IpNet, IpNet> {
     let of_peer = later.iter().filter(|(key, _)| key.0 == *id);
-    let differs =
-        |key: &(ClusterId, IpNet), here: &IpNet| now.get(key).is_some_and(|now| now != here);
     of_peer
-        .filter(|(key, here)| differs(key, here))
+        .filter(|(key, here)| now.get(key).is_some_and(|now| now != *here))
         .map(|((_, there), here)| (*there, *here))
         .collect()
 }
@@ -287,17 +288,12 @@ fn reaches_api_server(peer: &WantedPeer) -> bool {
 /// Our pods and external prefixes of the families in which peers have room: in another family we
 /// could not answer peers.
 fn exported_ranges(ranges: &ClusterRanges) -> BTreeSet<IpNet> {
-    let has_room = |prefix: &&IpNet| {
-        ranges
-            .pools
-            .iter()
-            .any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4())
-    };
-    ranges
-        .pods
-        .iter()
-        .chain(&ranges.external)
-        .filter(has_room)
+    let exported = ranges.pods.iter().chain(&ranges.external);
+    exported
+        .filter(|prefix| {
+            let mut pools = ranges.pools.iter();
+            pools.any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4())
+        })
         .map(IpNet::trunc)
         .collect()
 }
@@ -311,15 +307,12 @@ fn transit_views(
     id: &ClusterId,
     peer: &WantedPeer,
 ) -> BTreeMap<IpNet, ClusterId> {
-    let may = |owner: &ClusterId| {
-        snapshot
-            .peers
-            .get(owner)
-            .filter(|other| owner != id && other.policy.transit)
-    };
     let passed = allocations.iter().filter_map(|((owner, there), here)| {
-        let is_its_own = last_announcement(may(owner)?)?.exports.contains(there);
-        let is_passed_on = is_its_own && !behind::are_customer_and_provider(snapshot, owner, id);
+        let other = snapshot.peers.get(owner).filter(|_| owner != id)?;
+        let is_its_own = last_announcement(other)?.exports.contains(there);
+        let is_passed_on = other.policy.transit
+            && is_its_own
+            && !behind::are_customer_and_provider(snapshot, owner, id);
         is_passed_on.then(|| (*here, owner.clone()))
     });
     if !peer.policy.transit {

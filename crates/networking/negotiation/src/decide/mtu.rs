@@ -46,9 +46,9 @@ pub fn beyond_us(
     allocations: &Allocations,
     ours: &NetworkAnnouncement,
 ) -> BTreeMap<IpNet, u16> {
-    let is_of_others =
-        |here: &IpNet| ours.transit.contains_key(here) || ours.behind.contains_key(here);
-    let of_others = allocations.iter().filter(|(_, here)| is_of_others(here));
+    let of_others = allocations
+        .iter()
+        .filter(|(_, here)| ours.transit.contains_key(*here) || ours.behind.contains_key(*here));
     let mtus = of_others
         .filter_map(|((owner, there), here)| Some((*here, of_way(snapshot, owner, there)?)));
     mtus.filter(|(_, mtu)| *mtu < ours.mtu).collect()

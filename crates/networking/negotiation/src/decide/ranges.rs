@@ -8,7 +8,7 @@ use std::{
 use ipnet::IpNet;
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
-    discovery::v1::{Endpoint, EndpointSlice},
+    discovery::v1::EndpointSlice,
 };
 use liqo_api::{ApiServerEndpoint, NetworkRanges, NetworkSettings};
 use liqo_network_model::{
@@ -40,16 +40,11 @@ impl NodeNetwork {
         let listed: Vec<_> = listed
             .filter_map(|address| Some((&address.type_, address.address.parse().ok()?)))
             .collect();
-        let of_type = |kind: &str| {
-            listed
-                .iter()
-                .filter(move |(type_, _)| *type_ == kind)
-                .map(|(_, address)| *address)
-                .collect()
-        };
-        let (mut addresses, internal): (Vec<IpAddr>, Vec<IpAddr>) =
-            (of_type("ExternalIP"), of_type("InternalIP"));
-        addresses.extend(internal);
+        let addresses = ["ExternalIP", "InternalIP"]
+            .into_iter()
+            .flat_map(|kind| listed.iter().filter(move |(type_, _)| *type_ == kind))
+            .map(|(_, address)| *address)
+            .collect();
         Some(Self {
             addresses,
             pods: pod_prefixes(node.spec),
@@ -75,33 +70,25 @@ pub struct RangeSources {
 
 /// The API servers behind the Service `kubernetes`.
 pub fn api_servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
-    let of = |slice: &EndpointSlice| {
-        let ports = slice.ports.iter().flatten();
-        let mut ports = ports.filter(|port| {
-            port.name
-                .as_deref()
-                .is_none_or(|name| ["", "https"].contains(&name))
-        });
-        let port = ports.find_map(|port| u16::try_from(port.port?).ok());
-        let ready = |endpoint: &&Endpoint| {
-            endpoint.conditions.as_ref().and_then(|known| known.ready) != Some(false)
-        };
-        let addresses = slice
-            .endpoints
-            .iter()
-            .filter(ready)
-            .flat_map(|endpoint| &endpoint.addresses);
-        let addresses: Vec<IpAddr> = addresses
-            .filter_map(|address| address.parse().ok())
-            .collect();
-        port.into_iter().flat_map(move |port| {
-            addresses
-                .clone()
-                .into_iter()
-                .map(move |address| SocketAddr::new(address, port))
-        })
+    slices.iter().flat_map(ready_servers).collect()
+}
+
+fn ready_servers(slice: &EndpointSlice) -> Vec<SocketAddr> {
+    let mut ports = slice.ports.iter().flatten().filter(|port| {
+        port.name
+            .as_deref()
+            .is_none_or(|name| ["", "https"].contains(&name))
+    });
+    let Some(port) = ports.find_map(|port| u16::try_from(port.port?).ok()) else {
+        return Vec::new();
     };
-    slices.iter().flat_map(of).collect()
+    let ready = slice.endpoints.iter().filter(|endpoint| {
+        endpoint.conditions.as_ref().and_then(|known| known.ready) != Some(false)
+    });
+    let addresses = ready.flat_map(|endpoint| &endpoint.addresses);
+    addresses
+        .filter_map(|address| Some(SocketAddr::new(address.parse().ok()?, port)))
+        .collect()
 }
 
 /// The API servers with their stand-ins. Previous stand-ins stay. An API server that only its own
@@ -111,30 +98,32 @@ fn with_stand_ins(
     external: &[IpNet],
     previous: &[ApiServerEndpoint],
 ) -> Vec<ApiServerEndpoint> {
-    let reachable = |address: &IpAddr| {
-        !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
-    };
     // An address has one stand-in, so only one of several servers at one address is reachable.
     let ports: BTreeMap<IpAddr, u16> = servers
         .iter()
         .rev()
         .map(|server| (server.ip(), server.port()))
         .collect();
-    let addresses = ports.keys().copied().filter(reachable);
+    let addresses = ports.keys().copied().filter(|address| {
+        !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+    });
     let before = ExternalAddresses::from_recorded(
         previous
             .iter()
             .map(|server| (server.address, server.stand_in)),
     );
     let (assigned, _) = ExternalAddresses::assign_stand_ins(external, addresses, &before);
-    let endpoint = |(address, stand_in)| {
-        Some(ApiServerEndpoint {
-            address,
-            port: *ports.get(&address)?,
-            stand_in,
-        })
-    };
-    assigned.pairs().filter_map(endpoint).collect()
+    let mut endpoints = Vec::new();
+    for (address, stand_in) in assigned.pairs() {
+        if let Some(port) = ports.get(&address) {
+            endpoints.push(ApiServerEndpoint {
+                address,
+                port: *port,
+                stand_in,
+            });
+        }
+    }
+    endpoints
 }
 
 /// The ranges of pods that kube-controller-manager was started with, where it runs as a pod.
@@ -218,13 +207,11 @@ fn external_ranges(
     services: &[IpNet],
 ) -> Result<Vec<IpNet>, String> {
     let external: Vec<IpNet> = settings.external_cidrs.iter().map(IpNet::trunc).collect();
-    let of_family = |is_v4: bool| {
-        external
-            .iter()
-            .filter(|prefix| prefix.addr().is_ipv4() == is_v4)
-            .count()
-    };
-    if of_family(true) > 1 || of_family(false) > 1 {
+    let v4_count = external
+        .iter()
+        .filter(|prefix| prefix.addr().is_ipv4())
+        .count();
+    if v4_count > 1 || external.len() - v4_count > 1 {
         return Err(
             "network.externalCIDRs holds several prefixes of one family: one is enough".into(),
         );
@@ -262,14 +249,15 @@ fn holds_most(nodes: &[NodeNetwork], range: &IpNet) -> bool {
 /// Widens the ranges of single nodes to the usual size of a cluster's range, which most likely
 /// contains those of later nodes.
 fn widened_ranges<'a>(of_nodes: impl Iterator<Item = &'a IpNet>) -> Vec<IpNet> {
-    let wide = |prefix: &IpNet| {
-        let length = if prefix.addr().is_ipv4() { 16 } else { 48 };
-        IpNet::new(prefix.addr(), length.min(prefix.prefix_len()))
-            .map(|wide| wide.trunc())
-            .ok()
-    };
-    let all: BTreeSet<IpNet> = of_nodes.filter_map(wide).collect();
+    let all: BTreeSet<IpNet> = of_nodes.filter_map(usual_range).collect();
     all.into_iter().collect()
+}
+
+/// The prefix with the usual size of a cluster's range that contains this one.
+fn usual_range(of_node: &IpNet) -> Option<IpNet> {
+    let length = if of_node.addr().is_ipv4() { 16 } else { 48 };
+    let wide = IpNet::new(of_node.addr(), length.min(of_node.prefix_len())).ok()?;
+    Some(wide.trunc())
 }
 
 /// The largest usual range of Services around one address. It is only used to keep prefixes of

@@ -88,18 +88,20 @@ pub fn last_announcement(peer: &WantedPeer) -> Option<&NetworkAnnouncement> {
 /// Whether another peer had this key first. Peers know each other's keys; with another's key a peer
 /// would get its packets.
 pub fn is_of_another(snapshot: &NetworkSnapshot, id: &ClusterId, gateway: &GatewayAddress) -> bool {
-    let holds = |endpoint: &TunnelEndpointSpec| {
-        endpoint
-            .gateways
-            .iter()
-            .any(|other| other.public_key == gateway.public_key)
-    };
-    let is_its_own = snapshot.current.get(id).is_some_and(holds);
+    let is_its_own = snapshot
+        .current
+        .get(id)
+        .is_some_and(|endpoint| has_gateway_key(endpoint, gateway));
     !is_its_own
         && snapshot
             .current
             .iter()
-            .any(|(other, endpoint)| other != id && holds(endpoint))
+            .any(|(other, endpoint)| other != id && has_gateway_key(endpoint, gateway))
+}
+
+fn has_gateway_key(endpoint: &TunnelEndpointSpec, gateway: &GatewayAddress) -> bool {
+    let mut gateways = endpoint.gateways.iter();
+    gateways.any(|other| other.public_key == gateway.public_key)
 }
 
 /// A namespace that is offloaded.

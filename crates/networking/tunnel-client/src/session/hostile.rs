@@ -102,9 +102,10 @@ impl Call {
     fn attack(&self, message: &[u8]) {
         run(&mutated(Just(message.to_vec())), |datagram| {
             let carried = self.receive(&datagram);
-            let is_same = || datagram.get(4..) == message.get(4..) && datagram[0] == message[0];
+            let is_same =
+                datagram.get(4..) == message.get(4..) && datagram.first() == message.first();
             prop_assert!(
-                carried.is_none() || is_same(),
+                carried.is_none() || is_same,
                 "{:?} carries {:?}",
                 datagram,
                 carried
