@@ -1,5 +1,5 @@
 //! Starts the watches that fill the caches of the [state](super::state), and ties each to its
-//! [triggers](super::triggers).
+//! [triggers].
 
 use std::{
     collections::BTreeSet,
