@@ -78,11 +78,9 @@ impl CustomerOffers {
         }
         let known: BTreeSet<&ClusterId> =
             self.customers.keys().chain(new.customers.keys()).collect();
-        let differs =
-            |cluster: &&ClusterId| self.customers.get(*cluster) != new.customers.get(*cluster);
         known
             .into_iter()
-            .filter(differs)
+            .filter(|cluster| self.customers.get(*cluster) != new.customers.get(*cluster))
             .map(|cluster| Change::Cluster(cluster.to_string()))
             .collect()
     }
@@ -212,10 +210,9 @@ fn pools_by_consumer(plan: ProviderPlan) -> BTreeMap<ClusterId, Vec<LentPool>> {
 /// first.
 fn bounded_resources(mut resources: ResourceList) -> ResourceList {
     if !is_bounded(&resources) {
-        let is_other = |name: &&str| !NEEDED.contains(name) && name.len() <= MAX_RESOURCE_NAME_LEN;
         let others: BTreeSet<String> = resources
             .names()
-            .filter(is_other)
+            .filter(|name| !NEEDED.contains(name) && name.len() <= MAX_RESOURCE_NAME_LEN)
             .map(str::to_owned)
             .collect();
         let kept: BTreeSet<String> = others
@@ -245,15 +242,13 @@ pub fn answer_in_generation(generation: Generation, lent: &[LentPool]) -> Vec<Po
             lent.iter().map(|pool| &pool.resources).sum(),
         ))];
     }
-    let pool = |lent: &LentPool| {
-        let name = Some(lent.name.clone()).filter(|name| name != DEFAULT_POOL);
-        Pool {
-            name,
+    lent.iter()
+        .map(|lent| Pool {
+            name: Some(lent.name.clone()).filter(|name| name != DEFAULT_POOL),
             hops: lent.hops,
             ..Pool::unnamed(lent.resources.clone())
-        }
-    };
-    lent.iter().map(pool).collect()
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -31,10 +31,11 @@ pub fn entry_of(
     if spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let fits = |(key, value): &(&String, &String)| {
-        key.len() <= MAX_LABEL_LEN.0 && value.len() <= MAX_LABEL_LEN.1
-    };
-    let labels = spec.labels.iter().filter(fits).take(MAX_LABELS);
+    let labels = spec
+        .labels
+        .iter()
+        .filter(|(key, value)| key.len() <= MAX_LABEL_LEN.0 && value.len() <= MAX_LABEL_LEN.1)
+        .take(MAX_LABELS);
     // Each gateway of this cluster reports. Packets may go through any of them.
     let reports = tunnel
         .and_then(|tunnel| tunnel.status.as_ref())
@@ -160,10 +161,6 @@ impl OfferQuery {
                 &"prices in different currencies are never compared: name one",
             ));
         }
-        let rate = |text: &str| {
-            text.parse::<RateArgument>()
-                .map_err(|error| invalid_parameter("maxPrice", &error))
-        };
         let labels = label_selector
             .map(|text| {
                 text.parse::<Selector>()
@@ -185,7 +182,10 @@ impl OfferQuery {
             max_price: max_price
                 .iter()
                 .flat_map(|text| text.split(','))
-                .map(rate)
+                .map(|text| {
+                    text.parse::<RateArgument>()
+                        .map_err(|error| invalid_parameter("maxPrice", &error))
+                })
                 .collect::<Result<_, _>>()?,
             labels,
             max_latency_microseconds: parameters
@@ -249,13 +249,8 @@ impl OfferQuery {
             }
             // What is not known comes last.
             Sort::Latency => {
-                let key = |entry: &Entry| {
-                    (
-                        entry.latency_microseconds.is_none(),
-                        entry.latency_microseconds,
-                    )
-                };
-                key(one).cmp(&key(other))
+                let [one, other] = [one, other].map(|entry| entry.latency_microseconds);
+                (one.is_none(), one).cmp(&(other.is_none(), other))
             }
         };
         by_criterion

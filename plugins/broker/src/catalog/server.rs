@@ -87,15 +87,11 @@ pub struct CatalogCertificate {
 impl CatalogCertificate {
     /// Reads PEM files.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CatalogError> {
-        let failed = |path: &Path, problem: String| CatalogError::File {
-            path: path.to_owned(),
-            problem,
-        };
         let certificates =
             CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
+        let certificates = certificates.map_err(|error| unreadable_file(chain, &error))?;
         let key =
-            PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+            PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable_file(key, &error))?;
         Ok(Self {
             chain: certificates,
             key,
@@ -242,11 +238,21 @@ async fn serve_connection(
 #[derive(Clone, Copy)]
 struct Caller(SocketAddr);
 
+fn unreadable_file(path: &Path, problem: &impl ToString) -> CatalogError {
+    CatalogError::File {
+        path: path.to_owned(),
+        problem: problem.to_string(),
+    }
+}
+
+async fn answer_document() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], OPENAPI_DOCUMENT)
+}
+
 fn router(served: Arc<ServedCatalog>) -> Router {
-    let document = || async { ([(CONTENT_TYPE, "application/json")], OPENAPI_DOCUMENT) };
     Router::new()
         .route(OFFERS, get(answer_offers))
-        .route(OPENAPI, get(document))
+        .route(OPENAPI, get(answer_document))
         .layer(from_fn_with_state(served.clone(), limit_requests))
         .with_state(served)
 }
@@ -260,14 +266,11 @@ async fn limit_requests(
         .extensions()
         .get::<Caller>()
         .map(|caller| caller.0.ip());
-    let admit = |caller| {
-        served
-            .pace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .admit(caller, Instant::now())
-    };
-    if caller.is_some_and(admit) {
+    let is_admitted = caller.is_some_and(|caller| {
+        let mut pace = served.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.admit(caller, Instant::now())
+    });
+    if is_admitted {
         next.run(request).await
     } else {
         failure_response(
