@@ -1,8 +1,8 @@
 //! Which questions to ask about a DNS domain, and what the answers say: PTR, then SRV and TXT of
 //! each instance (one instance is one cluster), then addresses.
 //!
-//! The caller asks all [`DomainLookup::questions`], adds each answer, and repeats until there is no
-//! question left.
+//! The caller asks all [`DomainLookup::next_questions`], adds each answer, and repeats until there
+//! is no question left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -11,9 +11,9 @@
 //!
 //! Clocks differ, so the limits depend on who looks; all follow from the duration in the Lease.
 //! `liqo-fabric` and network negotiation watch, and use their own clock ([`LeaseObservations`],
-//! [`LossRule::watched`]). Two commands look once: `generate peer-command --through-tunnel`
-//! compares the times in the Leases ([`alive`], [`LossRule::by_holders_clocks`]), `doctor` uses the
-//! API server's clock ([`LossRule::by_server_clock`]).
+//! [`LossRule::by_own_clock`]). Two commands look once: `generate peer-command --through-tunnel`
+//! compares the times in the Leases ([`alive_gateways`], [`LossRule::by_holders_clocks`]), `doctor`
+//! uses the API server's clock ([`LossRule::by_server_clock`]).
 
 use std::{
     collections::BTreeMap,

@@ -89,7 +89,7 @@ pub struct CheckedRequest {
 pub struct DecisionInput<'a> {
     pub signer: &'a ClusterId,
     pub request: &'a PeeringRequest,
-    /// The result of [`check`].
+    /// The result of [`check_request`].
     pub checked: CheckedRequest,
     pub known: &'a KnownConsumer,
     pub token: &'a TokenVerdict,

@@ -174,7 +174,7 @@ pub struct TunnelRemoteState {
     /// Number of the latest probes in a row that are not answered (yet). 0 if it never answered
     /// any.
     pub unanswered: usize,
-    /// Whether packets take the [direct path](Remote::direct) to it now.
+    /// Whether packets take the [direct path](RemoteConfig::direct) to it now.
     pub is_direct: bool,
 }
 
