@@ -121,6 +121,8 @@ def copy_page(page, folder):
 def main():
     site = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/docs-site").resolve()
     book = site.parent / (site.name + ".source")
+    if site.exists() and any(site.iterdir()) and not (site / ".docs-site").exists():
+        sys.exit(f"{site} is not empty, and no earlier run made it")
     for folder in (site, book):
         shutil.rmtree(folder, ignore_errors=True)
     pages = tracked("*.md")
@@ -132,6 +134,7 @@ def main():
     )
     run(mdbook(), "build", book, "--dest-dir", site, stdout=subprocess.DEVNULL)
     shutil.rmtree(book)
+    (site / ".docs-site").touch()
     broken = sorted({f"{path.relative_to(site)}: {link}" for path, link in broken_links(site)})
     print("\n".join(broken), file=sys.stderr)
     if broken:

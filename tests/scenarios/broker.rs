@@ -80,7 +80,7 @@ async fn broker_by(world: &World, source: &Value) -> Result<()> {
     .await
 }
 
-async fn no_broker(world: &World) -> Result<()> {
+pub async fn no_broker(world: &World) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     milan
         .kubectl(&["delete", "peeringpolicy", "broker"])

@@ -23,7 +23,7 @@ const OF_ADMINISTRATORS: [&[&str]; 12] = [
         "--id",
         ID,
         "--auth-url",
-        "https://127.0.0.1:1",
+        "https://203.0.113.5:1",
         "--token",
         "none",
         "-y",
@@ -34,7 +34,7 @@ const OF_ADMINISTRATORS: [&[&str]; 12] = [
     &["generate", "peer-command"],
     &["policy", "list"],
     &["broker", "status"],
-    &["tether", "milan", "-y"],
+    &["tether", "milan"],
     &["renew", "gateway-keys"],
     &["contract", "list"],
 ];
@@ -114,7 +114,7 @@ async fn is_refused_in_one_line(ann: &Cluster, command: &[&str]) -> Result<()> {
         .lines()
         .filter(|line| line.starts_with("liqoctl: "))
         .collect();
-    let is_one_sentence = lines.len() == 1 && lines[0].contains("you may not");
+    let is_one_sentence = lines.len() == 1 && lines[0].contains(" may not ");
     ensure!(
         !output.success && is_one_sentence && !said.contains("system:serviceaccount"),
         "{command:?}: {said}"

@@ -147,6 +147,8 @@ async fn two_gateways(world: &World) -> Result<()> {
     .await
 }
 
+const FAR_PODS: u16 = 26;
+
 pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<World>) -> Result<()> {
     let (rome, turin, namespace) = (&world.rome, &world.turin, "lost");
     rome.liqoctl(&[
@@ -162,13 +164,13 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
     rome.apply(&service(namespace, "web")).await?;
     rome.apply(&servers(namespace, "near", "web", 1, AT_HOME))
         .await?;
-    // On the first node of turin, more pods than half of the buckets, so that each gateway carries
-    // some.
+    // The scheduler puts about half of them on the first node of turin. These are more than half of
+    // the 16 buckets, so each gateway carries some.
     rome.apply(&servers(
         namespace,
         "far",
         "web",
-        18,
+        FAR_PODS.into(),
         ("kubernetes.io/hostname", "turin"),
     ))
     .await?;
@@ -181,7 +183,9 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
         "the pods abroad have addresses at home",
         Duration::from_mins(4),
         || async {
-            let far = rome.ready_pods(namespace, "server=far", 18).await?;
+            let far = rome
+                .ready_pods(namespace, "server=far", FAR_PODS.into())
+                .await?;
             Ok(far.iter().all(|pod| ip(pod).is_ok()).then_some(far))
         },
     )

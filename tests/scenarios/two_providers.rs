@@ -9,7 +9,7 @@ use liqo_tests::{World, eventually};
 use serde_json::json;
 
 use crate::{
-    broker::mapped,
+    broker::{mapped, no_broker},
     pods::{deployment, node_of},
     policies::{allocatable, apply_policy, offer},
 };
@@ -101,5 +101,11 @@ pub async fn a_broker_lends_the_sum_of_two_providers_while_one_leaves_and_comes_
     rome.kubectl(&["-n", NAMESPACE, "scale", "deployment/web", "--replicas=8"])
         .await?;
     run_at(&world, &at_milan, 2 * PODS, &["turin", "florence"]).await?;
-    rome.end_namespace(NAMESPACE).await
+    rome.end_namespace(NAMESPACE).await?;
+    // Other scenarios run in these clusters afterwards.
+    no_broker(&world).await?;
+    milan
+        .liqoctl(&["unpeer", "florence", "--yes"])
+        .await
+        .map(drop)
 }

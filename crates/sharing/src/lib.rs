@@ -194,7 +194,6 @@ fn watch_foreign_clusters(
     )
 }
 
-/// Policies limit what the provider side offers and what the consumer side accepts.
 /// Whether offers depend on this change: policies select peers by label, persons decide on
 /// contracts, and a consumer that is silent for long gets no offer.
 fn changes_offers(old: &ForeignCluster, new: &ForeignCluster) -> bool {
@@ -204,6 +203,7 @@ fn changes_offers(old: &ForeignCluster, new: &ForeignCluster) -> bool {
             != Silence::of_consumer(new, Duration::default)
 }
 
+/// Policies limit what the provider side offers and what the consumer side accepts.
 fn watch_policies(
     context: &Context,
     stop: &CancellationToken,

@@ -23,6 +23,8 @@ pub struct BuildFacts<'a> {
     pub artefacts: Vec<ArtefactKind>,
     /// A URI.
     pub builder: &'a str,
+    /// Whether the programs were given, so that nothing here says what they were built from.
+    pub has_given_programs: bool,
     /// What `rustc --version` prints.
     pub toolchain: &'a str,
     pub materials: Vec<Material>,
@@ -61,6 +63,7 @@ pub fn render_provenance(facts: &BuildFacts<'_>, files: &[FileChecksum]) -> Valu
                 "externalParameters": {
                     "version": facts.version,
                     "profile": facts.profile,
+                    "programsBuiltElsewhere": facts.has_given_programs,
                     "artefacts": facts.artefacts,
                 },
                 "resolvedDependencies": dependencies,
@@ -104,6 +107,7 @@ mod tests {
             },
         ];
         let facts = BuildFacts {
+            has_given_programs: false,
             version: "0.1.0",
             commit: "c0ffee",
             is_dirty: false,

@@ -84,6 +84,7 @@ pub async fn make_release(arguments: &Arguments, progress: &StepProgress) -> Res
             profile: is_built.then_some(profile),
             artefacts: kinds.into_iter().collect(),
             builder: &arguments.builder,
+            has_given_programs: arguments.programs.is_some(),
             toolchain: &sources.tree.compiler.version,
             materials,
         };

@@ -34,9 +34,9 @@ use crate::{FIELD_MANAGER, decide::exchange::PeerOutcome};
 
 /// However often peers write, we reconcile their changes at most once in this time.
 const PEER_CHANGE_DELAY: Duration = Duration::from_millis(500);
-/// Maximum length of the name of a namespace.
-/// The addresses of a gateway over one transport.
+/// Maximum number of addresses of a gateway over one transport.
 const MAX_GATEWAY_ADDRESSES: usize = 8;
+/// Maximum length of the name of a namespace.
 const MAX_NAMESPACE_LEN: usize = 63;
 /// Maximum length of a stored error, in characters.
 const MAX_ERROR_LEN: usize = 300;

@@ -45,7 +45,6 @@ use crate::{
 
 /// Several changes often belong together, so a reconcile waits this long after a change.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The controller's name in metrics and logs.
 /// A namespace that is offloaded, and the consumer whose pods run in it, if it is a consumer's.
 struct OffloadingHere {
     namespace: String,
@@ -53,6 +52,7 @@ struct OffloadingHere {
     offloaded: Arc<OffloadedNamespace>,
 }
 
+/// The controller's name in metrics and logs.
 const CONTROLLER: &str = "network-negotiation";
 
 /// Negotiates networks with all peers until `context.stop`. Only the leader may run it.

@@ -125,8 +125,19 @@ impl Cluster {
 
     /// The `ClusterConfig`, or nothing where Liqo is not installed.
     pub async fn read_configuration(&self) -> anyhow::Result<Option<ClusterConfig>> {
+        self.explain_configuration(self.get_configuration().await)
+    }
+
+    async fn get_configuration(&self) -> kube::Result<Option<ClusterConfig>> {
         let api: Api<ClusterConfig> = Api::all(self.client.clone());
-        match api.get_opt(CLUSTER_CONFIG).await {
+        api.get_opt(CLUSTER_CONFIG).await
+    }
+
+    fn explain_configuration(
+        &self,
+        read: kube::Result<Option<ClusterConfig>>,
+    ) -> anyhow::Result<Option<ClusterConfig>> {
+        match read {
             Ok(config) => Ok(config),
             // The API server does not know the kind.
             Err(error) if is_absent(&error) => Ok(None),
@@ -149,26 +160,30 @@ impl Cluster {
 
     /// The `ClusterConfig`, or nothing where Liqo is not installed, or this user may not see it.
     pub async fn visible_configuration(&self) -> anyhow::Result<Option<ClusterConfig>> {
-        let api: Api<ClusterConfig> = Api::all(self.client.clone());
-        match api.get_opt(CLUSTER_CONFIG).await {
+        match self.get_configuration().await {
             Err(error) if is_forbidden(&error) => Ok(None),
-            _ => self.read_configuration().await,
+            read => self.explain_configuration(read),
         }
     }
 
     /// Liqo in this cluster, or nothing if this user may not see it: people with rights in one
     /// namespace use Liqo there, and know nothing of the whole cluster.
     pub async fn visible_installation(&self) -> anyhow::Result<Option<InstalledLiqo>> {
-        let api: Api<ClusterConfig> = Api::all(self.client.clone());
-        match api.get_opt(CLUSTER_CONFIG).await {
+        match self.get_configuration().await {
             Err(error) if is_forbidden(&error) => Ok(None),
-            _ => self.require_installed().await.map(Some),
+            read => self
+                .installed_liqo(self.explain_configuration(read)?)
+                .map(Some),
         }
     }
 
     /// The `ClusterConfig`; an error if Liqo is not installed.
     pub async fn require_installed(&self) -> anyhow::Result<InstalledLiqo> {
-        let config = self.read_configuration().await?.ok_or_else(|| {
+        self.installed_liqo(self.read_configuration().await?)
+    }
+
+    fn installed_liqo(&self, config: Option<ClusterConfig>) -> anyhow::Result<InstalledLiqo> {
+        let config = config.ok_or_else(|| {
             anyhow!(
                 "Liqo is not installed in cluster {}: run `liqoctl{} install`",
                 self.context,

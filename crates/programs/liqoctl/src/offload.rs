@@ -15,8 +15,8 @@ use kube::{
 };
 use liqo_api::{
     EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading,
-    NamespaceOffloadingStatus, PlacementStrategy, PodOffloadingStrategy, Reflection,
-    SYSTEM_NAMESPACE, labels, may_be_offloaded,
+    NamespaceOffloadingStatus, NamespaceReadyReason, PlacementStrategy, PodOffloadingStrategy,
+    Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -28,6 +28,8 @@ use crate::{
     progress::StepProgress,
     wait::{PollResult, until},
 };
+
+const NO_VIRTUAL_NODE: &str = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
 
 /// The fields to change. Nothing means: the field keeps its value, or gets the default of a new
 /// `NamespaceOffloading`.
@@ -346,9 +348,9 @@ pub async fn offload(
         remote: Vec::new(),
         note: None,
     };
-    if evict::has_no_virtual_node(cluster).await? {
-        let note = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
-        offloaded.note = Some(note.to_owned());
+    let nodes = evict::visible_virtual_nodes(cluster).await?;
+    if nodes.as_ref().is_some_and(Vec::is_empty) {
+        offloaded.note = Some(NO_VIRTUAL_NODE.to_owned());
         return Ok(offloaded);
     }
     let step = format!("Offloading namespace {namespace}");
@@ -366,6 +368,12 @@ pub async fn offload(
             Ok(
                 match reason_not_ready(&status, applied.metadata.generation) {
                     None => PollResult::Done(status),
+                    Some(_)
+                        if nodes.is_none()
+                            && selects_no_cluster(&status, applied.metadata.generation) =>
+                    {
+                        PollResult::Done(status)
+                    }
                     Some(missing) => PollResult::NotYet(missing),
                 },
             )
@@ -380,10 +388,23 @@ pub async fn offload(
             namespace: remote.namespace,
         })
         .collect();
+    if offloaded.remote.is_empty() && nodes.is_none() {
+        offloaded.note = Some(NO_VIRTUAL_NODE.to_owned());
+    }
     Ok(offloaded)
 }
 
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
+
+/// Whether the namespace waits for a cluster. Whoever lists nodes sees that before.
+fn selects_no_cluster(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> bool {
+    let reason = NamespaceReadyReason::NoClusterSelected.as_str();
+    status.conditions.iter().any(|condition| {
+        condition.type_ == "Ready"
+            && condition.reason == reason
+            && condition.observed_generation >= generation
+    })
+}
 
 /// Reason why an offloaded namespace is not ready.
 fn reason_not_ready(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Option<String> {

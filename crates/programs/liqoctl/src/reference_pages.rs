@@ -35,15 +35,25 @@ pub fn write_reference(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A text for a cell of a table: one line, without signs that end the cell or begin HTML.
+/// A sentence for a cell of a table, without its full stop.
 fn table_cell(text: &str) -> String {
+    cell_value(text).trim_end_matches('.').to_owned()
+}
+
+/// A text for a cell of a table: one line, without signs that end the cell, or begin HTML outside
+/// of code.
+fn cell_value(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    words
-        .join(" ")
-        .replace('|', "\\|")
-        .replace('<', "&lt;")
-        .trim_end_matches('.')
-        .to_owned()
+    let line = words.join(" ").replace('|', "\\|");
+    let parts: Vec<String> = line
+        .split('`')
+        .enumerate()
+        .map(|(number, part)| match number % 2 {
+            0 => part.replace('<', "&lt;"),
+            _ => part.to_owned(),
+        })
+        .collect();
+    parts.join("`")
 }
 
 #[cfg(test)]
@@ -76,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_cell_is_one_line() {
-        let text = "One of `a|b`,\nor <none>.";
-        assert_eq!(table_cell(text), "One of `a\\|b`, or &lt;none>");
+        let text = "One of `a|<b>`,\nor <none>.";
+        assert_eq!(table_cell(text), "One of `a\\|<b>`, or &lt;none>");
+        assert_eq!(cell_value("."), ".");
     }
 }

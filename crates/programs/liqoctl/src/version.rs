@@ -74,10 +74,10 @@ pub async fn client_and_cluster_versions(cluster: &Cluster) -> anyhow::Result<Ve
         .await
         .doing(format!("reach {}", cluster.server))?
         .git_version;
-    let server = match cluster.read_configuration().await {
-        Ok(config) => config.and_then(|config| config.status?.version),
-        Err(error) => Some(format!("unknown ({error:#})")),
-    };
+    let server = cluster
+        .visible_configuration()
+        .await?
+        .and_then(|config| config.status?.version);
     Ok(Versions {
         server,
         kubernetes: Some(kubernetes),
@@ -90,7 +90,10 @@ pub fn render_versions(versions: &Versions) -> String {
     if let Some(kubernetes) = &versions.kubernetes {
         text = format!(
             "{text}\nServer: {}\nKubernetes: {kubernetes}",
-            versions.server.as_deref().unwrap_or("not installed")
+            versions
+                .server
+                .as_deref()
+                .unwrap_or("not installed, or not visible to you")
         );
     }
     text

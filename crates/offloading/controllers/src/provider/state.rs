@@ -805,7 +805,6 @@ fn namespaces_by_name(
         .collect()
 }
 
-/// The providers of a namespace of ours, and its names there.
 /// The `NamespaceOffloading` of a namespace that is lent on, without what its controller reports.
 fn reduce_brokered(mut offloading: NamespaceOffloading) -> Option<NamespaceOffloading> {
     if !lent_on::is_brokered(&offloading) {
@@ -817,6 +816,7 @@ fn reduce_brokered(mut offloading: NamespaceOffloading) -> Option<NamespaceOfflo
     Some(offloading)
 }
 
+/// The providers of a namespace of ours, and its names there.
 fn remote_namespaces(offloading: NamespaceOffloading) -> Option<BTreeSet<(ClusterId, String)>> {
     let remote = offloading.status?.remote_namespaces;
     Some(

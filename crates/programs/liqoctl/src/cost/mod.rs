@@ -10,7 +10,11 @@ pub mod running;
 mod spent;
 mod workload;
 
-use std::{collections::BTreeMap, io::Read as _, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read as _,
+    path::Path,
+};
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -83,13 +87,16 @@ pub async fn running_costs(
         .try_collect()
         .await?;
     let now = Timestamp::now();
-    let mut contracts = spent::contracts_with_providers(cluster).await?;
+    let names = peer_names(cluster).await?;
+    let Some(mut contracts) = spent::visible_contracts(cluster).await? else {
+        let hidden = running::compute_costs(&running, &names, &[]);
+        return Ok(hidden.without_spending());
+    };
     contracts.retain(|contract| {
         peer.as_ref()
             .is_none_or(|peer| contract.provider.as_str() == peer)
     });
     spent::add_running(&mut contracts, &running, now);
-    let names = peer_names(cluster).await?;
     let mut spent = spent::spending_under_contracts(&contracts, namespace, now);
     spent.extend(spent::spending_without_contract(&contracts, &running, now));
     let mut costs = running::compute_costs(&running, &names, &spent);
@@ -141,8 +148,11 @@ async fn list_pages(api: &Api<Pod>, fields: &str) -> kube::Result<Vec<Pod>> {
     }
 }
 
-/// The pods that take room on nodes: all, or those of a namespace for people who see no more.
-async fn pods_that_take_room(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
+/// The pods that take room on nodes: all, or those of these namespaces for people who see no more.
+async fn pods_that_take_room(
+    cluster: &Cluster,
+    namespaces: BTreeSet<&str>,
+) -> anyhow::Result<Vec<Pod>> {
     let fields = format!("spec.nodeName!=,{UNFINISHED}");
     let api: Api<Pod> = Api::all(cluster.client.clone());
     match list_pages(&api, &fields).await {
@@ -150,7 +160,11 @@ async fn pods_that_take_room(cluster: &Cluster, namespace: &str) -> anyhow::Resu
             eprintln!(
                 "you may not list pods of other namespaces, so nodes may have less room than shown"
             );
-            list_pods(cluster, Some(namespace), &fields).await
+            let mut pods = Vec::new();
+            for namespace in namespaces {
+                pods.extend(list_pods(cluster, Some(namespace), &fields).await?);
+            }
+            Ok(pods)
         }
         found => found.doing("list pods"),
     }
@@ -167,7 +181,8 @@ pub async fn plan_costs(
     let workloads = workload::parse_workloads(&read_workload_file(file)?, namespace)
         .with_context(|| format!("cannot read {}", file.display()))?;
     let nodes = list_nodes(cluster, ListParams::default()).await?;
-    let pods = pods_that_take_room(cluster, namespace).await?;
+    let namespaces = workloads.iter().map(|one| one.namespace.as_str());
+    let pods = pods_that_take_room(cluster, namespaces.collect()).await?;
     let peers = peer_names(cluster).await?;
     let mut planned = Vec::new();
     for workload in &workloads {

@@ -27,6 +27,20 @@ pub struct CostReport {
     pub totals: Vec<CurrencyTotal>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub budgets: Vec<BudgetLine>,
+    /// Whether this user may not see what was spent: then all amounts of today and this month are
+    /// zero, and budgets are left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub spending_is_hidden: bool,
+}
+
+impl CostReport {
+    /// The same for people who may not see contracts.
+    pub fn without_spending(self) -> Self {
+        Self {
+            spending_is_hidden: true,
+            ..self
+        }
+    }
 }
 
 /// The money that one namespace spent under one contract, or without one.
@@ -198,6 +212,7 @@ pub fn compute_costs(
         lines: lines.collect(),
         totals: totals.collect(),
         budgets: Vec::new(),
+        spending_is_hidden: false,
     }
 }
 
@@ -230,12 +245,16 @@ pub fn render_costs(costs: &CostReport) -> String {
     let lines = costs.lines.iter().map(|line| {
         let contract = line.contract.as_deref().unwrap_or("-");
         let names = [line.namespace.as_str(), &line.peer, contract];
-        cost_row(names, &line.sum, line.currency.as_deref())
+        cost_row(costs, names, &line.sum, line.currency.as_deref())
     });
-    let totals = costs
-        .totals
-        .iter()
-        .map(|total| cost_row(["(total)", "", ""], &total.sum, total.currency.as_deref()));
+    let totals = costs.totals.iter().map(|total| {
+        cost_row(
+            costs,
+            ["(total)", "", ""],
+            &total.sum,
+            total.currency.as_deref(),
+        )
+    });
     let header = [
         "NAMESPACE",
         "PEER",
@@ -251,14 +270,28 @@ pub fn render_costs(costs: &CostReport) -> String {
         text.push_str("\n\n");
         text.push_str(&budgets_table(&costs.budgets));
     }
+    if costs.spending_is_hidden {
+        text.push_str("\n\nYou may not list contracts, so it does not say what was spent.");
+    }
     text
 }
 
-fn cost_row(names: [&str; 3], sum: &CostSum, currency: Option<&str>) -> Vec<String> {
-    let amounts = [sum.per_hour, sum.per_thirty_days, sum.today, sum.this_month];
+fn cost_row(
+    costs: &CostReport,
+    names: [&str; 3],
+    sum: &CostSum,
+    currency: Option<&str>,
+) -> Vec<String> {
     let mut row: Vec<String> = names.map(output::strip_control_characters).to_vec();
     row.push(sum.pods.to_string());
-    row.extend(amounts.map(|amount| amount_in_words(amount, currency)));
+    let prices = [sum.per_hour, sum.per_thirty_days];
+    row.extend(prices.map(|amount| amount_in_words(amount, currency)));
+    let spent = [sum.today, sum.this_month];
+    if costs.spending_is_hidden {
+        row.extend(spent.map(|_| "-".to_owned()));
+    } else {
+        row.extend(spent.map(|amount| amount_in_words(amount, currency)));
+    }
     row
 }
 

@@ -24,7 +24,7 @@ use liqo_offloading_rules::budget::{
 use liqo_offloading_rules::node::priced::PricedNode;
 
 use super::running::{BudgetLine, NamespaceSpending, VirtualNodePods, charged_resources};
-use crate::cluster::{Cluster, ExplainFailure as _, list_or_none, list_visible};
+use crate::cluster::{Cluster, ExplainFailure as _, is_forbidden, list_or_none};
 use crate::parties::{ContractRole, peer_and_role};
 use crate::usage::local_entry;
 
@@ -35,26 +35,28 @@ pub struct ContractCosts {
     account: ContractAccount,
 }
 
-/// All contracts with providers that were in force, and what usage records have.
-pub async fn contracts_with_providers(cluster: &Cluster) -> anyhow::Result<Vec<ContractCosts>> {
+/// All contracts with providers that were in force, and what usage records have; nothing if this
+/// user may not list contracts.
+pub async fn visible_contracts(cluster: &Cluster) -> anyhow::Result<Option<Vec<ContractCosts>>> {
     let everything = ListParams::default();
     let api: Api<Contract> = Api::all(cluster.client.clone());
-    let all = list_visible(&api, &everything, "contracts").await?;
-    if all.is_empty() {
-        return Ok(Vec::new());
-    }
+    let all = match list_or_none(&api, &everything).await {
+        Err(error) if is_forbidden(&error) => return Ok(None),
+        found => found.doing("list the contracts")?,
+    };
     let api: Api<UsageRecord> = Api::all(cluster.client.clone());
     let records = list_or_none(&api, &everything)
         .await
         .doing("list the usage records")?;
-    Ok(all
+    let contracts = all
         .iter()
         .filter(|contract| {
             !all.iter()
                 .any(|other| has_taken_over_costs(other, contract))
         })
         .filter_map(|contract| costs_of_contract(contract, &records))
-        .collect())
+        .collect();
+    Ok(Some(contracts))
 }
 
 /// Whether the costs of a contract that is about to go are among those of another one.
@@ -274,13 +276,16 @@ pub async fn budget_lines(
         .await
         .doing("list the NamespaceOffloadings")?;
     let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies: Vec<Arc<PeeringPolicy>> = list_visible(&api, &everything, "policies")
-        .await?
+    let policies: Vec<Arc<PeeringPolicy>> = list_or_none(&api, &everything)
+        .await
+        .doing("list the policies")?
         .into_iter()
         .map(Arc::new)
         .collect();
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_visible(&api, &everything, "peers").await?;
+    let peers = list_or_none(&api, &everything)
+        .await
+        .doing("list the peers")?;
 
     let providers = budget_providers(contracts, running, &policies, &peers, now);
     let mut lines = Vec::new();

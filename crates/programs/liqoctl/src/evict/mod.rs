@@ -120,23 +120,23 @@ fn virtual_node_selection() -> ListParams {
 
 /// All virtual nodes.
 pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<EvictionNode>> {
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    Ok(api
-        .list(&virtual_node_selection())
+    list_virtual_nodes(cluster)
         .await
-        .doing("list the virtual nodes")?
-        .iter()
-        .map(EvictionNode::from_object)
-        .collect())
+        .doing("list the virtual nodes")
 }
 
-/// Whether there is no virtual node at all. Whoever may not list nodes does not know, so: no.
-pub async fn has_no_virtual_node(cluster: &Cluster) -> anyhow::Result<bool> {
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    match api.list(&virtual_node_selection()).await {
-        Err(error) if is_forbidden(&error) => Ok(false),
-        nodes => Ok(nodes.doing("list the virtual nodes")?.items.is_empty()),
+/// All virtual nodes, or nothing if this user may not list nodes.
+pub async fn visible_virtual_nodes(cluster: &Cluster) -> anyhow::Result<Option<Vec<EvictionNode>>> {
+    match list_virtual_nodes(cluster).await {
+        Err(error) if is_forbidden(&error) => Ok(None),
+        nodes => nodes.doing("list the virtual nodes").map(Some),
     }
+}
+
+async fn list_virtual_nodes(cluster: &Cluster) -> kube::Result<Vec<EvictionNode>> {
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    let nodes = api.list(&virtual_node_selection()).await?;
+    Ok(nodes.iter().map(EvictionNode::from_object).collect())
 }
 
 /// The names of the virtual nodes whose cluster answers. Pods on others do not end before it
@@ -173,10 +173,8 @@ pub async fn virtual_nodes_of_namespaces(
     cluster: &Cluster,
     namespaces: &[String],
 ) -> anyhow::Result<Vec<EvictionNode>> {
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    match api.list(&virtual_node_selection()).await {
-        Err(error) if is_forbidden(&error) => {}
-        _ => return virtual_nodes(cluster).await,
+    if let Some(nodes) = visible_virtual_nodes(cluster).await? {
+        return Ok(nodes);
     }
     let mut names = BTreeSet::new();
     for namespace in namespaces {
@@ -263,13 +261,14 @@ pub async fn pods_to_evict(
 }
 
 /// Leaves out pods that are ending at a cluster that does not answer now: they cannot end before it
-/// answers again. Those that were not evicted yet remain, because budgets count for them, too.
+/// answers again. Those that were not evicted yet remain, because budgets count for them, too. For
+/// whoever may not list nodes, all clusters count as answering.
 pub async fn that_can_end(
     cluster: &Cluster,
     mut pods: Vec<PodToEvict>,
 ) -> anyhow::Result<Vec<PodToEvict>> {
     if pods.iter().any(|pod| pod.ends) {
-        let nodes = virtual_nodes(cluster).await?;
+        let nodes = visible_virtual_nodes(cluster).await?.unwrap_or_default();
         pods.retain(|pod| !(pod.ends && is_on_silent_node(pod, &nodes)));
     }
     Ok(pods)

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::{GENERATED, table_cell};
+use super::{GENERATED, cell_value, table_cell};
 use crate::cli::Cli;
 
 /// The page `docs/reference/commands.md`.
@@ -102,7 +102,7 @@ fn description_of_flag(command: &Command, flag: &Arg) -> String {
         .map(|value| value.to_string_lossy().into_owned())
         .collect();
     if !defaults.is_empty() {
-        let _ = write!(text, ". Default: `{}`", table_cell(&defaults.join(",")));
+        let _ = write!(text, ". Default: `{}`", cell_value(&defaults.join(",")));
     }
     if flag.is_required_set() && command.get_name() != "liqoctl" {
         text.push_str(". Required");
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_on_the_page() {
+    fn commands_and_flags_have_their_place() {
         let page = commands_page();
         for command in ["install", "peer", "offload namespace", "doctor", "status"] {
             assert!(

@@ -229,7 +229,7 @@ fn description_of_field(field: &Value) -> String {
     let default = &field["default"];
     if !default.is_null() && *default != serde_json::json!({}) {
         let separator = if text.is_empty() { "" } else { ". " };
-        let default = table_cell(&default.to_string());
+        let default = default.to_string().replace('|', "\\|");
         let _ = write!(text, "{separator}Default: `{default}`");
     }
     for rule in rules_of_schema(field) {
