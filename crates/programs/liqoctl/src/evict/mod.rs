@@ -357,6 +357,27 @@ mod tests {
         )
     }
 
+    #[tokio::test]
+    async fn a_pod_that_ends_is_waited_for_by_people_who_may_not_list_nodes() {
+        let service = tower::service_fn(|_: Request<Body>| {
+            let body = serde_json::to_vec(&status(403, "no")).unwrap();
+            let answer = Response::builder().status(403).body(Body::from(body));
+            std::future::ready(Ok::<_, kube::Error>(answer.unwrap()))
+        });
+        let cluster = Cluster {
+            client: Client::new(service, "default"),
+            access: ClusterAccess::default(),
+            context: "rome".into(),
+            server: "https://rome".into(),
+        };
+        let deleted = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "web",
+            "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        let pod: PartialObjectMeta<Pod> = serde_json::from_value(deleted).unwrap();
+        let pods = vec![PodToEvict::from_node(&pod, "milan").unwrap()];
+        assert!(pods[0].ends);
+        assert_eq!(that_can_end(&cluster, pods.clone()).await.unwrap(), pods);
+    }
+
     async fn evicted_from_milan(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
         let milan: BTreeSet<String> = ["milan".to_owned()].into();
         evict_until_gone(
