@@ -24,7 +24,7 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{ForeignCluster, Money, labels};
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, is_forbidden, list_visible},
+    cluster::{Cluster, ExplainFailure as _, is_forbidden, list_or_none},
     offload, unpeer,
 };
 use plan::WorkloadCosts;
@@ -109,7 +109,9 @@ pub async fn running_costs(
 /// The names of peers, by their ID.
 async fn peer_names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_visible(&api, &ListParams::default(), "peers").await?;
+    let peers = list_or_none(&api, &ListParams::default())
+        .await
+        .doing("list the peers")?;
     Ok(peers
         .into_iter()
         .map(|peer| (peer.spec.cluster_id.to_string(), peer.name_any()))
