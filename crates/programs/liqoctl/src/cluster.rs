@@ -280,25 +280,7 @@ pub fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
-/// Lists what this user may see. If that is nothing, a line on standard error says so.
-pub async fn list_visible<K>(
-    api: &Api<K>,
-    parameters: &kube::api::ListParams,
-    what: &str,
-) -> anyhow::Result<Vec<K>>
-where
-    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    match list_or_none(api, parameters).await {
-        Err(error) if is_forbidden(&error) => {
-            eprintln!("you may not list {what}, so the result leaves them out");
-            Ok(Vec::new())
-        }
-        found => found.doing(format!("list {what}")),
-    }
-}
-
-/// What people may read to whom `liqo-user` is bound.
+/// What `liqo-user` in deploy/liqo/rbac-users.yaml lets people read.
 const READABLE_BY_USERS: [&str; 4] = ["clusterconfigs", "foreignclusters", "nodes", "virtualnodes"];
 
 /// One sentence about a right that this user does not have, from the API server's message.
@@ -401,6 +383,49 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_missing_right_is_one_sentence_with_who_can_give_it() {
+        let message = |what: &str| {
+            let message =
+                format!("x is forbidden: User \"system:serviceaccount:people:ann\" {what}");
+            missing_right(&message).unwrap()
+        };
+        let peers = message(
+            "cannot list resource \"foreignclusters\" in API group \"discovery.liqo.io\" at the cluster scope",
+        );
+        let readable = "you may not list foreignclusters in the whole cluster: an administrator allows it with `kubectl create clusterrolebinding liqo-users";
+        assert!(peers.starts_with(readable), "{peers}");
+        assert_eq!(
+            message("cannot get resource \"pods\" in API group \"\" in the namespace \"shop\""),
+            "you may not get pods in namespace shop: ask an administrator of the cluster"
+        );
+        assert_eq!(
+            message(
+                "cannot patch resource \"foreignclusters\" in API group \"discovery.liqo.io\" at the cluster scope"
+            ),
+            "you may not patch foreignclusters in the whole cluster: ask an administrator of the cluster"
+        );
+        assert_eq!(missing_right("exceeded quota"), None);
+    }
+
+    #[test]
+    fn users_may_read_what_the_sentence_promises() {
+        let objects = crate::manifests::with_defaults().unwrap();
+        let role = objects
+            .iter()
+            .find(|object| object.name_any() == "liqo-user")
+            .unwrap();
+        let mut resources: Vec<&str> = role.data["rules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|rule| rule["resources"].as_array().unwrap())
+            .map(|resource| resource.as_str().unwrap())
+            .collect();
+        resources.sort_unstable();
+        assert_eq!(resources, READABLE_BY_USERS);
     }
 
     #[tokio::test]

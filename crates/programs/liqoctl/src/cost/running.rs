@@ -35,6 +35,7 @@ pub struct CostReport {
 
 impl CostReport {
     /// The same for people who may not see contracts.
+    #[must_use]
     pub fn without_spending(self) -> Self {
         Self {
             spending_is_hidden: true,
