@@ -126,8 +126,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Terms that the consumer signed in this peering, each with the time of the signature.
-type Signed = BTreeMap<String, (Timestamp, ContractTerms)>;
+/// Terms that the consumer signed in this peering. It forgets a signature under terms that are not
+/// in force yet, if the provider shows other ones meanwhile, and may sign them anew.
+struct SignedTerms {
+    first: Timestamp,
+    last: Timestamp,
+    terms: ContractTerms,
+}
 
 struct World {
     parties: Parties,
@@ -140,7 +145,8 @@ struct World {
     unconfirmed: BTreeMap<String, UnconfirmedBreaches>,
     /// All that the provider has seen: contracts with the answers of the consumer.
     seen: Vec<Contract>,
-    signed: Signed,
+    /// By digest.
+    signed: BTreeMap<String, SignedTerms>,
     /// The versions that were in force in a copy.
     in_force: BTreeSet<String>,
     /// Contracts as they were read: verifying takes time.
@@ -171,7 +177,7 @@ impl World {
             decisions: BTreeMap::new(),
             unconfirmed: BTreeMap::new(),
             seen: Vec::new(),
-            signed: Signed::new(),
+            signed: BTreeMap::new(),
             in_force: BTreeSet::new(),
             records: RefCell::default(),
         };
@@ -461,7 +467,7 @@ impl World {
         Ok(wrote)
     }
 
-    /// Notes what the consumer signs now for the first time in this peering, and whether it may.
+    /// Notes what the consumer signs now and has no signature for in its copy, and whether it may.
     fn note(&mut self, name: &str, status: &ContractStatus) -> Result<(), TestCaseError> {
         let Some(contract) = self.contracts.get(name) else {
             return Ok(());
@@ -479,12 +485,10 @@ impl World {
             .flatten()
             .filter_map(|text| ContractDocument::read(text).ok())
         {
-            let signatures = [&status.signature, &status.pending_signature];
-            let is_signed = signatures
-                .into_iter()
-                .flatten()
-                .any(|signature| document.check_countersignature(signature).is_ok());
-            if !is_signed || self.signed.contains_key(&document.digest) {
+            let known = self.copies.get(name).and_then(|copy| copy.status.as_ref());
+            if !has_signature(status, &document)
+                || known.is_some_and(|known| has_signature(known, &document))
+            {
                 continue;
             }
             let (terms, accepted) = (
@@ -501,7 +505,7 @@ impl World {
                 .previous
                 .as_ref()
                 .and_then(|digest| self.signed.get(digest))
-                .map(|(_, terms)| terms);
+                .map(|signed| &signed.terms);
             let rate = |terms: &ContractTerms| terms.prices["default"].rates.get("cpu").unwrap();
             let most = self
                 .consume
@@ -530,24 +534,29 @@ impl World {
                     "a dearer one without notice"
                 );
             }
+            let now = self.now;
             self.signed
-                .insert(document.digest, (self.now, document.terms));
+                .entry(document.digest)
+                .and_modify(|signed| signed.last = now)
+                .or_insert(SignedTerms {
+                    first: now,
+                    last: now,
+                    terms: document.terms,
+                });
         }
         Ok(())
     }
 
-    /// Time from which terms may be charged: their signature, with the delay that both signed.
-    fn counts(&self, digest: &str) -> Option<(Timestamp, &ContractTerms)> {
-        let (time, terms) = self.signed.get(digest)?;
+    /// Time from which terms may be charged: their first signature, with the delay that both
+    /// signed.
+    fn counts(&self, signed: &SignedTerms) -> Timestamp {
+        let SignedTerms { first, terms, .. } = signed;
         let before = terms
             .previous
             .as_ref()
             .and_then(|digest| self.signed.get(digest));
-        let delayed = || after(*time, terms.counts_after_seconds.unwrap_or_default());
-        Some((
-            before.map_or_else(delayed, |(_, before)| counts_from(*time, before, terms)),
-            terms,
-        ))
+        let delayed = || after(*first, terms.counts_after_seconds.unwrap_or_default());
+        before.map_or_else(delayed, |before| counts_from(*first, &before.terms, terms))
     }
 
     /// The copies price only what was signed in this peering, from when both agreed, and no second
@@ -574,14 +583,14 @@ impl World {
             };
             let mut last = i64::MIN;
             for version in &priced.versions {
-                let Some((counts, terms)) = self.counts(&version.digest) else {
+                let Some(signed) = self.signed.get(&version.digest) else {
                     return Err(TestCaseError::fail(format!(
                         "{name}: version {} was not signed",
                         version.version
                     )));
                 };
-                prop_assert_eq!(&version.prices, &terms.prices);
-                let earliest = counts.as_second() - TOLERANCE.as_secs();
+                prop_assert_eq!(&version.prices, &signed.terms.prices);
+                let earliest = self.counts(signed).as_second() - TOLERANCE.as_secs();
                 prop_assert!(
                     version.from >= earliest,
                     "{}: {} counts before {}",
@@ -590,8 +599,8 @@ impl World {
                     earliest
                 );
                 let whole_delay = after(
-                    self.signed[&version.digest].0,
-                    terms.counts_after_seconds.unwrap_or_default(),
+                    signed.last,
+                    signed.terms.counts_after_seconds.unwrap_or_default(),
                 );
                 let latest = self.now.max(whole_delay).as_second() + TOLERANCE.as_secs();
                 prop_assert!(
@@ -621,6 +630,14 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Whether an answer of the consumer has its signature under a document.
+fn has_signature(status: &ContractStatus, document: &ContractDocument) -> bool {
+    [&status.signature, &status.pending_signature]
+        .into_iter()
+        .flatten()
+        .any(|signature| document.check_countersignature(signature).is_ok())
 }
 
 proptest! {
@@ -679,6 +696,41 @@ fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
         end,
         next_begins,
         was_in_force,
+    ])
+    .unwrap();
+}
+
+/// The consumer signs terms, forgets that while the provider shows others, and signs them anew: the
+/// delay begins again.
+#[test]
+fn terms_that_are_signed_anew_count_after_their_delay_from_then() {
+    let propose = |id, starts| Event::Propose {
+        id,
+        price: 0,
+        peering: 0,
+        starts,
+    };
+    let amend = Event::Amend {
+        id: 1,
+        price: 0,
+        delay: 301,
+        follows: true,
+        limits: false,
+        ends: None,
+    };
+    tell(vec![
+        propose(0, 0),
+        propose(0, -1),
+        Event::Since { id: 0, since: None },
+        Event::PeersAgain,
+        propose(1, 0),
+        amend,
+        Event::Seconds(301),
+        Event::Swap {
+            id: 1,
+            document: 855,
+        },
+        Event::Promote { id: 1, since: 0 },
     ])
     .unwrap();
 }
