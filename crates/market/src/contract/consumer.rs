@@ -620,8 +620,8 @@ impl ContractView<'_> {
         })
     }
 
-    /// Actions on the copy of a contract that is gone at the provider. It is over: nothing is
-    /// recorded under it any more.
+    /// Actions on the copy of a contract that is gone at the provider. It is over, also if it was
+    /// announced to end later: nothing is recorded under it any more, and another one may begin.
     fn removed_at_provider(&self, name: &str, copy: &ContractCopy) -> Vec<ContractAction> {
         let status = copy.status.clone();
         if copy.spec.in_force_since.is_none() {
@@ -632,7 +632,7 @@ impl ContractView<'_> {
         }
         let mut actions = Vec::new();
         let reason = "the provider removed it";
-        if copy.spec.ended.is_none() {
+        if !copy.is_over(self.now) {
             let now = Time(whole_seconds(self.now));
             let (by, cause, reason) = (Party::Provider, EndCause::Removed, reason.to_owned());
             let ended = Some(ContractEnd {
@@ -653,8 +653,14 @@ impl ContractView<'_> {
         if status.phase == ContractPhase::Ended {
             return actions;
         }
-        let found =
-            Vec::from_iter((self.steady && copy.spec.ended.is_none()).then(removal_finding));
+        // As clocks go, the provider may see an announced end a little earlier.
+        let is_early = copy.spec.ended.as_ref().is_none_or(|end| {
+            end.at
+                .0
+                .saturating_sub(TOLERANCE)
+                .is_ok_and(|end| end > self.now)
+        });
+        let found = Vec::from_iter((self.steady && is_early).then(removal_finding));
         let breaches = update_breaches(&status.breaches, &found, &[], self.now);
         let honoured = honoured_condition(&copy.spec.breaches, &breaches);
         let conditions = with_condition(&status.conditions, &honoured, self.now);

@@ -734,3 +734,27 @@ fn terms_that_are_signed_anew_count_after_their_delay_from_then() {
     ])
     .unwrap();
 }
+
+/// Its provider announces the end of a contract, and removes it before.
+#[test]
+fn a_contract_that_is_removed_before_its_end_overlaps_the_next_one_in_no_second() {
+    let propose = |id| Event::Propose {
+        id,
+        price: 0,
+        peering: 0,
+        starts: 0,
+    };
+    let in_force = |id| Event::Since { id, since: Some(0) };
+    tell(vec![
+        propose(0),
+        in_force(0),
+        propose(1),
+        Event::End {
+            id: 0,
+            at: Some(3600),
+        },
+        Event::Remove(0),
+        in_force(1),
+    ])
+    .unwrap();
+}
