@@ -11,7 +11,7 @@ use kube::{
 use liqo_api::{Claimed, Key, record_text::max_values};
 use parking_lot::RwLock;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -64,7 +64,43 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        Self::start_watch(api, config, stop, None, reduce, changed)
+        Self::start_watch(api, config, stop, None, reduce, changed, || ())
+    }
+
+    /// Follows `events` until `stop`, or until they end. `reduce` and `changed` are as for a watch.
+    pub(crate) fn follow<K: Send + Sync + 'static>(
+        mut events: mpsc::UnboundedReceiver<watcher::Event<(Key, Arc<K>)>>,
+        stop: CancellationToken,
+        reduce: impl Fn(&Arc<K>) -> Option<Arc<R>> + Send + 'static,
+        mut changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
+    ) -> Self {
+        let objects = Arc::new(RwLock::new(BTreeMap::new()));
+        let (synced_sender, synced) = watch::channel(false);
+        let mut watched = WatchContent {
+            content: objects.clone(),
+            listed: None,
+            allowance: None,
+        };
+        tokio::spawn(async move {
+            loop {
+                let event = tokio::select! {
+                    // After the stop, report nothing, even if there are events.
+                    biased;
+                    () = stop.cancelled() => break,
+                    event = events.recv() => event,
+                };
+                let Some(event) = event else { break };
+                let reduced = map_event(event, |(key, object)| {
+                    let reduced = reduce(&object);
+                    (key, reduced)
+                });
+                // Nothing is limited here, so this is no error.
+                if watched.apply_event(reduced, &mut changed) == Ok(true) {
+                    synced_sender.send_replace(true);
+                }
+            }
+        });
+        Self { objects, synced }
     }
 
     /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`];
@@ -97,16 +133,19 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
             Some(Allowance::new(connection.limits.clone(), len)),
             move |object: K| reduce(Claimed::new(object)),
             changed,
+            || (),
         )
     }
 
-    fn start_watch<K>(
+    /// Calls `listed` whenever a list is complete, after `changed`.
+    pub(crate) fn start_watch<K>(
         api: Api<K>,
         config: watcher::Config,
         stop: CancellationToken,
         allowance: Option<Allowance<R>>,
         reduce: impl Fn(K) -> Option<R> + Send + 'static,
         mut changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
+        mut listed: impl FnMut() + Send + 'static,
     ) -> Self
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -156,6 +195,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                             reduced.and_then(|event| watched.apply_event(event, &mut changed));
                         if taken == Ok(true) {
                             synced_sender.send_replace(true);
+                            listed();
                         }
                         taken.is_err()
                     }
@@ -220,7 +260,7 @@ impl<R: PartialEq> WatchContent<R> {
     /// Takes over one event. Returns whether it completed a list.
     fn apply_event(
         &mut self,
-        event: watcher::Event<(Key, Option<R>)>,
+        event: watcher::Event<(Key, Option<Arc<R>>)>,
         changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
     ) -> Result<bool, LimitExceeded> {
         match event {
@@ -231,7 +271,7 @@ impl<R: PartialEq> WatchContent<R> {
             watcher::Event::InitApply((key, Some(object))) => {
                 let mut listed = self.listed.take().unwrap_or_default();
                 self.charge_limits(&key, listed.get(&key).map(AsRef::as_ref), Some(&object))?;
-                listed.insert(key, Arc::new(object));
+                listed.insert(key, object);
                 self.listed = Some(listed);
             }
             watcher::Event::InitApply((_, None)) => {}
@@ -253,14 +293,14 @@ impl<R: PartialEq> WatchContent<R> {
     fn set_object(
         &mut self,
         key: &Key,
-        new: Option<R>,
+        new: Option<Arc<R>>,
         changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
     ) -> Result<(), LimitExceeded> {
         if self.allowance.is_some() {
             let old = self.content.read().get(key).cloned();
-            self.charge_limits(key, old.as_deref(), new.as_ref())?;
+            self.charge_limits(key, old.as_deref(), new.as_deref())?;
         }
-        store_object(&self.content, key, new.map(Arc::new).as_ref(), changed);
+        store_object(&self.content, key, new.as_ref(), changed);
         Ok(())
     }
 
@@ -369,7 +409,7 @@ pub(crate) fn small_pages(config: watcher::Config) -> watcher::Config {
 fn within_limits<K, R>(
     event: watcher::Event<ParsedObject<K>>,
     reduce: impl Fn(K) -> Option<R>,
-) -> Result<watcher::Event<(Key, Option<R>)>, LimitExceeded> {
+) -> Result<watcher::Event<(Key, Option<Arc<R>>)>, LimitExceeded> {
     let exceeded = match &event {
         watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => {
             object.as_ref().err().copied()
@@ -379,7 +419,7 @@ fn within_limits<K, R>(
     match exceeded {
         Some(exceeded) => Err(exceeded),
         None => Ok(map_event(event, |(key, object)| {
-            (key, object.ok().flatten().and_then(&reduce))
+            (key, object.ok().flatten().and_then(&reduce).map(Arc::new))
         })),
     }
 }

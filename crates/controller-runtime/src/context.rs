@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     clock::Clock,
     events::EventRecorder,
+    informers::Informers,
     network::{Listener, Network},
     peers::Peers,
     watch,
@@ -25,6 +26,8 @@ use crate::{
 pub struct Context {
     /// Client for this cluster, with the manager's rights.
     pub client: Client,
+    /// Watches that several parts share.
+    pub informers: Informers,
     /// Namespace that Liqo runs in.
     pub namespace: String,
     /// Address of this pod, at which it serves the kubelet API of every virtual node.

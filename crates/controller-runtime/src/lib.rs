@@ -19,7 +19,7 @@
 //!
 //! **Read objects**
 //! * [`cache`]: a watch that keeps a reduced copy of each object, and reports which keys changed,
-//!   including deletions.
+//!   including deletions. [`informers`]: one watch of a kind for several caches.
 //! * [`follow`]: a watch of the events at a provider, which reports them and stores none.
 //! * [`unread`]: objects that peers may have written, parsed one by one: one bad object does not
 //!   fail a whole list.
@@ -60,6 +60,7 @@ pub mod follow;
 pub mod foreign_clusters;
 #[cfg(feature = "process")]
 mod health;
+pub mod informers;
 pub mod leader;
 pub mod metrics;
 pub mod network;
@@ -79,6 +80,7 @@ pub use batches::Batches;
 pub use cache::Cache;
 pub use clock::Clock;
 pub use context::Context;
+pub use informers::Informers;
 pub use liqo_api::Key;
 pub use network::{Network, Tcp};
 pub use peers::{ConnectionHealth, PeerConnection, Peers};

@@ -233,34 +233,26 @@ fn watch_foreign_clusters(
     queue: Queue<ClusterId>,
     changed: [Arc<Notify>; 2],
 ) -> Cache<ForeignCluster> {
-    let api: Api<ForeignCluster> = Api::all(context.client.clone());
-    Cache::watch(
-        api,
-        watcher::Config::default(),
-        context.stop.clone(),
-        cache::without_managed_fields,
-        move |_, old, new| {
+    context
+        .informers
+        .of_kind::<ForeignCluster>()
+        .cache(context.stop.clone(), move |_, old, new| {
             for object in [old, new].into_iter().flatten() {
                 queue.add(object.spec.cluster_id.clone());
             }
             for changed in &changed {
                 changed.notify_one();
             }
-        },
-    )
+        })
 }
 
 /// A change may start or end automatic peerings. What policies say about consumers is read when a
 /// consumer requests access.
 fn watch_policies(context: &Context, changed: Arc<Notify>) -> Cache<PeeringPolicy> {
-    let api: Api<PeeringPolicy> = Api::all(context.client.clone());
-    Cache::watch(
-        api,
-        watcher::Config::default(),
-        context.stop.clone(),
-        cache::without_managed_fields,
-        move |_, _, _| changed.notify_one(),
-    )
+    context
+        .informers
+        .of_kind::<PeeringPolicy>()
+        .cache(context.stop.clone(), move |_, _, _| changed.notify_one())
 }
 
 /// The tokens for the first contact. They are read when a consumer requests access, so a change
@@ -282,11 +274,7 @@ fn watch_namespaces(
     queue: Queue<ClusterId>,
     clients_changed: Arc<Notify>,
 ) -> Cache<LiqoNamespace> {
-    let api: Api<Namespace> = Api::all(context.client.clone());
-    let config = watcher::Config::default().labels(labels::NAMESPACE_KIND);
-    Cache::watch(
-        api,
-        config,
+    context.informers.of_kind::<Namespace>().reduced_cache(
         context.stop.clone(),
         LiqoNamespace::from_namespace,
         move |_, old, new| {

@@ -131,10 +131,7 @@ impl ConsumerController {
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
         let changed = queue.clone();
-        let all = Api::all(context.client.clone());
-        let virtual_nodes = Cache::watch(
-            all,
-            Config::default(),
+        let virtual_nodes = context.informers.of_kind::<VirtualNode>().reduced_cache(
             stop.clone(),
             |node: VirtualNode| {
                 Some(VirtualNodeState {

@@ -52,15 +52,13 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, ResourceExt as _, runtime::watcher::Config};
+use kube::ResourceExt as _;
 use liqo_api::policies::without_status;
 use liqo_api::{
     ClusterId, Contract, ForeignCluster, PeeringPolicy, ResourceOffer,
     consumer_of_tenant_namespace, labels,
 };
-use liqo_controller_runtime::{
-    Cache, Context, Queue, cache::without_managed_fields, peers::PeerError, writes::StepError,
-};
+use liqo_controller_runtime::{Cache, Context, Queue, peers::PeerError, writes::StepError};
 use liqo_market::contract::record::{ContractCopy, ContractRecord, IssuedContract};
 use liqo_signing::ClusterIdentity;
 use tokio_util::sync::CancellationToken;
@@ -172,13 +170,10 @@ fn watch_foreign_clusters(
     providers: Queue<ClusterId>,
     conditions: Queue<ClusterId>,
 ) -> Cache<ForeignCluster> {
-    let all = Api::<ForeignCluster>::all(context.client.clone());
-    Cache::watch(
-        all,
-        Config::default(),
-        stop.clone(),
-        without_managed_fields,
-        move |_, old, new| {
+    context
+        .informers
+        .of_kind::<ForeignCluster>()
+        .cache(stop.clone(), move |_, old, new| {
             let changes_offers = match (old, new) {
                 (Some(old), Some(new)) => changes_offers(old, new),
                 (old, new) => old.is_some() != new.is_some(),
@@ -190,8 +185,7 @@ fn watch_foreign_clusters(
                 providers.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
                 conditions.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
             }
-        },
-    )
+        })
 }
 
 /// Whether offers depend on this change: policies select peers by label, persons decide on
@@ -211,13 +205,10 @@ fn watch_policies(
     providers: Queue<ClusterId>,
     foreign_clusters: Cache<ForeignCluster>,
 ) -> Cache<PeeringPolicy> {
-    let all = Api::<PeeringPolicy>::all(context.client.clone());
-    Cache::watch(
-        all,
-        Config::default(),
-        stop.clone(),
-        without_managed_fields,
-        move |_, old, new| {
+    context
+        .informers
+        .of_kind::<PeeringPolicy>()
+        .cache(stop.clone(), move |_, old, new| {
             // This crate writes the status, so a change of the status is not an input.
             let [old, new] = [old, new].map(|policy| {
                 policy
@@ -231,8 +222,7 @@ fn watch_policies(
             for (_, peer) in foreign_clusters.all() {
                 providers.add_after(peer.spec.cluster_id.clone(), SETTLE_DELAY);
             }
-        },
-    )
+        })
 }
 
 /// All offers in this cluster: those that it made, and copies of those that it received.
@@ -242,13 +232,10 @@ fn watch_offers(
     offers_queue: Queue<()>,
     providers: Queue<ClusterId>,
 ) -> Cache<ResourceOffer> {
-    let all = Api::<ResourceOffer>::all(context.client.clone());
-    Cache::watch(
-        all,
-        Config::default(),
-        stop.clone(),
-        without_managed_fields,
-        move |key, old, new| {
+    context
+        .informers
+        .of_kind::<ResourceOffer>()
+        .cache(stop.clone(), move |key, old, new| {
             if let Some(provider) = consumer::provider_of(&key.namespace) {
                 providers.add_after(provider, SETTLE_DELAY);
                 return;
@@ -260,8 +247,7 @@ fn watch_offers(
             if old != new {
                 offers_queue.add_after((), provider::DEBOUNCE);
             }
-        },
-    )
+        })
 }
 
 /// A contract of a present peering in this cluster. Its namespace says which side this cluster is.
@@ -297,10 +283,7 @@ fn watch_contracts(
     offers_queue: Queue<()>,
     providers: Queue<ClusterId>,
 ) -> Cache<ContractOfPeering> {
-    let all = Api::<Contract>::all(context.client.clone());
-    Cache::watch(
-        all,
-        Config::default(),
+    context.informers.of_kind::<Contract>().reduced_cache(
         stop.clone(),
         ContractOfPeering::from_contract,
         move |key, _, _| {
@@ -319,13 +302,9 @@ fn watch_peerings(
     stop: &CancellationToken,
     providers: Queue<ClusterId>,
 ) -> Cache<String> {
-    let all = Api::<Namespace>::all(context.client.clone());
-    let of_providers = Config::default().labels(labels::PROVIDER_ID);
-    Cache::watch(
-        all,
-        of_providers,
+    context.informers.of_kind::<Namespace>().reduced_cache(
         stop.clone(),
-        uid_of_existing,
+        uid_of_provider_namespace,
         move |key, _, _| {
             if let Some(provider) = consumer::provider_of(&key.name) {
                 providers.add_after(provider, SETTLE_DELAY);
@@ -334,11 +313,11 @@ fn watch_peerings(
     )
 }
 
-fn uid_of_existing(namespace: Namespace) -> Option<String> {
-    namespace
-        .metadata
-        .uid
-        .filter(|_| namespace.metadata.deletion_timestamp.is_none())
+/// The UID of a provider namespace that is not being deleted.
+fn uid_of_provider_namespace(namespace: Namespace) -> Option<String> {
+    let is_of_provider = namespace.labels().contains_key(labels::PROVIDER_ID);
+    let exists = namespace.metadata.deletion_timestamp.is_none();
+    namespace.metadata.uid.filter(|_| is_of_provider && exists)
 }
 
 /// What both sides read.

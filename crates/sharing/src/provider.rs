@@ -90,16 +90,9 @@ impl ProviderController {
         let unfinished = Config::default()
             .fields("status.phase!=Succeeded,status.phase!=Failed")
             .page_size(PODS_PAGE);
-        let of_consumers = Config::default().labels(&format!(
-            "{},{}",
-            labels::NAMESPACE_KIND,
-            labels::CONSUMER_ID
-        ));
         Arc::new(Self {
             context: context.clone(),
-            nodes: Cache::watch(
-                Api::<Node>::all(client.clone()),
-                Config::default(),
+            nodes: context.informers.of_kind::<Node>().reduced_cache(
                 stop.clone(),
                 reduce::node,
                 move |_, _, _| {
@@ -116,9 +109,7 @@ impl ProviderController {
                     pods.add_after((), DEBOUNCE);
                 },
             ),
-            namespaces: Cache::watch(
-                Api::<Namespace>::all(client.clone()),
-                of_consumers,
+            namespaces: context.informers.of_kind::<Namespace>().reduced_cache(
                 stop.clone(),
                 reduce::namespace,
                 move |_, _, _| namespaces.add_after((), PROMPT_DELAY),

@@ -13,9 +13,7 @@ use liqo_api::{
     consumer_of_tenant_namespace, labels, links, policies::without_status,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Queue,
-    cache::without_managed_fields,
-    foreign_clusters,
+    Cache, Context, Queue, foreign_clusters,
     writes::{StepContext as _, StepError},
 };
 use serde::de::DeserializeOwned;
@@ -77,27 +75,18 @@ impl ClusterCaches {
     pub fn start_watches(context: &Context) -> Arc<Self> {
         let (mode_queue, namespaces_queue) = (Queue::new(), Queue::new());
         let (by_namespace, by_offloading) = (namespaces_queue.clone(), namespaces_queue.clone());
-        let virtual_only =
-            Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+        let (informers, stop) = (&context.informers, &context.stop);
         Arc::new(Self {
-            foreign_clusters: Cache::watch(
-                Api::all(context.client.clone()),
-                Config::default(),
-                context.stop.clone(),
-                without_managed_fields,
-                wake_mode(&mode_queue),
-            ),
-            offers: Cache::watch(
-                Api::all(context.client.clone()),
-                Config::default(),
-                context.stop.clone(),
+            foreign_clusters: informers
+                .of_kind::<ForeignCluster>()
+                .cache(stop.clone(), wake_mode(&mode_queue)),
+            offers: informers.of_kind::<ResourceOffer>().reduced_cache(
+                stop.clone(),
                 made_offer,
                 wake_mode(&mode_queue),
             ),
-            virtual_nodes: Cache::watch(
-                Api::all(context.client.clone()),
-                Config::default(),
-                context.stop.clone(),
+            virtual_nodes: informers.of_kind::<VirtualNode>().reduced_cache(
+                stop.clone(),
                 provider_of_virtual_node,
                 wake_mode(&mode_queue),
             ),
@@ -108,35 +97,26 @@ impl ClusterCaches {
                 borrower_of_request,
                 wake_mode(&mode_queue),
             ),
-            policies: Cache::watch(
-                Api::all(context.client.clone()),
-                Config::default(),
-                context.stop.clone(),
+            policies: informers.of_kind::<PeeringPolicy>().reduced_cache(
+                stop.clone(),
                 without_status,
                 wake_mode(&mode_queue),
             ),
-            namespaces: Cache::watch(
-                Api::all(context.client.clone()),
-                Config::default(),
-                context.stop.clone(),
+            namespaces: informers.of_kind::<Namespace>().reduced_cache(
+                stop.clone(),
                 |found| Some(namespace_state(&found)),
                 move |key, _, _| {
                     by_namespace.add(key.name.clone());
                 },
             ),
-            offloadings: Cache::watch(
-                Api::all(context.client.clone()),
-                Config::default(),
-                context.stop.clone(),
-                without_managed_fields,
+            offloadings: informers.of_kind::<NamespaceOffloading>().cache(
+                stop.clone(),
                 move |key, _, _| {
                     by_offloading.add(key.namespace.clone());
                 },
             ),
-            nodes: Cache::watch(
-                Api::all(context.client.clone()),
-                virtual_only,
-                context.stop.clone(),
+            nodes: informers.of_kind::<Node>().reduced_cache(
+                stop.clone(),
                 |node| provider_of_node(&node),
                 |_, _, _| (),
             ),
@@ -320,8 +300,14 @@ fn provider_of_virtual_node(node: VirtualNode) -> Option<ClusterId> {
         .then_some(node.spec.cluster_id)
 }
 
+/// The provider of a virtual node's Node.
 fn provider_of_node(node: &Node) -> Option<ClusterId> {
-    node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
+    let is_virtual = node.labels().get(labels::TYPE)? == labels::TYPE_VIRTUAL_NODE;
+    node.labels()
+        .get(labels::REMOTE_CLUSTER_ID)
+        .filter(|_| is_virtual)?
+        .parse()
+        .ok()
 }
 
 fn borrower_of_request(request: DeserializeGuard<ResourceRequest>) -> Option<Borrower> {

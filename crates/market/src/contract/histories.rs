@@ -603,8 +603,9 @@ impl World {
                     signed.terms.counts_after_seconds.unwrap_or_default(),
                 );
                 let latest = self.now.max(whole_delay).as_second() + TOLERANCE.as_secs();
+                // Terms may be replaced before their own delay is over.
                 prop_assert!(
-                    version.from <= latest,
+                    version.from <= latest.max(last),
                     "{}: {} counts in the future of {}",
                     name,
                     version.from,
@@ -755,6 +756,34 @@ fn a_contract_that_is_removed_before_its_end_overlaps_the_next_one_in_no_second(
         },
         Event::Remove(0),
         in_force(1),
+    ])
+    .unwrap();
+}
+
+/// The terms that it replaces do not count yet.
+#[test]
+fn an_amendment_counts_from_when_the_terms_before_it_would() {
+    let propose = Event::Propose {
+        id: 2,
+        price: 0,
+        peering: 0,
+        starts: 0,
+    };
+    let amend = |delay, follows| Event::Amend {
+        id: 2,
+        price: 0,
+        delay,
+        follows,
+        limits: false,
+        ends: None,
+    };
+    let promote = || Event::Promote { id: 2, since: 0 };
+    tell(vec![
+        propose,
+        amend(601, false),
+        promote(),
+        amend(300, true),
+        promote(),
     ])
     .unwrap();
 }

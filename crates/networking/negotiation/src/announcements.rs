@@ -59,22 +59,13 @@ impl TenantOrMappedNamespace {
     const TENANT: &str = "tenant";
     const MAPPED: &str = labels::KIND_MAPPED;
 
-    /// Selects these namespaces.
-    pub fn selector() -> String {
-        format!(
-            "{} in ({},{})",
-            labels::NAMESPACE_KIND,
-            Self::TENANT,
-            Self::MAPPED
-        )
-    }
-
     /// `None` if it is a tenant namespace that is being deleted, or whose name is not the
     /// consumer's, or a mapped one that is not ours.
     #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
     pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
-        let is_tenant = namespace.labels().get(labels::NAMESPACE_KIND)? == Self::TENANT;
+        let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
+        let is_tenant = kind == Self::TENANT;
         let has_its_name = namespace.name_any() == tenant_namespace(&consumer);
         // The pods of a mapped namespace need their network until they are gone.
         let is_ours = namespace
@@ -84,7 +75,7 @@ impl TenantOrMappedNamespace {
         let counts = if is_tenant {
             has_its_name && namespace.metadata.deletion_timestamp.is_none()
         } else {
-            is_ours
+            kind == Self::MAPPED && is_ours
         };
         counts.then_some(Self {
             consumer,

@@ -9,8 +9,8 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::DeleteParams, runtime::watcher::Config};
 use liqo_api::{
-    ClusterId, ForeignCluster, NetworkAnnouncement, PeeringIntent, PeeringPolicy, TunnelEndpoint,
-    TunnelEndpointSpec,
+    ClusterId, ForeignCluster, NamespaceOffloading, NetworkAnnouncement, PeeringIntent,
+    PeeringPolicy, TunnelEndpoint, TunnelEndpointSpec,
     conditions::DesiredCondition,
     labels,
     policies::{PolicyPeer, without_status},
@@ -94,36 +94,25 @@ struct NetworkNegotiation {
 impl NetworkNegotiation {
     fn start(context: Context, stop: &CancellationToken) -> Arc<Self> {
         let queue = Queue::new();
-        let client = &context.client;
-        let all = Config::default;
+        let informers = &context.informers;
         let on_cluster = enqueue_later(&queue);
         let on_policy = enqueue_later(&queue);
         let on_node = enqueue_later(&queue);
         let on_consumer = enqueue_later(&queue);
-        let real_nodes = all().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         let observations: Arc<Mutex<LeaseObservations>> = Arc::default();
         Arc::new(Self {
-            foreign_clusters: Cache::watch(
-                Api::all(client.clone()),
-                all(),
+            foreign_clusters: informers
+                .of_kind::<ForeignCluster>()
+                .cache(stop.clone(), move |_, _, _| on_cluster()),
+            policies: informers.of_kind::<PeeringPolicy>().cache(
                 stop.clone(),
-                without_managed_fields,
-                move |_, _, _| on_cluster(),
-            ),
-            policies: Cache::watch(
-                Api::all(client.clone()),
-                all(),
-                stop.clone(),
-                without_managed_fields,
                 move |_, old, new| {
                     if rules_of_policy(old) != rules_of_policy(new) {
                         on_policy();
                     }
                 },
             ),
-            nodes: Cache::watch(
-                Api::<Node>::all(client.clone()),
-                real_nodes,
+            nodes: informers.of_kind::<Node>().reduced_cache(
                 stop.clone(),
                 NodeNetwork::from_node,
                 move |_, _, _| {
@@ -131,9 +120,7 @@ impl NetworkNegotiation {
                 },
             ),
             leases: watch_leases(&context, stop, observations.clone(), enqueue_later(&queue)),
-            consumers: Cache::watch(
-                Api::<Namespace>::all(client.clone()),
-                all().labels(&TenantOrMappedNamespace::selector()),
+            consumers: informers.of_kind::<Namespace>().reduced_cache(
                 stop.clone(),
                 TenantOrMappedNamespace::from_namespace,
                 move |_, old, new| {
@@ -567,10 +554,8 @@ fn watch_offloadings(
     stop: &CancellationToken,
     enqueue: impl Fn() + Send + 'static,
 ) -> Cache<OffloadedNamespace> {
-    let api = Api::all(context.client.clone());
-    Cache::watch(
-        api,
-        Config::default(),
+    let offloadings = context.informers.of_kind::<NamespaceOffloading>();
+    offloadings.reduced_cache(
         stop.clone(),
         OffloadedNamespace::from_offloading,
         move |_, old, new| {

@@ -140,7 +140,7 @@ impl UsageRecorder {
             Config::default().labels(peer_label),
         );
         let changed = queue.clone();
-        let contracts = MeteredContracts::follow(context, ours.clone(), move |namespace| {
+        let contracts = MeteredContracts::follow(context, peer_label, move |namespace| {
             changed.add(namespace.to_owned());
         });
         let all = Api::<UsageRecord>::all(client);

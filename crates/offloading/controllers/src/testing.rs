@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use liqo_api::ClusterId;
-use liqo_controller_runtime::{Clock, Context, Peers, Tcp, events::EventRecorder, watch};
+use liqo_controller_runtime::{
+    Clock, Context, Informers, Peers, Tcp, events::EventRecorder, watch,
+};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,7 @@ pub fn clock() -> Clock {
 pub fn context(name: &str, client: Client) -> Context {
     let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
         "spec": { "clusterName": name } });
+    let stop = CancellationToken::new();
     Context {
         namespace: "liqo".into(),
         pod_ip: [10, 0, 0, 1].into(),
@@ -37,7 +40,8 @@ pub fn context(name: &str, client: Client) -> Context {
         peers: Peers::default(),
         events: EventRecorder::new(client.clone(), clock(), None),
         unwatched_since: None,
-        stop: CancellationToken::new(),
+        informers: Informers::new(client.clone(), stop.clone()),
+        stop,
         client,
     }
 }

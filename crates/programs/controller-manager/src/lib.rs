@@ -38,7 +38,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use liqo_api::CONTROLLER_MANAGER;
 use liqo_controller_runtime::{
-    Clock, Context, Network, Peers,
+    Clock, Context, Informers, Network, Peers,
     events::EventRecorder,
     leader::{Election, Leadership, LeaseTiming},
     process::Readiness,
@@ -120,6 +120,7 @@ pub async fn run(
     );
     let context = Context {
         events: EventRecorder::new(client.clone(), clock, Some(pod_name.clone())),
+        informers: Informers::new(client.clone(), stop.clone()),
         client,
         namespace,
         pod_ip,
@@ -146,6 +147,8 @@ pub async fn run(
             tracing::info!(replaced, "leading");
             let context = Context {
                 unwatched_since: leadership.former_renewal(),
+                // Their first lists have all that the former leader wrote.
+                informers: Informers::new(context.client.clone(), stop.clone()),
                 ..context
             };
             let mut parts = start_leading(&context, identity, auth_port);
@@ -176,6 +179,7 @@ fn start_webhook(
 ) -> JoinSet<anyhow::Result<()>> {
     let (stop, lingering) = (context.stop.clone(), CancellationToken::new());
     let context = Context {
+        informers: Informers::new(context.client.clone(), lingering.clone()),
         stop: lingering.clone(),
         ..context.clone()
     };

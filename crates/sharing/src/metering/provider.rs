@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kube::{Api, api::PostParams, runtime::watcher::Config};
+use kube::{Api, ResourceExt as _, api::PostParams};
 use liqo_api::{Receipt, ReceiptSpec, labels, tenant_namespace};
 use liqo_controller_runtime::conditions::namespaced_api;
 use liqo_controller_runtime::put::with_peer_labels;
@@ -178,17 +178,20 @@ pub(super) fn watch_metered_contracts(
     stop: &CancellationToken,
     queue: &Queue<String>,
 ) -> Cache<ReceiptContract> {
-    let (api, queue) = (
-        Api::<liqo_api::Contract>::all(context.client.clone()),
-        queue.clone(),
-    );
-    Cache::watch(
-        api,
-        Config::default().labels(peer_label),
-        stop.clone(),
-        |contract| metered_contract(&contract).ok().flatten(),
-        move |key, _, _| {
-            queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
-        },
-    )
+    let (peer_label, queue) = (peer_label.to_owned(), queue.clone());
+    context
+        .informers
+        .of_kind::<liqo_api::Contract>()
+        .reduced_cache(
+            stop.clone(),
+            move |contract| {
+                let is_of_peer = contract.labels().contains_key(&peer_label);
+                is_of_peer
+                    .then(|| metered_contract(&contract).ok().flatten())
+                    .flatten()
+            },
+            move |key, _, _| {
+                queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
+            },
+        )
 }

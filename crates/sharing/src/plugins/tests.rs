@@ -1,7 +1,7 @@
 //! A plugin and an API server, and what the plugin hears.
 
 use liqo_api::PluginOvercommit;
-use liqo_controller_runtime::{Clock, Peers, Tcp, events::EventRecorder};
+use liqo_controller_runtime::{Clock, Informers, Peers, Tcp, events::EventRecorder};
 use liqo_resource_plugin::{Options, Pool, ResourceSource, Server, SourceError, async_trait};
 use liqo_simulation::{ApiServer, User};
 
@@ -71,6 +71,7 @@ async fn api_server() -> ApiServer {
 fn started(server: &ApiServer) -> Arc<Plugins> {
     let client = server.client(User::administrator());
     let config = json!({ "metadata": { "name": "liqo" }, "spec": { "clusterName": "milan" } });
+    let stop = CancellationToken::new();
     let context = Context {
         namespace: "liqo".into(),
         pod_ip: [10, 0, 0, 1].into(),
@@ -82,7 +83,8 @@ fn started(server: &ApiServer) -> Arc<Plugins> {
         peers: Peers::default(),
         events: EventRecorder::new(client.clone(), Clock::system(), None),
         unwatched_since: None,
-        stop: CancellationToken::new(),
+        informers: Informers::new(client.clone(), stop.clone()),
+        stop,
         client,
     };
     let plugins = Plugins::new(context.clone(), Queue::new());

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
     discovery::v1::EndpointSlice,
 };
-use liqo_api::{ApiServerEndpoint, NetworkRanges, NetworkSettings};
+use liqo_api::{ApiServerEndpoint, NetworkRanges, NetworkSettings, labels};
 use liqo_network_model::{
     ExternalAddresses,
     fabric::pod_prefixes,
@@ -31,6 +31,13 @@ pub struct NodeNetwork {
 impl NodeNetwork {
     #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
     pub fn from_node(node: Node) -> Option<Self> {
+        let labels = node.metadata.labels.unwrap_or_default();
+        if labels
+            .get(labels::TYPE)
+            .is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE)
+        {
+            return None;
+        }
         let listed = node
             .status
             .as_ref()
@@ -48,7 +55,7 @@ impl NodeNetwork {
         Some(Self {
             addresses,
             pods: pod_prefixes(node.spec),
-            labels: node.metadata.labels.unwrap_or_default(),
+            labels,
         })
     }
 }

@@ -139,11 +139,8 @@ pub fn start_consumer(
 }
 
 fn watch_offers(context: &Context) -> Cache<PoolOffer> {
-    let api = Api::<ResourceOffer>::all(context.client.clone());
     // Who needs one asks again and again.
-    Cache::watch(
-        api,
-        watcher::Config::default(),
+    context.informers.of_kind::<ResourceOffer>().reduced_cache(
         context.stop.clone(),
         PoolOffer::from_resource_offer,
         |_, _, _| (),
@@ -151,19 +148,16 @@ fn watch_offers(context: &Context) -> Cache<PoolOffer> {
 }
 
 fn watch_virtual_nodes(context: &Context, queues: &ConsumerQueues) -> Cache<VirtualNode> {
-    let (api, queues) = (Api::all(context.client.clone()), queues.clone());
-    Cache::watch(
-        api,
-        watcher::Config::default(),
-        context.stop.clone(),
-        without_managed_fields,
-        move |key, old, new| {
+    let queues = queues.clone();
+    context
+        .informers
+        .of_kind::<VirtualNode>()
+        .cache(context.stop.clone(), move |key, old, new| {
             enqueue_keys(
                 &queues,
                 triggers::virtual_node_changed(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
             );
-        },
-    )
+        })
 }
 
 fn watch_nodes(context: &Context, queues: &ConsumerQueues) -> Cache<Value> {
@@ -190,12 +184,9 @@ fn watch_nodes(context: &Context, queues: &ConsumerQueues) -> Cache<Value> {
 }
 
 fn watch_offloadings(context: &Context, queues: &ConsumerQueues) -> Cache<NamespaceOffloading> {
-    let (api, queues) = (Api::all(context.client.clone()), queues.clone());
-    Cache::watch(
-        api,
-        watcher::Config::default(),
+    let queues = queues.clone();
+    context.informers.of_kind::<NamespaceOffloading>().cache(
         context.stop.clone(),
-        without_managed_fields,
         move |key, old, new| {
             enqueue_keys(
                 &queues,
@@ -213,13 +204,11 @@ fn watch_offloadings(context: &Context, queues: &ConsumerQueues) -> Cache<Namesp
 }
 
 fn watch_foreign_clusters(context: &Context, queues: &ConsumerQueues) -> Cache<ForeignCluster> {
-    let (api, queues) = (Api::all(context.client.clone()), queues.clone());
-    Cache::watch(
-        api,
-        watcher::Config::default(),
-        context.stop.clone(),
-        without_managed_fields,
-        move |_, _, new| {
+    let queues = queues.clone();
+    context
+        .informers
+        .of_kind::<ForeignCluster>()
+        .cache(context.stop.clone(), move |_, _, new| {
             enqueue_keys(
                 &queues,
                 (
@@ -229,14 +218,11 @@ fn watch_foreign_clusters(context: &Context, queues: &ConsumerQueues) -> Cache<F
                     Vec::new(),
                 ),
             );
-        },
-    )
+        })
 }
 
 fn watch_peering_policies(context: &Context) -> Cache<PeeringPolicy> {
-    Cache::watch(
-        Api::all(context.client.clone()),
-        watcher::Config::default(),
+    context.informers.of_kind::<PeeringPolicy>().reduced_cache(
         context.stop.clone(),
         without_status,
         |_, _, _| {},
@@ -741,23 +727,23 @@ fn enqueue_when_listed(consumer: &Arc<ConsumerState>, namespace: &str, objects: 
 
 /// Watches the pods and namespaces that policies select from.
 pub fn watch_policy_sources(consumer: &Arc<ConsumerState>) -> PolicySources {
-    let (client, stop) = (
-        consumer.context.client.clone(),
-        consumer.context.stop.clone(),
-    );
+    let Context {
+        client,
+        informers,
+        stop,
+        ..
+    } = &consumer.context;
     let weak = Arc::downgrade(consumer);
-    let namespaces = Cache::watch(
-        Api::<Namespace>::all(client.clone()),
-        watcher::Config::default(),
+    let namespaces = informers.of_kind::<Namespace>().reduced_cache(
         stop.clone(),
         |namespace| Some(namespace.metadata.labels.unwrap_or_default()),
         move |_, _, _| enqueue_if_alive(&weak, &[triggers::policy_sources_changed()]),
     );
     let (weak, known) = (Arc::downgrade(consumer), namespaces.clone());
     let pods = Cache::watch(
-        Api::<Pod>::all(client),
+        Api::<Pod>::all(client.clone()),
         watcher::Config::default(),
-        stop,
+        stop.clone(),
         reduce_pod,
         move |_, old, new| {
             let Some(consumer) = weak.upgrade() else {

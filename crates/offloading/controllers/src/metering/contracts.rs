@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::{Api, runtime::watcher::Config};
+use kube::ResourceExt as _;
 use liqo_api::{Charge, Contract};
 use liqo_controller_runtime::{Cache, Context};
 use liqo_metering::receipt::ReceiptContract as Priced;
@@ -102,20 +102,22 @@ pub struct MeteredContracts {
 }
 
 impl MeteredContracts {
-    /// Watches contracts; `changed` gets the namespace of each that changed.
+    /// Watches the contracts that name a peer by this label; `changed` gets the namespace of each that changed.
     pub fn follow(
         context: &Context,
-        config: Config,
+        peer_label: &'static str,
         changed: impl Fn(&str) + Send + 'static,
     ) -> Self {
         let by_namespace: Arc<RwLock<ContractsByNamespace>> = Arc::default();
         let known = by_namespace.clone();
-        let api = Api::<Contract>::all(context.client.clone());
-        let cache = Cache::watch(
-            api,
-            config,
+        let cache = context.informers.of_kind::<Contract>().reduced_cache(
             context.stop.clone(),
-            MeteredContract::reduce,
+            move |contract| {
+                let is_of_peer = contract.labels().contains_key(peer_label);
+                is_of_peer
+                    .then(|| MeteredContract::reduce(contract))
+                    .flatten()
+            },
             move |key, _, new| {
                 let mut known = known.write();
                 let here = known.entry(key.namespace.clone()).or_default();

@@ -268,38 +268,60 @@ impl WatchBuilder<'_> {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
         R: Send + Sync + PartialEq + 'static,
     {
-        let (queues, mut triggers) = (self.queues.clone(), triggers);
         Cache::watch(
             Api::all(self.context.client.clone()),
             config,
             self.context.stop.clone(),
             reduce,
-            move |key, old, new| {
-                queues.add(triggers(
-                    key,
-                    old.map(AsRef::as_ref),
-                    new.map(AsRef::as_ref),
-                ));
-            },
+            self.enqueue(triggers),
         )
     }
 
-    fn namespaces(&self) -> Cache<ConsumerNamespace> {
-        let ours = format!(
-            "{} in ({},{})",
-            labels::NAMESPACE_KIND,
-            mapped::TENANT,
-            mapped::MAPPED
-        );
-        let ledger = self.ledger.clone();
-        self.watch_kind(
-            Config::default().labels(&ours),
-            ConsumerNamespace::from_namespace,
-            move |_, old, new| {
-                ledger.lock().discard_sums();
-                triggers::namespace_changed(old, new)
-            },
+    /// The same for a kind that other parts watch, too.
+    fn follow_kind<K, R>(
+        &self,
+        reduce: impl Fn(K) -> Option<R> + Send + 'static,
+        triggers: impl FnMut(&Key, Option<&R>, Option<&R>) -> Vec<ProviderTrigger> + Send + 'static,
+    ) -> Cache<R>
+    where
+        K: Resource<DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug
+            + PartialEq
+            + Send
+            + Sync
+            + 'static,
+        R: Send + Sync + PartialEq + 'static,
+    {
+        self.context.informers.of_kind::<K>().reduced_cache(
+            self.context.stop.clone(),
+            reduce,
+            self.enqueue(triggers),
         )
+    }
+
+    /// A function for a watch, which enqueues what is due after a change.
+    fn enqueue<R>(
+        &self,
+        mut triggers: impl FnMut(&Key, Option<&R>, Option<&R>) -> Vec<ProviderTrigger> + Send + 'static,
+    ) -> impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static {
+        let queues = self.queues.clone();
+        move |key, old, new| {
+            queues.add(triggers(
+                key,
+                old.map(AsRef::as_ref),
+                new.map(AsRef::as_ref),
+            ));
+        }
+    }
+
+    fn namespaces(&self) -> Cache<ConsumerNamespace> {
+        let ledger = self.ledger.clone();
+        self.follow_kind(ConsumerNamespace::from_namespace, move |_, old, new| {
+            ledger.lock().discard_sums();
+            triggers::namespace_changed(old, new)
+        })
     }
 
     fn maps(&self) -> Cache<NamespaceMap> {
@@ -385,9 +407,8 @@ impl WatchBuilder<'_> {
     }
 
     fn lent_on(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<NamespaceOffloading> {
-        let ours = Config::default().labels(&format!("{}=true", labels::MANAGED));
         let namespaces = namespaces.clone();
-        self.watch_kind(ours, reduce_brokered, move |key, _, _| {
+        self.follow_kind(reduce_brokered, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
             namespace
                 .map(|namespace| triggers::lent_on_changed(&namespace))
@@ -397,24 +418,19 @@ impl WatchBuilder<'_> {
 
     fn nodes(&self, records: &Cache<ReplicaSource>) -> Cache<ProviderNode> {
         let records = records.clone();
-        self.watch_kind(
-            Config::default(),
-            ProviderNode::reduce,
-            move |_, old, new| {
-                let mut triggers = Vec::new();
-                if old.map(|node| &node.networks) != new.map(|node| &node.networks) {
-                    triggers.extend(triggers::node_changed());
-                }
-                if old.and_then(|node| node.cordoned_since)
-                    != new.and_then(|node| node.cordoned_since)
-                {
-                    triggers.extend(triggers::cordoned_changed(
-                        records.all().iter().map(|(_, source)| source.as_ref()),
-                    ));
-                }
-                triggers
-            },
-        )
+        self.follow_kind(ProviderNode::reduce, move |_, old, new| {
+            let mut triggers = Vec::new();
+            if old.map(|node| &node.networks) != new.map(|node| &node.networks) {
+                triggers.extend(triggers::node_changed());
+            }
+            if old.and_then(|node| node.cordoned_since) != new.and_then(|node| node.cordoned_since)
+            {
+                triggers.extend(triggers::cordoned_changed(
+                    records.all().iter().map(|(_, source)| source.as_ref()),
+                ));
+            }
+            triggers
+        })
     }
 
     fn resolver(&self) -> ResolverService {
@@ -450,16 +466,12 @@ impl ProviderState {
         };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
-        let offers = watches.watch_kind(
-            Config::default(),
+        let offers = watches.follow_kind(
             |offer: ResourceOffer| PoolOffer::from_resource_offer(offer),
             triggers::offer_changed,
         );
-        let policies = watches.watch_kind(Config::default(), without_status, |_, _, _| {
-            triggers::policy_changed()
-        });
-        let foreign_clusters = watches.watch_kind(
-            Config::default(),
+        let policies = watches.follow_kind(without_status, |_, _, _| triggers::policy_changed());
+        let foreign_clusters = watches.follow_kind(
             |cluster| Some(without_volatile(cluster)),
             |_, _, _| triggers::policy_changed(),
         );
@@ -475,11 +487,9 @@ impl ProviderState {
             nodes: watches.nodes(&records),
             records,
             lent_on: watches.lent_on(&namespaces),
-            remote_namespaces: watches.watch_kind(
-                Config::default(),
-                remote_namespaces,
-                |_, _, _| triggers::remote_namespaces_changed(),
-            ),
+            remote_namespaces: watches.follow_kind(remote_namespaces, |_, _, _| {
+                triggers::remote_namespaces_changed()
+            }),
             networks: watches.networks(&namespaces),
             resolver: watches.resolver(),
             recorder: UsageRecorder::start(&context, labels::CONSUMER_ID, "provider"),

@@ -381,10 +381,8 @@ fn watch_offloadings(
     context: &Context,
     mut changed: impl FnMut(&Key, bool) + Send + 'static,
 ) -> Cache<Offloading> {
-    let api = Api::<NamespaceOffloading>::all(context.client.clone());
-    Cache::watch(
-        api,
-        watcher::Config::default(),
+    let offloadings = context.informers.of_kind::<NamespaceOffloading>();
+    offloadings.reduced_cache(
         context.stop.clone(),
         Offloading::from_object,
         move |key, _, new| {
