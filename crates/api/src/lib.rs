@@ -34,8 +34,8 @@
 //! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]:
 //!   whether to write a condition,
 //! - [`departure`]: which pods leave for which cause; [`isolation`]: whether this cluster lends,
-//! - [`connection_limits`]: which connections of strangers stay open; [`catalog`]: the catalog of a
-//!   broker.
+//! - [`connection_limits`]: which connections of strangers stay open; [`token_bucket`]: how often
+//!   something may happen; [`catalog`]: the catalog of a broker.
 //!
 //! `liqoctl generate crds` writes the custom resource definitions in `deploy/liqo/crds/` from these
 //! types. A test checks that they are current. After you change a kind, run it again.
@@ -84,6 +84,7 @@ mod shadow_pod;
 mod suspected_gateways;
 mod tethering;
 mod time;
+pub mod token_bucket;
 mod tunnel_endpoint;
 mod usage_record;
 mod virtual_node;
