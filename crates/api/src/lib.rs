@@ -29,7 +29,8 @@
 //! - `prices`, `largest_pods`, `contract_policy`, `budget`, `tethering`, `schema`: parts of kinds,
 //! - `claimed`: the type of everything that a peer wrote and nobody has verified; [`record_text`]:
 //!   objects inside records,
-//! - [`policies`]: which `PeeringPolicy` applies to a peer; [`reflection`]: which Services and
+//! - [`peer_namespace`]: which namespaces are Liqo's, and whose; [`policies`]: which `PeeringPolicy`
+//!   applies to a peer; [`reflection`]: which Services and
 //!   Ingresses are reflected,
 //! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]:
 //!   whether to write a condition,
@@ -66,6 +67,7 @@ mod names;
 mod namespace_map;
 mod namespace_offloading;
 mod network_config;
+pub mod peer_namespace;
 mod peering_policy;
 pub mod policies;
 mod prices;

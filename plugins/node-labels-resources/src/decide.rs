@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::core::v1 as core;
 use liqo_api::labels;
+use liqo_api::peer_namespace::{PeerNamespace, PeerNamespaceKind};
 use liqo_api::requests;
 use liqo_quantity::{Quantity, ResourceArgument, ResourceList};
 use liqo_resource_plugin::{
@@ -88,19 +89,13 @@ pub fn bound_pod(pod: core::Pod) -> Option<BoundPod> {
 }
 
 /// The consumer of a mapped namespace.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "what a watch's reduction takes"
+)]
 pub fn consumer_of_namespace(namespace: core::Namespace) -> Option<String> {
-    let mut found = namespace.metadata.labels?;
-    let mapped = found
-        .get(labels::MANAGED)
-        .is_some_and(|value| value == "true")
-        && found
-            .get(labels::NAMESPACE_KIND)
-            .is_some_and(|kind| kind == "mapped");
-    if mapped {
-        found.remove(labels::CONSUMER_ID)
-    } else {
-        None
-    }
+    let found = PeerNamespace::from_metadata(&namespace.metadata)?;
+    matches!(found.kind, PeerNamespaceKind::Mapped { .. }).then(|| found.peer.to_string())
 }
 
 /// The offer to each cluster.

@@ -16,6 +16,7 @@ use liqo_api::{
     ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NamespaceOffloadingSpec,
     NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint, TunnelEndpointSpec,
     TunnelEndpointStatus, annotations, labels,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
 };
 use liqo_network_model::fabric::pod_prefixes;
 
@@ -191,16 +192,13 @@ pub struct MappedNamespaceView {
 }
 
 pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
-    let label = |key: &str| namespace.labels().get(key).map(String::as_str);
-    let is_ours = label(labels::MANAGED) == Some("true")
-        && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
-    let consumer = label(labels::CONSUMER_ID)
-        .filter(|_| is_ours)?
-        .parse()
-        .ok()?;
+    let PeerNamespace { peer, kind } = PeerNamespace::from_metadata(&namespace.metadata)?;
+    let PeerNamespaceKind::Mapped { home } = kind else {
+        return None;
+    };
     Some(MappedNamespaceView {
-        consumer,
-        home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned(),
+        consumer: peer,
+        home,
     })
 }
 

@@ -13,6 +13,7 @@ use liqo_api::{
     TunnelEndpointSpec,
     conditions::DesiredCondition,
     labels,
+    peer_namespace::consumer_namespaces_selector,
     policies::{PolicyPeer, without_status},
 };
 use liqo_controller_runtime::{
@@ -133,7 +134,7 @@ impl NetworkNegotiation {
             leases: watch_leases(&context, stop, observations.clone(), enqueue_later(&queue)),
             consumers: Cache::watch(
                 Api::<Namespace>::all(client.clone()),
-                all().labels(&TenantOrMappedNamespace::selector()),
+                all().labels(&consumer_namespaces_selector()),
                 stop.clone(),
                 TenantOrMappedNamespace::from_namespace,
                 move |_, old, new| {

@@ -11,7 +11,7 @@ use liqo_api::{
     Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, labels,
 };
 use liqo_controller_runtime::Cache;
-use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, MAPPED, NamespaceKind};
+use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::pod::carry::home_names::announced_domain;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_util::sync::CancellationToken;
@@ -74,7 +74,11 @@ pub fn start_watches(
     stop: &CancellationToken,
 ) -> DirectoryWatches {
     let mapped = Config::default()
-        .labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND))
+        .labels(&format!(
+            "{}={}",
+            labels::NAMESPACE_KIND,
+            labels::KIND_MAPPED
+        ))
         .timeout(WATCH_TIMEOUT);
     let directory = known.clone();
     let namespaces = Cache::watch(

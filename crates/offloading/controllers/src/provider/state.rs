@@ -24,7 +24,7 @@ use liqo_api::policies::without_status;
 use liqo_api::{
     Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap,
     NamespaceOffloading, PeeringPolicy, ReflectedObject, ResourceOffer, ShadowPod, annotations,
-    labels, requests, tenant_namespace,
+    labels, peer_namespace::consumer_namespaces_selector, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{
@@ -285,12 +285,7 @@ impl WatchBuilder<'_> {
     }
 
     fn namespaces(&self) -> Cache<ConsumerNamespace> {
-        let ours = format!(
-            "{} in ({},{})",
-            labels::NAMESPACE_KIND,
-            mapped::TENANT,
-            mapped::MAPPED
-        );
+        let ours = consumer_namespaces_selector();
         let ledger = self.ledger.clone();
         self.watch_kind(
             Config::default().labels(&ours),
