@@ -33,7 +33,7 @@
 //!   applies to a peer; [`reflection`]: which Services and
 //!   Ingresses are reflected,
 //! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]:
-//!   whether to write a condition,
+//!   whether a condition is true, and whether to write it,
 //! - [`departure`]: which pods leave for which cause; [`isolation`]: whether this cluster lends,
 //! - [`connection_limits`]: which connections of strangers stay open; [`token_bucket`]: how often
 //!   something may happen; [`catalog`]: the catalog of a broker.
@@ -69,6 +69,7 @@ mod namespace_offloading;
 mod network_config;
 pub mod peer_namespace;
 mod peering_policy;
+mod pod_phase;
 pub mod policies;
 mod prices;
 mod reasons;
@@ -106,6 +107,7 @@ pub use namespace_map::*;
 pub use namespace_offloading::*;
 pub use network_config::*;
 pub use peering_policy::*;
+pub use pod_phase::is_final_phase;
 pub use prices::*;
 pub use reasons::*;
 pub use receipt::*;

@@ -15,7 +15,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::conditions::{DesiredCondition, owners};
+use liqo_api::conditions::{DesiredCondition, StatusCondition as _, owners};
 use liqo_api::{
     AuthenticatedReason, ClusterId, ConsumerAuthorizedReason, ConsumerReachableReason,
     ForeignCluster, ForeignClusterStatus, GatewayAddress, IdentityVerifiedReason, PeeringIntent,
@@ -555,7 +555,7 @@ fn keep_previous_true(
     for undecided in wanted.iter_mut().filter(|wanted| wanted.status.is_none()) {
         if let Some(known) = record
             .condition(undecided.kind)
-            .filter(|known| known.status == "True")
+            .filter(|known| known.is_true())
         {
             *undecided =
                 DesiredCondition::yes(undecided.kind, known.reason.clone(), known.message.clone());

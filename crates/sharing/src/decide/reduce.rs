@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
+use liqo_api::conditions::has_true_condition;
 use liqo_api::requests::{self, EffectiveAmounts, MAX_RESOURCES, is_bounded};
 use liqo_api::{
     ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList,
-    ResourceRequest, labels,
+    ResourceRequest, is_final_phase, labels,
     peer_namespace::{PeerNamespace, PeerNamespaceKind},
     pods,
 };
@@ -86,11 +87,7 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
         taint.effect == "PreferNoSchedule" || (upstream.is_some() && is_of_virtual_nodes)
     });
     let status = node.status.unwrap_or_default();
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
     let schedulable = !spec.unschedulable.unwrap_or_default()
         && has_usual_taints
         && node.metadata.deletion_timestamp.is_none();
@@ -135,8 +132,7 @@ pub struct ClaimedOwner {
 /// Reduces a pod; `None` if it is finished.
 pub fn pod(pod: core::Pod) -> Option<PodUsage> {
     let status = pod.status.unwrap_or_default();
-    let phase = status.phase.clone().unwrap_or_default();
-    if phase == "Succeeded" || phase == "Failed" {
+    if status.phase.as_deref().is_some_and(is_final_phase) {
         return None;
     }
     let spec = pod.spec?;
