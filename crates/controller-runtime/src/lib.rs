@@ -42,6 +42,9 @@
 //! * [`departures`]: makes a pod leave, as its cause says. [`eviction`]: the request that respects
 //!   disruption budgets.
 //!
+//! **Ask others**
+//! * [`dns`]: one question to one DNS server.
+//!
 //! **Run a process**
 //! * [`leader`]: leader election. [`start`]: tries again what a program needs to start.
 //!   [`metrics`]: for Prometheus.
@@ -54,6 +57,7 @@ pub mod clock;
 pub mod conditions;
 pub mod context;
 pub mod departures;
+pub mod dns;
 pub mod events;
 pub mod eviction;
 pub mod follow;
