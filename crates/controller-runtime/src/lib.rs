@@ -50,6 +50,7 @@
 //!   [`metrics`]: for Prometheus.
 //! * [`context`]: what each part of the manager gets: client, clock, network, configuration. Tests
 //!   replace [`clock`] and [`network`]. `process` (a feature): logs, signals and the health server.
+//!   `http1` (the feature `http`): answers strangers, with bounds.
 
 pub mod batches;
 pub mod cache;
@@ -64,6 +65,8 @@ pub mod follow;
 pub mod foreign_clusters;
 #[cfg(feature = "process")]
 mod health;
+#[cfg(feature = "http")]
+pub mod http1;
 pub mod leader;
 pub mod metrics;
 pub mod network;
