@@ -1,8 +1,73 @@
-//! Conditions: what a controller wants to say, and whether it must write anything for that.
+//! Conditions: whether one is true, what a controller wants to say, and whether it must write
+//! anything for that.
 
 use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        apps::v1::DeploymentCondition,
+        core::v1::{NodeCondition, PodCondition},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionCondition,
+};
+use serde_json::Value;
 
 use crate::{Condition, Time};
+
+/// A condition in the status of an object. Kubernetes has a type of its own for several kinds.
+pub trait StatusCondition {
+    /// Its type.
+    fn condition_type(&self) -> &str;
+    /// `True`, `False` or `Unknown`.
+    fn condition_status(&self) -> &str;
+
+    /// Whether it is true. If it is unknown, it is not.
+    fn is_true(&self) -> bool {
+        self.condition_status() == "True"
+    }
+}
+
+macro_rules! status_conditions {
+    ($($kind:ty),+) => {
+        $(impl StatusCondition for $kind {
+            fn condition_type(&self) -> &str {
+                &self.type_
+            }
+
+            fn condition_status(&self) -> &str {
+                &self.status
+            }
+        })+
+    };
+}
+
+status_conditions!(
+    Condition,
+    NodeCondition,
+    PodCondition,
+    DeploymentCondition,
+    CustomResourceDefinitionCondition
+);
+
+/// A condition of an object that was read as JSON.
+impl StatusCondition for Value {
+    fn condition_type(&self) -> &str {
+        self["type"].as_str().unwrap_or_default()
+    }
+
+    fn condition_status(&self) -> &str {
+        self["status"].as_str().unwrap_or_default()
+    }
+}
+
+/// Whether an object with these conditions has one of this type that is true.
+pub fn has_true_condition<'a, C: StatusCondition + 'a>(
+    conditions: impl IntoIterator<Item = &'a C>,
+    kind: &str,
+) -> bool {
+    conditions
+        .into_iter()
+        .any(|one| one.condition_type() == kind && one.is_true())
+}
 
 /// A condition as a controller wants it to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,6 +261,29 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
+    }
+
+    #[test]
+    fn a_condition_that_is_false_or_unknown_or_absent_is_not_true() {
+        let condition = |status: &str| NodeCondition {
+            type_: "Ready".into(),
+            status: status.into(),
+            ..NodeCondition::default()
+        };
+        for (status, is_true) in [("True", true), ("False", false), ("Unknown", false)] {
+            let conditions = [condition(status)];
+            assert_eq!(
+                has_true_condition(&conditions, "Ready"),
+                is_true,
+                "{status}"
+            );
+            let as_json = serde_json::to_value(&conditions).unwrap();
+            let as_json = as_json.as_array().unwrap();
+            assert_eq!(has_true_condition(as_json, "Ready"), is_true, "{status}");
+        }
+        assert!(!has_true_condition(&[condition("True")], "DiskPressure"));
+        assert!(!has_true_condition(&[] as &[PodCondition], "Ready"));
+        assert!(!has_true_condition(&[Value::Null], "Ready"));
     }
 
     #[test]

@@ -29,13 +29,14 @@
 //! - `prices`, `largest_pods`, `contract_policy`, `budget`, `tethering`, `schema`: parts of kinds,
 //! - `claimed`: the type of everything that a peer wrote and nobody has verified; [`record_text`]:
 //!   objects inside records,
-//! - [`policies`]: which `PeeringPolicy` applies to a peer; [`reflection`]: which Services and
+//! - [`peer_namespace`]: which namespaces are Liqo's, and whose; [`policies`]: which `PeeringPolicy`
+//!   applies to a peer; [`reflection`]: which Services and
 //!   Ingresses are reflected,
 //! - [`requests`]: the effective requests of a pod; [`selectors`]: label selectors; [`conditions`]:
-//!   whether to write a condition,
+//!   whether a condition is true, and whether to write it,
 //! - [`departure`]: which pods leave for which cause; [`isolation`]: whether this cluster lends,
-//! - [`connection_limits`]: which connections of strangers stay open; [`catalog`]: the catalog of a
-//!   broker.
+//! - [`connection_limits`]: which connections of strangers stay open; [`token_bucket`]: how often
+//!   something may happen; [`catalog`]: the catalog of a broker.
 //!
 //! `liqoctl generate crds` writes the custom resource definitions in `deploy/liqo/crds/` from these
 //! types. A test checks that they are current. After you change a kind, run it again.
@@ -66,7 +67,9 @@ mod names;
 mod namespace_map;
 mod namespace_offloading;
 mod network_config;
+pub mod peer_namespace;
 mod peering_policy;
+mod pod_phase;
 pub mod policies;
 mod prices;
 mod reasons;
@@ -84,6 +87,7 @@ mod shadow_pod;
 mod suspected_gateways;
 mod tethering;
 mod time;
+pub mod token_bucket;
 mod tunnel_endpoint;
 mod usage_record;
 mod virtual_node;
@@ -103,6 +107,7 @@ pub use namespace_map::*;
 pub use namespace_offloading::*;
 pub use network_config::*;
 pub use peering_policy::*;
+pub use pod_phase::is_final_phase;
 pub use prices::*;
 pub use reasons::*;
 pub use receipt::*;

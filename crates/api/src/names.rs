@@ -154,6 +154,10 @@ pub mod labels {
     pub const SCHEDULING_ENABLED: &str = "liqo.io/scheduling-enabled";
     /// On namespaces that Liqo created: `tenant`, `provider` or `mapped`.
     pub const NAMESPACE_KIND: &str = "liqo.io/namespace-kind";
+    /// Value of [`NAMESPACE_KIND`] on the namespace of a provider where it talks with a consumer.
+    pub const KIND_TENANT: &str = "tenant";
+    /// Value of [`NAMESPACE_KIND`] on the namespace of a consumer for a provider.
+    pub const KIND_PROVIDER: &str = "provider";
     /// Value of [`NAMESPACE_KIND`] on the namespace of a provider for one of a consumer.
     pub const KIND_MAPPED: &str = "mapped";
     /// ID of the consumer that an object on the provider belongs to.

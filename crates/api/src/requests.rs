@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ops::AddAssign};
 
 use crate::Charge;
+use crate::conditions::StatusCondition as _;
 pub use crate::schema::MAX_RESOURCES;
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
@@ -167,7 +168,7 @@ fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodS
         let is_current =
             condition.observed_generation.is_none() || condition.observed_generation == generation;
         condition.type_ == "PodResizePending"
-            && condition.status == "True"
+            && condition.is_true()
             && condition.reason.as_deref() == Some("Infeasible")
             && is_current
     });

@@ -3,18 +3,17 @@
 //! Whoever reaches the port may connect. A new connection ends an older one where there are too
 //! many, so silent ones keep neither kubelets nor Prometheus out.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use axum::Router;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::connection_limits::{ConnectionAdmission, ConnectionLimits, OpenConnections};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
-use tower::ServiceExt as _;
+
+use crate::http1::{self, RequestHeadLimits, RequestsPerConnection};
 
 /// Maximum length of a request's head in bytes.
 const MAX_HEAD_LEN: usize = 16 * 1024;
@@ -75,21 +74,12 @@ pub(crate) async fn serve_routes(
 }
 
 async fn serve_connection(stream: TcpStream, routes: Router, head: Duration) {
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let routes = routes.clone();
-        async move {
-            routes
-                .oneshot(request)
-                .await
-                .map_err(|never: Infallible| match never {})
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(head)
-        .max_buf_size(MAX_HEAD_LEN)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    let limits = RequestHeadLimits {
+        max_len: MAX_HEAD_LEN,
+        timeout: head,
+    };
+    let serving = http1::serve_connection(stream, routes, limits, RequestsPerConnection::Many);
+    if let Err(error) = serving.await {
         tracing::debug!(%error, "a connection to the health server broke");
     }
 }

@@ -42,11 +42,15 @@
 //! * [`departures`]: makes a pod leave, as its cause says. [`eviction`]: the request that respects
 //!   disruption budgets.
 //!
+//! **Ask others**
+//! * [`dns`]: one question to one DNS server.
+//!
 //! **Run a process**
 //! * [`leader`]: leader election. [`start`]: tries again what a program needs to start.
 //!   [`metrics`]: for Prometheus.
 //! * [`context`]: what each part of the manager gets: client, clock, network, configuration. Tests
 //!   replace [`clock`] and [`network`]. `process` (a feature): logs, signals and the health server.
+//!   `http1` (the feature `http`): answers strangers, with bounds.
 
 pub mod batches;
 pub mod cache;
@@ -54,12 +58,15 @@ pub mod clock;
 pub mod conditions;
 pub mod context;
 pub mod departures;
+pub mod dns;
 pub mod events;
 pub mod eviction;
 pub mod follow;
 pub mod foreign_clusters;
 #[cfg(feature = "process")]
 mod health;
+#[cfg(feature = "http")]
+pub mod http1;
 pub mod informers;
 pub mod leader;
 pub mod metrics;

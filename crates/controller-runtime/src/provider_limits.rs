@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::{ClusterId, Key};
+use liqo_api::{
+    ClusterId, Key,
+    token_bucket::{TokenBucket, TokenRate},
+};
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::{sync::Semaphore, time::Instant};
@@ -50,10 +53,9 @@ const GUARANTEED_BYTES: usize = 16 << 20;
 /// Estimated memory for each object besides its content, in bytes.
 const OBJECT_OVERHEAD: usize = 256;
 
-/// Bytes that lists and watches of a provider may send each second, on average.
-const BYTES_PER_SECOND: usize = 4 << 20;
-/// The time for which a provider that was silent before may send as fast as it can: 64 MiB.
-const BURST: Duration = Duration::from_secs(16);
+/// Bytes that lists and watches of a provider may send: 4 MiB each second on average, and 64 MiB as
+/// fast as it can after a pause.
+const BYTE_RATE: TokenRate = TokenRate::each_second(4 << 20, 64 << 20);
 /// Cost of each request of a list or a watch in bytes, so that answers without content are limited
 /// too.
 pub const REQUEST_COST: usize = 32 << 10;
@@ -153,28 +155,6 @@ fn check_limits(
     }
 }
 
-/// The rate at which a provider may send. It remembers until when the bytes that arrived already
-/// are paid for.
-#[derive(Clone, Copy, Debug)]
-struct TransferRate {
-    paid_until: Instant,
-}
-
-impl TransferRate {
-    /// Counts bytes that arrived. Returns how long to wait before reading more.
-    fn count_bytes(&mut self, bytes: usize, now: Instant) -> Duration {
-        let micros = u64::try_from(bytes)
-            .unwrap_or(u64::MAX)
-            .saturating_mul(1_000_000)
-            / BYTES_PER_SECOND as u64;
-        let start = now
-            .checked_sub(BURST)
-            .map_or(self.paid_until, |earliest| self.paid_until.max(earliest));
-        self.paid_until = start + Duration::from_micros(micros);
-        self.paid_until.saturating_duration_since(now)
-    }
-}
-
 /// The bytes that the watches of all providers keep together. Clones share the same number.
 #[derive(Clone, Debug, Default)]
 pub struct TotalBytes(Arc<Mutex<usize>>);
@@ -194,7 +174,7 @@ pub struct ProviderLimits {
     pub pages: Arc<Semaphore>,
     /// Pages so far of each list that is being read. The key is the request, so only we add keys.
     page_counts: Mutex<HashMap<String, usize>>,
-    pace: Mutex<TransferRate>,
+    pace: Mutex<TokenBucket<Instant>>,
     kept: Mutex<KeptAmount>,
     total: TotalBytes,
     shown: Mutex<ExceededLimits>,
@@ -202,14 +182,11 @@ pub struct ProviderLimits {
 
 impl ProviderLimits {
     pub fn new(provider: ClusterId, total: TotalBytes) -> Self {
-        let now = Instant::now();
         Self {
             provider,
             pages: Arc::new(Semaphore::new(1)),
             page_counts: Mutex::default(),
-            pace: Mutex::new(TransferRate {
-                paid_until: now.checked_sub(BURST).unwrap_or(now),
-            }),
+            pace: Mutex::new(TokenBucket::full(BYTE_RATE)),
             kept: Mutex::default(),
             total,
             shown: Mutex::default(),
@@ -218,7 +195,8 @@ impl ProviderLimits {
 
     /// Counts bytes of lists and watches. Returns how long to wait before reading more.
     pub fn count_bytes(&self, bytes: usize) -> Duration {
-        self.pace.lock().count_bytes(bytes, Instant::now())
+        let count = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.pace.lock().take_tokens(count, Instant::now())
     }
 
     /// Counts a page of a list; `first` if the request does not continue a list.
@@ -482,23 +460,14 @@ mod tests {
         assert_eq!(limits.count_page("pods", true), Ok(()));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_provider_sends_fast_for_a_moment_and_then_at_its_rate() {
-        let now = Instant::now();
-        let mut pace = TransferRate { paid_until: now };
-        let later = now + Duration::from_hours(1);
-        assert_eq!(
-            pace.count_bytes(BYTES_PER_SECOND * 16, later),
-            Duration::ZERO
-        );
-        assert_eq!(
-            pace.count_bytes(BYTES_PER_SECOND, later),
-            Duration::from_secs(1)
-        );
-        assert_eq!(
-            pace.count_bytes(BYTES_PER_SECOND, later + Duration::from_secs(1)),
-            Duration::from_secs(1)
-        );
+        let limits = limits(1, &TotalBytes::default());
+        let second = Duration::from_secs(1);
+        assert_eq!(limits.count_bytes(64 << 20), Duration::ZERO);
+        assert_eq!(limits.count_bytes(4 << 20), second);
+        tokio::time::advance(second).await;
+        assert_eq!(limits.count_bytes(4 << 20), second);
     }
 
     #[tokio::test]

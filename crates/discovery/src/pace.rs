@@ -4,45 +4,40 @@
 
 use std::time::{Duration, Instant};
 
+use liqo_api::token_bucket::{TokenBucket, TokenRate};
+
 /// Between two writes.
 const MIN_DELAY: Duration = Duration::from_secs(2);
-/// Between two writes while the list changes all the time.
-const INTERVAL: Duration = Duration::from_mins(1);
-/// Number of writes that need not wait for the interval after a quiet time.
-const MAX_BURST: u32 = 10;
+/// Writes while the list changes all the time: one a minute, but 10 without delay after a quiet time.
+const RATE: TokenRate = TokenRate::one_each(Duration::from_mins(1), 10);
 
 /// The pace of writes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct WritePace {
-    last: Option<LastWrite>,
+    bucket: TokenBucket<Instant>,
+    last: Option<Instant>,
 }
 
-/// The last write.
-#[derive(Clone, Copy, Debug)]
-struct LastWrite {
-    at: Instant,
-    /// All writes so far would take until then, one in each interval.
-    paid_until: Instant,
+impl Default for WritePace {
+    fn default() -> Self {
+        Self {
+            bucket: TokenBucket::full(RATE),
+            last: None,
+        }
+    }
 }
 
 impl WritePace {
     /// Earliest time of the next write. `None`: at once.
     pub fn next(&self, now: Instant) -> Option<Instant> {
-        let last = self.last?;
-        let after_burst = last
-            .paid_until
-            .checked_sub(INTERVAL * (MAX_BURST - 1))
-            .unwrap_or(last.at);
-        Some(after_burst.max(last.at + MIN_DELAY)).filter(|next| *next > now)
+        let next = (now + self.bucket.time_until_token(now)).max(self.last? + MIN_DELAY);
+        Some(next).filter(|next| *next > now)
     }
 
     /// Records a write.
     pub fn record_write(&mut self, now: Instant) {
-        let paid_until = self.last.map_or(now, |last| last.paid_until.max(now)) + INTERVAL;
-        self.last = Some(LastWrite {
-            at: now,
-            paid_until,
-        });
+        self.bucket.take_tokens(1, now);
+        self.last = Some(now);
     }
 }
 
@@ -65,7 +60,7 @@ mod tests {
             (15..=20).contains(&writes),
             "{writes} writes in ten minutes"
         );
-        let quiet = now + INTERVAL * MAX_BURST;
+        let quiet = now + RATE.period * RATE.burst;
         pace.record_write(quiet);
         assert_eq!(pace.next(quiet), Some(quiet + MIN_DELAY));
     }

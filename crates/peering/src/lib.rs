@@ -67,7 +67,7 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{
     ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners,
-    labels,
+    labels, peer_namespace::PeerNamespaceKind,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue, cache,
@@ -81,7 +81,7 @@ use tokio::sync::Notify;
 
 use crate::{
     auth::server::AuthServeError, discovery::Discoverer, lifecycle::Lifecycle,
-    namespace::LiqoNamespace, objects::KIND_MAPPED, tenancy::Tenants,
+    namespace::LiqoNamespace, tenancy::Tenants,
 };
 
 pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
@@ -283,7 +283,7 @@ fn watch_namespaces(
             for namespace in [old, new]
                 .into_iter()
                 .flatten()
-                .filter(|namespace| namespace.kind != KIND_MAPPED)
+                .filter(|namespace| !matches!(namespace.kind, PeerNamespaceKind::Mapped { .. }))
             {
                 queue.add(namespace.cluster.clone());
                 clients_changed.notify_one();

@@ -15,11 +15,12 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::conditions::{DesiredCondition, owners};
+use liqo_api::conditions::{DesiredCondition, StatusCondition as _, owners};
 use liqo_api::{
     AuthenticatedReason, ClusterId, ConsumerAuthorizedReason, ConsumerReachableReason,
     ForeignCluster, ForeignClusterStatus, GatewayAddress, IdentityVerifiedReason, PeeringIntent,
-    VirtualNode, finalizers, labels, links, provider_namespace, tenant_namespace,
+    VirtualNode, finalizers, labels, links, peer_namespace::PeerNamespaceKind, provider_namespace,
+    tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue, Requeue, conditions, foreign_clusters,
@@ -38,8 +39,7 @@ use crate::{
         PeerNamespaceState, PeerPlan, PeerSnapshot, RecordAction, plan,
     },
     namespace::LiqoNamespace,
-    objects::{self, KIND_PROVIDER, KIND_TENANT},
-    run_keep_hook,
+    objects, run_keep_hook,
     session::{
         ProviderSession, SessionPurpose, SessionView, TunnelConnections, end_at_provider,
         gateways_to_call,
@@ -147,21 +147,23 @@ impl Lifecycle {
                     .iter()
                     .any(|name| name == finalizers::PEERING),
             }),
-            provider_namespace: self.namespace_state(provider_namespace(id), KIND_PROVIDER),
-            tenant_namespace: self.namespace_state(tenant_namespace(id), KIND_TENANT),
+            provider_namespace: self
+                .namespace_state(provider_namespace(id), &PeerNamespaceKind::Provider),
+            tenant_namespace: self
+                .namespace_state(tenant_namespace(id), &PeerNamespaceKind::Tenant),
             consumer_expired: self.tenants.health(id) == ConsumerHealth::Expired,
         }
     }
 
-    fn namespace_state(&self, name: String, kind: &str) -> PeerNamespaceState {
+    fn namespace_state(&self, name: String, kind: &PeerNamespaceKind) -> PeerNamespaceState {
         match self.namespaces.get(&Key::new("", name)) {
-            Some(namespace) if namespace.kind == kind && namespace.terminating => {
+            Some(namespace) if namespace.kind == *kind && namespace.terminating => {
                 PeerNamespaceState::Terminating
             }
-            Some(namespace) if namespace.kind == kind && namespace.ending => {
+            Some(namespace) if namespace.kind == *kind && namespace.ending => {
                 PeerNamespaceState::Ending
             }
-            Some(namespace) if namespace.kind == kind => PeerNamespaceState::Present,
+            Some(namespace) if namespace.kind == *kind => PeerNamespaceState::Present,
             _ => PeerNamespaceState::Absent,
         }
     }
@@ -194,7 +196,7 @@ impl Lifecycle {
         let found = objects::ensure(&Api::<Namespace>::all(client.clone()), &namespace).await?;
         // The credential must not go into a namespace that somebody else created to get it.
         if !LiqoNamespace::from_namespace(found)
-            .is_some_and(|found| found.kind == KIND_PROVIDER && found.cluster == *id)
+            .is_some_and(|found| found.kind == PeerNamespaceKind::Provider && found.cluster == *id)
         {
             let source =
                 kube::Error::Service("it exists, and Liqo did not create it: remove it".into());
@@ -553,7 +555,7 @@ fn keep_previous_true(
     for undecided in wanted.iter_mut().filter(|wanted| wanted.status.is_none()) {
         if let Some(known) = record
             .condition(undecided.kind)
-            .filter(|known| known.status == "True")
+            .filter(|known| known.is_true())
         {
             *undecided =
                 DesiredCondition::yes(undecided.kind, known.reason.clone(), known.message.clone());

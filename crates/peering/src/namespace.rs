@@ -4,15 +4,17 @@
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
-use liqo_api::{ClusterId, annotations, labels};
+use liqo_api::{
+    ClusterId, annotations,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
+};
 
 use crate::objects;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiqoNamespace {
-    /// `tenant`, `provider` or `mapped`.
-    pub kind: String,
-    /// The consumer, or for kind `provider` the provider.
+    pub kind: PeerNamespaceKind,
+    /// The consumer, or for a provider namespace the provider.
     pub cluster: ClusterId,
     /// The consumer's name, on tenant namespaces.
     pub cluster_name: Option<String>,
@@ -25,18 +27,13 @@ pub struct LiqoNamespace {
 }
 
 impl LiqoNamespace {
-    /// Returns none if the namespace does not have Liqo's labels.
+    /// Returns none if Liqo did not create the namespace.
     #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     pub fn from_namespace(namespace: Namespace) -> Option<Self> {
-        let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
-        let label = if kind == objects::KIND_PROVIDER {
-            labels::PROVIDER_ID
-        } else {
-            labels::CONSUMER_ID
-        };
+        let PeerNamespace { peer, kind } = PeerNamespace::from_metadata(&namespace.metadata)?;
         Some(Self {
-            kind: kind.clone(),
-            cluster: namespace.labels().get(label)?.parse().ok()?,
+            kind,
+            cluster: peer,
             cluster_name: namespace
                 .annotations()
                 .get(annotations::CLUSTER_NAME)
@@ -60,7 +57,7 @@ mod tests {
     use crate::auth::server::GrantedConsumer;
 
     #[test]
-    fn a_namespace_is_known_by_its_labels_only() {
+    fn a_namespace_is_known_by_its_labels_and_its_name() {
         let id = ClusterId::of_public_key(&[1; 32]);
         let consumer = GrantedConsumer {
             id: id.clone(),
@@ -71,18 +68,14 @@ mod tests {
         let made = objects::namespace_of_tenant(&consumer);
         let known = LiqoNamespace::from_namespace(made.clone()).unwrap();
         assert_eq!(
-            (
-                known.kind.as_str(),
-                &known.cluster,
-                known.cluster_name.as_deref()
-            ),
-            ("tenant", &id, Some("rome"))
+            (&known.kind, &known.cluster, known.cluster_name.as_deref()),
+            (&PeerNamespaceKind::Tenant, &id, Some("rome"))
         );
         assert!(!known.ending && !known.terminating);
         let provider = LiqoNamespace::from_namespace(objects::namespace_of_provider(&id)).unwrap();
         assert_eq!(
-            (provider.kind.as_str(), &provider.cluster),
-            ("provider", &id)
+            (&provider.kind, &provider.cluster),
+            (&PeerNamespaceKind::Provider, &id)
         );
         let mut strange = made;
         strange.metadata.labels = None;

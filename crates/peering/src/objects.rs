@@ -24,6 +24,7 @@ use kube::{
 };
 use liqo_api::{
     CONTROLLER_MANAGER, ClusterId, Key, annotations, consumer_service_account, labels, leases,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
     provider_namespace, roles, tenant_namespace,
 };
 use liqo_controller_runtime::writes::{
@@ -38,11 +39,6 @@ const MANAGER_BINDING: &str = "liqo-manager";
 
 /// Name of the `ResourceQuota` in a tenant namespace.
 pub const QUOTA: &str = "liqo-tenant";
-
-/// Values of the label `liqo.io/namespace-kind`.
-pub const KIND_TENANT: &str = "tenant";
-pub const KIND_PROVIDER: &str = "provider";
-pub const KIND_MAPPED: &str = labels::KIND_MAPPED;
 
 /// Annotation on a tenant namespace: the tenancy has been ending since this time (RFC 3339).
 pub const ENDING: &str = "liqo.io/ending";
@@ -123,8 +119,7 @@ fn key<K: Resource>(api: &Api<K>, name: &str) -> Key {
 pub fn namespace_of_tenant(consumer: &GrantedConsumer) -> Namespace {
     let mut object = labelled_namespace(
         tenant_namespace(&consumer.id),
-        KIND_TENANT,
-        labels::CONSUMER_ID,
+        PeerNamespaceKind::Tenant,
         &consumer.id,
     );
     object.metadata.annotations = Some(BTreeMap::from([
@@ -139,18 +134,12 @@ pub fn namespace_of_tenant(consumer: &GrantedConsumer) -> Namespace {
 
 /// The consumer's own namespace for one provider.
 pub fn namespace_of_provider(id: &ClusterId) -> Namespace {
-    labelled_namespace(
-        provider_namespace(id),
-        KIND_PROVIDER,
-        labels::PROVIDER_ID,
-        id,
-    )
+    labelled_namespace(provider_namespace(id), PeerNamespaceKind::Provider, id)
 }
 
-fn labelled_namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namespace {
-    let mut all = managed_labels();
-    all.insert(labels::NAMESPACE_KIND.to_owned(), kind.to_owned());
-    all.insert(id_label.to_owned(), id.to_string());
+fn labelled_namespace(name: String, kind: PeerNamespaceKind, peer: &ClusterId) -> Namespace {
+    let peer = peer.clone();
+    let mut all = PeerNamespace { peer, kind }.labels();
     // Nobody has pods there.
     all.insert(
         "pod-security.kubernetes.io/enforce".to_owned(),

@@ -33,7 +33,8 @@ use kube::{
 };
 use liqo_api::{
     CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy,
-    consumer_service_account, labels, leases, roles, tenant_namespace,
+    consumer_service_account, labels, leases, peer_namespace::PeerNamespaceKind, roles,
+    tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
@@ -56,7 +57,7 @@ use crate::{
     },
     decide::{ApprovalWait, ConsumerHealth, ConsumerHeartbeat},
     namespace::LiqoNamespace,
-    objects::{self, KIND_MAPPED},
+    objects,
     protocol::{AccessGrant, AccessRefusal, SecretText},
     run_keep_hook,
 };
@@ -226,7 +227,7 @@ impl Tenants {
                 _ = heartbeats.tick() => {}
             }
             let serving = self.namespaces.all().into_iter().filter(|(_, namespace)| {
-                namespace.kind == objects::KIND_TENANT
+                namespace.kind == PeerNamespaceKind::Tenant
                     && !namespace.terminating
                     && !namespace.ending
             });
@@ -483,7 +484,9 @@ impl Tenants {
                 Api::namespaced(self.client.clone(), &tenant_namespace(consumer));
             objects::delete(&bindings, roles::TENANT).await?;
             for (key, namespace) in self.namespaces.all() {
-                if namespace.kind == KIND_MAPPED && namespace.cluster == *consumer {
+                if matches!(namespace.kind, PeerNamespaceKind::Mapped { .. })
+                    && namespace.cluster == *consumer
+                {
                     let bindings: Api<RoleBinding> =
                         Api::namespaced(self.client.clone(), &key.name);
                     objects::delete(&bindings, roles::TENANT_POD_ACCESS).await?;
@@ -574,8 +577,9 @@ impl Tenants {
     async fn has_mapped_namespaces(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let selector = format!(
-            "{}={KIND_MAPPED},{}={consumer}",
+            "{}={},{}={consumer}",
             labels::NAMESPACE_KIND,
+            labels::KIND_MAPPED,
             labels::CONSUMER_ID
         );
         let mapped = namespaces
@@ -603,7 +607,7 @@ impl Tenants {
         Ok(found
             .and_then(LiqoNamespace::from_namespace)
             .filter(|namespace| {
-                namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer
+                namespace.kind == PeerNamespaceKind::Tenant && namespace.cluster == *consumer
             }))
     }
 
@@ -788,7 +792,8 @@ impl Tenancies for Tenants {
         };
         match LiqoNamespace::from_namespace(namespace) {
             Some(namespace)
-                if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id =>
+                if namespace.kind == PeerNamespaceKind::Tenant
+                    && namespace.cluster == consumer.id =>
             {
                 if namespace.ending || namespace.terminating {
                     return Err(still_ending_refusal());

@@ -19,7 +19,7 @@ use kube::{
 };
 use liqo_api::{
     ClusterId, ForeignCluster, PeeringIntent, TUNNEL_CLIENTS, annotations, labels,
-    tunnel_client_scopes,
+    peer_namespace::PeerNamespaceKind, tunnel_client_scopes,
 };
 use liqo_controller_runtime::{Cache, Context, Key};
 use liqo_tunnel_client::keys;
@@ -31,7 +31,6 @@ use crate::{
     auth::tokens::{ONE_TIME, TOKEN},
     decide::{ApprovalWait, approval_wait},
     namespace::LiqoNamespace,
-    objects::KIND_TENANT,
 };
 
 /// Interval at which the list is computed again, because tokens expire, and because an update may
@@ -104,7 +103,7 @@ fn wanted_clients(
     });
     let tenants = namespaces
         .iter()
-        .filter(|namespace| namespace.kind == KIND_TENANT && !namespace.terminating);
+        .filter(|namespace| namespace.kind == PeerNamespaceKind::Tenant && !namespace.terminating);
     let tenants = tenants.filter_map(|tenant| {
         let scope = if tenant.ending {
             tunnel_client_scopes::AUTH

@@ -10,6 +10,7 @@ use std::{net::IpAddr, time::Duration};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
+use liqo_api::conditions::has_true_condition;
 use liqo_api::{
     CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED,
     NetworkPoliciesEnforcedReason, RESOLVER, RESOLVER_PORT, conditions::DesiredCondition,
@@ -95,9 +96,7 @@ fn pod_addresses(pod: &Pod) -> Vec<IpAddr> {
     else {
         return Vec::new();
     };
-    let mut conditions = status.conditions.iter().flatten();
-    let is_ready =
-        conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let is_ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
     let addresses = status.pod_ips.iter().flatten().filter(|_| is_ready);
     addresses
         .filter_map(|address| address.ip.parse().ok())

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::{
     Api, ResourceExt as _, api::ListParams, core::DeserializeGuard, runtime::watcher::Config,
 };
+use liqo_api::conditions::{StatusCondition, has_true_condition};
 use liqo_api::{
     ClusterId, ForeignCluster, Key, NAMESPACE_OFFLOADING, NamespaceOffloading, OfferPhase,
     PeeringPolicy, PodOffloadingStrategy, ResourceOffer, ResourceRequest, TETHERING, VirtualNode,
@@ -173,7 +174,7 @@ impl ClusterCaches {
             .filter(|(_, known)| {
                 known
                     .condition(links::PEER_REACHABLE)
-                    .is_some_and(|one| one.status == "True")
+                    .is_some_and(StatusCondition::is_true)
             })
             .map(|(id, _)| id)
             .collect()
@@ -200,9 +201,7 @@ impl ClusterCaches {
             place: provider.map_or(UserPodPlace::Here, |provider| UserPodPlace::Away {
                 is_heard_of: heard.contains(&*provider),
             }),
-            ready: conditions
-                .iter()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            ready: has_true_condition(conditions, "Ready"),
             terminating: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
         }
@@ -317,9 +316,7 @@ fn borrower_of_request(request: DeserializeGuard<ResourceRequest>) -> Option<Bor
         .status
         .map(|status| status.conditions)
         .unwrap_or_default();
-    let is_granted = conditions
-        .iter()
-        .any(|condition| condition.type_ == TETHERING && condition.status == "True");
+    let is_granted = has_true_condition(&conditions, TETHERING);
     Some(Borrower {
         consumer,
         granted: request.spec.tethering && is_granted,

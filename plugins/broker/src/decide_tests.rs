@@ -87,7 +87,7 @@ impl Milan {
 
     fn asks(mut self, consumer: &str) -> Self {
         let id = cluster(consumer);
-        let labels = |kind: &str| json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": id });
+        let labels = |kind: &str| json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": id, "liqo.io/home-namespace": "demo" });
         let tenant = tenant_namespace(&id);
         self.namespaces.push(
             json!({ "metadata": { "name": tenant, "uid": consumer, "labels": labels("tenant") } }),

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::core::v1 as core;
+use liqo_api::conditions::has_true_condition;
+use liqo_api::is_final_phase;
 use liqo_api::labels;
+use liqo_api::peer_namespace::{PeerNamespace, PeerNamespaceKind};
 use liqo_api::requests;
 use liqo_quantity::{Quantity, ResourceArgument, ResourceList};
 use liqo_resource_plugin::{
@@ -35,11 +38,7 @@ pub fn select_node(node: core::Node, selectors: &[Selector]) -> Option<SelectedN
     }
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
     let open = ready
         && !spec.unschedulable.unwrap_or_default()
         && spec
@@ -71,7 +70,7 @@ pub struct BoundPod {
 /// The relevant part of a pod. Returns `None` for pods that have finished or have no node yet.
 pub fn bound_pod(pod: core::Pod) -> Option<BoundPod> {
     let status = pod.status.unwrap_or_default();
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+    if status.phase.as_deref().is_some_and(is_final_phase) {
         return None;
     }
     let spec = pod.spec?;
@@ -88,19 +87,13 @@ pub fn bound_pod(pod: core::Pod) -> Option<BoundPod> {
 }
 
 /// The consumer of a mapped namespace.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "what a watch's reduction takes"
+)]
 pub fn consumer_of_namespace(namespace: core::Namespace) -> Option<String> {
-    let mut found = namespace.metadata.labels?;
-    let mapped = found
-        .get(labels::MANAGED)
-        .is_some_and(|value| value == "true")
-        && found
-            .get(labels::NAMESPACE_KIND)
-            .is_some_and(|kind| kind == "mapped");
-    if mapped {
-        found.remove(labels::CONSUMER_ID)
-    } else {
-        None
-    }
+    let found = PeerNamespace::from_metadata(&namespace.metadata)?;
+    matches!(found.kind, PeerNamespaceKind::Mapped { .. }).then(|| found.peer.to_string())
 }
 
 /// The offer to each cluster.

@@ -1,3 +1,4 @@
+use liqo_api::ClusterId;
 use proptest::prelude::*;
 use serde_json::{Value, from_value, json};
 
@@ -126,8 +127,9 @@ fn only_mapped_namespaces_have_a_consumer() {
             from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap(),
         )
     };
-    let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": "rome" });
-    assert_eq!(of(mapped.clone()), Some("rome".to_owned()));
+    let rome = ClusterId::of_public_key(&[1; 32]).to_string();
+    let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": rome, "liqo.io/home-namespace": "demo" });
+    assert_eq!(of(mapped.clone()), Some(rome.clone()));
     for (label, other) in [
         ("liqo.io/managed", "false"),
         ("liqo.io/namespace-kind", "tenant"),
@@ -137,7 +139,7 @@ fn only_mapped_namespaces_have_a_consumer() {
         assert_eq!(of(labels), None, "{label}={other}");
     }
     assert_eq!(
-        of(json!({ "liqo.io/consumer-id": "rome" })),
+        of(json!({ "liqo.io/consumer-id": rome })),
         None,
         "anybody can set a label"
     );

@@ -14,6 +14,7 @@ use futures::{FutureExt as _, channel::mpsc};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
+use liqo_api::ClusterId;
 use liqo_resource_plugin::ChangeStream;
 use serde_json::{Value, json};
 
@@ -269,21 +270,22 @@ async fn a_pod_that_was_removed_while_the_watch_was_interrupted_does_not_count()
 async fn a_consumers_own_pods_do_not_make_its_offer_smaller_even_on_a_cordoned_node() {
     let server = Arc::new(ApiServer::default());
     server.apply(NODES, node("a", "4"));
-    let labels = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": "rome" });
+    let rome = ClusterId::of_public_key(&[1; 32]).to_string();
+    let labels = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": rome, "liqo.io/home-namespace": "demo" });
     server.apply(
         NAMESPACES,
         json!({ "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": "demo-rome", "labels": labels } }),
     );
-    server.apply(PODS, pod("p", "demo-rome", Some("rome")));
+    server.apply(PODS, pod("p", "demo-rome", Some(&rome)));
     let mut running = Running::start(server).await;
-    assert_eq!(running.offered("rome").await, "cpu=4, memory=8Gi, pods=10");
+    assert_eq!(running.offered(&rome).await, "cpu=4, memory=8Gi, pods=10");
     assert_eq!(running.offered("milan").await, "cpu=3, memory=8Gi, pods=9");
     let mut cordoned = node("a", "4");
     cordoned["spec"] = json!({ "unschedulable": true });
     running.server.apply(NODES, cordoned);
     assert_eq!(running.announced().await, [Change::All]);
     assert_eq!(
-        running.offered("rome").await,
+        running.offered(&rome).await,
         "cpu=1, memory=0, pods=1",
         "the requests of its pod"
     );

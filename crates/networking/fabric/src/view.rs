@@ -11,11 +11,13 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::ResourceExt as _;
+use liqo_api::conditions::has_true_condition;
 use liqo_api::reflection;
 use liqo_api::{
     ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NamespaceOffloadingSpec,
     NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint, TunnelEndpointSpec,
-    TunnelEndpointStatus, annotations, labels,
+    TunnelEndpointStatus, annotations, is_final_phase, labels,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
 };
 use liqo_network_model::fabric::pod_prefixes;
 
@@ -44,11 +46,7 @@ pub fn node_view(node: Node) -> Option<NodeView> {
         ..NodeView::default()
     };
     let status = node.status.unwrap_or_default();
-    view.is_ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    view.is_ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
     let listed = status.addresses.unwrap_or_default();
     for address in listed
         .into_iter()
@@ -129,7 +127,7 @@ pub fn peer_view(endpoint: TunnelEndpoint) -> Option<PeerView> {
 /// the node's address.
 fn pod_addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let status = pod.status.as_ref()?;
-    let is_finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let is_finished = status.phase.as_deref().is_some_and(is_final_phase);
     if is_finished
         || pod
             .spec
@@ -191,16 +189,13 @@ pub struct MappedNamespaceView {
 }
 
 pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
-    let label = |key: &str| namespace.labels().get(key).map(String::as_str);
-    let is_ours = label(labels::MANAGED) == Some("true")
-        && label(labels::NAMESPACE_KIND) == Some(labels::KIND_MAPPED);
-    let consumer = label(labels::CONSUMER_ID)
-        .filter(|_| is_ours)?
-        .parse()
-        .ok()?;
+    let PeerNamespace { peer, kind } = PeerNamespace::from_metadata(&namespace.metadata)?;
+    let PeerNamespaceKind::Mapped { home } = kind else {
+        return None;
+    };
     Some(MappedNamespaceView {
-        consumer,
-        home: label(labels::HOME_NAMESPACE).unwrap_or_default().to_owned(),
+        consumer: peer,
+        home,
     })
 }
 

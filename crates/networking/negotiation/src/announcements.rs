@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, ResourceExt as _,
+    Api,
     api::DeleteParams,
     core::{DeserializeGuard, ObjectMeta},
     runtime::watcher::Config,
@@ -16,7 +16,9 @@ use kube::{
 use liqo_api::{
     Claimed, ClusterId, DirectPath, GatewayAddress, MAX_BEHIND, MAX_DIRECT, MAX_DIRECT_ADDRESSES,
     MAX_DIRECT_NAMESPACES, MAX_WAY_LEN, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig,
-    NetworkConfigSpec, NetworkConfigStatus, labels, tenant_namespace,
+    NetworkConfigSpec, NetworkConfigStatus, labels,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
+    tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
@@ -55,30 +57,18 @@ pub struct TenantOrMappedNamespace {
 }
 
 impl TenantOrMappedNamespace {
-    /// The values of the label [`labels::NAMESPACE_KIND`] on these namespaces.
-    const TENANT: &str = "tenant";
-    const MAPPED: &str = labels::KIND_MAPPED;
-
-    /// `None` if it is a tenant namespace that is being deleted, or whose name is not the
-    /// consumer's, or a mapped one that is not ours.
+    /// `None` also if it is a tenant namespace that is being deleted. The pods of a mapped namespace
+    /// need their network until they are gone.
     #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
     pub fn from_namespace(namespace: Namespace) -> Option<Self> {
-        let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
-        let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
-        let is_tenant = kind == Self::TENANT;
-        let has_its_name = namespace.name_any() == tenant_namespace(&consumer);
-        // The pods of a mapped namespace need their network until they are gone.
-        let is_ours = namespace
-            .labels()
-            .get(labels::MANAGED)
-            .is_some_and(|value| value == "true");
-        let counts = if is_tenant {
-            has_its_name && namespace.metadata.deletion_timestamp.is_none()
-        } else {
-            kind == Self::MAPPED && is_ours
+        let PeerNamespace { peer, kind } = PeerNamespace::from_metadata(&namespace.metadata)?;
+        let is_tenant = match kind {
+            PeerNamespaceKind::Tenant if namespace.metadata.deletion_timestamp.is_none() => true,
+            PeerNamespaceKind::Mapped { .. } => false,
+            PeerNamespaceKind::Tenant | PeerNamespaceKind::Provider => return None,
         };
-        counts.then_some(Self {
-            consumer,
+        Some(Self {
+            consumer: peer,
             is_tenant,
         })
     }
@@ -478,7 +468,7 @@ mod tests {
     fn a_mapped_namespace_counts_until_it_is_gone_and_a_tenant_namespace_only_under_its_name() {
         let id = "a".repeat(32);
         let found = |name: &str, kind: &str, is_deleted: bool, managed: &str| {
-            let labels = json!({ labels::CONSUMER_ID: id, labels::NAMESPACE_KIND: kind, labels::MANAGED: managed });
+            let labels = json!({ labels::CONSUMER_ID: id, labels::NAMESPACE_KIND: kind, labels::MANAGED: managed, labels::HOME_NAMESPACE: "demo" });
             let deleted = is_deleted.then_some("2026-01-01T00:00:00Z");
             let namespace = json!({ "metadata": { "name": name, "labels": labels, "deletionTimestamp": deleted } });
             TenantOrMappedNamespace::from_namespace(serde_json::from_value(namespace).unwrap())

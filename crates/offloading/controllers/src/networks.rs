@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::{Api, runtime::watcher};
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{ClusterId, Reach, TunnelEndpoint};
 use liqo_controller_runtime::{Cache, Context, Key};
 use liqo_network_model::PeerMaps;
@@ -109,7 +110,7 @@ fn reduce_endpoint(endpoint: TunnelEndpoint) -> Option<NetworkToPeer> {
         reaches_all_pods: endpoint.spec.reach == Reach::Pods,
         works: endpoint
             .connected_condition()
-            .is_some_and(|condition| condition.status == "True"),
+            .is_some_and(StatusCondition::is_true),
         broken_since: endpoint
             .connected_condition()
             .filter(|condition| condition.status == "False")

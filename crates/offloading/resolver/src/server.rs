@@ -10,6 +10,7 @@ use std::{
 };
 
 use liqo_api::ClusterId;
+use liqo_controller_runtime::dns::{read_message, write_message};
 use parking_lot::RwLock;
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
@@ -25,7 +26,7 @@ use crate::message::{
     translate_answer,
 };
 use crate::metrics;
-use crate::upstream::{NameServers, QuestionTransport, read_message, write_message};
+use crate::upstream::{NameServers, QuestionTransport};
 
 /// Maximum length of a question in bytes: with EDNS, usual ones have less than 300.
 const MAX_QUESTION_LEN: usize = 4096;

@@ -8,10 +8,11 @@ use kube::{
     Api, Client, ResourceExt as _, api::ApiResource, core::Object, runtime::watcher::Config,
 };
 use liqo_api::{
-    Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, labels,
+    Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, is_final_phase,
+    labels,
 };
 use liqo_controller_runtime::Cache;
-use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, MAPPED, NamespaceKind};
+use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::pod::carry::home_names::announced_domain;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_util::sync::CancellationToken;
@@ -74,7 +75,11 @@ pub fn start_watches(
     stop: &CancellationToken,
 ) -> DirectoryWatches {
     let mapped = Config::default()
-        .labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND))
+        .labels(&format!(
+            "{}={}",
+            labels::NAMESPACE_KIND,
+            labels::KIND_MAPPED
+        ))
         .timeout(WATCH_TIMEOUT);
     let directory = known.clone();
     let namespaces = Cache::watch(
@@ -193,7 +198,7 @@ fn reduce_service(service: Service) -> Option<DomainName> {
 /// one.
 fn reduce_pod(pod: PodWithAddresses) -> Option<Vec<IpAddr>> {
     let status = pod.status.unwrap_or_default();
-    if ["Succeeded", "Failed"].contains(&status.phase.as_str()) {
+    if is_final_phase(&status.phase) {
         return None;
     }
     let own = status

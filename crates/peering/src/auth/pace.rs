@@ -3,64 +3,41 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use liqo_api::ClusterId;
+use liqo_api::{
+    ClusterId,
+    token_bucket::{TokenBucket, TokenRate},
+};
 use parking_lot::Mutex;
 
 /// A consumer gets 10 answers at once after a pause, then one every 2 s: a consumer that waits for
 /// approval asks every 5 s.
-const OF_A_CONSUMER: RequestRate = RequestRate {
-    interval: Duration::from_secs(2),
-    burst: 10,
-};
+const OF_A_CONSUMER: TokenRate = TokenRate::one_each(Duration::from_secs(2), 10);
 /// Keys that this cluster does not know, all together.
-const OF_STRANGERS: RequestRate = RequestRate {
-    interval: Duration::from_millis(200),
-    burst: 50,
-};
-
-#[derive(Clone, Copy, Debug)]
-struct RequestRate {
-    interval: Duration,
-    /// Maximum number at once after a pause.
-    burst: u32,
-}
-
-/// The amount taken lately. It decreases with time.
-#[derive(Clone, Copy, Debug, Default)]
-struct RateBucket {
-    debt: Duration,
-    /// The time at which `debt` was computed.
-    at: Duration,
-}
-
-impl RateBucket {
-    fn debt(self, now: Duration) -> Duration {
-        self.debt.saturating_sub(now.saturating_sub(self.at))
-    }
-
-    /// Takes one, if the rate allows it.
-    fn take_one(&mut self, rate: RequestRate, now: Duration) -> bool {
-        let debt = self.debt(now) + rate.interval;
-        if debt > rate.interval * rate.burst {
-            return false;
-        }
-        *self = Self { debt, at: now };
-        true
-    }
-}
+const OF_STRANGERS: TokenRate = TokenRate::one_each(Duration::from_millis(200), 50);
 
 /// Lets each consumer have one request in progress, and limits rates.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RequestTurns {
     consumers: Mutex<HashMap<ClusterId, ConsumerTurns>>,
-    strangers: Mutex<RateBucket>,
-    leaving: Mutex<RateBucket>,
+    strangers: Mutex<TokenBucket<Duration>>,
+    leaving: Mutex<TokenBucket<Duration>>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct ConsumerTurns {
-    bucket: RateBucket,
+    bucket: TokenBucket<Duration>,
     has_turn: bool,
+}
+
+impl Default for RequestTurns {
+    fn default() -> Self {
+        let of_strangers = TokenBucket::full(OF_STRANGERS);
+        Self {
+            consumers: Mutex::default(),
+            strangers: Mutex::new(of_strangers),
+            leaving: Mutex::new(of_strangers),
+        }
+    }
 }
 
 impl RequestTurns {
@@ -69,9 +46,12 @@ impl RequestTurns {
     pub fn take_consumer_turn(&self, id: &ClusterId, now: Duration) -> Option<RequestTurn<'_>> {
         let mut consumers = self.consumers.lock();
         // Forget those that rest, so that the memory depends on the rate only.
-        consumers.retain(|_, consumer| consumer.has_turn || !consumer.bucket.debt(now).is_zero());
-        let consumer = consumers.entry(id.clone()).or_default();
-        if consumer.has_turn || !consumer.bucket.take_one(OF_A_CONSUMER, now) {
+        consumers.retain(|_, consumer| consumer.has_turn || !consumer.bucket.is_full(now));
+        let consumer = consumers.entry(id.clone()).or_insert(ConsumerTurns {
+            bucket: TokenBucket::full(OF_A_CONSUMER),
+            has_turn: false,
+        });
+        if consumer.has_turn || !consumer.bucket.take_token_now(now) {
             return None;
         }
         consumer.has_turn = true;
@@ -83,12 +63,12 @@ impl RequestTurns {
 
     /// Whether this cluster may look for what a key that it does not know wants to end.
     pub fn admit_unknown_leaving(&self, now: Duration) -> bool {
-        self.leaving.lock().take_one(OF_STRANGERS, now)
+        self.leaving.lock().take_token_now(now)
     }
 
     /// Whether this cluster may work for a key that it does not know.
     pub fn admit_unknown_key(&self, now: Duration) -> bool {
-        self.strangers.lock().take_one(OF_STRANGERS, now)
+        self.strangers.lock().take_token_now(now)
     }
 }
 

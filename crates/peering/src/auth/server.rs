@@ -7,7 +7,6 @@
 //! progress.
 
 use std::{
-    convert::Infallible,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -21,11 +20,11 @@ use axum::{
     routing::{get, post},
 };
 use data_encoding::BASE64;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
 use liqo_controller_runtime::{
-    Clock, metrics,
+    Clock,
+    http1::{self, RequestHeadLimits, RequestsPerConnection},
+    metrics,
     network::{BoxNetworkStream, Listener},
     writes::StepError,
 };
@@ -37,7 +36,6 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
 
 use super::{
     connections::{AuthConnections, ConnectionProof, ConnectionRegistration},
@@ -58,10 +56,11 @@ use crate::{
 
 /// Maximum length of a request's body in bytes.
 const MAX_BODY_LEN: usize = 64 * 1024;
-/// Maximum length of a request's head in bytes.
-const MAX_HEAD_LEN: usize = 16 * 1024;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const HEAD_LIMITS: RequestHeadLimits = RequestHeadLimits {
+    max_len: 16 * 1024,
+    timeout: Duration::from_secs(5),
+};
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum lifetime of a connection, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -235,25 +234,10 @@ async fn serve_connection(
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
         return;
     };
-    let proof = registration.proof.clone();
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        let router = router.clone();
-        request.extensions_mut().insert(proof.clone());
-        async move {
-            router
-                .oneshot(request)
-                .await
-                .map_err(|never: Infallible| match never {})
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        // A connection is proven by its one request.
-        .keep_alive(false)
-        .max_buf_size(MAX_HEAD_LEN)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    // A connection is proven by its one request.
+    let router = router.layer(Extension(registration.proof.clone()));
+    let serving = http1::serve_connection(stream, router, HEAD_LIMITS, RequestsPerConnection::One);
+    if let Err(error) = serving.await {
         tracing::debug!(%error, "a connection to the auth endpoint broke");
     }
 }

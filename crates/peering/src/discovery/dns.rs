@@ -2,21 +2,18 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use futures::{StreamExt as _, stream};
+use liqo_controller_runtime::dns::{ask_over_tcp, ask_over_udp};
 use liqo_discovery::{
     domain_lookup::DomainLookup,
     message::{self, DnsMessage, DnsQuestion, DnsResponseCode, MAX_TCP_LEN, MAX_UDP_LEN},
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpStream, UdpSocket},
-    time::timeout,
-};
+use tokio::time::timeout;
 
 /// Timeout of one answer of one server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -90,69 +87,31 @@ async fn ask_server(server: SocketAddr, question: &DnsQuestion) -> io::Result<Dn
     let id = u16::from_be_bytes(id);
     let bytes = message::encode_question(id, question, true)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a name"))?;
-    let answer = timeout(ANSWER_TIMEOUT, over_udp(server, id, question, &bytes)).await??;
-    if answer.is_truncated {
-        timeout(ANSWER_TIMEOUT, over_tcp(server, id, question, &bytes)).await?
-    } else {
-        Ok(answer)
-    }
-}
-
-async fn over_udp(
-    server: SocketAddr,
-    id: u16,
-    question: &DnsQuestion,
-    bytes: &[u8],
-) -> io::Result<DnsMessage> {
-    let any: IpAddr = if server.is_ipv4() {
-        Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        Ipv6Addr::UNSPECIFIED.into()
+    let read = |answer: &[u8], max_len| {
+        let answer = message::parse_message(answer, max_len).ok()?;
+        message::is_answer(&answer, id, question).then_some(answer)
     };
-    let socket = UdpSocket::bind((any, 0)).await?;
-    socket.connect(server).await?;
-    socket.send(bytes).await?;
-    let mut buffer = vec![0; MAX_UDP_LEN + 1];
-    loop {
-        let length = socket.recv(&mut buffer).await?;
-        // Anything else may come from somebody who guesses; the right answer may still come.
-        match message::parse_message(&buffer[..length], MAX_UDP_LEN) {
-            Ok(answer) if message::is_answer(&answer, id, question) => return Ok(answer),
-            _ => {}
-        }
+    // A longer packet is no answer, so it must not be cut off to the maximum length.
+    let over_udp = ask_over_udp(server, &bytes, MAX_UDP_LEN + 1, |answer| {
+        read(answer, MAX_UDP_LEN)
+    });
+    let answer = timeout(ANSWER_TIMEOUT, over_udp).await??;
+    if !answer.is_truncated {
+        return Ok(answer);
     }
-}
-
-async fn over_tcp(
-    server: SocketAddr,
-    id: u16,
-    question: &DnsQuestion,
-    bytes: &[u8],
-) -> io::Result<DnsMessage> {
-    let mut stream = TcpStream::connect(server).await?;
-    let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
-    stream
-        .write_all(&[&length.to_be_bytes()[..], bytes].concat())
-        .await?;
-    let length = usize::from(stream.read_u16().await?);
-    if length > MAX_TCP_LEN {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the answer is too long",
-        ));
-    }
-    let mut buffer = vec![0; length];
-    stream.read_exact(&mut buffer).await?;
-    let answer = message::parse_message(&buffer, MAX_TCP_LEN).map_err(io::Error::other)?;
-    if message::is_answer(&answer, id, question) {
-        Ok(answer)
-    } else {
-        Err(io::Error::other("the answer to another question"))
-    }
+    let over_tcp = ask_over_tcp(server, &bytes, MAX_TCP_LEN, |answer| {
+        read(answer, MAX_TCP_LEN)
+    });
+    timeout(ANSWER_TIMEOUT, over_tcp).await?
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, UdpSocket},
+    };
+
     use super::*;
 
     #[test]
@@ -172,7 +131,7 @@ mod tests {
         let (udp, tcp, address) = loop {
             let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             let address = udp.local_addr().unwrap();
-            if let Ok(tcp) = tokio::net::TcpListener::bind(address).await {
+            if let Ok(tcp) = TcpListener::bind(address).await {
                 break (udp, tcp, address);
             }
         };

@@ -7,6 +7,7 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
+use liqo_api::conditions::has_true_condition;
 
 use crate::{
     cluster::{ExplainFailure as _, full_name, is_absent},
@@ -85,10 +86,7 @@ pub async fn wait_until_established(
 
 fn is_true(definition: &DynamicObject, condition: &str) -> bool {
     let conditions = definition.data["status"]["conditions"].as_array();
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|one| one["type"] == condition && one["status"] == "True")
+    has_true_condition(conditions.into_iter().flatten(), condition)
 }
 
 /// Deletes an object. Succeeds if the object is gone or its kind is unknown.

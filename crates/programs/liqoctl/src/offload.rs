@@ -13,6 +13,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use liqo_api::conditions::StatusCondition as _;
 use liqo_api::{
     EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading,
     NamespaceOffloadingStatus, NamespaceReadyReason, PlacementStrategy, PodOffloadingStrategy,
@@ -424,7 +425,7 @@ fn reason_not_ready(status: &NamespaceOffloadingStatus, generation: Option<i64>)
         ));
     }
     match ready {
-        Some(condition) if condition.status == "True" => None,
+        Some(condition) if condition.is_true() => None,
         Some(condition) => Some(format!("{}: {}", condition.reason, condition.message)),
         None => Some(NOT_REPORTED.to_owned()),
     }

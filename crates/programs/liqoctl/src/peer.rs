@@ -17,6 +17,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{
     ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster,
     GatewayAddress, PeeringIntent, Quantity, Reach, RequestedGranularity, RequestedResources,
@@ -663,7 +664,7 @@ fn is_granted(foreign: &ForeignCluster) -> bool {
     foreign.wants_outgoing()
         && foreign
             .condition(links::AUTHENTICATED)
-            .is_some_and(|condition| condition.status == "True")
+            .is_some_and(StatusCondition::is_true)
 }
 
 /// An error if it is already clear that there will be no network with the peer.

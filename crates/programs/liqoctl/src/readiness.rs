@@ -4,6 +4,7 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Node, Pod, PodStatus},
 };
+use liqo_api::conditions::{StatusCondition as _, has_true_condition};
 
 /// Whether a node is Ready.
 pub fn node(node: &Node) -> bool {
@@ -11,10 +12,7 @@ pub fn node(node: &Node) -> bool {
         .status
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    has_true_condition(conditions.into_iter().flatten(), "Ready")
 }
 
 /// Whether a pod is Ready, and stays.
@@ -23,10 +21,7 @@ pub fn pod(pod: &Pod) -> bool {
         .status
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = has_true_condition(conditions.into_iter().flatten(), "Ready");
     ready && pod.metadata.deletion_timestamp.is_none()
 }
 
@@ -65,7 +60,7 @@ pub fn why_pods_refused(deployment: &Deployment) -> Option<String> {
     conditions
         .into_iter()
         .flatten()
-        .find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")?
+        .find(|condition| condition.type_ == "ReplicaFailure" && condition.is_true())?
         .message
         .clone()
 }

@@ -13,7 +13,8 @@ use kube::{
 };
 use liqo_api::{
     CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, Key, NamespaceOffloading,
-    TetheringReason, TetheringState, TetheringStatus, departure::DepartureCause, labels,
+    TetheringReason, TetheringState, TetheringStatus, departure::DepartureCause, is_final_phase,
+    labels,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -199,7 +200,8 @@ fn has_to_come_home(pod: &Pod, namespaces: &[String], nodes: &[String]) -> bool 
     let has_ended = pod
         .status
         .as_ref()
-        .is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
+        .and_then(|status| status.phase.as_deref())
+        .is_some_and(is_final_phase);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let controller = pod
         .owner_references()

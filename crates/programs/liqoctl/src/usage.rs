@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{
-    Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode, pods,
+    Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode,
+    is_final_phase, pods,
 };
 use liqo_metering::{Charges, UsageEntries, UsageEntry};
 use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
@@ -174,7 +175,7 @@ pub(crate) fn local_entry(pod: &Pod, pool: &str, now: Timestamp) -> Option<Usage
         .filter(|_| !is_refused)?
         .0
         .as_second();
-    let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let is_over = status.phase.as_deref().is_some_and(is_final_phase);
     let ends = status
         .container_statuses
         .iter()

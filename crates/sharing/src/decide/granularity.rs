@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use liqo_api::conditions::StatusCondition as _;
 use liqo_api::{
     Condition, GranularityAnswer, POOL_FOR_EACH_NODE, PoolBy, Provide, conditions::DesiredCondition,
 };
@@ -122,7 +123,7 @@ impl Division {
             };
         }
         let answered = answer_in(request);
-        if let Some(answered) = answered.filter(|answered| (answered.status == "True") != asks) {
+        if let Some(answered) = answered.filter(|answered| answered.is_true() != asks) {
             let age = Duration::try_from(now.duration_since(answered.last_transition_time.0))
                 .unwrap_or(MIN_CHANGE_INTERVAL);
             let left = MIN_CHANGE_INTERVAL.saturating_sub(age);

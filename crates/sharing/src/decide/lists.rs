@@ -261,7 +261,7 @@ mod tests {
         let ready = json!({ "allocatable": { "cpu": "12" }, "conditions": [{ "type": "Ready", "status": "True" }] });
         let container = json!({ "name": "c", "resources": { "requests": { "cpu": "2" } } });
         let rome = tenant_namespace(&cluster(ROME));
-        let labels = |kind: &str| json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": cluster(ROME) });
+        let labels = |kind: &str| json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": cluster(ROME), "liqo.io/home-namespace": "demo" });
         ObjectLists {
             policies: objects(json!([
                 { "metadata": { "name": "default" }, "spec": { "provide": { "percentage": 50 } } },

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
+use liqo_api::conditions::has_true_condition;
 use liqo_api::requests::{self, EffectiveAmounts, MAX_RESOURCES, is_bounded};
 use liqo_api::{
     ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList,
-    ResourceRequest, labels, pods, tenant_namespace,
+    ResourceRequest, is_final_phase, labels,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
+    pods,
 };
 
 /// A node of this cluster, real or virtual.
@@ -84,11 +87,7 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
         taint.effect == "PreferNoSchedule" || (upstream.is_some() && is_of_virtual_nodes)
     });
     let status = node.status.unwrap_or_default();
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
     let schedulable = !spec.unschedulable.unwrap_or_default()
         && has_usual_taints
         && node.metadata.deletion_timestamp.is_none();
@@ -133,8 +132,7 @@ pub struct ClaimedOwner {
 /// Reduces a pod; `None` if it is finished.
 pub fn pod(pod: core::Pod) -> Option<PodUsage> {
     let status = pod.status.unwrap_or_default();
-    let phase = status.phase.clone().unwrap_or_default();
-    if phase == "Succeeded" || phase == "Failed" {
+    if status.phase.as_deref().is_some_and(is_final_phase) {
         return None;
     }
     let spec = pod.spec?;
@@ -224,22 +222,17 @@ pub struct TenancyNamespace {
 /// Reduces a namespace; `None` if it is neither a tenant namespace nor a mapped one.
 pub fn namespace(namespace: core::Namespace) -> Option<TenancyNamespace> {
     let meta = namespace.metadata;
-    let found = meta.labels?;
-    let consumer: ClusterId = found.get(labels::CONSUMER_ID)?.parse().ok()?;
-    let managed = found
-        .get(labels::MANAGED)
-        .is_some_and(|value| value == "true");
-    let tenant = match found.get(labels::NAMESPACE_KIND)?.as_str() {
-        "tenant" => meta.name == Some(tenant_namespace(&consumer)),
-        labels::KIND_MAPPED => false,
-        _ => return None,
+    let PeerNamespace { peer, kind } = PeerNamespace::from_metadata(&meta)?;
+    let tenant = match kind {
+        PeerNamespaceKind::Tenant => true,
+        PeerNamespaceKind::Mapped { .. } => false,
+        PeerNamespaceKind::Provider => return None,
     };
-    let terminating = meta.deletion_timestamp.is_some();
-    managed.then(|| TenancyNamespace {
+    Some(TenancyNamespace {
         uid: meta.uid.unwrap_or_default(),
-        consumer,
+        consumer: peer,
         tenant,
-        terminating,
+        terminating: meta.deletion_timestamp.is_some(),
     })
 }
 
@@ -327,6 +320,7 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<ConsumerReq
 mod tests {
     use super::*;
     use crate::tests::{cluster, list};
+    use liqo_api::tenant_namespace;
     use serde_json::{Value, from_value, json};
 
     fn reduced_node(change: impl FnOnce(&mut Value)) -> Option<LocalNode> {
@@ -485,7 +479,7 @@ mod tests {
     fn only_tenant_and_mapped_namespaces_are_known() {
         let id = cluster(1);
         let kept = |name: &str, kind: &str, managed: &str| {
-            let labels = json!({ "liqo.io/managed": managed, "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": id });
+            let labels = json!({ "liqo.io/managed": managed, "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": id, "liqo.io/home-namespace": "demo" });
             namespace(
                 from_value(json!({ "metadata": { "name": name, "uid": "u", "labels": labels } }))
                     .unwrap(),
@@ -494,7 +488,7 @@ mod tests {
         let tenant = kept(&tenant_namespace(&id), "tenant", "true").unwrap();
         assert!(tenant.tenant && tenant.consumer == id && !tenant.terminating);
         assert!(!kept("demo-rome", "mapped", "true").unwrap().tenant);
-        assert!(!kept("another-name", "tenant", "true").unwrap().tenant);
+        assert_eq!(kept("another-name", "tenant", "true"), None);
         assert_eq!(kept("demo-rome", "provider", "true"), None);
         assert_eq!(kept("demo-rome", "mapped", "false"), None);
         assert_eq!(

@@ -17,6 +17,7 @@ use k8s_openapi::api::{
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{ClusterId, ForeignCluster, PeeringIntent, catalog::AUDIENCE, links};
 use liqo_signing::sign_in::{self, SignInError};
 
@@ -162,7 +163,7 @@ fn signed_in_customer(
     }
     let is_authorized = record
         .condition(links::CONSUMER_AUTHORIZED)
-        .is_some_and(|condition| condition.status == "True");
+        .is_some_and(StatusCondition::is_true);
     if !is_authorized || record.metadata.deletion_timestamp.is_some() {
         return Err(DeniedReason::NoCustomer(id));
     }

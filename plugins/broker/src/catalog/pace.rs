@@ -1,47 +1,43 @@
 //! Limits the requests of each caller. Pure.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, net::IpAddr, time::Instant};
 
-/// Number of requests that a caller may make at once.
-const BURST: u32 = 20;
-/// Time until a caller may make one more.
-const INTERVAL: Duration = Duration::from_millis(200);
+use liqo_api::token_bucket::{TokenBucket, TokenRate};
+
+/// A caller may make 20 requests at once, and then 5 a second.
+const RATE: TokenRate = TokenRate::each_second(5, 20);
 /// Maximum number of callers that are remembered. While there are as many, others are refused.
 const MAX_CALLERS: usize = 1024;
 
 /// The requests of each caller.
 #[derive(Default)]
 pub struct CallerPace {
-    /// Time from which no request of a caller counts any more.
-    idle_at: HashMap<IpAddr, Instant>,
+    buckets: HashMap<IpAddr, TokenBucket<Instant>>,
 }
 
 impl CallerPace {
     /// Counts a request. Returns whether the caller may make it.
     pub fn admit(&mut self, caller: IpAddr, now: Instant) -> bool {
-        if self.idle_at.len() >= MAX_CALLERS {
-            self.idle_at.retain(|_, idle_at| *idle_at > now);
+        if self.buckets.len() >= MAX_CALLERS {
+            self.buckets.retain(|_, bucket| !bucket.is_full(now));
         }
-        let known = self.idle_at.get(&caller).copied();
-        if known.is_none() && self.idle_at.len() >= MAX_CALLERS {
+        if !self.buckets.contains_key(&caller) && self.buckets.len() >= MAX_CALLERS {
             return false;
         }
-        let idle_at = known.map_or(now, |idle_at| idle_at.max(now)) + INTERVAL;
-        let is_admitted = idle_at.saturating_duration_since(now) <= INTERVAL * BURST;
-        if is_admitted {
-            self.idle_at.insert(caller, idle_at);
-        }
-        is_admitted
+        let bucket = self.buckets.entry(caller);
+        bucket
+            .or_insert(TokenBucket::full(RATE))
+            .take_token_now(now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(200);
 
     fn caller(number: u32) -> IpAddr {
         IpAddr::from(number.to_be_bytes())
@@ -69,11 +65,11 @@ mod tests {
         let admitted = (0..5000)
             .filter(|number| pace.admit(caller(*number), now))
             .count();
-        assert_eq!((admitted, pace.idle_at.len()), (MAX_CALLERS, MAX_CALLERS));
+        assert_eq!((admitted, pace.buckets.len()), (MAX_CALLERS, MAX_CALLERS));
         assert!(
             pace.admit(caller(9999), now + INTERVAL),
             "the others have become idle"
         );
-        assert_eq!(pace.idle_at.len(), 1);
+        assert_eq!(pace.buckets.len(), 1);
     }
 }

@@ -1,7 +1,6 @@
 //! Serves the catalog over HTTPS.
 
 use std::{
-    convert::Infallible,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -10,18 +9,16 @@ use std::{
 };
 
 use axum::{
-    Json, Router,
-    body::Body,
+    Extension, Json, Router,
     extract::{Query as Parsed, Request, State, rejection::QueryRejection},
     http::{HeaderMap, StatusCode, Uri, header::CONTENT_TYPE},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::get,
 };
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::Client;
 use liqo_api::catalog::{Entry, OFFERS, Page, Parameters};
+use liqo_controller_runtime::http1::{self, RequestHeadLimits, RequestsPerConnection};
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _};
 use serde_json::json;
@@ -32,7 +29,6 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
 
 use super::{
     access::{self, DeniedReason, KnownClusters},
@@ -49,10 +45,13 @@ pub const OPENAPI_DOCUMENT: &str = include_str!("openapi.json");
 const MAX_CONNECTIONS: usize = 64;
 /// Limit for the TLS handshake, and then for the head of the request.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// No body is read.
+const HEAD_LIMITS: RequestHeadLimits = RequestHeadLimits {
+    max_len: 32 * 1024,
+    timeout: TIMEOUT,
+};
 /// Limit for one connection, with its request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_mins(1);
-/// Maximum size of the head of a request, in bytes. No body is read.
-const MAX_HEAD_LEN: usize = 32 * 1024;
 
 /// Reason why the catalog cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -212,24 +211,9 @@ async fn serve_connection(
     let Ok(Ok(stream)) = timeout(TIMEOUT, acceptor.accept(stream)).await else {
         return;
     };
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Caller(from));
-        let router = router.clone();
-        async move {
-            router
-                .oneshot(request)
-                .await
-                .map_err(|never: Infallible| match never {})
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(TIMEOUT)
-        .max_buf_size(MAX_HEAD_LEN)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    let router = router.layer(Extension(Caller(from)));
+    let serving = http1::serve_connection(stream, router, HEAD_LIMITS, RequestsPerConnection::One);
+    if let Err(error) = serving.await {
         tracing::debug!(%error, "a connection to the catalog broke");
     }
 }

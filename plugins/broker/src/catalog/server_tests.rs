@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    convert::Infallible,
     net::Ipv4Addr,
     sync::atomic::{AtomicUsize, Ordering},
     time::SystemTime,

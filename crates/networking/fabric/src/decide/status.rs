@@ -249,6 +249,8 @@ fn tunnel_condition(spec: &TunnelEndpointSpec, tunnel: &ObservedTunnel) -> Desir
 mod tests {
     use liqo_datapath::tunnel::PrivateKey;
 
+    use liqo_api::conditions::StatusCondition as _;
+
     use super::*;
 
     fn spec() -> TunnelEndpointSpec {
@@ -381,7 +383,7 @@ mod tests {
             .into_iter()
             .find(|transport| over(*transport));
         let is_connected = after.gateways.iter().any(|one| one.connected);
-        let follows = |one: &liqo_api::Condition| (one.status == "True") == is_connected;
+        let follows = |one: &liqo_api::Condition| one.is_true() == is_connected;
         after.gateways.iter().all(is_own_or_unchanged)
             && after.transport == transport
             && (after.conditions == before.conditions || after.conditions.iter().all(follows))

@@ -24,7 +24,7 @@ use liqo_api::policies::without_status;
 use liqo_api::reflection::is_denied;
 use liqo_api::{
     Claimed, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading,
-    PeeringPolicy, ResourceOffer, VirtualNode, labels,
+    PeeringPolicy, ResourceOffer, VirtualNode, is_final_phase, labels,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
@@ -785,7 +785,7 @@ pub fn watch_policy_sources(consumer: &Arc<ConsumerState>) -> PolicySources {
 pub fn reduce_pod(pod: Pod) -> Option<network_policy_translation::PolicyPod> {
     let namespace = pod.namespace()?;
     let status = pod.status.unwrap_or_default();
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+    if status.phase.as_deref().is_some_and(is_final_phase) {
         return None;
     }
     let addresses: BTreeSet<IpAddr> = status

@@ -1,10 +1,13 @@
 //! The objects that the provider puts into mapped namespaces.
 
-use liqo_api::{ClusterId, consumer_service_account, labels, roles};
+use liqo_api::{
+    ClusterId, consumer_service_account,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
+    roles,
+};
 use serde_json::{Value, json};
 
 use crate::json::{managed_object, set_at};
-use crate::namespace::mapped::MAPPED;
 use crate::pod::usage::ENFORCE;
 use crate::replica::isolation;
 
@@ -14,17 +17,22 @@ const MANAGER: &str = liqo_api::CONTROLLER_MANAGER;
 /// The namespace itself. It has its labels from the start, because nobody may add them to an
 /// existing namespace.
 pub fn namespace_object(name: &str, consumer: &ClusterId, home: &str, level: &str) -> Value {
+    let mapped = PeerNamespace {
+        peer: consumer.clone(),
+        kind: PeerNamespaceKind::Mapped {
+            home: home.to_owned(),
+        },
+    };
+    let mut labels = mapped.labels();
+    labels.insert(ENFORCE.to_owned(), level.to_owned());
+    labels.insert(
+        "pod-security.kubernetes.io/warn".to_owned(),
+        "restricted".to_owned(),
+    );
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": { "name": name, "labels": {
-            labels::MANAGED: "true",
-            labels::NAMESPACE_KIND: MAPPED,
-            labels::CONSUMER_ID: consumer,
-            labels::HOME_NAMESPACE: home,
-            ENFORCE: level,
-            "pod-security.kubernetes.io/warn": "restricted",
-        } },
+        "metadata": { "name": name, "labels": labels },
     })
 }
 
@@ -113,6 +121,8 @@ pub fn contains_wanted(live: &Value, wanted: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::labels;
+
     use super::*;
     use crate::fixtures::consumer;
 

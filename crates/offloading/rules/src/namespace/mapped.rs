@@ -5,16 +5,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use liqo_api::{
-    ClusterId, MappedNamespacePhase, NamespaceMap, annotations, labels, mapped_namespace,
-    tenant_namespace,
+    ClusterId, MappedNamespacePhase, NamespaceMap, annotations, mapped_namespace,
+    peer_namespace::{PeerNamespace, PeerNamespaceKind},
 };
 
 use crate::dns_names;
-
-/// Value of the label of tenant namespaces.
-pub const TENANT: &str = "tenant";
-/// Value of the label of mapped namespaces.
-pub const MAPPED: &str = labels::KIND_MAPPED;
 
 /// A namespace that Liqo created here for a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,32 +41,26 @@ impl ConsumerNamespace {
     /// consumer, or if it claims to be another consumer's tenant namespace.
     pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let meta = namespace.metadata;
-        let namespace_labels = meta.labels.as_ref()?;
-        if namespace_labels.get(labels::MANAGED)? != "true" {
-            return None;
-        }
-        let consumer: ClusterId = namespace_labels.get(labels::CONSUMER_ID)?.parse().ok()?;
-        let kind = match namespace_labels.get(labels::NAMESPACE_KIND)?.as_str() {
-            TENANT if meta.name.as_deref() == Some(tenant_namespace(&consumer).as_str()) => {
-                NamespaceKind::Tenant {
-                    cluster_name: meta
-                        .annotations
-                        .as_ref()
-                        .and_then(|all| all.get(annotations::CLUSTER_NAME))
-                        .cloned(),
-                }
-            }
-            MAPPED => NamespaceKind::Mapped {
-                home: namespace_labels.get(labels::HOME_NAMESPACE)?.clone(),
+        let PeerNamespace { peer, kind } = PeerNamespace::from_metadata(&meta)?;
+        let kind = match kind {
+            PeerNamespaceKind::Tenant => NamespaceKind::Tenant {
+                cluster_name: meta
+                    .annotations
+                    .as_ref()
+                    .and_then(|all| all.get(annotations::CLUSTER_NAME))
+                    .cloned(),
             },
-            _ => return None,
+            PeerNamespaceKind::Mapped { home } => NamespaceKind::Mapped { home },
+            PeerNamespaceKind::Provider => return None,
         };
-        let pod_security = namespace_labels
+        let pod_security = meta
+            .labels
             .iter()
+            .flatten()
             .filter(|(key, _)| key.starts_with("pod-security.kubernetes.io/"));
         Some(Self {
             uid: meta.uid.clone()?,
-            consumer,
+            consumer: peer,
             kind,
             terminating: meta.deletion_timestamp.is_some(),
             pod_security: pod_security
@@ -188,6 +177,8 @@ pub fn find_destination(
 mod tests {
     use serde_json::json;
 
+    use liqo_api::{labels, tenant_namespace};
+
     use super::*;
     use crate::fixtures::{consumer, map, mapped, tenant};
 
@@ -199,7 +190,7 @@ mod tests {
     #[test]
     fn whose_a_tenant_namespace_is_follows_from_its_name_and_labels_together() {
         let id = consumer();
-        let labels = json!({ labels::MANAGED: "true", labels::NAMESPACE_KIND: TENANT, labels::CONSUMER_ID: id });
+        let labels = json!({ labels::MANAGED: "true", labels::NAMESPACE_KIND: labels::KIND_TENANT, labels::CONSUMER_ID: id });
         assert!(reduce(&labels, &tenant_namespace(&id)).is_some());
         assert_eq!(reduce(&labels, "liqo-tenant-of-somebody-else"), None);
         let mut unmanaged = labels;

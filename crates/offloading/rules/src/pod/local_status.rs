@@ -19,7 +19,7 @@ mod times;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use liqo_api::{OffloadedReason, pods};
+use liqo_api::{OffloadedReason, is_final_phase, pods};
 use serde_json::{Map, Value, json};
 
 use crate::json::{OFFER_RECLAIMED, items_at, set_at, text_at};
@@ -96,7 +96,7 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
     // Only with the end: what a provider means to do is no news, and it may still let the pod run.
     if let Some(theirs) = find_condition(remote, "/conditions", DISRUPTION_TARGET)
         .filter(|theirs| condition_status(theirs) == "True")
-        && is_end(phase)
+        && is_final_phase(phase)
     {
         conditions.set(
             DISRUPTION_TARGET,
@@ -286,11 +286,7 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
 
 /// Whether a pod has ended for good.
 pub fn is_final(pod: &Value) -> bool {
-    text_at(pod, "/status/phase").is_some_and(is_end)
-}
-
-fn is_end(phase: &str) -> bool {
-    matches!(phase, "Succeeded" | "Failed")
+    text_at(pod, "/status/phase").is_some_and(is_final_phase)
 }
 
 /// Whether a pod that has ended has containers whose end is not known.

@@ -9,7 +9,6 @@
 
 mod journal;
 mod pulls;
-mod rate;
 mod selection;
 
 use jiff::Timestamp;
@@ -24,7 +23,6 @@ use crate::pod::local_state::LocalPod;
 use crate::pod::local_status::seconds_timestamp;
 
 pub use journal::{DueEvent, RemoteEventJournal};
-pub use rate::TokenBucket;
 pub use selection::EventSelection;
 
 const WARNING: &str = "Warning";

@@ -10,7 +10,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
 use liqo_api::requests::EffectiveAmounts;
-use liqo_api::{ClusterId, Key, annotations, finalizers, labels, pods, tenant_namespace};
+use liqo_api::{
+    ClusterId, Key, annotations, finalizers, is_final_phase, labels, pods, tenant_namespace,
+};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -199,7 +201,7 @@ fn end_with_the_last_container(status: &mut Value) {
         .flat_map(|list| items_at(status, list))
         .any(|one| one.pointer("/state/running").is_some());
     if runs
-        && matches!(text_at(status, "/phase"), Some("Succeeded" | "Failed"))
+        && text_at(status, "/phase").is_some_and(is_final_phase)
         && let Some(fields) = status.as_object_mut()
     {
         fields.insert("phase".into(), "Running".into());

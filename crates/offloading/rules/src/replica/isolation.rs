@@ -33,7 +33,6 @@ use liqo_api::{ClusterConfig, ClusterId, RESOLVER_PORT, labels, reflection};
 use serde_json::Value;
 
 use crate::json::{managed_object, set_at};
-use crate::namespace::mapped::MAPPED;
 use crate::replica::label_selector::{NormalizedSelector, complement};
 use crate::replica::network_policy::{
     IpBlock, NormalizedPolicy, NormalizedRule, PolicyDirection, PolicyPort, RulePeer,
@@ -269,7 +268,7 @@ impl IsolationPolicy {
     fn consumer_namespaces(&self) -> NormalizedSelector {
         NormalizedSelector::exactly(&[
             (labels::CONSUMER_ID, self.consumer.as_str()),
-            (labels::NAMESPACE_KIND, MAPPED),
+            (labels::NAMESPACE_KIND, labels::KIND_MAPPED),
         ])
     }
 

@@ -92,7 +92,7 @@ fn pod(name: &str, namespace: &str, node: Option<&str>, consumer: Option<Cluster
 /// Two pods of rome run at turin, and one waits. One pod of milan itself runs at turin. Somebody in
 /// milan labels a pod as if it was rome's.
 fn lists() -> ObjectLists {
-    let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": rome() });
+    let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": rome(), "liqo.io/home-namespace": "demo" });
     let virtual_node = json!({ "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": turin(), "liqo.io/pool": "default" });
     let ready = json!({ "allocatable": { "cpu": "4", "memory": "8Gi" }, "conditions": [{ "type": "Ready", "status": "True" }] });
     ObjectLists {

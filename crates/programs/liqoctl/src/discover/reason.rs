@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
+use liqo_api::conditions::StatusCondition;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{Discovery, ForeignCluster, PeeringIntent, PeeringPolicy, labels, links};
 
@@ -11,9 +12,7 @@ use crate::{manifests::AUTO_PEERING, output::strip_control_characters};
 
 /// Whether a link of the peering holds.
 pub(super) fn is_true(record: &ForeignCluster, link: &str) -> bool {
-    record
-        .condition(link)
-        .is_some_and(|condition| condition.status == "True")
+    record.condition(link).is_some_and(StatusCondition::is_true)
 }
 
 /// The reason why this cluster does not borrow from a found one. `None`: it does. `sources` are the

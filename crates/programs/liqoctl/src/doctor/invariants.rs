@@ -11,8 +11,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
+use liqo_api::conditions::has_true_condition;
 use liqo_api::{
-    CONTROLLER_MANAGER, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, labels, pods,
+    CONTROLLER_MANAGER, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, is_final_phase, labels, pods,
     provider_namespace, tenant_namespace,
 };
 use liqo_quantity::ResourceList;
@@ -345,15 +346,12 @@ fn is_virtual(node: &Value) -> bool {
 }
 
 fn is_finished(pod: &Value) -> bool {
-    matches!(
-        pod["status"]["phase"].as_str(),
-        Some("Succeeded" | "Failed")
-    )
+    pod["status"]["phase"].as_str().is_some_and(is_final_phase)
 }
 
 fn is_ready(pod: &Value) -> bool {
-    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    let conditions = pod["status"]["conditions"].as_array();
+    has_true_condition(conditions.into_iter().flatten(), "Ready")
 }
 
 fn describe_pod_state(pod: &Value) -> String {

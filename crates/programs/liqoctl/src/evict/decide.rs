@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 use liqo_api::departure::has_pods_for_nodes;
-use liqo_api::{Key, LargestPods, ResourceList, pods, requests};
+use liqo_api::{Key, LargestPods, ResourceList, is_final_phase, pods, requests};
 use liqo_offloading_rules::node::priced::PricedNode;
 use tokio::time::Instant;
 
@@ -118,11 +118,10 @@ impl PodToEvict {
 
 /// Whether its phase is final.
 pub fn is_finished(pod: &Pod) -> bool {
-    let phase = pod
-        .status
+    pod.status
         .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+        .and_then(|status| status.phase.as_deref())
+        .is_some_and(is_final_phase)
 }
 
 /// The controller that creates the pod again.

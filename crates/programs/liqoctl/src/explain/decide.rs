@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus};
 use kube::ResourceExt as _;
+use liqo_api::conditions::{StatusCondition as _, has_true_condition};
 use liqo_api::{
     ClusterId, ForeignCluster, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy,
-    RemoteNamespace, ShadowPod, ShadowPodPhase, annotations, links, pods, requests,
+    RemoteNamespace, ShadowPod, ShadowPodPhase, annotations, is_final_phase, links, pods, requests,
     short_on_largest_node,
 };
 use liqo_offloading_rules::{
@@ -295,7 +296,7 @@ fn node_state(node: &Node) -> NodeState {
     let closed = conditions
         .into_iter()
         .flatten()
-        .find(|one| one.type_ == pods::NO_NEW_PODS && one.status == "True");
+        .find(|one| one.type_ == pods::NO_NEW_PODS && one.is_true());
     let why = closed
         .and_then(|closed| closed.message.as_deref())
         .map(|why| format!(" ({})", strip_control_characters(why)))
@@ -684,7 +685,7 @@ fn shadow_pod(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
     let step = PodStepName::ShadowPod;
     let shadow: &ShadowPod = match &provider.shadow_pod {
         Err(why) => return PodStep::new(step, CheckVerdict::Unknown, why),
-        Ok(None) if matches!(phase(&facts.pod), "Succeeded" | "Failed") => {
+        Ok(None) if is_final_phase(phase(&facts.pod)) => {
             return PodStep::new(
                 step,
                 CheckVerdict::Skipped,
@@ -820,11 +821,7 @@ fn remote_pod_step(facts: &PodFacts, provider: &ProviderPodFacts) -> PodStep {
     };
     let on = node.unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or("Pending");
-    let is_ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let is_ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
     match phase {
         "Succeeded" => PodStep::new(step, CheckVerdict::Ok, format!("{phase}{on}")),
         "Failed" => PodStep::new(

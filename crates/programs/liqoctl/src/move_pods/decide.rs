@@ -9,6 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{ResourceExt as _, api::DynamicObject};
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, ResourceList, short_on_largest_node};
 use liqo_offloading_rules::{
     namespace::node_selector, node::priced::default_charge, pod::carry::obstacle::pod_obstacle,
@@ -433,7 +434,7 @@ fn without_replacement(one: &PlannedEviction) -> MovedPod {
 /// Reason why a new pod is not ready; nothing if it is ready, or has ended already.
 fn reason_not_ready(pod: &Pod) -> Option<String> {
     let ready = pod_condition(pod, "Ready");
-    if is_finished(pod) || ready.is_some_and(|ready| ready.status == "True") {
+    if is_finished(pod) || ready.is_some_and(StatusCondition::is_true) {
         return None;
     }
     let name = pod.name_any();

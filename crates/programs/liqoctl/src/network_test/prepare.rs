@@ -21,6 +21,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
 };
+use liqo_api::conditions::StatusCondition;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
     ClusterConfig, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE,
@@ -638,7 +639,7 @@ fn tested_provider(
     let tunnel = endpoint.map(|endpoint| {
         let connected = endpoint.connected_condition();
         ReportedTunnel {
-            works: connected.is_some_and(|condition| condition.status == "True"),
+            works: connected.is_some_and(StatusCondition::is_true),
             reason: connected.map_or_else(
                 || "Unknown".to_owned(),
                 |condition| condition.reason.clone(),

@@ -7,6 +7,7 @@ use std::{
 };
 
 use kube::{Api, api::ListParams};
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{
     AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, VirtualNode, links,
     provider_namespace,
@@ -248,7 +249,7 @@ fn link_progress(foreign: &ForeignCluster, links: &[&str]) -> LinkProgress {
         .take_while(|link| {
             foreign
                 .condition(link)
-                .is_some_and(|condition| condition.status == "True")
+                .is_some_and(StatusCondition::is_true)
         })
         .count();
     match links.get(working).and_then(|link| foreign.condition(link)) {

@@ -18,6 +18,7 @@ use std::{cmp::Reverse, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
+use liqo_api::conditions::StatusCondition as _;
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
@@ -127,7 +128,7 @@ fn listed_policy(policy: &PeeringPolicy) -> ListedPolicy {
         shares: words::shares_in_words(&policy.spec.provide),
         accept: policy.spec.consume.accept,
         honoured: honoured.map(|honoured| {
-            if honoured.status == "True" {
+            if honoured.is_true() {
                 "yes".to_owned()
             } else {
                 honoured.reason.clone()

@@ -11,7 +11,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams},
 };
-use liqo_api::conditions::DesiredCondition;
+use liqo_api::conditions::{DesiredCondition, StatusCondition as _};
 use liqo_api::{
     ClusterId, KubeletServingReason, VirtualNode, VirtualNodeReadyReason, VirtualNodesReadyReason,
     finalizers, links, rfc3339,
@@ -476,7 +476,7 @@ fn offloading_condition(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<Desi
             let name = name_of_node(node);
             let conditions = node.status.iter().flat_map(|status| &status.conditions);
             match conditions.into_iter().find(|one| one.type_ == READY) {
-                Some(condition) if condition.status == "True" => None,
+                Some(condition) if condition.is_true() => None,
                 Some(condition) => Some(format!("{name}: {}", condition.message)),
                 None => Some(format!("{name}: not created yet")),
             }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use liqo_api::{Claimed, ClusterId, MappedNamespacePhase, NamespaceMap};
+use liqo_api::{
+    Claimed, ClusterId, MappedNamespacePhase, NamespaceMap,
+    token_bucket::{TokenBucket, TokenRate},
+};
 use liqo_controller_runtime::{Cache, ConnectionHealth, Key, PeerConnection, Queue};
 use liqo_metering::Charges;
 use parking_lot::{Mutex, RwLock};
@@ -22,7 +25,7 @@ use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local_state::ConsumerShadowPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
-use liqo_offloading_rules::pod::remote_events::{EventSelection, RemoteEventJournal, TokenBucket};
+use liqo_offloading_rules::pod::remote_events::{EventSelection, RemoteEventJournal};
 use liqo_offloading_rules::replica::disruption_budget::{NextMinimum, ReportedMinimum};
 use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::record::Reference;
@@ -124,7 +127,7 @@ pub struct RemoteProvider {
     /// The last events about remote pods.
     pub journal: Mutex<RemoteEventJournal>,
     /// Limits reads of events of its namespaces.
-    event_pace: Mutex<TokenBucket>,
+    event_pace: Mutex<TokenBucket<Instant>>,
     /// The pods on its virtual nodes.
     pods: RwLock<LocalPodIndex>,
     remote: RwLock<Option<Arc<RemoteObjects>>>,
@@ -310,7 +313,10 @@ impl RemoteProvider {
             record_queue: Queue::new(),
             event_queue: Queue::new(),
             journal: Mutex::default(),
-            event_pace: Mutex::new(TokenBucket::new(EVENTS_AT_ONCE, EVENT_PACE)),
+            event_pace: Mutex::new(TokenBucket::full(TokenRate::one_each(
+                EVENT_PACE,
+                EVENTS_AT_ONCE,
+            ))),
             pods: RwLock::default(),
             remote: RwLock::default(),
             memory: Mutex::default(),
@@ -402,9 +408,8 @@ impl RemoteProvider {
     /// Returns the delay before the next event of this provider is read. All watches of its
     /// namespaces share one pace.
     pub fn event_delay(&self, now: Instant) -> Duration {
-        let now = now.into_std();
         let mut pace = self.event_pace.lock();
-        pace.take_token(now);
+        pace.take_tokens(1, now);
         pace.time_until_token(now)
     }
 

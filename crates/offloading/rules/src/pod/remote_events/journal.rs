@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use liqo_api::token_bucket::{TokenBucket, TokenRate};
+
 use super::pulls::PendingPulls;
-use super::{PullStep, RemoteEvent, TokenBucket};
+use super::{PullStep, RemoteEvent};
 
 /// Events held for each pod. Writing is idempotent, so forgetting one that is written costs a
 /// request at most.
@@ -14,11 +16,9 @@ const MAX_HELD: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Writes for one pod: as many as the kubelet's own limit for one object allows.
-const POD_BURST: u32 = 25;
-const POD_INTERVAL: Duration = Duration::from_mins(5);
+const RATE_OF_A_POD: TokenRate = TokenRate::one_each(Duration::from_mins(5), 25);
 /// Writes for all pods at the provider.
-const TOTAL_BURST: u32 = 200;
-const TOTAL_INTERVAL: Duration = Duration::from_millis(100);
+const TOTAL_RATE: TokenRate = TokenRate::each_second(10, 200);
 /// Delay before a pod is tried again that waits for the others.
 const TOTAL_RETRY: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ const TOTAL_RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct RemoteEventJournal {
     pods: HashMap<String, PodEvents>,
-    rate: TokenBucket,
+    rate: TokenBucket<Instant>,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct PodEvents {
     /// In the order in which they arrived.
     entries: Vec<JournalEntry>,
     pulls: PendingPulls,
-    rate: TokenBucket,
+    rate: TokenBucket<Instant>,
 }
 
 impl Default for PodEvents {
@@ -43,7 +43,7 @@ impl Default for PodEvents {
         Self {
             entries: Vec::new(),
             pulls: PendingPulls::default(),
-            rate: TokenBucket::new(POD_BURST, POD_INTERVAL),
+            rate: TokenBucket::full(RATE_OF_A_POD),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Default for RemoteEventJournal {
     fn default() -> Self {
         Self {
             pods: HashMap::new(),
-            rate: TokenBucket::new(TOTAL_BURST, TOTAL_INTERVAL),
+            rate: TokenBucket::full(TOTAL_RATE),
         }
     }
 }
@@ -206,8 +206,8 @@ impl RemoteEventJournal {
             return DueEvent::After(TOTAL_RETRY);
         }
         // A failed write counts, too.
-        pod.rate.take_token(now);
-        self.rate.take_token(now);
+        pod.rate.take_tokens(1, now);
+        self.rate.take_tokens(1, now);
         DueEvent::Write(Box::new(event.clone()))
     }
 

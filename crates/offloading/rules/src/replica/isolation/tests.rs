@@ -79,7 +79,7 @@ fn everybody_there_is() -> Vec<Other> {
     let namespace = |id: &str, home: &str| {
         labels_of(&[
             (labels::CONSUMER_ID, id),
-            (labels::NAMESPACE_KIND, MAPPED),
+            (labels::NAMESPACE_KIND, labels::KIND_MAPPED),
             (labels::HOME_NAMESPACE, home),
         ])
     };
@@ -468,7 +468,7 @@ fn a_policy_within_the_limits_is_as_it_was_sent_but_for_whose_namespaces_they_ar
     let elsewhere = clamp(
         &json!({ "podSelector": {}, "ingress": [{ "from": [{ "namespaceSelector": {} }] }] }),
     );
-    let selector = json!({ "matchLabels": { labels::CONSUMER_ID: consumer(), labels::NAMESPACE_KIND: MAPPED } });
+    let selector = json!({ "matchLabels": { labels::CONSUMER_ID: consumer(), labels::NAMESPACE_KIND: labels::KIND_MAPPED } });
     assert_eq!(
         elsewhere.to_json()["ingress"][0]["from"],
         json!([{ "namespaceSelector": selector }])

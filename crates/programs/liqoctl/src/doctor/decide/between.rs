@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use jiff::SignedDuration;
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{ForeignCluster, PeeringIntent, TunnelEndpoint, TunnelReason};
 
 use super::{clocks, first_few, gateways, nodes::cluster_domain, unread_finding};
@@ -406,7 +407,7 @@ fn hears_peer(facts: &ClusterFacts, tunnel: &TunnelEndpoint) -> bool {
     gateways::any_alive(facts)
         && tunnel
             .connected_condition()
-            .is_some_and(|condition| condition.status == "True")
+            .is_some_and(StatusCondition::is_true)
 }
 
 /// The peer `from` hears this cluster, and is not heard.

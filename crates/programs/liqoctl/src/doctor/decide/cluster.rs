@@ -8,6 +8,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::ResourceExt as _;
+use liqo_api::conditions::{StatusCondition as _, has_true_condition};
 use liqo_api::{ADDRESSES_KNOWN, AddressesKnownReason};
 use serde_json::{Value, json};
 
@@ -174,10 +175,7 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
         .status
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Established" && condition.status == "True")
+    has_true_condition(conditions.into_iter().flatten(), "Established")
 }
 
 /// Whether `have` contains everything in `want`; the API server adds default values.
@@ -328,7 +326,7 @@ fn check_addresses(facts: &ClusterFacts) -> CheckFinding {
             check,
             "the manager has not reported whether it knows this cluster's addresses",
         ),
-        Some(condition) if condition.status == "True" => {
+        Some(condition) if condition.is_true() => {
             CheckFinding::ok(check, condition.message.clone())
         }
         Some(condition) => {

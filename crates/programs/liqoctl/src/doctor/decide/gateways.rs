@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
+use liqo_api::conditions::StatusCondition;
 use liqo_network_model::gateways::MAX_GATEWAYS;
 
 use super::{count_of, first_few, nodes::with_fabric, ranges::addresses_of_node, unread_finding};
@@ -234,7 +235,7 @@ fn check_public_addresses(facts: &ClusterFacts, nodes: &[&Node]) -> CheckFinding
             .collect();
         let is_connected = tunnel
             .connected_condition()
-            .is_some_and(|condition| condition.status == "True");
+            .is_some_and(StatusCondition::is_true);
         !is_connected
             && (theirs.is_empty() || theirs.iter().any(|endpoint| !is_private_endpoint(endpoint)))
     });

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition};
 use kube::ResourceExt;
+use liqo_api::conditions::StatusCondition as _;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
 use liqo_offloading_rules::namespace::lent_on::is_brokered;
 
@@ -93,7 +94,7 @@ fn check_offloaded_namespace(
             "see leader: the manager writes the condition Ready",
         );
     };
-    if condition.status == "True" {
+    if condition.is_true() {
         let remote: Vec<String> = status
             .remote_namespaces
             .iter()

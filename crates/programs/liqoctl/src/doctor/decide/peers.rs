@@ -5,6 +5,7 @@ pub mod advice;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+use liqo_api::conditions::StatusCondition;
 use liqo_api::{
     Condition, ForeignCluster, NO_NEW_PODS, OfferPhase, ResourceOffer, ResourcesOfferedReason,
     TunnelEndpoint, TunnelReason, VirtualNode, links, provider_namespace, tenant_namespace,
@@ -182,10 +183,7 @@ impl LinkChecks<'_> {
     ) -> Option<Check> {
         for (kind, check) in chain {
             let condition = self.link_condition(kind);
-            if let (Some(cause), false) = (
-                cause,
-                condition.is_some_and(|condition| condition.status == "True"),
-            ) {
+            if let (Some(cause), false) = (cause, condition.is_some_and(StatusCondition::is_true)) {
                 found.push(CheckFinding::skipped(
                     *check,
                     format!("follows from {}", cause.name()),
@@ -455,7 +453,7 @@ fn check_kubelet_serving(node: &VirtualNode) -> Option<CheckFinding> {
         .iter()
         .find(|condition| condition.type_ == "KubeletServing")?;
     let name = status.node_name.as_deref().unwrap_or(&node.spec.pool);
-    Some(if condition.status == "True" {
+    Some(if condition.is_true() {
         CheckFinding::ok(
             check,
             format!("logs and exec on node {name}: the API server trusts the certificate"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::conditions::has_true_condition;
 use liqo_api::{ClusterId, TetheringState};
 use liqo_controller_runtime::{
     Key,
@@ -88,9 +89,7 @@ fn is_pod_ready(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|status| status.conditions.as_deref())
         .unwrap_or_default();
-    conditions
-        .iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    has_true_condition(conditions, "Ready")
 }
 
 #[cfg(test)]

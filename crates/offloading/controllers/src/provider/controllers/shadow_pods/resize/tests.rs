@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{Charge, ClusterId, annotations, labels, tenant_namespace};
 use liqo_controller_runtime::Key;
-use liqo_offloading_rules::{namespace::mapped, pod::pace::TenantPace};
+use liqo_offloading_rules::pod::pace::TenantPace;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -54,8 +54,8 @@ fn listed(kind: &str, live: &Value) -> Vec<Value> {
     };
     match kind {
         "namespaces" => vec![
-            namespace(&tenant, mapped::TENANT),
-            namespace(NAMESPACE, mapped::MAPPED),
+            namespace(&tenant, labels::KIND_TENANT),
+            namespace(NAMESPACE, labels::KIND_MAPPED),
         ],
         "pods" => vec![live.clone()],
         "peeringpolicies" => vec![
