@@ -30,7 +30,7 @@
 //! - Pods: [`offload`], [`move_pods`]; [`evict`] for these and `unpeer`: a command can wait for a
 //!   disruption budget, and give up, so it evicts pods itself.
 //! - Look: [`status`], [`explain`], [`doctor`], with [`inspect`], which reads a cluster. `explain`
-//!   and `doctor` judge it by rules of their own.
+//!   and `doctor` judge it by rules of their own, and return a [`finding`] for each.
 //! - Test: [`network_test`].
 //!
 //! `policy explain`, `broker status` and `cost` use the controllers' own pure rules. The commands
@@ -51,6 +51,7 @@ pub mod discover;
 pub mod doctor;
 pub mod evict;
 pub mod explain;
+pub mod finding;
 pub mod gateways;
 pub mod generate;
 pub mod inspect;
