@@ -5,6 +5,7 @@ use liqo_quantity::ResourceArgument;
 use liqoctl::output::OutputFormat;
 
 use crate::{
+    bench::BenchArguments,
     cluster_argument::{ClusterArgument, nodes},
     conformance::Group,
 };
@@ -47,14 +48,16 @@ pub enum Command {
     /// Run Kubernetes' own conformance tests with their pods on a virtual node, in the clusters
     /// rome and milan, which stay up
     Conformance(Conformance),
+    /// Measure the speed of the network between clusters, and the cost of offloading
+    Bench(BenchArguments),
     /// Stop the clusters and remove everything except the cache of built programs
     Down,
     /// Show the clusters and their programs
     Status,
     /// Print the path of a cluster's kubeconfig
     Kubeconfig {
-        /// Name of the cluster
-        cluster: String,
+        /// Name of the cluster [default: all clusters, each path on a line]
+        cluster: Option<String>,
     },
     /// Print the log of a cluster's program
     Logs {

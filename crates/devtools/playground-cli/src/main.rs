@@ -18,9 +18,10 @@
 //!
 //! `up.rs` has these steps: read it first. `conformance` starts the clusters in the same way, and
 //! runs Kubernetes' own tests there. The other commands show the clusters (`status`, `logs`,
-//! `kubeconfig`) or remove them (`down`). For users: `docs/reference/playground.md`.
+//! `kubeconfig`), measure them (`bench`) or remove them (`down`). For users: `docs/reference/playground.md`.
 
 mod arguments;
+mod bench;
 mod cluster_argument;
 mod conformance;
 mod demo;
@@ -81,6 +82,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             );
             Ok(())
         }
+        Command::Bench(bench) => {
+            Box::pin(bench::run_bench(bench, &arguments.instance, format)).await
+        }
         Command::Down => Ok(StepProgress::new()
             .run_step("Ending the clusters", playground.down())
             .await?),
@@ -88,7 +92,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tables::status(status, Paint::for_stdout())
         }),
         Command::Kubeconfig { cluster } => {
-            output::write_out(&playground.kubeconfig(&cluster)?.display().to_string())
+            output::write_out(&kubeconfigs(&playground, cluster.as_deref())?.join("\n"))
         }
         Command::Logs { cluster, component } => logs(&playground, &cluster, &component),
     }
@@ -98,6 +102,22 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn open(instance: &str) -> anyhow::Result<Playground> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     Ok(Playground::open(instance)?.supervised_by(Supervision::Detached(program)))
+}
+
+/// The paths of one kubeconfig, or of all.
+fn kubeconfigs(playground: &Playground, cluster: Option<&str>) -> anyhow::Result<Vec<String>> {
+    let paths = match cluster {
+        Some(cluster) => vec![playground.kubeconfig(cluster)?],
+        None => playground
+            .clusters()?
+            .iter()
+            .map(liqo_playground::Cluster::kubeconfig)
+            .collect(),
+    };
+    Ok(paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect())
 }
 
 fn logs(playground: &Playground, cluster: &str, component: &str) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! `liqo-fabric probe`: the program in the pods of `liqoctl test network` and
-//! `liqoctl bench network`. It does not change the node. It is part of `liqo-fabric` because every
-//! cluster with a network has this image.
+//! `cargo playground bench network`. It does not change the node. It is part of `liqo-fabric`
+//! because every cluster with a network has this image.
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};

@@ -1,10 +1,10 @@
 //! Checks between pods: whether a network works, and how fast it is.
 //!
-//! `liqoctl test network` and `liqoctl bench network` create pods with the image of `liqo-fabric`.
-//! Pods that serve run `liqo-fabric probe serve`; in another pod, `liqoctl` starts
+//! `liqoctl test network` and `cargo playground bench network` create pods with the image of
+//! `liqo-fabric`. Pods that serve run `liqo-fabric probe serve`; in another pod, the command starts
 //! `liqo-fabric probe ask` by exec. The answer names the server and the client's address, which
 //! shows whether the right pod answered and how the client's address was translated. The pods need
-//! no privileges. `liqoctl` decides whom to ask, and judges the answers.
+//! no privileges. The command decides whom to ask, and judges the answers.
 //!
 //! ```text
 //!   liqoctl --exec, Request--> ask  --who?----------------> serve     on PORT, TCP and UDP

@@ -313,7 +313,6 @@ mod tests {
             ("receipt list ", Some(CompletableNames::Peers)),
             ("policy explain ", Some(CompletableNames::Peers)),
             ("catalog ", Some(CompletableNames::Peers)),
-            ("bench network ", Some(CompletableNames::Peers)),
             ("offload namespace ", Some(CompletableNames::Namespaces)),
             ("offload ns a b ", Some(CompletableNames::Namespaces)),
             (

@@ -30,8 +30,8 @@
 //! - Pods: [`offload`], [`move_pods`]; [`evict`] for these and `unpeer`: a command can wait for a
 //!   disruption budget, and give up, so it evicts pods itself.
 //! - Look: [`status`], [`explain`], [`doctor`], with [`inspect`], which reads a cluster. `explain`
-//!   and `doctor` judge it by rules of their own.
-//! - Test: [`network_test`], [`network_bench`], [`offload_bench`].
+//!   and `doctor` judge it by rules of their own, and return a [`finding`] for each.
+//! - Test: [`network_test`].
 //!
 //! `policy explain`, `broker status` and `cost` use the controllers' own pure rules. The commands
 //! `contract verify` and `receipt verify` need no cluster.
@@ -39,7 +39,6 @@
 pub mod apply;
 pub mod approve;
 pub mod ask;
-pub mod bench_report;
 pub mod broker;
 pub mod catalog;
 pub mod chart;
@@ -52,6 +51,7 @@ pub mod discover;
 pub mod doctor;
 pub mod evict;
 pub mod explain;
+pub mod finding;
 pub mod gateways;
 pub mod generate;
 pub mod inspect;
@@ -60,11 +60,9 @@ mod interrupts;
 pub mod kept_addresses;
 pub mod manifests;
 pub mod move_pods;
-pub mod network_bench;
 pub mod network_test;
 pub mod offer;
 pub mod offload;
-pub mod offload_bench;
 pub mod output;
 pub mod parties;
 pub mod peer;

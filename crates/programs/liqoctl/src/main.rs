@@ -8,16 +8,16 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask, broker, catalog, chart,
     cli::{
-        self, BenchCommand, BrokerCommand, BrokerEnableArguments, Cli, Command, ContractCommand,
-        CostArguments, CostCommand, DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand,
-        GlobalFlags, InstallArguments, MoveCommand, NamespaceArguments, OfferCommand,
-        OfferDecisionArguments, OffloadCommand, OffloadNamespaceArguments, PeerArguments,
-        PluginCommand, PolicyCommand, ReceiptCommand, RenewCommand, TestCommand, TokenCommand,
-        UnoffloadCommand, UnoffloadNamespaceArguments,
+        self, BrokerCommand, BrokerEnableArguments, Cli, Command, ContractCommand, CostArguments,
+        CostCommand, DoctorArguments, ExplainCommand, ExportFormat, GenerateCommand, GlobalFlags,
+        InstallArguments, MoveCommand, NamespaceArguments, OfferCommand, OfferDecisionArguments,
+        OffloadCommand, OffloadNamespaceArguments, PeerArguments, PluginCommand, PolicyCommand,
+        ReceiptCommand, RenewCommand, TestCommand, TokenCommand, UnoffloadCommand,
+        UnoffloadNamespaceArguments,
     },
     cluster::{Cluster, ClusterAccess, InstalledLiqo},
     complete, contract, cost, discover, doctor, explain, generate, install, move_pods,
-    network_bench, network_test, offer, offload, offload_bench,
+    network_test, offer, offload,
     output::{self, OutputFormat, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::StepProgress,
@@ -92,8 +92,6 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
             show_status(&global, watch, namespace.as_deref()).await
         }
         Command::Test(TestCommand::Network(options)) => test_network(&global, &options).await,
-        Command::Bench(BenchCommand::Network(options)) => bench_network(&global, &options).await,
-        Command::Bench(BenchCommand::Offload(options)) => bench_offload(&global, &options).await,
         Command::Doctor(arguments) => run_doctor(&global, &arguments).await,
         Command::Token(command) => run_token_command(&global, command).await,
         Command::Generate(command) => run_generate_command(&global, command).await,
@@ -872,43 +870,12 @@ async fn test_network(
     global: &GlobalFlags,
     options: &network_test::NetworkTestOptions,
 ) -> anyhow::Result<()> {
-    let clusters = probes::clusters(global, &options.others).await?;
+    let clusters = probes::clusters(&global.access(), &options.others).await?;
     let found = network_test::run_network_test(&clusters, options, &StepProgress::new()).await?;
     output::print_result(global.output, &found, |found| {
         network_test::render_test_result(found, Paint::for_stdout())
     })?;
     found.ensure_all_passed()
-}
-
-async fn bench_network(
-    global: &GlobalFlags,
-    options: &network_bench::NetworkBenchOptions,
-) -> anyhow::Result<()> {
-    let clusters = probes::clusters(global, &options.others).await?;
-    let measured =
-        network_bench::run_network_bench(&clusters, options, &StepProgress::new()).await?;
-    output::print_result(global.output, &measured, |measured| {
-        network_bench::render_network_bench(measured, Paint::for_stdout())
-    })?;
-    measured.report.ensure_all_removed()
-}
-
-async fn bench_offload(
-    global: &GlobalFlags,
-    options: &offload_bench::OffloadBenchOptions,
-) -> anyhow::Result<()> {
-    let (clusters, playground) = probes::clusters_and_playground(global, &options.others).await?;
-    let measured = offload_bench::run_offload_bench(
-        &clusters,
-        playground.as_ref(),
-        options,
-        &StepProgress::new(),
-    )
-    .await?;
-    output::print_result(global.output, &measured, |measured| {
-        offload_bench::render_offload_bench(measured, Paint::for_stdout())
-    })?;
-    measured.report.ensure_all_removed()
 }
 
 async fn run_token_command(global: &GlobalFlags, command: TokenCommand) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! `liqoctl playground`: runs the program `liqo-playground` in place of this one.
+//! The program `liqo-playground`: `liqoctl playground` runs it in place of this one, and
+//! `test network --playground` asks it for the clusters.
 
 use std::{
     env,
@@ -8,15 +9,44 @@ use std::{
     process::Command,
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::ValueEnum as _;
 
-use crate::{cli::GlobalFlags, output::OutputFormat};
+use crate::{cli::GlobalFlags, cluster::ClusterAccess, output::OutputFormat};
 
 const PROGRAM: &str = "liqo-playground";
 
 /// Replaces this process by `liqo-playground`, so it returns only on failure.
 pub fn exec_playground(global: &GlobalFlags, arguments: &[OsString]) -> anyhow::Result<()> {
+    let program = installed_program()?;
+    let error = Command::new(&program)
+        .args(shared_flags(global))
+        .args(arguments)
+        .exec();
+    Err(anyhow!(error).context(format!("cannot run {}", program.display())))
+}
+
+/// The clusters of a playground, in its order.
+pub fn cluster_accesses(instance: &str) -> anyhow::Result<Vec<ClusterAccess>> {
+    let program = installed_program()?;
+    let listed = Command::new(&program)
+        .args(["kubeconfig", &format!("--instance={instance}")])
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    ensure!(
+        listed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&listed.stderr).trim()
+    );
+    let paths = String::from_utf8_lossy(&listed.stdout);
+    Ok(paths
+        .lines()
+        .filter(|path| !path.is_empty())
+        .map(ClusterAccess::from_file)
+        .collect())
+}
+
+fn installed_program() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().ok();
     let directories = own
         .as_deref()
@@ -24,16 +54,11 @@ pub fn exec_playground(global: &GlobalFlags, arguments: &[OsString]) -> anyhow::
         .map(Path::to_owned)
         .into_iter();
     let path = env::var_os("PATH").unwrap_or_default();
-    let Some(program) = find_program(directories.chain(env::split_paths(&path))) else {
-        bail!(
+    find_program(directories.chain(env::split_paths(&path))).with_context(|| {
+        format!(
             "cannot find the program {PROGRAM} in the directory of liqoctl or on PATH: in the source tree, `cargo playground` builds and runs it"
-        );
-    };
-    let error = Command::new(&program)
-        .args(shared_flags(global))
-        .args(arguments)
-        .exec();
-    Err(anyhow!(error).context(format!("cannot run {}", program.display())))
+        )
+    })
 }
 
 fn find_program(mut directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {

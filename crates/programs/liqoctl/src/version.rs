@@ -1,49 +1,11 @@
 //! `liqoctl version`.
 
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
-use liqo_api::SYSTEM_NAMESPACE;
 use serde::Serialize;
 
-use crate::{
-    cluster::{Cluster, ExplainFailure as _},
-    manifests::MANAGER,
-};
+use crate::cluster::{Cluster, ExplainFailure as _};
 
 /// Version of this program.
 pub const CLIENT: &str = env!("CARGO_PKG_VERSION");
-
-/// Says which build of Liqo a benchmark measures: the image of each cluster's manager, and the
-/// profile of this program.
-pub async fn measured_builds(clusters: &[&Cluster]) -> anyhow::Result<String> {
-    let mut images = Vec::new();
-    for cluster in clusters {
-        let managers: Api<Deployment> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
-        let manager = managers
-            .get(MANAGER)
-            .await
-            .doing(format!("read Deployment {MANAGER}"))?;
-        let pod = manager
-            .spec
-            .and_then(|spec| spec.template.spec)
-            .unwrap_or_default();
-        images.extend(
-            pod.containers
-                .into_iter()
-                .filter_map(|container| container.image),
-        );
-    }
-    images.dedup();
-    let profile = if cfg!(debug_assertions) {
-        "dev"
-    } else {
-        "release"
-    };
-    Ok(format!(
-        "measured with manager {}, and with this liqoctl in profile {profile}",
-        images.join(" and ")
-    ))
-}
 
 /// Versions on both sides.
 #[derive(Clone, Debug, Serialize)]

@@ -19,7 +19,10 @@ use liqo_api::{
 use liqo_sharing::decide::{lists::ObjectLists, reduce, snapshot::ProviderSnapshot};
 use serde::Serialize;
 
-use crate::{policy, readiness, status::LinkSummary, unpeer::lends_to};
+use super::warnings::BrokerWarning;
+use crate::{
+    finding::serialize_sentences, policy, readiness, status::LinkSummary, unpeer::lends_to,
+};
 
 /// Everything that `liqoctl broker status` shows; `-o json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,7 +42,8 @@ pub struct BrokerStatus {
     pub providers: Vec<BrokerProvider>,
     /// Consumers that get nothing of what is borrowed.
     pub other_consumers: Vec<OtherConsumer>,
-    pub warnings: Vec<String>,
+    #[serde(serialize_with = "serialize_sentences")]
+    pub warnings: Vec<BrokerWarning>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

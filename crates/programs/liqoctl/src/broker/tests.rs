@@ -12,7 +12,7 @@ use super::{
     change::{self, BrokerObjectsView, CustomerAfterDisable, PolicyChangeError},
     *,
 };
-use crate::output::Paint;
+use crate::{finding::Finding, output::Paint};
 
 fn id(seed: u8) -> ClusterId {
     ClusterId::of_public_key(&[seed; 32])
@@ -148,7 +148,11 @@ fn with_nodes(lists: ObjectLists, nodes: &[VirtualNode]) -> BrokerStatus {
 fn warnings(change: impl FnOnce(&mut ObjectLists)) -> Vec<String> {
     let mut lists = lists();
     change(&mut lists);
-    of(lists).warnings
+    sentences(&of(lists))
+}
+
+fn sentences(status: &BrokerStatus) -> Vec<String> {
+    status.warnings.iter().map(Finding::sentence).collect()
 }
 
 const WAITS: &str = "offer default to rome: 1 pod of it waits for a node: `kubectl get pods -A -l liqo.io/consumer-id` shows which";
@@ -236,7 +240,7 @@ fn a_broker_by_a_plugin_is_one_and_only_another_source_ends_it() {
     let status = of(by_plugin);
     assert!(status.broker);
     assert_eq!(
-        status.warnings,
+        sentences(&status),
         [WAITS],
         "turin's node is lent on, and nothing ends"
     );
@@ -279,7 +283,7 @@ fn customers_keep_what_they_have_until_it_ends() {
         "{status:?}"
     );
     assert!(
-        status.warnings[0].contains("no policy lends on"),
+        sentences(&status)[0].contains("no policy lends on"),
         "{:?}",
         status.warnings
     );
@@ -363,7 +367,12 @@ fn a_broker_is_warned_about_what_it_borrows() {
         "{other_currency:?}"
     );
     let gone = warnings(|lists| drop(lists.foreign_clusters.pop()));
-    assert!(gone[0].contains("borrows nothing"), "{gone:?}");
+    assert_eq!(
+        gone[0],
+        "this cluster borrows nothing, so it has nothing to lend on: `liqoctl peer` borrows from another cluster"
+    );
+    let json = serde_json::to_value(of(lists())).unwrap();
+    assert_eq!(json["warnings"], json!([WAITS]), "programs get sentences");
 }
 
 #[test]
@@ -371,7 +380,7 @@ fn a_node_that_gets_no_new_pods_is_not_lent_on() {
     let nodes = virtual_nodes(&json!({ "noNewPods": "no new pods: too dear" }));
     let status = with_nodes(lists(), &nodes);
     assert!(
-        status.warnings[0].contains("node turin of turin gets no new pods (too dear)"),
+        sentences(&status)[0].contains("node turin of turin gets no new pods (too dear)"),
         "{:?}",
         status.warnings
     );

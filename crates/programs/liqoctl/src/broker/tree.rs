@@ -62,7 +62,9 @@ pub fn render_broker_status(status: &BrokerStatus, paint: Paint) -> String {
         let children = status
             .warnings
             .iter()
-            .map(|warning| Branch::leaf(paint.unsure(&strip_control_characters(warning))))
+            .map(|warning| {
+                Branch::leaf(paint.unsure(&strip_control_characters(&warning.sentence())))
+            })
             .collect();
         root.children.push(Branch {
             text: paint.strong("warnings"),

@@ -6,24 +6,42 @@ use liqo_api::{ContractPhase, NO_NEW_PODS, OfferPhase, PriceList, links, tenant_
 use super::status::{
     BorrowedOffer, BrokerFacts, BrokerProvider, BrokerStatus, Customer, LentOffer,
 };
-use crate::{output::strip_control_characters, status::LinkSummary};
+use crate::{
+    finding::{CheckVerdict, Finding},
+    output::strip_control_characters,
+    status::LinkSummary,
+};
+
+/// A warning to a broker, which has no name of its own.
+pub type BrokerWarning = Finding<()>;
+
+fn warning(what: impl Into<String>) -> BrokerWarning {
+    Finding::new((), CheckVerdict::Warn, what)
+}
 
 /// The warnings: about what is borrowed first, then about what is lent on.
-pub(super) fn warnings_for_status(status: &BrokerStatus, facts: &BrokerFacts) -> Vec<String> {
+pub(super) fn warnings_for_status(
+    status: &BrokerStatus,
+    facts: &BrokerFacts,
+) -> Vec<BrokerWarning> {
     let mut warnings = Vec::new();
     if status.providers.is_empty() {
         warnings.push(
-            "this cluster borrows nothing, so it has nothing to lend on: `liqoctl peer` borrows from another cluster".to_owned(),
+            warning("this cluster borrows nothing, so it has nothing to lend on")
+                .with_advice("`liqoctl peer` borrows from another cluster"),
         );
     }
     for provider in &status.providers {
         warn_about_provider(provider, status, &mut warnings);
     }
     if status.policies.is_empty() {
-        warnings.push("no policy lends on what this cluster borrows any more: what customers still have of it ends".to_owned());
+        warnings.push(warning("no policy lends on what this cluster borrows any more: what customers still have of it ends"));
     }
     if !status.policies.is_empty() && status.customers.is_empty() {
-        warnings.push("no policy that lends on applies to a consumer: `liqoctl generate peer-command` invites one".to_owned());
+        warnings.push(
+            warning("no policy that lends on applies to a consumer")
+                .with_advice("`liqoctl generate peer-command` invites one"),
+        );
     }
     for policy in &status.policies {
         let accepted = accepted_offers(status).filter(|offer| {
@@ -37,10 +55,10 @@ pub(super) fn warnings_for_status(status: &BrokerStatus, facts: &BrokerFacts) ->
             .min();
         if let Some(seconds) = shortest.filter(|seconds| *seconds < policy.notice_seconds) {
             let (name, own) = (&policy.name, policy.notice_seconds);
-            warnings.push(format!(
+            warnings.push(warning(format!(
                 "policy {name} promises a notice of {own} s, and a provider gives only {seconds} s: customers' pods may end earlier than \
                  they were told"
-            ));
+            )));
         }
     }
     for customer in &status.customers {
@@ -68,36 +86,37 @@ fn broken_link<'a>(links: &'a [LinkSummary], name: &str) -> Option<&'a LinkSumma
 fn warn_about_provider(
     provider: &BrokerProvider,
     status: &BrokerStatus,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<BrokerWarning>,
 ) {
     let name = &provider.name;
     if let Some(link) = broken_link(&provider.links, links::PEER_REACHABLE) {
-        warnings.push(format!(
+        warnings.push(warning(format!(
             "provider {name} does not answer since {}: {}",
             link.since,
             strip_control_characters(&link.message)
-        ));
+        )));
     }
     if provider.offers.is_empty() {
-        warnings.push(format!(
-            "provider {name} offers nothing: `liqoctl status` shows why"
-        ));
+        warnings.push(
+            warning(format!("provider {name} offers nothing"))
+                .with_advice("`liqoctl status` shows why"),
+        );
     }
     for borrowed in &provider.offers {
         let offer = &borrowed.offer;
         let what = format!("offer {} of {name}", strip_control_characters(&offer.pool));
         if let Some(at) = &offer.withdrawal_timestamp {
             warnings
-                .push(format!("{what} is withdrawn and ends at {at}: it is not lent on any more, and customers' pods leave it"));
+                .push(warning(format!("{what} is withdrawn and ends at {at}: it is not lent on any more, and customers' pods leave it")));
             continue;
         }
         if let Some(at) = &offer.reclaim_timestamp {
-            warnings.push(format!("{what} is smaller than what is used of it: from {at} on, {name} ends pods beyond it"));
+            warnings.push(warning(format!("{what} is smaller than what is used of it: from {at} on, {name} ends pods beyond it")));
         }
         if let Some(at) = &offer.drain_timestamp {
-            warnings.push(format!(
+            warnings.push(warning(format!(
                 "{what} has other nodes now: from {at} on, {name} ends pods on the former ones"
-            ));
+            )));
         }
         if offer.phase != OfferPhase::Accepted {
             let why = offer
@@ -105,40 +124,40 @@ fn warn_about_provider(
                 .as_deref()
                 .map(|why| format!(" ({})", strip_control_characters(why)))
                 .unwrap_or_default();
-            warnings.push(format!(
+            warnings.push(warning(format!(
                 "{what} is {:?}{why}, so nothing of it is lent on",
                 offer.phase
-            ));
+            )));
             continue;
         }
         if offer.resources.is_zero() {
-            warnings.push(format!("{what} contains nothing now"));
+            warnings.push(warning(format!("{what} contains nothing now")));
         }
         match (&borrowed.node, borrowed.ready, &borrowed.no_new_pods) {
-            (None, _, _) => warnings.push(format!(
+            (None, _, _) => warnings.push(warning(format!(
                 "{what} has no node yet, so nothing of it is lent on"
-            )),
-            (Some(node), false, _) => warnings.push(format!(
+            ))),
+            (Some(node), false, _) => warnings.push(warning(format!(
                 "node {node} of {name} is not Ready, so nothing of it is lent on"
-            )),
+            ))),
             (Some(node), true, _) if borrowed.cordoned => {
-                warnings.push(format!(
+                warnings.push(warning(format!(
                     "node {node} of {name} is cordoned, so nothing of it is lent on"
-                ));
+                )));
             }
             (Some(node), true, Some(why)) => {
                 let why = strip_control_characters(why.strip_prefix(NO_NEW_PODS).unwrap_or(why));
-                warnings.push(format!(
+                warnings.push(warning(format!(
                     "node {node} of {name} gets no new pods ({why}), so nothing of it is lent on"
-                ));
+                )));
             }
             (Some(node), true, None)
                 if borrowed.lent_in.is_empty() && !status.policies.is_empty() =>
             {
-                warnings.push(format!(
+                warnings.push(warning(format!(
                     "node {node} of {name} is in no pool that is lent on: {}",
                     reason_not_lent(borrowed, status)
-                ));
+                )));
             }
             _ => {}
         }
@@ -173,41 +192,42 @@ fn warn_about_customer(
     customer: &Customer,
     status: &BrokerStatus,
     facts: &BrokerFacts,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<BrokerWarning>,
 ) {
     let name = &customer.name;
     if let Some(link) = broken_link(&customer.links, links::CONSUMER_REACHABLE) {
-        warnings.push(format!(
+        warnings.push(warning(format!(
             "customer {name} does not answer since {}: {}",
             link.since,
             strip_control_characters(&link.message)
-        ));
+        )));
     }
     let provide = customer
         .policy
         .as_deref()
         .and_then(|policy| facts.provide_of_policy(policy));
     if provide.is_some_and(|provide| provide.contract.is_some()) && !has_contract(customer, facts) {
-        warnings.push(format!(
+        warnings.push(warning(format!(
             "customer {name} has no contract in force, which policy {} requires: its pods are not admitted (`liqoctl contract list {name}`)",
             customer.policy.as_deref().unwrap_or_default()
-        ));
+        )));
     }
     match broken_link(&customer.links, links::RESOURCES_OFFERED) {
-        Some(link) => warnings.push(format!(
+        Some(link) => warnings.push(warning(format!(
             "customer {name} is offered nothing: {}: {}",
             link.reason,
             strip_control_characters(&link.message)
-        )),
+        ))),
         None if customer.offers.is_empty()
             && customer
                 .links
                 .iter()
                 .any(|link| link.name == links::RESOURCES_OFFERED) =>
         {
-            warnings.push(format!(
-                "customer {name} is offered nothing: `liqoctl policy explain {name}` shows why"
-            ));
+            warnings.push(
+                warning(format!("customer {name} is offered nothing"))
+                    .with_advice(format!("`liqoctl policy explain {name}` shows why")),
+            );
         }
         None => {}
     }
@@ -237,7 +257,7 @@ fn warn_about_lent_offer(
     customer: &str,
     lent: &LentOffer,
     status: &BrokerStatus,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<BrokerWarning>,
 ) {
     let offer = &lent.offer;
     let what = format!(
@@ -245,36 +265,36 @@ fn warn_about_lent_offer(
         strip_control_characters(&offer.pool)
     );
     if let Some(at) = &offer.withdrawal_timestamp {
-        warnings.push(format!("{what} is withdrawn and ends at {at}"));
+        warnings.push(warning(format!("{what} is withdrawn and ends at {at}")));
         return;
     }
     if let Some(at) = &offer.reclaim_timestamp {
-        warnings.push(format!("{what} is smaller than what is used of it: from {at} on, this cluster ends pods beyond it"));
+        warnings.push(warning(format!("{what} is smaller than what is used of it: from {at} on, this cluster ends pods beyond it")));
     }
     if let Some(at) = &offer.drain_timestamp {
-        warnings.push(format!(
+        warnings.push(warning(format!(
             "{what} has other nodes now: from {at} on, this cluster ends pods on the former ones"
-        ));
+        )));
     }
     if offer.resources.is_zero() {
-        warnings.push(format!(
+        warnings.push(warning(format!(
             "pool {} has nothing to lend to {customer} now",
             strip_control_characters(&offer.pool)
-        ));
+        )));
     }
     match (offer.phase, &offer.message) {
         (OfferPhase::Refused, Some(why)) => {
-            warnings.push(format!(
+            warnings.push(warning(format!(
                 "{customer} refuses offer {}: {}",
                 strip_control_characters(&offer.pool),
                 strip_control_characters(why)
-            ));
+            )));
         }
         (OfferPhase::Refused, None) => {
-            warnings.push(format!(
+            warnings.push(warning(format!(
                 "{customer} refuses offer {}",
                 strip_control_characters(&offer.pool)
-            ));
+            )));
         }
         _ => {}
     }
@@ -284,10 +304,10 @@ fn warn_about_lent_offer(
         } else {
             "pods of it wait"
         };
-        warnings.push(format!(
-            "{what}: {} {pods} for a node: `kubectl get pods -A -l liqo.io/consumer-id` shows which",
-            lent.waiting
-        ));
+        warnings.push(
+            warning(format!("{what}: {} {pods} for a node", lent.waiting))
+                .with_advice("`kubectl get pods -A -l liqo.io/consumer-id` shows which"),
+        );
     }
     for (node, borrowed) in
         accepted_offers(status).filter_map(|borrowed| Some((borrowed.node.as_ref()?, borrowed)))
@@ -308,7 +328,7 @@ fn below_cost(
     lent: &LentOffer,
     node: &str,
     borrowed: &BorrowedOffer,
-) -> Option<String> {
+) -> Option<BrokerWarning> {
     let asked = borrowed
         .offer
         .prices
@@ -332,9 +352,9 @@ fn below_cost(
         })
     });
     let first = cheaper.next()?;
-    Some(format!(
+    Some(warning(format!(
         "{what} costs less than this cluster pays: {} ({} per hour and unit)",
         strip_control_characters(&first),
         strip_control_characters(&asked.currency)
-    ))
+    )))
 }

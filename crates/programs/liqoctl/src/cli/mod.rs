@@ -20,7 +20,7 @@ pub use broker::{BrokerCommand, BrokerEnableArguments};
 pub use catalog::CatalogArguments;
 pub use cost::{CostArguments, CostCommand, CostPlanArguments};
 pub use doctor::DoctorArguments;
-pub use network::{BenchCommand, RenewCommand, TestCommand};
+pub use network::{RenewCommand, TestCommand};
 pub use offload::{
     MoveCommand, NamespaceArguments, OffloadCommand, OffloadNamespaceArguments, UnoffloadCommand,
     UnoffloadNamespaceArguments,
@@ -186,9 +186,6 @@ pub enum Command {
     /// Test the network between clusters
     #[command(subcommand)]
     Test(TestCommand),
-    /// Measure the speed of the network between clusters, and the cost of offloading
-    #[command(subcommand)]
-    Bench(BenchCommand),
     /// Check each step from this cluster to pods in other clusters, and print how to repair faults
     ///
     /// It changes nothing. The exit code is 1 if a check failed.

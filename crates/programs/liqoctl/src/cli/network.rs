@@ -1,13 +1,10 @@
-//! `test`, `bench` and `renew`.
+//! `test` and `renew`.
 
 use std::time::Duration;
 
 use clap::Subcommand;
 
-use crate::{
-    network_bench::NetworkBenchOptions, network_test::NetworkTestOptions,
-    offload_bench::OffloadBenchOptions, token,
-};
+use crate::{network_test::NetworkTestOptions, token};
 
 /// `test ...`.
 #[derive(Debug, Subcommand)]
@@ -38,26 +35,4 @@ pub enum RenewCommand {
         #[arg(long, default_value = "2m", value_parser = token::parse_duration, value_name = "DURATION", conflicts_with = "no_wait")]
         timeout: Duration,
     },
-}
-
-/// `bench ...`.
-#[derive(Debug, Subcommand)]
-pub enum BenchCommand {
-    /// Measure the speed of the tunnel to another cluster, compared with the plain link between the
-    /// gateways
-    ///
-    /// A pod of this cluster sends to a pod at the peer. With access to the peer, a program on this
-    /// cluster's gateway also sends to one on the peer's gateway, outside the tunnel. Both
-    /// alternate, so that they meet the same load. The command also changes a Service and measures
-    /// how soon the peer has the change.
-    Network(NetworkBenchOptions),
-    /// Measure the cost of pods on a virtual node, compared with the same pods created at the
-    /// provider
-    ///
-    /// All pods run on fake nodes of the provider, which `cargo playground up --fake-nodes 20`
-    /// creates: a Deployment, alternately offloaded and directly at the provider, and single pods.
-    /// In a playground on this machine, the result also contains Liqo's own writes, and the CPU
-    /// time and memory of Liqo and of the API servers. Without a kubeconfig, the command uses the
-    /// clusters of the playground.
-    Offload(OffloadBenchOptions),
 }

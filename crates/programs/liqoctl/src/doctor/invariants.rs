@@ -19,7 +19,7 @@ use liqo_api::{
 use liqo_quantity::ResourceList;
 use serde_json::Value;
 
-use super::finding::Check;
+use super::check::Check;
 
 const PODS: &str = "pods";
 const NODES: &str = "nodes";

@@ -5,18 +5,16 @@
 //!   inspect ──▶ Facts ──▶ decide (pure): one file for each area ──▶ Findings ──▶ render
 //! ```
 
+mod check;
 mod decide;
-mod finding;
 pub mod invariants;
 mod render;
 mod snapshot;
 
 use futures::future::join_all;
 
-pub use finding::{
-    Area, Check, CheckFinding, CheckVerdict, DoctorReport, ExaminedClusters, VerdictCounts,
-};
-pub use render::{ShownDetails, render_report, verdict_mark};
+pub use check::{Area, Check, CheckFinding, DoctorReport, ExaminedClusters, VerdictCounts};
+pub use render::{ShownDetails, render_report};
 
 use crate::{
     cluster::{Cluster, ClusterAccess},

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use super::finding::{
-    Area, CheckFinding, CheckVerdict, DoctorReport, ExaminedClusters, VerdictCounts,
+use super::check::{Area, CheckFinding, DoctorReport, ExaminedClusters, VerdictCounts};
+use crate::{
+    finding::{CheckVerdict, FindingLook, finding_branch},
+    output::{Paint, strip_control_characters},
 };
-use crate::output::{Paint, strip_control_characters};
 
 /// The findings that are shown one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ fn group_findings(examined: &ExaminedClusters) -> Vec<FindingGroup<'_>> {
     let keys: BTreeSet<(Area, Option<&String>)> = examined
         .findings
         .iter()
-        .map(|finding| (finding.area, finding.peer.as_ref()))
+        .map(|finding| (finding.check.area(), finding.peer.as_ref()))
         .collect();
     keys.into_iter()
         .map(|(area, peer): (Area, Option<&String>)| {
@@ -53,7 +54,7 @@ fn group_findings(examined: &ExaminedClusters) -> Vec<FindingGroup<'_>> {
             let of_it = examined
                 .findings
                 .iter()
-                .filter(|finding| finding.area == area && finding.peer.as_ref() == peer);
+                .filter(|finding| finding.check.area() == area && finding.peer.as_ref() == peer);
             FindingGroup {
                 title,
                 findings: of_it.collect(),
@@ -76,7 +77,7 @@ fn draw_group(
         let _ = writeln!(
             out,
             "  {} {title}{}",
-            verdict_mark(CheckVerdict::Ok, paint),
+            CheckVerdict::Ok.mark(paint),
             names(": ", &well, paint)
         );
         return;
@@ -92,7 +93,7 @@ fn draw_group(
         let _ = writeln!(
             out,
             "    {}{}",
-            verdict_mark(CheckVerdict::Ok, paint),
+            CheckVerdict::Ok.mark(paint),
             names(" ", &well, paint)
         );
     }
@@ -104,21 +105,8 @@ fn draw_group(
         let Some(finding) = alike.first() else {
             continue;
         };
-        let _ = writeln!(
-            out,
-            "    {} {}: {}",
-            verdict_mark(finding.verdict, paint),
-            names.join(", "),
-            strip_control_characters(&finding.what)
-        );
-        if let Some(advice) = &finding.advice {
-            let _ = writeln!(
-                out,
-                "      {} {}",
-                paint.faint("→"),
-                strip_control_characters(advice)
-            );
-        }
+        finding_branch(&names.join(", "), finding, FindingLook::Marked, paint)
+            .draw_list("    ", out);
     }
 }
 
@@ -130,17 +118,6 @@ fn names(before: &str, findings: &[&&CheckFinding], paint: Paint) -> String {
         .collect();
     names.dedup();
     paint.faint(&format!("{before}{}", names.join(", ")))
-}
-
-/// The sign of a verdict.
-pub fn verdict_mark(verdict: CheckVerdict, paint: Paint) -> String {
-    match verdict {
-        CheckVerdict::Ok => paint.good("✓"),
-        CheckVerdict::Warn => paint.unsure("!"),
-        CheckVerdict::Fail => paint.bad("✗"),
-        CheckVerdict::Unknown => paint.unsure("?"),
-        CheckVerdict::Skipped => paint.faint("-"),
-    }
 }
 
 fn summary_line(summary: VerdictCounts, paint: Paint) -> String {

@@ -15,7 +15,7 @@ use kube::{
 use liqo_api::{ForeignCluster, ResourceOffer};
 
 use super::{
-    finding::{Area, Check, CheckFinding, ExaminedClusters},
+    check::{Area, Check, CheckFinding, ExaminedClusters},
     invariants::{ClusterSnapshot, InvariantViolation, find_violations},
 };
 use crate::{
@@ -204,7 +204,7 @@ fn finding_from_violation(violation: &InvariantViolation) -> CheckFinding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::CheckVerdict;
+    use crate::finding::CheckVerdict;
 
     #[test]
     fn each_violation_is_told_and_each_invariant_that_holds() {

@@ -24,7 +24,8 @@ use super::{
     facts::{PodFacts, ProviderPodFacts},
 };
 use crate::{
-    doctor::{CheckVerdict, advice},
+    doctor::advice,
+    finding::CheckVerdict,
     inspect::{ReadResult, is_virtual},
     output::strip_control_characters,
     readiness,
@@ -40,7 +41,7 @@ pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
     ]
     .into_iter()
     .find_map(|verdict| step_to_wait_for(&steps, verdict))
-    .map(|step| step.step);
+    .map(|step| step.check.as_str());
     PodExplanation {
         namespace: facts.pod.namespace().unwrap_or_default(),
         pod: facts.pod.name_any(),
@@ -55,7 +56,7 @@ fn step_to_wait_for(steps: &[PodStep], verdict: CheckVerdict) -> Option<&PodStep
     let mut alike = steps.iter().filter(|step| step.verdict == verdict);
     let first = alike.clone().next();
     alike
-        .find(|step| step.step != PodStepName::LocalPod)
+        .find(|step| step.check != PodStepName::LocalPod)
         .or(first)
 }
 
@@ -94,24 +95,6 @@ fn steps_of_pod(facts: &PodFacts) -> Vec<PodStep> {
         steps.extend(limits_step(facts, provider));
     }
     steps
-}
-
-impl PodStep {
-    fn new(step: PodStepName, verdict: CheckVerdict, what: impl Into<String>) -> Self {
-        Self {
-            step,
-            verdict,
-            what: what.into(),
-            advice: None,
-        }
-    }
-
-    fn with_advice(self, advice: impl Into<String>) -> Self {
-        Self {
-            advice: Some(advice.into()),
-            ..self
-        }
-    }
 }
 
 fn phase(pod: &Pod) -> &str {

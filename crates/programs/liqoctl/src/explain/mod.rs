@@ -11,11 +11,11 @@ mod facts;
 mod render;
 
 use anyhow::bail;
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 pub use render::render_pod_explanation;
 
-use crate::{cluster::Cluster, doctor::CheckVerdict};
+use crate::{cluster::Cluster, finding::Finding};
 
 /// The way of a pod, step by step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,16 +25,15 @@ pub struct PodExplanation {
     pub pod: String,
     /// Phase of the local pod.
     pub phase: String,
-    /// The step that the pod waits for; nothing if no step has a problem.
+    /// Name of the step that the pod waits for; nothing if no step has a problem.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waits_for: Option<PodStepName>,
+    pub waits_for: Option<&'static str>,
     /// The steps, in order.
     pub steps: Vec<PodStep>,
 }
 
 /// A link of the chain between a local pod and its remote pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodStepName {
     LocalPod,
     /// The reason why the admission webhook keeps the pod in this cluster, or away from a provider.
@@ -72,16 +71,17 @@ impl PodStepName {
     }
 }
 
-/// The result of one step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodStep {
-    pub step: PodStepName,
-    pub verdict: CheckVerdict,
-    pub what: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
+/// The name, as a field of a finding.
+impl Serialize for PodStepName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("PodStepName", 1)?;
+        fields.serialize_field("step", self.as_str())?;
+        fields.end()
+    }
 }
+
+/// The result of one step.
+pub type PodStep = Finding<PodStepName>;
 
 /// Explains where a pod is on its way.
 pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<PodExplanation> {

@@ -1,8 +1,8 @@
 //! The way of a pod as a tree for people.
 
-use super::{PodExplanation, PodStep};
+use super::PodExplanation;
 use crate::{
-    doctor::verdict_mark,
+    finding::{FindingLook, finding_branch},
     output::{Paint, strip_control_characters},
     status::Branch,
 };
@@ -16,7 +16,7 @@ pub fn render_pod_explanation(explanation: &PodExplanation, paint: Paint) -> Str
         steps,
     } = explanation;
     let see = waits_for
-        .map(|step| format!(", see {}", paint.unsure(step.as_str())))
+        .map(|step| format!(", see {}", paint.unsure(step)))
         .unwrap_or_default();
     let text = format!(
         "{}: {}{see}",
@@ -26,49 +26,34 @@ pub fn render_pod_explanation(explanation: &PodExplanation, paint: Paint) -> Str
     let mut out = String::new();
     Branch {
         text,
-        children: steps.iter().map(|step| step_branch(step, paint)).collect(),
+        children: steps
+            .iter()
+            .map(|step| finding_branch(step.check.as_str(), step, FindingLook::Marked, paint))
+            .collect(),
     }
     .draw("", &mut out);
     out
 }
 
-fn step_branch(step: &PodStep, paint: Paint) -> Branch {
-    let advice = step.advice.iter().map(|advice| {
-        Branch::leaf(format!(
-            "{} {}",
-            paint.faint("→"),
-            strip_control_characters(advice)
-        ))
-    });
-    Branch {
-        text: format!(
-            "{} {}: {}",
-            verdict_mark(step.verdict, paint),
-            step.step.as_str(),
-            strip_control_characters(&step.what)
-        ),
-        children: advice.collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{doctor::CheckVerdict, explain::PodStepName};
+    use crate::{
+        explain::{PodStep, PodStepName},
+        finding::CheckVerdict,
+    };
 
     #[test]
     fn each_step_has_its_mark_and_its_advice() {
         let step = |step, verdict, what: &str, advice: Option<&str>| PodStep {
-            step,
-            verdict,
-            what: what.into(),
             advice: advice.map(Into::into),
+            ..PodStep::new(step, verdict, what)
         };
         let explanation = PodExplanation {
             namespace: "demo".into(),
             pod: "web".into(),
             phase: "Pending".into(),
-            waits_for: Some(PodStepName::ShadowPod),
+            waits_for: Some(PodStepName::ShadowPod.as_str()),
             steps: vec![
                 step(
                     PodStepName::LocalPod,
@@ -98,10 +83,11 @@ demo/web: Pending, see shadow-pod
 └─ - remote-pod: there is none
 ";
         assert_eq!(render_pod_explanation(&explanation, Paint::off()), expected);
-        let json = serde_json::to_value(&explanation).unwrap();
-        assert_eq!(
-            (&json["waitsFor"], &json["steps"][1]["verdict"]),
-            (&"shadow-pod".into(), &"Fail".into())
+        let json = serde_json::to_string(&explanation).unwrap();
+        let head = r#"{"namespace":"demo","pod":"web","phase":"Pending","waitsFor":"shadow-pod","steps":[{"step":"local-pod","verdict":"Ok","what":"Pending, on node milan"},{"step":"shadow-pod","verdict":"Fail","what":"#;
+        assert!(
+            json.starts_with(head) && json.contains(r#","advice":"request less"},"#),
+            "{json}"
         );
     }
 }

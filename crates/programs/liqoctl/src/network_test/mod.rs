@@ -28,11 +28,12 @@ use clap::Args;
 use futures::{StreamExt as _, stream};
 use liqo_network_probe::{AskRequest, MeasuredAnswer, QuestionKind};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 use crate::{
     cluster::Cluster,
+    finding::Finding,
     output::strip_control_characters,
     probes::{
         self, ExcludedNode, OtherClusterFlags, ProbeReports, TestNamespaces, UnfinishedProbe,
@@ -107,6 +108,7 @@ pub struct TestMatrix {
     /// Each path from one to another.
     pub paths: Vec<PathResult>,
     /// The failures, with advice.
+    #[serde(serialize_with = "serialize_failures")]
     pub failures: Vec<ReportedFailure>,
 }
 
@@ -154,16 +156,35 @@ pub enum PathState {
 }
 
 /// One question without the right answer.
-#[derive(Clone, Debug, Serialize)]
+pub type ReportedFailure = Finding<TriedQuestion>;
+
+/// A question, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ReportedFailure {
+pub struct TriedQuestion {
     /// From whom to what: `rome pod to milan service`.
     pub path: String,
     /// The asker and the question.
     pub tried: String,
-    /// The outcome.
-    pub happened: String,
-    pub advice: String,
+}
+
+/// All failures have the same verdict, which is left out.
+fn serialize_failures<S: Serializer>(
+    failures: &[ReportedFailure],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct FailureFields<'a> {
+        #[serde(flatten)]
+        question: &'a TriedQuestion,
+        happened: &'a str,
+        advice: &'a Option<String>,
+    }
+    serializer.collect_seq(failures.iter().map(|failure| FailureFields {
+        question: &failure.check,
+        happened: &failure.what,
+        advice: &failure.advice,
+    }))
 }
 
 impl TestResult {
@@ -430,27 +451,33 @@ fn matrix(setup: &NetworkTestSetup, plan: &QuestionPlan, heard: &[QuestionOutcom
             message,
         }
     });
-    let untestable = plan.untestable.iter().map(|question| ReportedFailure {
-        path: path_words(setup, question.path),
-        tried: format!(
-            "{}: {}",
-            asker_words(&setup.probers[question.asker]),
-            question.words
-        ),
-        happened: question.why.clone(),
-        advice: question.advice.to_owned(),
+    let untestable = plan.untestable.iter().map(|question| {
+        let asked = TriedQuestion {
+            path: path_words(setup, question.path),
+            tried: format!(
+                "{}: {}",
+                asker_words(&setup.probers[question.asker]),
+                question.words
+            ),
+        };
+        Finding::fail(asked, question.why.clone(), question.advice)
     });
-    let failures = judgement.failures.iter().map(|failure| ReportedFailure {
-        path: path_words(setup, failure.ask.path),
-        tried: format!(
-            "{} asked {}",
-            asker_words(&setup.probers[failure.ask.asker]),
-            failure.ask.words
-        ),
-        happened: strip_control_characters(&failure.fault.to_string()),
-        advice: strip_control_characters(&advice::advice_for_failure(setup, failure, |wanted| {
-            any_passes(plan, heard, wanted)
-        })),
+    let failures = judgement.failures.iter().map(|failure| {
+        let asked = TriedQuestion {
+            path: path_words(setup, failure.ask.path),
+            tried: format!(
+                "{} asked {}",
+                asker_words(&setup.probers[failure.ask.asker]),
+                failure.ask.words
+            ),
+        };
+        let advice =
+            advice::advice_for_failure(setup, failure, |wanted| any_passes(plan, heard, wanted));
+        Finding::fail(
+            asked,
+            strip_control_characters(&failure.fault.to_string()),
+            strip_control_characters(&advice),
+        )
     });
     TestMatrix {
         clusters: participants(setup, plan, heard),

@@ -1,9 +1,10 @@
 //! The matrix for people.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{AskerKind, PathResult, PathState, TargetKind, TestMatrix, TestResult};
 use crate::{
+    finding::{FindingLook, finding_branch},
     output::{self, Paint},
     probes::ExcludedNode,
 };
@@ -83,37 +84,33 @@ fn render_matrix(matrix: &TestMatrix, paint: Paint) -> String {
         let failures: Vec<_> = matrix
             .failures
             .iter()
-            .filter(|failure| failure.path == title)
+            .filter(|failure| failure.check.path == title)
             .collect();
         let why = path
             .message
             .as_ref()
             .map(|message| format!(": {message}"))
             .unwrap_or_default();
-        let mut lines = vec![format!(
-            "\n\n{} {}{why}",
+        let mut block = format!(
+            "\n\n{} {}{why}\n",
             paint.bad("FAILED"),
             paint.strong(&title)
-        )];
-        let mut advised = "";
+        );
+        let mut advised = None;
         for failure in failures.iter().take(MAX_SHOWN) {
-            lines.push(format!("\n  {}: {}", failure.tried, failure.happened));
-            if failure.advice != advised {
-                lines.push(format!(
-                    "\n    {} {}",
-                    paint.unsure("what to do:"),
-                    failure.advice
-                ));
-                advised = &failure.advice;
+            let mut shown =
+                finding_branch(&failure.check.tried, failure, FindingLook::InWords, paint);
+            if advised == failure.advice.as_ref() {
+                shown.children.clear();
             }
+            advised = failure.advice.as_ref();
+            shown.draw_list("  ", &mut block);
         }
         if failures.len() > MAX_SHOWN {
-            lines.push(format!(
-                "\n  and {} more (`-o json` shows all)",
-                failures.len() - MAX_SHOWN
-            ));
+            let more = failures.len() - MAX_SHOWN;
+            let _ = write!(block, "  and {more} more (`-o json` shows all)");
         }
-        text += &lines.concat();
+        text += block.trim_end();
     }
     for cluster in &matrix.clusters {
         for ExcludedNode { node, why } in &cluster.left_out {

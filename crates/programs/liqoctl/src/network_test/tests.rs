@@ -397,9 +397,12 @@ fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
     setup.clusters[2].service.node_ports = None;
     let found = world(&setup, |_| None);
     let told = |path: &str| {
-        let of_it = found.failures.iter().filter(|failure| failure.path == path);
+        let of_it = found
+            .failures
+            .iter()
+            .filter(|failure| failure.check.path == path);
         of_it
-            .map(|failure| format!("{}: {}", failure.tried, failure.happened))
+            .map(|failure| format!("{}: {}", failure.check.tried, failure.what))
             .collect::<Vec<_>>()
     };
     let outside = "r2 has the address 10.99.0.5, which is in no prefix that milan knows";
@@ -563,7 +566,7 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
     ] {
         let matrix = world(&setup, |ask| is_ours(ask).then(|| wrong.clone()));
         assert!(
-            matrix.failures[0].happened.contains(told),
+            matrix.failures[0].what.contains(told),
             "{:?}",
             matrix.failures
         );
@@ -601,7 +604,7 @@ fn advised(
     let matrix = world(setup, |ask| {
         (ask.path.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone())
     });
-    matrix.failures[0].advice.clone()
+    matrix.failures[0].advice.clone().unwrap()
 }
 
 #[tokio::test]
@@ -747,6 +750,8 @@ fn what_to_do_follows_from_what_else_works() {
     assert!(
         matrix.failures[0]
             .advice
+            .as_ref()
+            .unwrap()
             .contains("UDP 6472 pass between node rome-2 and the gateways (rome-1)"),
         "{:?}",
         matrix.failures[0]
@@ -774,6 +779,14 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
         })],
         left: vec!["namespace x of rome stays: why".to_owned()],
     };
+    let json = serde_json::to_string(&found).unwrap();
+    assert!(
+        json.contains(r#""failures":[{"path":""#)
+            && json.contains(r#","tried":""#)
+            && json.contains(r#","happened":"no answer","advice":""#)
+            && !json.contains("verdict"),
+        "{json}"
+    );
     let text = render_test_result(&found, Paint::off());
     let lines: Vec<Vec<&str>> = text
         .lines()

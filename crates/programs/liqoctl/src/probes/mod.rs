@@ -1,4 +1,4 @@
-//! Pods that ask and answer, for `test network` and `bench network`: how to create them, and how to
+//! Pods that ask and answer, for `test network` and the playground's `bench network`: how to create them, and how to
 //! make them ask.
 //!
 //! They run the image of `liqo-fabric` with another command, so they need no other image. Their
@@ -10,7 +10,7 @@ pub mod pods;
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::Args;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
@@ -20,26 +20,26 @@ use kube::{
     Api, ResourceExt as _,
     api::{AttachParams, ListParams},
 };
-use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, labels};
+use liqo_api::{FABRIC_NAMESPACE, labels};
 use liqo_network_probe::{AskRequest, QuestionReport};
-use liqo_playground::{FAKE_NODE, Playground};
 use serde::Serialize;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
 };
 
 use crate::{
-    cli::GlobalFlags,
     cluster::{Cluster, ClusterAccess, ExplainFailure as _},
     inspect::is_virtual,
     manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
-    output, readiness, unpeer,
+    playground, readiness,
 };
 
 pub use namespaces::{NamespaceSecurity, RunResult, TestNamespaces, remove_leftovers};
 
-/// The user's own playground, if no other one is named.
-const PLAYGROUND: &str = "liqo";
+/// Pool of the fake nodes of a playground, whose pods do not run.
+pub const FAKE_POOL: &str = "fake";
+/// Said if `--playground` names a playground without clusters.
+pub const NO_PLAYGROUND: &str = "there are no clusters: `cargo playground up` starts some";
 /// Maximum size of a pod's output in bytes, far more than it has to report.
 const MAX_OUTPUT_LEN: u64 = 16 << 20;
 /// Maximum size of its error output in bytes.
@@ -67,28 +67,23 @@ pub struct OtherClusterFlags {
 
 /// The clusters from the command line, that of `--kubeconfig` first.
 pub async fn clusters(
-    global: &GlobalFlags,
+    access: &ClusterAccess,
     others: &OtherClusterFlags,
 ) -> anyhow::Result<Vec<Cluster>> {
     let accesses: Vec<ClusterAccess> = if let Some(instance) = &others.playground {
-        let playground = Playground::open(instance)?;
-        let all = playground.clusters()?;
-        if all.is_empty() {
-            bail!("there are no clusters: `cargo playground up` starts some");
-        }
-        all.iter()
-            .map(|cluster| ClusterAccess::from_file(cluster.kubeconfig()))
-            .collect()
+        let all = playground::cluster_accesses(instance)?;
+        ensure!(!all.is_empty(), NO_PLAYGROUND);
+        all
     } else {
         let remotes = others
             .remote_kubeconfig
             .iter()
             .map(ClusterAccess::from_file);
         let contexts = others.remote_context.iter().map(|context| ClusterAccess {
-            kubeconfig: global.kubeconfig.clone(),
+            kubeconfig: access.kubeconfig.clone(),
             context: Some(context.clone()),
         });
-        [global.access()]
+        [access.clone()]
             .into_iter()
             .chain(remotes)
             .chain(contexts)
@@ -101,95 +96,11 @@ pub async fn clusters(
     Ok(clusters)
 }
 
-/// The same, and the playground on this machine, if all of them belong to it.
-///
-/// If no other cluster is named, the other clusters of the first one's playground take part. If no
-/// cluster is named and there is no kubeconfig, all clusters of the playground take part.
-pub async fn clusters_and_playground(
-    global: &GlobalFlags,
-    others: &OtherClusterFlags,
-) -> anyhow::Result<(Vec<Cluster>, Option<Playground>)> {
-    let playground = Playground::open(others.playground.as_deref().unwrap_or(PLAYGROUND))?;
-    // A user who may not read its files has no playground.
-    let machines = playground.clusters().unwrap_or_default();
-    let mut clusters = match clusters(global, others).await {
-        Err(error) if global.kubeconfig.is_some() || global.context.is_some() => return Err(error),
-        Err(error) if machines.is_empty() => {
-            return Err(error.context("no cluster is named, and there is no playground (`cargo playground up --fake-nodes 20`)"));
-        }
-        Err(_) => Vec::new(),
-        Ok(clusters) => clusters,
-    };
-    if clusters.is_empty() || (clusters.len() == 1 && is_in_playground(&clusters[0], &machines)) {
-        for machine in &machines {
-            let access = ClusterAccess::from_file(machine.kubeconfig());
-            let cluster = Cluster::connect(&access).await?;
-            if clusters.iter().all(|named| named.server != cluster.server) {
-                clusters.push(cluster);
-            }
-        }
-    }
-    let playground = clusters
-        .iter()
-        .all(|cluster| is_in_playground(cluster, &machines))
-        .then_some(playground);
-    Ok((clusters, playground))
-}
-
-fn is_in_playground(cluster: &Cluster, machines: &[liqo_playground::Cluster]) -> bool {
-    machines
-        .iter()
-        .any(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
-}
-
-/// The peer with this name, or else the only one that `home` borrows from; among `others`, if there
-/// are any. If there are several, the error shows `command` with a peer.
-pub async fn choose_peer(
-    home: &Cluster,
-    others: &[Cluster],
-    name: Option<&str>,
-    command: &str,
-) -> anyhow::Result<ForeignCluster> {
-    if let Some(name) = name {
-        return unpeer::peer_by_name(home, name).await;
-    }
-    let borrowed = virtual_nodes(home).await?;
-    let api: Api<ForeignCluster> = Api::all(home.client.clone());
-    let mut peers = api
-        .list(&ListParams::default())
-        .await
-        .doing("list the peers")?
-        .items;
-    peers.retain(|foreign| borrowed.contains_key(foreign.spec.cluster_id.as_str()));
-    if !others.is_empty() {
-        let mut named = Vec::new();
-        for other in others {
-            named.push(other.require_installed().await?.id);
-        }
-        peers.retain(|foreign| named.contains(&foreign.spec.cluster_id));
-    }
-    let names: Vec<String> = peers.iter().map(kube::ResourceExt::name_any).collect();
-    match peers.pop() {
-        Some(peer) if peers.is_empty() => Ok(peer),
-        Some(_) => bail!(
-            "there are several peers; {}: `{command} {}`",
-            output::existing_names(&names),
-            names[0]
-        ),
-        None => {
-            bail!(
-                "cluster {} borrows from none of them, so none of its pods can run there: see `liqoctl peer`",
-                home.context
-            )
-        }
-    }
-}
-
 /// Selects the virtual nodes whose pods really run: in a playground, a provider lends its fake
 /// nodes as a pool of their own.
 pub fn real_virtual_nodes() -> ListParams {
     ListParams::default().labels(&format!(
-        "{}={},{}!={FAKE_NODE}",
+        "{}={},{}!={FAKE_POOL}",
         labels::TYPE,
         labels::TYPE_VIRTUAL_NODE,
         labels::POOL

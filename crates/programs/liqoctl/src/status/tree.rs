@@ -40,6 +40,16 @@ impl Branch {
             );
         }
     }
+
+    /// Adds the line with this indent, and the lines below it two columns further right.
+    pub fn draw_list(&self, indent: &str, out: &mut String) {
+        out.push_str(indent);
+        out.push_str(&self.text);
+        out.push('\n');
+        for child in &self.children {
+            child.draw_list(&format!("{indent}  "), out);
+        }
+    }
 }
 
 pub fn render_status(status: &StatusReport, paint: Paint) -> String {

@@ -463,7 +463,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::CheckVerdict,
+        finding::CheckVerdict,
         inspect::fixtures::{facts, other, rome},
     };
 

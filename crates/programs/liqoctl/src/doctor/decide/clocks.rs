@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::CheckVerdict,
+        finding::CheckVerdict,
         inspect::fixtures::{facts, lease, of},
     };
 

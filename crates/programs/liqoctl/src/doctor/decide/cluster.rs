@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::{first_few, leader_heartbeat, unread_finding, workloads};
 use crate::{
-    doctor::{Check, CheckFinding, CheckVerdict},
+    doctor::{Check, CheckFinding},
+    finding::CheckVerdict,
     inspect::{ClusterFacts, WebhookCertificate},
     manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, RESOLVER, avoided_nodes},
     preflight::{OLDEST_MINOR, POLICIES_SINCE},

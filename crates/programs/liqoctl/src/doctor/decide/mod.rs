@@ -16,7 +16,7 @@ pub use between::check_cluster_pair;
 pub use offloading::advice as offloading_advice;
 pub use peers::advice as link_advice;
 
-use super::finding::CheckFinding;
+use super::check::CheckFinding;
 use crate::{
     inspect::{ClusterFacts, LeaseHeartbeat},
     manifests::MANAGER,

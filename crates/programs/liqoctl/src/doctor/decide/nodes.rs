@@ -360,7 +360,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::CheckVerdict,
+        finding::CheckVerdict,
         inspect::fixtures::{condition, fabric_pod, facts, of, slice},
     };
 

@@ -436,7 +436,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::CheckVerdict,
+        finding::CheckVerdict,
         inspect::fixtures::{NOW, condition as link, facts, of},
     };
 

@@ -14,7 +14,8 @@ use liqo_api::{
 use self::advice::LinkAdvice;
 use super::{gateways, is_manager_alive};
 use crate::{
-    doctor::{Check, CheckFinding, CheckVerdict},
+    doctor::{Check, CheckFinding},
+    finding::CheckVerdict,
     inspect::ClusterFacts,
     manifests::LEADER_LOG,
 };

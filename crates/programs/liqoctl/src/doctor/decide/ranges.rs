@@ -362,7 +362,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        doctor::CheckVerdict,
+        finding::CheckVerdict,
         inspect::fixtures::{facts, of},
     };
 

@@ -210,7 +210,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{doctor::CheckVerdict, inspect::fixtures::facts};
+    use crate::{finding::CheckVerdict, inspect::fixtures::facts};
 
     fn found(roles: Vec<DynamicObject>) -> Vec<CheckFinding> {
         let mut facts = facts();

@@ -87,12 +87,14 @@ fn find(facts: &PodFacts, name: PodStepName) -> PodStep {
     explain_facts(facts)
         .steps
         .into_iter()
-        .find(|step| step.step == name)
+        .find(|step| step.check == name)
         .unwrap()
 }
 
 fn waits_for(facts: &PodFacts) -> Option<PodStepName> {
-    explain_facts(facts).waits_for
+    let explanation = explain_facts(facts);
+    let mut steps = explanation.steps.iter().map(|step| step.check);
+    steps.find(|step| explanation.waits_for == Some(step.as_str()))
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn a_pod_that_runs_waits_for_nothing() {
     let lines: Vec<String> = explanation
         .steps
         .iter()
-        .map(|step| format!("{}: {}", step.step.as_str(), step.what))
+        .map(|step| format!("{}: {}", step.check.as_str(), step.what))
         .collect();
     let expected = [
         "local-pod: Running, Ready, on node milan",
@@ -474,7 +476,7 @@ fn a_pod_that_the_webhook_did_not_see_is_named() {
         explain_facts(&facts)
             .steps
             .iter()
-            .all(|step| step.step != PodStepName::Toleration)
+            .all(|step| step.check != PodStepName::Toleration)
     );
 }
 
@@ -494,7 +496,7 @@ fn a_pod_that_cannot_travel_is_explained_by_that_and_not_by_what_it_lacks_for_vi
     let shown: Vec<PodStepName> = explain_facts(&facts)
         .steps
         .iter()
-        .map(|step| step.step)
+        .map(|step| step.check)
         .collect();
     assert_eq!(
         shown,
@@ -516,7 +518,7 @@ fn a_pod_that_cannot_travel_is_explained_by_that_and_not_by_what_it_lacks_for_vi
         explain_facts(&facts)
             .steps
             .iter()
-            .all(|step| step.step != PodStepName::Placement),
+            .all(|step| step.check != PodStepName::Placement),
         "no pod of the namespace leaves"
     );
 }
@@ -562,7 +564,7 @@ fn a_pod_whose_owner_was_refused_says_by_whom_until_the_provider_is_tried_again(
         explain_facts(&facts)
             .steps
             .iter()
-            .all(|step| step.step != PodStepName::Placement),
+            .all(|step| step.check != PodStepName::Placement),
         "it has no other place to run"
     );
 }
@@ -598,7 +600,7 @@ fn a_limit_that_the_provider_adds_is_shown_and_stops_nothing() {
         explain_facts(facts)
             .steps
             .into_iter()
-            .find(|step| step.step == PodStepName::Limits)
+            .find(|step| step.check == PodStepName::Limits)
     };
     assert_eq!(step(&facts), None);
     let containers =

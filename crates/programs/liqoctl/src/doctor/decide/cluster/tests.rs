@@ -4,7 +4,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
 use crate::{
-    doctor::CheckVerdict,
+    finding::CheckVerdict,
     inspect::fixtures::{NOW, condition, facts, lease, of, slice},
 };
 

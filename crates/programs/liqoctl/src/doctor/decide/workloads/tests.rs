@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    doctor::CheckVerdict,
+    finding::CheckVerdict,
     inspect::fixtures::{facts, of},
 };
 

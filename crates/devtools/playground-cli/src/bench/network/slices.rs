@@ -13,11 +13,10 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
+use liqoctl::cluster::{Cluster, ExplainFailure as _};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
-
-use crate::cluster::{Cluster, ExplainFailure as _};
 
 /// Name of the Service.
 const NAME: &str = "changing";

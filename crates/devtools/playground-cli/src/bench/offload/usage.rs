@@ -3,8 +3,7 @@
 use std::{fs, time::Duration};
 
 use futures::future::{Either, select};
-
-use crate::manifests::{FABRIC, MANAGER};
+use liqoctl::manifests::{FABRIC, MANAGER};
 
 /// Time between two samples of the memory.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);

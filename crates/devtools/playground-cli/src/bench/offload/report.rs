@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use liqoctl::{
+    output::{self, Paint},
+    probes::median,
+};
 use serde::Serialize;
 
 use super::{
@@ -10,11 +14,7 @@ use super::{
     workload::DeletionTimes,
     writes::{WriteCounts, WriteKind},
 };
-use crate::{
-    bench_report::{BenchFigure, BenchReport},
-    output::{self, Paint},
-    probes::median,
-};
+use crate::bench::report::{BenchFigure, BenchReport};
 
 /// Pods that are created one after the other, to measure a single pod.
 pub(super) const SINGLE_PODS: usize = 20;
@@ -409,7 +409,7 @@ fn limit_text(limit: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload_bench::writes::{WriteLocation, WritingProcess};
+    use crate::bench::offload::writes::{WriteLocation, WritingProcess};
 
     fn usage(cluster: &str, program: &str, cpu_seconds: f64) -> ObservedUsage {
         ObservedUsage {

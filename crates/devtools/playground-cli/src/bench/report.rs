@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::ensure;
+use liqoctl::output::{self, Paint};
 use serde::Serialize;
-
-use crate::output::{self, Paint};
 
 /// The way that each bench compares with another one.
 const PLAIN: &str = "plain";

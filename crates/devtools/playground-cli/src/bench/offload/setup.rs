@@ -11,17 +11,17 @@ use liqo_api::{
 };
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL, Write};
 use liqo_quantity::Quantity;
-use serde::Serialize;
-use serde_json::{Value, json};
-
-use super::writes::WriteLocation;
-use crate::{
+use liqoctl::{
     cluster::{Cluster, ExplainFailure as _, list_or_none},
     offload,
     probes::{NamespaceSecurity, TestNamespaces},
     progress::StepProgress,
-    version,
 };
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::writes::WriteLocation;
+use crate::bench::{builds::measured_builds, clusters::is_served_by};
 
 /// Components of the control plane whose client limits decide how fast a Deployment grows.
 const LIMITED: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
@@ -158,7 +158,7 @@ fn playground_cluster<'a>(
 ) -> Option<&'a liqo_playground::Cluster> {
     machines
         .iter()
-        .find(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
+        .find(|machine| is_served_by(cluster, machine))
 }
 
 /// Creates the namespaces, and offloads one of them.
@@ -206,7 +206,7 @@ pub(super) async fn create_setup(
         .filter_map(|cluster| playground_cluster(machines, cluster))
         .cloned()
         .collect();
-    let mut notes = vec![version::measured_builds(&[home, &provider]).await?];
+    let mut notes = vec![measured_builds(&[home, &provider]).await?];
     notes.extend(contract_in_force(home, &foreign.spec.cluster_id).await?);
     if machines.is_empty() {
         notes.push(

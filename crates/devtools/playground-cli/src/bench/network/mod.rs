@@ -1,4 +1,4 @@
-//! `liqoctl bench network`: the tunnel between two clusters, compared with the plain link between
+//! `bench network`: the tunnel between two clusters, compared with the plain link between
 //! their gateways.
 //!
 //! The same program measures both in turns: from a pod on the gateway's node to a pod at the peer,
@@ -23,18 +23,22 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint};
 use liqo_network_probe::{AskRequest, AskedQuestion, MeasuredAnswer, PORT, QuestionKind};
+use liqoctl::{
+    cluster::{Cluster, ExplainFailure as _},
+    output::{self, Paint},
+    probes::{self, NamespaceSecurity, OtherClusterFlags, ProbeNode, TestNamespaces, median, pods},
+    progress::StepProgress,
+    token,
+};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use slices::{DelayPercentiles, SliceDelays};
 
-use crate::{
-    bench_report::{BenchFigure, BenchReport, with_unit},
-    cluster::{Cluster, ExplainFailure as _},
-    output::{self, Paint},
-    probes::{self, NamespaceSecurity, OtherClusterFlags, ProbeNode, TestNamespaces, median, pods},
-    progress::StepProgress,
-    token, version,
+use super::{
+    builds::measured_builds,
+    clusters::choose_peer,
+    report::{BenchFigure, BenchReport, with_unit},
 };
 
 /// Time limit until pods are ready.
@@ -126,11 +130,11 @@ pub async fn run_network_bench(
         bail!("no cluster was named")
     };
     let own = home.require_installed().await?;
-    let foreign = probes::choose_peer(
+    let foreign = choose_peer(
         home,
         others,
         options.peer.as_deref(),
-        "liqoctl bench network",
+        "cargo playground bench network",
     )
     .await?;
     let peer = foreign.display_name();
@@ -145,7 +149,7 @@ pub async fn run_network_bench(
     let deadline = Instant::now() + options.timeout;
     let measuring = async {
         let measured: Vec<&Cluster> = iter::once(home).chain(&there).collect();
-        let mut notes = vec![version::measured_builds(&measured).await?];
+        let mut notes = vec![measured_builds(&measured).await?];
         let setup = prepare_paths(
             home,
             there.as_ref(),

@@ -1,4 +1,4 @@
-//! `liqoctl bench offload`: a Deployment through the virtual node, compared with the same
+//! `bench offload`: a Deployment through the virtual node, compared with the same
 //! Deployment directly at the provider.
 //!
 //! All pods run on fake nodes, which make them Ready at once, so the figures show only the cost of
@@ -29,13 +29,14 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::bail;
 use clap::Args;
 use liqo_playground::Playground;
-
-use crate::{
+use liqoctl::{
     cluster::Cluster,
     probes::{self, OtherClusterFlags, TestNamespaces},
     progress::StepProgress,
     settings, token,
 };
+
+use super::clusters::choose_peer;
 
 pub use report::{OffloadBenchResult, render_offload_bench};
 use report::{OffloadRound, SINGLE_PODS};
@@ -79,11 +80,11 @@ pub async fn run_offload_bench(
         bail!("no cluster was named")
     };
     let own = home.require_installed().await?;
-    let foreign = probes::choose_peer(
+    let foreign = choose_peer(
         home,
         others,
         options.provider.as_deref(),
-        "liqoctl bench offload --provider",
+        "cargo playground bench offload --provider",
     )
     .await?;
     let machines = playground

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use liqo_api::{ClusterId, FABRIC_NAMESPACE, SYSTEM_NAMESPACE, consumer_service_account};
 use liqo_playground::Write;
+use liqoctl::manifests::MANAGER;
 use serde::Serialize;
-
-use crate::manifests::MANAGER;
 
 /// Resources that do not belong to the cost of a pod: heartbeats, and queries that are sent as
 /// writes.

@@ -9,13 +9,13 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
 };
-use serde_json::{Value, json};
-
-use super::setup::BenchVariant;
-use crate::{
+use liqoctl::{
     cluster::{Cluster, ExplainFailure as _},
     readiness,
 };
+use serde_json::{Value, json};
+
+use super::setup::BenchVariant;
 
 const NAME: &str = "bench";
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

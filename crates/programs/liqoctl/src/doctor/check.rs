@@ -1,20 +1,8 @@
-//! The results of checks.
+//! All checks, and the report of their results.
 
-use serde::{Serialize, Serializer};
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
-/// The result of one check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum CheckVerdict {
-    Ok,
-    /// It works, or waits for a person, and needs attention.
-    Warn,
-    /// It does not work.
-    Fail,
-    /// Not known: something could not be read, or cannot be seen from here.
-    Unknown,
-    /// Not judged: it follows from another failure, or is not in use.
-    Skipped,
-}
+use crate::finding::{CheckVerdict, Finding};
 
 /// The part of the system that a check belongs to. The order is that of dependence: later areas
 /// need the earlier ones.
@@ -170,77 +158,18 @@ checks! {
     }
 }
 
+/// The area and the name, as fields of a finding.
 impl Serialize for Check {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+        let mut fields = serializer.serialize_struct("Check", 2)?;
+        fields.serialize_field("area", &self.area())?;
+        fields.serialize_field("check", self.name())?;
+        fields.end()
     }
 }
 
-/// The verdict of one check, with a text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CheckFinding {
-    pub area: Area,
-    pub check: Check,
-    /// Name of the peer, for a finding about one peer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<String>,
-    pub verdict: CheckVerdict,
-    pub what: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-}
-
-impl CheckFinding {
-    fn new(
-        check: Check,
-        verdict: CheckVerdict,
-        what: impl Into<String>,
-        advice: Option<String>,
-    ) -> Self {
-        Self {
-            area: check.area(),
-            check,
-            peer: None,
-            verdict,
-            what: what.into(),
-            advice,
-        }
-    }
-
-    pub fn ok(check: Check, what: impl Into<String>) -> Self {
-        Self::new(check, CheckVerdict::Ok, what, None)
-    }
-
-    pub fn warn(check: Check, what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(check, CheckVerdict::Warn, what, Some(advice.into()))
-    }
-
-    /// It does not work.
-    pub fn fail(check: Check, what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(check, CheckVerdict::Fail, what, Some(advice.into()))
-    }
-
-    pub fn unknown(check: Check, what: impl Into<String>) -> Self {
-        Self::new(check, CheckVerdict::Unknown, what, None)
-    }
-
-    pub fn skipped(check: Check, what: impl Into<String>) -> Self {
-        Self::new(check, CheckVerdict::Skipped, what, None)
-    }
-
-    #[must_use]
-    pub fn with_advice(mut self, advice: impl Into<String>) -> Self {
-        self.advice = Some(advice.into());
-        self
-    }
-
-    #[must_use]
-    pub fn about_peer(mut self, peer: &str) -> Self {
-        self.peer = Some(peer.to_owned());
-        self
-    }
-}
+/// The verdict of one check of `doctor`.
+pub type CheckFinding = Finding<Check>;
 
 /// The findings about one cluster, or about two compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -316,14 +245,10 @@ mod tests {
             json["summary"],
             serde_json::json!({ "ok": 1, "warn": 0, "fail": 1, "unknown": 0, "skipped": 0 })
         );
-        let finding = &json["examined"][0]["findings"][1];
+        let finding = CheckFinding::fail(Check::Leader, "none", "wait").about_peer("milan");
         assert_eq!(
-            (&finding["check"], &finding["area"]),
-            (&"leader".into(), &"cluster".into())
-        );
-        assert_eq!(
-            (&finding["verdict"], &finding["peer"]),
-            (&"Fail".into(), &"milan".into())
+            serde_json::to_string(&finding).unwrap(),
+            r#"{"area":"cluster","check":"leader","peer":"milan","verdict":"Fail","what":"none","advice":"wait"}"#
         );
     }
 }
