@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use liqo_api::{ClusterId, annotations, labels};
 
-use crate::objects;
+use super::manifests;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiqoNamespace {
@@ -29,7 +29,7 @@ impl LiqoNamespace {
     #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     pub fn from_namespace(namespace: Namespace) -> Option<Self> {
         let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
-        let label = if kind == objects::KIND_PROVIDER {
+        let label = if kind == manifests::KIND_PROVIDER {
             labels::PROVIDER_ID
         } else {
             labels::CONSUMER_ID
@@ -49,7 +49,7 @@ impl LiqoNamespace {
                     key.try_into().ok()
                 }),
             terminating: namespace.metadata.deletion_timestamp.is_some(),
-            ending: namespace.annotations().contains_key(objects::ENDING),
+            ending: namespace.annotations().contains_key(manifests::ENDING),
         })
     }
 }
@@ -57,7 +57,7 @@ impl LiqoNamespace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::server::GrantedConsumer;
+    use crate::decide::access::GrantedConsumer;
 
     #[test]
     fn a_namespace_is_known_by_its_labels_only() {
@@ -68,7 +68,7 @@ mod tests {
             name: "rome".into(),
             protocol_version: 1,
         };
-        let made = objects::namespace_of_tenant(&consumer);
+        let made = manifests::namespace_of_tenant(&consumer);
         let known = LiqoNamespace::from_namespace(made.clone()).unwrap();
         assert_eq!(
             (
@@ -79,7 +79,8 @@ mod tests {
             ("tenant", &id, Some("rome"))
         );
         assert!(!known.ending && !known.terminating);
-        let provider = LiqoNamespace::from_namespace(objects::namespace_of_provider(&id)).unwrap();
+        let provider =
+            LiqoNamespace::from_namespace(manifests::namespace_of_provider(&id)).unwrap();
         assert_eq!(
             (provider.kind.as_str(), &provider.cluster),
             ("provider", &id)
