@@ -32,8 +32,8 @@ pub struct UnusedToken {
 }
 
 impl UnusedToken {
-    #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     /// Returns none for a token that several clusters may have.
+    #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     pub fn from_secret(secret: Secret) -> Option<Self> {
         let token = secret
             .data
