@@ -16,7 +16,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use liqo_api::{ClusterConfig, ClusterId, provider_namespace};
-use liqo_peering::credential::{CREDENTIAL_SECRET, Credential};
+use liqo_peering::decide::credential::{CREDENTIAL_SECRET, Credential};
 use liqo_tests::{Cluster, Measurement, PATIENCE, World, eventually};
 use serde_json::json;
 use tokio::{

@@ -24,15 +24,15 @@
 //! conditions. This crate does not decide what a consumer is offered (`liqo-sharing`), and neither
 //! sends pods (`liqo-offloading`) nor connects networks.
 //!
-//! Read [`decide`] first: its `plan` says what to do about a peer. Then [`lifecycle`], the
-//! controller that does it.
+//! Read [`decide`] first: the rules, as pure functions. Its `plan` says what to do about a peer.
+//! Then [`lifecycle`], the controller that does it. [`triggers`] says which change makes whom look.
 //! * [`identity`], [`tls`], [`challenge`]: where the key is stored, and what proves that a cluster
 //!   has it.
-//! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, its decisions. [`exchange`]: a
-//!   single HTTP request.
-//! * The consumer's side: [`session`], with one task for each provider, its [`credential`], and
-//!   [`transport`], the client.
-//! * The provider's side: [`tenancy`]. Objects of both sides: [`objects`], [`namespace`].
+//! * [`protocol`]: the messages. [`auth`]: the endpoint and its client. [`exchange`]: a single HTTP
+//!   request.
+//! * The consumer's side: [`session`], with one task for each provider, and [`transport`], the
+//!   client.
+//! * The provider's side: [`tenancy`]. Objects of both sides: [`objects`].
 //! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows
 //!   automatically.
 //! * [`addresses`]: how others reach this cluster. [`tunnel_clients`]: who may reach it through its
@@ -45,19 +45,19 @@
 pub mod addresses;
 pub mod auth;
 pub mod challenge;
-pub mod credential;
 pub mod decide;
 pub mod discovery;
 pub mod exchange;
 pub mod identity;
 pub mod lifecycle;
-pub mod namespace;
 pub mod objects;
 pub mod protocol;
+pub mod queues;
 pub mod session;
 pub mod tenancy;
 pub mod tls;
 pub mod transport;
+pub mod triggers;
 pub mod tunnel_clients;
 
 use std::{collections::HashMap, sync::Arc};
@@ -66,22 +66,20 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{
-    ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners,
-    labels, peer_namespace::PeerNamespaceKind,
+    ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, Queue, cache,
+    Cache, Context, Key, cache,
     start::retry_at_start,
     watch,
     writes::{StepContext as _, StepError},
 };
 use liqo_signing::ClusterIdentity;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::{
-    auth::server::AuthServeError, discovery::Discoverer, lifecycle::Lifecycle,
-    namespace::LiqoNamespace, tenancy::Tenants,
+    auth::server::AuthServeError, decide::namespace::LiqoNamespace, discovery::Discoverer,
+    lifecycle::Lifecycle, queues::PeeringQueues, tenancy::Tenants,
 };
 
 pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
@@ -128,32 +126,24 @@ pub async fn run(
             source,
         })?;
 
-    let queue: Queue<ClusterId> = Queue::new();
-    // Updates the list of tunnel clients.
-    let clients_changed = Arc::new(Notify::new());
-    // Compares with what discovery finds.
-    let records_changed = Arc::new(Notify::new());
-    let foreign_clusters = watch_foreign_clusters(
-        &context,
-        queue.clone(),
-        [clients_changed.clone(), records_changed.clone()],
-    );
-    let namespaces = watch_namespaces(&context, queue.clone(), clients_changed.clone());
-    let tunnels = watch_tunnels(&context, queue.clone());
-    let policies = watch_policies(&context, records_changed.clone());
+    let queues = PeeringQueues::default();
+    let foreign_clusters = watch_foreign_clusters(&context, queues.clone());
+    let namespaces = watch_namespaces(&context, queues.clone());
+    let tunnels = watch_tunnels(&context, queues.clone());
+    let policies = watch_policies(&context, queues.clone());
     let tokens = watch_tokens(&context);
     let (found, addresses) = watch::channel(None);
     let known = tunnel_clients::TunnelClientSources {
         namespaces: namespaces.clone(),
         records: foreign_clusters.clone(),
-        changed: clients_changed,
+        queues: queues.clone(),
     };
     let (peers, ours) = (foreign_clusters.clone(), namespaces.clone());
     let discoverer = Discoverer {
         context: context.clone(),
         foreign_clusters: peers.clone(),
         policies: policies.clone(),
-        changed: records_changed,
+        queues: queues.clone(),
     };
     let tenants = Arc::new(Tenants::new(
         &context,
@@ -162,7 +152,7 @@ pub async fn run(
         policies.clone(),
         ours,
         tokens.clone(),
-        queue.clone(),
+        queues.peers.clone(),
     ));
     // Wait for all initial lists: until then, absence proves nothing.
     if !(foreign_clusters.wait_until_synced().await
@@ -174,7 +164,7 @@ pub async fn run(
         return Ok(());
     }
     for stray in retry_at_start(|| tenants.consumers_with_accounts()).await? {
-        queue.add(stray);
+        queues.peers.add(stray);
     }
     let lifecycle = Arc::new(Lifecycle {
         context: context.clone(),
@@ -183,16 +173,18 @@ pub async fn run(
         namespaces,
         tunnels,
         tenants: Arc::clone(&tenants),
-        queue: queue.clone(),
+        queue: queues.peers.clone(),
         keep,
         sessions: Mutex::new(HashMap::new()),
     });
     let work = async {
         tokio::join!(
-            queue.run("peering", MAX_CONCURRENT, context.stop.clone(), move |id| {
-                let lifecycle = Arc::clone(&lifecycle);
-                async move { lifecycle.reconcile(id).await }
-            }),
+            queues
+                .peers
+                .run("peering", MAX_CONCURRENT, context.stop.clone(), move |id| {
+                    let lifecycle = Arc::clone(&lifecycle);
+                    async move { lifecycle.reconcile(id).await }
+                }),
             addresses::keep_addresses_current(context.clone(), Arc::clone(&identity), found),
             tenants.run_heartbeats(),
             tunnel_clients::keep_list_current(context.clone(), known),
@@ -228,31 +220,25 @@ pub(crate) async fn run_keep_hook(
     )
 }
 
-fn watch_foreign_clusters(
-    context: &Context,
-    queue: Queue<ClusterId>,
-    changed: [Arc<Notify>; 2],
-) -> Cache<ForeignCluster> {
+fn watch_foreign_clusters(context: &Context, queues: PeeringQueues) -> Cache<ForeignCluster> {
     context
         .informers
         .of_kind::<ForeignCluster>()
         .cache(context.stop.clone(), move |_, old, new| {
-            for object in [old, new].into_iter().flatten() {
-                queue.add(object.spec.cluster_id.clone());
-            }
-            for changed in &changed {
-                changed.notify_one();
-            }
+            queues.add(triggers::foreign_cluster_changed(
+                old.map(AsRef::as_ref),
+                new.map(AsRef::as_ref),
+            ));
         })
 }
 
-/// A change may start or end automatic peerings. What policies say about consumers is read when a
-/// consumer requests access.
-fn watch_policies(context: &Context, changed: Arc<Notify>) -> Cache<PeeringPolicy> {
+fn watch_policies(context: &Context, queues: PeeringQueues) -> Cache<PeeringPolicy> {
     context
         .informers
         .of_kind::<PeeringPolicy>()
-        .cache(context.stop.clone(), move |_, _, _| changed.notify_one())
+        .cache(context.stop.clone(), move |_, _, _| {
+            queues.add(triggers::policy_changed())
+        })
 }
 
 /// The tokens for the first contact. They are read when a consumer requests access, so a change
@@ -269,31 +255,21 @@ fn watch_tokens(context: &Context) -> Cache<Secret> {
     )
 }
 
-fn watch_namespaces(
-    context: &Context,
-    queue: Queue<ClusterId>,
-    clients_changed: Arc<Notify>,
-) -> Cache<LiqoNamespace> {
+fn watch_namespaces(context: &Context, queues: PeeringQueues) -> Cache<LiqoNamespace> {
     context.informers.of_kind::<Namespace>().reduced_cache(
         context.stop.clone(),
         LiqoNamespace::from_namespace,
         move |_, old, new| {
-            // No peering depends on a single mapped namespace. A tenancy that ends asks again and
-            // again whether some are left.
-            for namespace in [old, new]
-                .into_iter()
-                .flatten()
-                .filter(|namespace| !matches!(namespace.kind, PeerNamespaceKind::Mapped { .. }))
-            {
-                queue.add(namespace.cluster.clone());
-                clients_changed.notify_one();
-            }
+            queues.add(triggers::namespace_changed(
+                old.map(AsRef::as_ref),
+                new.map(AsRef::as_ref),
+            ));
         },
     )
 }
 
 /// The gateways that peers announced last.
-fn watch_tunnels(context: &Context, queue: Queue<ClusterId>) -> Cache<Vec<GatewayAddress>> {
+fn watch_tunnels(context: &Context, queues: PeeringQueues) -> Cache<Vec<GatewayAddress>> {
     let api: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &context.namespace);
     Cache::watch(
         api,
@@ -301,11 +277,11 @@ fn watch_tunnels(context: &Context, queue: Queue<ClusterId>) -> Cache<Vec<Gatewa
         context.stop.clone(),
         |endpoint: TunnelEndpoint| Some(endpoint.spec.gateways),
         move |key, old, new| {
-            if old != new
-                && let Ok(id) = key.name.parse()
-            {
-                queue.add(id);
-            }
+            queues.add(triggers::tunnel_endpoint_changed(
+                key,
+                old.map(AsRef::as_ref),
+                new.map(AsRef::as_ref),
+            ));
         },
     )
 }

@@ -196,6 +196,14 @@ impl fmt::Debug for SecretText {
     }
 }
 
+/// A peer's text, cut to 500 characters and without control characters, so that it can be shown.
+pub fn sanitized_text(text: &str) -> String {
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(500)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,5 +319,11 @@ mod tests {
     #[test]
     fn tokens_are_not_shown() {
         assert_eq!(format!("{:?}", SecretText("hunter2".into())), "(secret)");
+    }
+
+    #[test]
+    fn words_of_a_peer_are_cut_and_cleaned() {
+        assert_eq!(sanitized_text("a\u{1b}[31m\nb"), "a[31mb");
+        assert_eq!(sanitized_text(&"x".repeat(9999)).len(), 500);
     }
 }

@@ -10,10 +10,7 @@
 //! The tenant namespace records the grant: the consumer has access while it exists and is not
 //! ending. Granting and ending one tenancy never run at the same time.
 
-mod kinds;
 mod records;
-
-pub(crate) use records::object_names;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -49,16 +46,25 @@ use tokio::time::Instant;
 
 use crate::{
     KeepHook,
-    addresses::AnnouncedAddresses,
     auth::{
-        decide::{ApprovalQueue, KnownConsumer, TokenClaim, TokenVerdict, reasons},
-        server::{GrantedConsumer, Tenancies, TenancyError},
+        server::{Tenancies, TenancyError},
         tokens::{self, Tokens},
     },
-    decide::{ApprovalWait, ConsumerHealth, ConsumerHeartbeat},
-    namespace::LiqoNamespace,
+    decide::{
+        access::{
+            ApprovalQueue, GrantedConsumer, KnownConsumer, TokenClaim, TokenVerdict, reasons,
+            refusal_because, still_ending,
+        },
+        addresses::AnnouncedAddresses,
+        consumer_records::{AdmissionRequirements, WaitingConsumer, noted_name},
+        heartbeats::{ConsumerHealth, ConsumerHeartbeat},
+        manifests,
+        namespace::LiqoNamespace,
+        peer::ApprovalWait,
+        tenancy_kinds,
+    },
     objects,
-    protocol::{AccessGrant, AccessRefusal, SecretText},
+    protocol::{AccessGrant, SecretText},
     run_keep_hook,
 };
 
@@ -155,7 +161,7 @@ impl Tenants {
         self.revoke_rights(consumer, true).await?;
         // Needed to list the contents; an interrupted grant may not have created it.
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
-        objects::ensure(&bindings, &objects::manager_binding(&self.namespace)).await?;
+        objects::ensure(&bindings, &manifests::manager_binding(&self.namespace)).await?;
         let mapped = self.has_mapped_namespaces(consumer).await?;
         let left = self
             .empty_namespace(&name, mapped || self.was_mapped_lately(consumer, mapped))
@@ -190,11 +196,11 @@ impl Tenants {
         }
         let mapped = self.has_mapped_namespaces(consumer).await?;
         let name = tenant_namespace(consumer);
-        for kind in kinds::of_liqo() {
+        for kind in tenancy_kinds::of_liqo() {
             self.clear(&kind, &name, mapped).await?;
         }
         // Our rights to these kinds end when Kubernetes deletes our binding there.
-        for kind in kinds::of_kubernetes() {
+        for kind in tenancy_kinds::of_kubernetes() {
             if let Err(error) = self.clear(&kind, &name, mapped).await {
                 tracing::debug!(%consumer, %error, "cannot clear a tenant namespace that is being deleted");
             }
@@ -244,7 +250,7 @@ impl Tenants {
     async fn heartbeat_of(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let namespace = tenant_namespace(consumer);
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
-        let renewal = Patch::Merge(objects::lease_renewal(&self.own, self.context.now()));
+        let renewal = Patch::Merge(manifests::lease_renewal(&self.own, self.context.now()));
         let parameters = PatchParams::default();
         let (renewed, seen) = tokio::join!(
             api.patch(leases::PROVIDER, &parameters, &renewal),
@@ -260,7 +266,7 @@ impl Tenants {
                 .consumer_expiry_seconds
                 .into(),
         );
-        let (lease, now) = (objects::lease_version(&seen), Instant::now());
+        let (lease, now) = (manifests::lease_version(&seen), Instant::now());
         let mut consumer_heartbeats = self.consumer_heartbeats();
         let (heartbeat, health) =
             consumer_heartbeats
@@ -331,12 +337,12 @@ impl Tenants {
             Api::<Role>::namespaced(client, own),
         );
         let (manager, account) = (
-            objects::manager_binding(own),
-            objects::consumer_account(consumer),
+            manifests::manager_binding(own),
+            manifests::consumer_account(consumer),
         );
         let (session, role) = (
-            objects::session_secret(consumer),
-            objects::renewal_role(consumer),
+            manifests::session_secret(consumer),
+            manifests::renewal_role(consumer),
         );
         let (_, session, _, ()) = tokio::try_join!(
             objects::ensure(&accounts, &account),
@@ -349,8 +355,8 @@ impl Tenants {
         )?;
         // The consumer gets rights only now that the quota limits what it does with them.
         let (tenant, renewal) = (
-            objects::tenant_binding(consumer, own),
-            objects::renewal_binding(consumer, own),
+            manifests::tenant_binding(consumer, own),
+            manifests::renewal_binding(consumer, own),
         );
         tokio::try_join!(
             objects::ensure(&bindings, &tenant),
@@ -363,21 +369,21 @@ impl Tenants {
     async fn make_quota_and_leases(&self, namespace: &str) -> Result<(), StepError> {
         let quotas: Api<ResourceQuota> = Api::namespaced(self.client.clone(), namespace);
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
-        let (quota, [provider, consumer]) = (objects::tenant_quota(), objects::tenant_leases());
+        let (quota, [provider, consumer]) = (manifests::tenant_quota(), manifests::tenant_leases());
         let (quota, _, _) = tokio::try_join!(
             objects::ensure_in_new(&quotas, &quota),
             objects::ensure_in_new(&leases, &provider),
             objects::ensure_in_new(&leases, &consumer),
         )?;
-        if let Some(status) = objects::first_count(&quota) {
+        if let Some(status) = manifests::first_count(&quota) {
             let patch = Patch::Merge(json!({ "status": status }));
             let counted = quotas
-                .patch_status(objects::QUOTA, &PatchParams::default(), &patch)
+                .patch_status(manifests::QUOTA, &PatchParams::default(), &patch)
                 .await;
             counted.step(
                 "start the count of",
                 "ResourceQuota",
-                Key::new(namespace, objects::QUOTA),
+                Key::new(namespace, manifests::QUOTA),
             )?;
         }
         Ok(())
@@ -392,10 +398,10 @@ impl Tenants {
         let name = consumer_service_account(consumer);
         // The consumer has just proved its key. Tokens that somebody else renewed over the API
         // server end now.
-        if objects::is_session_over(session.creation_timestamp().as_ref(), self.context.now()) {
+        if manifests::is_session_over(session.creation_timestamp().as_ref(), self.context.now()) {
             let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
             objects::delete(&secrets, &name).await?;
-            session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
+            session = objects::ensure(&secrets, &manifests::session_secret(consumer)).await?;
         }
         let lifetime = i64::from(
             self.context
@@ -462,8 +468,7 @@ impl Tenants {
     async fn mark_ending(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let name = tenant_namespace(consumer);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let mark =
-            json!({"metadata": {"annotations": {objects::ENDING: self.context.now().to_string()}}});
+        let mark = json!({"metadata": {"annotations": {manifests::ENDING: self.context.now().to_string()}}});
         namespaces
             .patch(&name, &PatchParams::default(), &Patch::Merge(mark))
             .await
@@ -515,7 +520,7 @@ impl Tenants {
     /// namespace is deleted, and with it our rights there.
     async fn empty_namespace(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
         let mut left = false;
-        for kind in kinds::all() {
+        for kind in tenancy_kinds::all() {
             left |= self.clear(&kind, namespace, mapped).await?;
         }
         Ok(left)
@@ -653,7 +658,7 @@ impl Tenancies for Tenants {
         let approved = namespace
             .as_ref()
             .is_some_and(|namespace| !namespace.terminating && !namespace.ending);
-        let records::AdmissionRequirements {
+        let AdmissionRequirements {
             by_hand,
             needs_no_token,
         } = self.admission_requirements(consumer, approved).await?;
@@ -671,7 +676,7 @@ impl Tenancies for Tenants {
         let leaving = record
             .as_ref()
             .is_some_and(|record| record.metadata.deletion_timestamp.is_some());
-        let noted_name = record.as_deref().and_then(records::noted_name);
+        let noted_name = record.as_deref().and_then(noted_name);
         Ok(KnownConsumer {
             approved,
             ending: leaving
@@ -718,7 +723,7 @@ impl Tenancies for Tenants {
             .create_or_annotate(
                 consumer,
                 name,
-                Some(records::WaitingConsumer {
+                Some(WaitingConsumer {
                     since: self.context.now(),
                     key: *key,
                 }),
@@ -764,14 +769,14 @@ impl Tenancies for Tenants {
             |addresses| addresses.api_server.clone(),
         );
         let api_server = api_server.map_err(|problem| {
-            tenancy_refusal(
+            TenancyError::Refused(refusal_because(
                 reasons::ADDRESS_UNKNOWN,
                 format!("the provider does not know the address of its API server: {problem}"),
-            )
+            ))
         })?;
         let alone = self.lock(&consumer.id).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let tenant = objects::namespace_of_tenant(consumer);
+        let tenant = manifests::namespace_of_tenant(consumer);
         let (is_leaving, found, session) = tokio::try_join!(
             self.is_record_leaving(&consumer.id),
             async {
@@ -784,7 +789,7 @@ impl Tenancies for Tenants {
             self.usable_session_secret(&consumer.id),
         )?;
         if is_leaving {
-            return Err(still_ending_refusal());
+            return Err(TenancyError::Refused(still_ending()));
         }
         let (namespace, session) = match found {
             Some(namespace) => (namespace, session),
@@ -796,17 +801,17 @@ impl Tenancies for Tenants {
                     && namespace.cluster == consumer.id =>
             {
                 if namespace.ending || namespace.terminating {
-                    return Err(still_ending_refusal());
+                    return Err(TenancyError::Refused(still_ending()));
                 }
             }
             _ => {
                 let name = tenant_namespace(&consumer.id);
-                return Err(tenancy_refusal(
+                return Err(TenancyError::Refused(refusal_because(
                     reasons::NAMESPACE_TAKEN,
                     format!(
                         "namespace {name} exists in the provider, and Liqo did not create it: remove it"
                     ),
-                ));
+                )));
             }
         }
         let session = match session {
@@ -876,18 +881,4 @@ async fn remove(
         Err(kube::Error::SerdeError(_)) => Ok(()),
         done => done.map(drop),
     }
-}
-
-fn still_ending_refusal() -> TenancyError {
-    tenancy_refusal(
-        reasons::BUSY,
-        "the previous peering is still being cleaned up: try again in some seconds",
-    )
-}
-
-fn tenancy_refusal(reason: &str, message: impl Into<String>) -> TenancyError {
-    TenancyError::Refused(AccessRefusal {
-        reason: reason.to_owned(),
-        message: message.into(),
-    })
 }

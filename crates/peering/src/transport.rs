@@ -32,8 +32,11 @@ use parking_lot::RwLock;
 use tokio::time::{timeout, timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use self::answers::{AnswerKind, LimitedBody, admit_answer, record_exceeded};
-use crate::credential::{CONNECT_TIMEOUT, is_no_server};
+use self::answers::{LimitedBody, admit_answer, record_exceeded};
+use crate::decide::{
+    answers::AnswerKind,
+    credential::{CONNECT_TIMEOUT, is_no_server},
+};
 
 /// The bearer token of a client. It can be replaced while the client is in use.
 #[derive(Clone, Default)]

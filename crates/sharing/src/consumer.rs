@@ -19,14 +19,13 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ANSWERED, Claimed, ClusterId, ForeignCluster, GranularityAnswer, POOL_FOR_EACH_NODE,
-    PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceOfferStatus, ResourceRequest,
-    ResourceRequestSpec, ResourcesRequestedReason, TETHERING, TetheringAnswer, VirtualNode, labels,
-    links, provider_namespace,
+    Claimed, ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer,
+    ResourceOfferStatus, ResourceRequest, ResourceRequestSpec, ResourcesRequestedReason,
+    VirtualNode, labels, links, provider_namespace,
 };
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
-    Cache, Context, Key, PeerConnection, Queue, Requeue,
+    Cache, Context, Key, PeerConnection, Requeue,
     cache::parsed_len,
     conditions::namespaced_api,
     peers::{self, PeerError},
@@ -40,21 +39,25 @@ use tokio_util::sync::CancellationToken;
 
 use self::contracts::{ConsumerContracts, ObservedProvider, WatchedContracts};
 use crate::{
-    FIELD_MANAGER, SETTLE_DELAY, SharedCaches, SharingError,
+    FIELD_MANAGER, SharedCaches, SharingError,
     decide::{
         consumer::{
             BorrowingIntent, ConsumerAction, ObjectsOfProvider, VirtualNodeState, judge_offers,
             remove_all,
         },
         reduce::{self, ConsumerRequest},
+        request_answers::{
+            is_request_current, no_offer_message, pool_for_each_node, tethering_granted,
+        },
         snapshot::OwnWorkingMode,
         tethering::OwnNodesReturn,
     },
     peer_conditions::PeerConditions,
+    peer_ids,
+    queues::SharingQueues,
+    triggers,
 };
 
-/// Maximum length in characters of what a provider says about tethering.
-const MAX_ANSWER_LEN: usize = 500;
 /// Number of providers that are reconciled at the same time.
 const CONCURRENCY: usize = 32;
 
@@ -69,7 +72,7 @@ pub struct ConsumerController {
     peerings: Cache<String>,
     providers: Mutex<HashMap<ClusterId, Arc<ProviderWatches>>>,
     conditions: Arc<PeerConditions>,
-    queue: Queue<ClusterId>,
+    queues: SharingQueues,
 }
 
 /// The objects that we see in our tenant namespace at a provider.
@@ -95,16 +98,6 @@ impl ProviderWatches {
             RESOURCE_REQUEST,
         ))
     }
-
-    /// The provider's own words about why it offers nothing.
-    fn no_offer_message(&self) -> Option<String> {
-        let request = self.own_request()?;
-        let answer = request
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == ANSWERED && condition.status == "False")?;
-        Some(answer.message.clone())
-    }
 }
 
 /// The objects in a namespace, by name.
@@ -115,12 +108,6 @@ fn objects_in<T>(namespace: &str, all: Vec<(Key, Arc<T>)>) -> BTreeMap<String, A
         .collect()
 }
 
-/// The provider that a provider namespace belongs to.
-pub fn provider_of(namespace: &str) -> Option<ClusterId> {
-    let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
-    (provider_namespace(&id) == namespace).then_some(id)
-}
-
 impl ConsumerController {
     /// Starts the watches of this cluster's objects.
     pub fn start(
@@ -128,9 +115,9 @@ impl ConsumerController {
         stop: &CancellationToken,
         shared: &SharedCaches,
         contracts: ConsumerContracts,
-        queue: Queue<ClusterId>,
+        queues: SharingQueues,
     ) -> Arc<Self> {
-        let changed = queue.clone();
+        let changed = queues.clone();
         let virtual_nodes = context.informers.of_kind::<VirtualNode>().reduced_cache(
             stop.clone(),
             |node: VirtualNode| {
@@ -139,11 +126,7 @@ impl ConsumerController {
                     spec: node.spec,
                 })
             },
-            move |key, _, _| {
-                if let Some(provider) = provider_of(&key.namespace) {
-                    changed.add_after(provider, SETTLE_DELAY);
-                }
-            },
+            move |key, _, _| changed.add(triggers::virtual_node_changed(key)),
         );
         let providers = Mutex::default();
         let (offers, policies, conditions) = (
@@ -161,7 +144,7 @@ impl ConsumerController {
             peerings,
             providers,
             conditions,
-            queue,
+            queues,
         })
     }
 
@@ -179,7 +162,7 @@ impl ConsumerController {
             return;
         }
         let controller = self.clone();
-        let work = self.queue.run(
+        let work = self.queues.providers.run(
             "resources-of-providers",
             CONCURRENCY,
             stop.clone(),
@@ -200,9 +183,8 @@ impl ConsumerController {
                 let new = OwnWorkingMode::of_config(&config.borrow_and_update().clone());
                 if new != mode {
                     mode = new;
-                    for (_, peer) in self.conditions.foreign_clusters().all() {
-                        self.queue.add(peer.spec.cluster_id.clone());
-                    }
+                    let peers = peer_ids(self.conditions.foreign_clusters());
+                    self.queues.add(triggers::working_mode_changed(peers));
                 }
             }
             std::future::pending::<()>().await;
@@ -220,16 +202,16 @@ impl ConsumerController {
         let id = connection.cluster_id.clone();
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
-        let (queue, changed) = (self.queue.clone(), id.clone());
+        let (queues, changed) = (self.queues.clone(), id.clone());
         let offers = Cache::watch_provider(
             &connection,
             Config::default(),
             stop.clone(),
             |offer: &Claimed<ResourceOffer>| parsed_len(offer.unverified()),
             Some,
-            move |_, _, _| queue.add_after(changed.clone(), SETTLE_DELAY),
+            move |_, _, _| queues.add(triggers::object_at_provider_changed(&changed)),
         );
-        let (queue, changed) = (self.queue.clone(), id.clone());
+        let (queues, changed) = (self.queues.clone(), id.clone());
         let requests = Cache::watch_provider(
             &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
@@ -242,7 +224,7 @@ impl ConsumerController {
                         .map_or_else(String::len, parsed_len)
             },
             |request: Claimed<_>| reduce::request(request.into_unverified()),
-            move |_, _, _| queue.add_after(changed.clone(), SETTLE_DELAY),
+            move |_, _, _| queues.add(triggers::object_at_provider_changed(&changed)),
         );
         let watches = Arc::new(ProviderWatches {
             connection: connection.clone(),
@@ -257,11 +239,11 @@ impl ConsumerController {
             if watches.offers.wait_until_synced().await
                 && watches.requests.wait_until_synced().await
             {
-                self.queue.add_after(id.clone(), SETTLE_DELAY);
+                self.queues.add(triggers::connection_changed(&id));
             }
             while health.changed().await.is_ok() {
                 watches.contracts.note_health(connection.is_reachable());
-                self.queue.add_after(id.clone(), SETTLE_DELAY);
+                self.queues.add(triggers::connection_changed(&id));
             }
             std::future::pending::<()>().await;
         };
@@ -370,7 +352,10 @@ impl ConsumerController {
             &intent,
             &offers,
             local,
-            provider.no_offer_message().as_deref(),
+            provider
+                .own_request()
+                .and_then(|request| no_offer_message(&request))
+                .as_deref(),
         );
         let carried_out = self.carry_out(id, judgement.actions, Some(provider)).await;
         let kind = links::RESOURCES_REQUESTED;
@@ -416,12 +401,9 @@ impl ConsumerController {
     ) -> Result<(), SharingError> {
         let existing = provider.own_request();
         let tethers = intent.returns == OwnNodesReturn::Allowed;
-        let is_written = existing.as_deref().is_some_and(|existing| {
-            existing.resources.as_ref() == Ok(&intent.request.resources)
-                && existing.granularity == intent.request.granularity
-                && existing.tethering == tethers
-                && existing.peering.as_deref() == Some(peering)
-        });
+        let is_written = existing
+            .as_deref()
+            .is_some_and(|existing| is_request_current(existing, intent, peering));
         if is_written {
             return Ok(());
         }
@@ -566,56 +548,6 @@ impl ConsumerController {
     }
 }
 
-/// The provider's answer to the present request to control this cluster, if it has answered.
-fn tethering_granted(request: &ConsumerRequest) -> Option<DesiredCondition> {
-    let kind = links::TETHERING_GRANTED;
-    let answer = request
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == TETHERING)?;
-    if !request.tethering || answer.observed_generation != request.generation {
-        return None;
-    }
-    // The provider chooses reason and message.
-    let reason = TetheringAnswer::parse(&answer.reason).unwrap_or(TetheringAnswer::NotAllowed);
-    let message = answer
-        .message
-        .chars()
-        .take(MAX_ANSWER_LEN)
-        .collect::<String>();
-    match answer.status.as_str() {
-        "True" => Some(DesiredCondition::yes(
-            kind,
-            TetheringAnswer::Granted,
-            message,
-        )),
-        _ => Some(DesiredCondition::no(kind, reason, message)),
-    }
-}
-
-/// The provider's answer to the present request for one pool for each node, if it has answered.
-fn pool_for_each_node(request: &ConsumerRequest) -> Option<DesiredCondition> {
-    let kind = links::POOL_FOR_EACH_NODE;
-    let answer = request
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == POOL_FOR_EACH_NODE)?;
-    if request.granularity.is_none() || answer.observed_generation != request.generation {
-        return None;
-    }
-    // The provider chooses reason and message.
-    let reason = GranularityAnswer::parse(&answer.reason).unwrap_or(GranularityAnswer::NotAllowed);
-    let message = answer
-        .message
-        .chars()
-        .take(MAX_ANSWER_LEN)
-        .collect::<String>();
-    match answer.status.as_str() {
-        "True" => Some(DesiredCondition::yes(kind, reason, message)),
-        _ => Some(DesiredCondition::no(kind, reason, message)),
-    }
-}
-
 async fn write_answer(
     offers: &Api<ResourceOffer>,
     name: &str,
@@ -648,21 +580,4 @@ fn short_text(error: &SharingError) -> String {
         return format!("the provider did not take our request: {}", status.message);
     }
     error_chain(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::cluster;
-
-    #[test]
-    fn only_a_provider_namespace_names_a_provider() {
-        assert_eq!(
-            provider_of(&provider_namespace(&cluster(1))),
-            Some(cluster(1))
-        );
-        assert_eq!(provider_of(&liqo_api::tenant_namespace(&cluster(1))), None);
-        assert_eq!(provider_of("liqo-provider-rome"), None);
-        assert_eq!(provider_of(cluster(1).as_str()), None);
-    }
 }

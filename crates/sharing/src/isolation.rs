@@ -10,11 +10,9 @@ use std::{net::IpAddr, time::Duration};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
-use liqo_api::conditions::has_true_condition;
 use liqo_api::{
-    CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED,
-    NetworkPoliciesEnforcedReason, RESOLVER, RESOLVER_PORT, conditions::DesiredCondition,
-    isolation,
+    CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED, RESOLVER,
+    RESOLVER_PORT, isolation,
 };
 use liqo_controller_runtime::{Context, Network, conditions::apply_to_config, events::object_ref};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -22,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     FIELD_MANAGER,
-    decide::isolation::{ConnectionAttempts, RoundOutcome, RoundOutcomes},
+    decide::isolation::{
+        ConnectionAttempts, RoundOutcome, RoundOutcomes, isolation_condition, pod_addresses,
+    },
 };
 
 /// Packets that a policy forbids usually vanish. A lost packet is sent again after a second.
@@ -81,26 +81,6 @@ async fn attempt_round(network: &dyn Network, pods: &Api<Pod>) -> RoundOutcome {
             .collect::<Vec<_>>()
             .await,
     )
-}
-
-/// The addresses of a pod that accepts connections at the closed port: a ready one of a version
-/// that does.
-fn pod_addresses(pod: &Pod) -> Vec<IpAddr> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-    let listens = ports.any(|port| port.container_port == i32::from(CLOSED_PORT));
-    let Some(status) = pod
-        .status
-        .as_ref()
-        .filter(|_| listens && pod.metadata.deletion_timestamp.is_none())
-    else {
-        return Vec::new();
-    };
-    let is_ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
-    let addresses = status.pod_ips.iter().flatten().filter(|_| is_ready);
-    addresses
-        .filter_map(|address| address.ip.parse().ok())
-        .collect()
 }
 
 async fn attempt_address(
@@ -168,64 +148,12 @@ async fn write_condition(
     Ok(())
 }
 
-fn isolation_condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
-    let message = isolation::describe_lending(enforced, allowed);
-    match enforced {
-        Some(true) => DesiredCondition::yes(
-            NETWORK_POLICIES_ENFORCED,
-            NetworkPoliciesEnforcedReason::Enforced,
-            message,
-        ),
-        Some(false) => DesiredCondition::no(
-            NETWORK_POLICIES_ENFORCED,
-            NetworkPoliciesEnforcedReason::NotEnforced,
-            message,
-        ),
-        None => DesiredCondition::unknown(
-            NETWORK_POLICIES_ENFORCED,
-            NetworkPoliciesEnforcedReason::NotTested,
-            message,
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use liqo_controller_runtime::Tcp;
-    use serde_json::{Value, json};
     use tokio::net::TcpListener;
 
     use super::*;
-
-    fn pod(port: u16, ready: &str, deleted: &Value) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": { "name": "a", "deletionTimestamp": deleted },
-            "spec": { "containers": [{ "name": "dns", "ports": [{ "containerPort": port }] }] },
-            "status": { "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }], "conditions": [{ "type": "Ready", "status": ready }] },
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn only_ready_pods_that_listen_at_the_closed_port_are_tried() {
-        assert_eq!(
-            pod_addresses(&pod(CLOSED_PORT, "True", &Value::Null)).len(),
-            2
-        );
-        assert_eq!(
-            pod_addresses(&pod(CLOSED_PORT, "False", &Value::Null)).len(),
-            0
-        );
-        assert_eq!(
-            pod_addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(),
-            0
-        );
-        // A pod of an older version refuses the connection, as if a policy closed the port.
-        assert_eq!(
-            pod_addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(),
-            0
-        );
-    }
 
     #[tokio::test]
     async fn a_port_counts_as_open_if_it_accepts_connections() {
@@ -259,19 +187,6 @@ mod tests {
                 open: false,
                 closed: false
             }
-        );
-    }
-
-    #[test]
-    fn the_condition_says_what_is_known() {
-        let status = |enforced| isolation_condition(enforced, false).status;
-        assert_eq!(
-            [Some(true), Some(false), None].map(status),
-            [Some(true), Some(false), None]
-        );
-        assert_ne!(
-            isolation_condition(Some(false), false).message,
-            isolation_condition(Some(false), true).message
         );
     }
 }

@@ -6,7 +6,6 @@ pub mod contracts;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -17,7 +16,7 @@ use liqo_api::{
     labels,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, Queue, Requeue,
+    Cache, Context, Key, Requeue,
     conditions::{self, namespaced_api},
     put::{create_or_replace, replace_status, with_peer_labels},
     writes::{StepContext as _, delete_if_present},
@@ -41,13 +40,9 @@ use crate::{
     },
     peer_conditions::PeerConditions,
     plugins::Plugins,
+    queues::SharingQueues,
+    triggers,
 };
-
-/// Changes of nodes and pods are collected for this time, so that a burst of pods causes a few
-/// decisions, not a thousand.
-pub const DEBOUNCE: Duration = Duration::from_millis(200);
-/// The same for changes that somebody waits for.
-pub const PROMPT_DELAY: Duration = Duration::from_millis(20);
 
 /// Page size for pods: consumers' pods may be as large as what they may send.
 const PODS_PAGE: u32 = 100;
@@ -67,7 +62,7 @@ pub struct ProviderController {
     offers: Cache<ResourceOffer>,
     contracts: ProviderContracts,
     conditions: Arc<PeerConditions>,
-    queue: Queue<()>,
+    queues: SharingQueues,
     recent_writes: Mutex<HashMap<OfferId, RecentWrite>>,
     applied_policies: Mutex<HashMap<ClusterId, PolicyVersion>>,
 }
@@ -79,11 +74,15 @@ impl ProviderController {
         stop: &CancellationToken,
         shared: &SharedCaches,
         contracts: ProviderContracts,
-        queue: Queue<()>,
+        queues: SharingQueues,
     ) -> Arc<Self> {
         let client = &context.client;
-        let (nodes, pods, namespaces, requests) =
-            (queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        let (nodes, pods, namespaces, requests) = (
+            queues.clone(),
+            queues.clone(),
+            queues.clone(),
+            queues.clone(),
+        );
         let pod_sums: Arc<Mutex<Arc<PodsByNode>>> = Arc::default();
         let sums = pod_sums.clone();
         // Finished pods use nothing, so the API server does not send them.
@@ -95,9 +94,7 @@ impl ProviderController {
             nodes: context.informers.of_kind::<Node>().reduced_cache(
                 stop.clone(),
                 reduce::node,
-                move |_, _, _| {
-                    nodes.add_after((), DEBOUNCE);
-                },
+                move |_, _, _| nodes.add(triggers::node_changed()),
             ),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
@@ -106,28 +103,28 @@ impl ProviderController {
                 reduce::pod,
                 move |_, old, new| {
                     Arc::make_mut(&mut lock(&sums)).update(old, new);
-                    pods.add_after((), DEBOUNCE);
+                    pods.add(triggers::pod_changed());
                 },
             ),
             namespaces: context.informers.of_kind::<Namespace>().reduced_cache(
                 stop.clone(),
                 reduce::namespace,
-                move |_, _, _| namespaces.add_after((), PROMPT_DELAY),
+                move |_, _, _| namespaces.add(triggers::consumer_namespace_changed()),
             ),
             requests: Cache::watch(
                 Api::<DeserializeGuard<ResourceRequest>>::all(client.clone()),
                 Config::default(),
                 stop.clone(),
                 reduce::request,
-                move |_, _, _| requests.add_after((), PROMPT_DELAY),
+                move |_, _, _| requests.add(triggers::request_changed()),
             ),
             pod_sums,
             policies: shared.policies.clone(),
-            plugins: Plugins::new(context.clone(), queue.clone()),
+            plugins: Plugins::new(context.clone(), queues.offers.clone()),
             offers: shared.offers.clone(),
             contracts,
             conditions: shared.conditions.clone(),
-            queue,
+            queues,
             recent_writes: Mutex::default(),
             applied_policies: Mutex::default(),
         })
@@ -148,16 +145,19 @@ impl ProviderController {
         if synced.contains(&false) {
             return;
         }
-        self.queue.add(());
+        self.queues.offers.add(());
         let controller = self.clone();
-        let work = self.queue.run("offers", 1, stop.clone(), move |()| {
-            let controller = controller.clone();
-            async move { controller.reconcile().await }
-        });
+        let work = self
+            .queues
+            .offers
+            .run("offers", 1, stop.clone(), move |()| {
+                let controller = controller.clone();
+                async move { controller.reconcile().await }
+            });
         let mut config = self.context.config.clone();
         let follow_config = async {
             while config.changed().await.is_ok() {
-                self.queue.add_after((), PROMPT_DELAY);
+                self.queues.add(triggers::config_changed());
             }
             std::future::pending::<()>().await;
         };

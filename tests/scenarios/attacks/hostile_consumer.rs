@@ -15,7 +15,9 @@ use liqo_api::{
     record_text::{MAX_OBJECT_LEN, MAX_POD_LEN, MAX_SECRET_LEN},
     tenant_namespace,
 };
-use liqo_peering::{auth::client::Applicant, objects::tenant_quota, protocol::PeeringAnswer};
+use liqo_peering::{
+    auth::client::Applicant, decide::manifests::tenant_quota, protocol::PeeringAnswer,
+};
 use liqo_tests::{Cluster, Measurement, World};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -11,7 +11,7 @@ use std::{
 
 use http::{Method, Request, StatusCode, Uri, header};
 use hyper::body::Bytes;
-use liqo_api::ClusterId;
+use liqo_api::{CallReason, ClusterId};
 use liqo_controller_runtime::{Network, network::BoxNetworkStream};
 use liqo_signing::{ClusterIdentity, Envelope, EnvelopeError};
 use liqo_tunnel_client::{AUTH_PORT, session::TunnelConnection};
@@ -20,12 +20,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::decide::reasons;
 use crate::{
+    decide::{access::reasons, addresses::only_local},
     exchange::exchange_http,
     protocol::{
         self, AccessRefusal, ChallengeAnswer, Identification, PEERING_END, PEERING_REQUEST,
-        PeeringAnswer, PeeringRequest, SecretText, SignedEndRequest, paths,
+        PeeringAnswer, PeeringRequest, SecretText, SignedEndRequest, paths, sanitized_text,
     },
     tls::{self, TlsConfigError},
 };
@@ -127,6 +127,21 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The reason in a condition.
+    pub fn call_reason(&self) -> CallReason {
+        match self {
+            Self::Url { .. } => CallReason::InvalidUrl,
+            Self::Loopback { .. } => CallReason::LoopbackAddress,
+            Self::Handshake { .. } => CallReason::IdentityMismatch,
+            Self::Connect { .. } | Self::Tunnel(_) | Self::Timeout { .. } | Self::Http { .. } => {
+                CallReason::Unreachable
+            }
+            Self::Answer { .. } => CallReason::InvalidAnswer,
+            Self::Unavailable { .. } => CallReason::Unavailable,
+            Self::Tls(_) | Self::Sign(_) => CallReason::LocalError,
+        }
+    }
+
     /// Whether the same call may succeed a moment later.
     fn is_transient(&self) -> bool {
         use ClientError::{Connect, Http, Timeout, Tunnel, Unavailable};
@@ -468,25 +483,6 @@ impl AuthClient {
     }
 }
 
-/// Whether an address means the machine that uses it, or its link, where services of clouds give
-/// out credentials.
-pub fn only_local(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    let is_of_link = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    address.is_loopback() || address.is_unspecified() || is_of_link
-}
-
-/// A peer's text, cut to 500 characters and without control characters, so that it can be shown.
-pub fn sanitized_text(text: &str) -> String {
-    text.chars()
-        .filter(|character| !character.is_control())
-        .take(500)
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use liqo_controller_runtime::Tcp;
@@ -527,21 +523,6 @@ mod tests {
                 "{url:?}"
             );
         }
-    }
-
-    #[test]
-    fn addresses_that_mean_the_machine_itself_are_known() {
-        for text in [
-            "127.0.0.1",
-            "127.9.9.9",
-            "0.0.0.0",
-            "::1",
-            "::",
-            "::ffff:127.0.0.1",
-        ] {
-            assert!(only_local(text.parse().unwrap()), "{text}");
-        }
-        assert!(!only_local("10.0.0.1".parse().unwrap()));
     }
 
     #[tokio::test]
@@ -600,11 +581,5 @@ mod tests {
             "{text}"
         );
         assert_eq!(client.authority(), "203.0.113.5:30443");
-    }
-
-    #[test]
-    fn words_of_a_peer_are_cut_and_cleaned() {
-        assert_eq!(sanitized_text("a\u{1b}[31m\nb"), "a[31mb");
-        assert_eq!(sanitized_text(&"x".repeat(9999)).len(), 500);
     }
 }

@@ -8,13 +8,12 @@
 //!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: remove all of it
 //! ```
 //!
-//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks,
-//! claims and discards tokens for the first contact. `connections` decides which connections stay
-//! open. `pace` limits how often the endpoint works for each caller.
+//! [`decide::access`](crate::decide::access) decides what is allowed, from facts that [`server`]
+//! collects; [`tokens`] claims and discards tokens for the first contact. `connections` decides
+//! which connections stay open. `pace` limits how often the endpoint works for each caller.
 
 pub mod client;
 mod connections;
-pub mod decide;
 mod pace;
 pub mod server;
 pub mod tokens;

@@ -39,14 +39,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     connections::{AuthConnections, ConnectionProof, ConnectionRegistration},
-    decide::{
-        self, AccessDecision, ApprovalQueue, DecisionInput, KnownConsumer, TokenClaim,
-        TokenVerdict, reasons,
-    },
     pace::{RequestTurn, RequestTurns},
 };
 use crate::{
     challenge::{self, ChallengeError, Challenges},
+    decide::access::{
+        self, AccessDecision, ApprovalQueue, DecisionInput, GrantedConsumer, KnownConsumer,
+        TokenClaim, TokenVerdict, reasons, refusal_because,
+    },
     protocol::{
         self, AccessGrant, AccessRefusal, ChallengeAnswer, Identification, PEERING_END,
         PEERING_REQUEST, PeeringAnswer, PeeringRequest, SignedEndRequest, paths,
@@ -64,17 +64,6 @@ const HEAD_LIMITS: RequestHeadLimits = RequestHeadLimits {
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum lifetime of a connection, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A consumer that has proved its key, and whose request is granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrantedConsumer {
-    pub id: ClusterId,
-    /// The key that the ID is derived from.
-    pub public_key: PublicKey,
-    /// A DNS label.
-    pub name: String,
-    pub protocol_version: u32,
-}
 
 /// Failure of the provider to do what was granted.
 #[derive(Debug, thiserror::Error)]
@@ -305,7 +294,7 @@ async fn issue_challenge<T: Tenancies>(State(endpoint): State<Arc<AuthEndpoint<T
             expires_in_seconds: challenge::LIFETIME.as_secs(),
         })
         .into_response(),
-        Err(error) => response_of_answer(PeeringAnswer::Denied(decide::challenge_refusal(error))),
+        Err(error) => response_of_answer(PeeringAnswer::Denied(access::challenge_refusal(error))),
     }
 }
 
@@ -337,7 +326,7 @@ impl<T: Tenancies> AuthEndpoint<T> {
             .challenges
             .check(&request.challenge, self.started.elapsed());
         let checked =
-            match decide::check_request(&self.id, protocol::PROTOCOL, &signer, &request, challenge)
+            match access::check_request(&self.id, protocol::PROTOCOL, &signer, &request, challenge)
             {
                 Ok(checked) => checked,
                 Err(refusal) => return Ok(denied_answer(&signer, refusal)),
@@ -358,7 +347,7 @@ impl<T: Tenancies> AuthEndpoint<T> {
             .tenancies
             .known_consumer(&signer, &request.cluster_name)
             .await?;
-        let decision = decide::decide_access(&DecisionInput {
+        let decision = access::decide_access(&DecisionInput {
             signer: &signer,
             request: &request,
             checked,
@@ -380,7 +369,7 @@ impl<T: Tenancies> AuthEndpoint<T> {
                     .tenancies
                     .approval_queue(&signer, &request.cluster_name)
                     .await?;
-                match decide::admit_to_queue(queue, &request.cluster_name) {
+                match access::admit_to_queue(queue, &request.cluster_name) {
                     Ok(true) => {}
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
                     Err(refusal) => return Ok(denied_answer(&signer, refusal)),
@@ -398,7 +387,7 @@ impl<T: Tenancies> AuthEndpoint<T> {
             AccessDecision::Deny(refusal) => return Ok(denied_answer(&signer, refusal)),
         };
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
-            return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
+            return Ok(PeeringAnswer::Denied(access::challenge_refusal(error)));
         }
         if let Some(refusal) = self.reserve_token(token.as_ref(), &signer).await? {
             return Ok(denied_answer(&signer, refusal));
@@ -424,15 +413,15 @@ impl<T: Tenancies> AuthEndpoint<T> {
         let now = self.started.elapsed();
         if !self.tenancies.is_known(signer) {
             if !self.tenancies.needs_no_token(signer) {
-                decide::admit_stranger(token)?;
+                access::admit_stranger(token)?;
             }
             if !self.turns.admit_unknown_key(now) {
-                return Err(decide::too_often());
+                return Err(access::too_often());
             }
         }
         self.turns
             .take_consumer_turn(signer, now)
-            .ok_or_else(decide::too_often)
+            .ok_or_else(access::too_often)
     }
 
     /// Reserves the token for this consumer, if there is one. Returns a refusal if another consumer
@@ -444,7 +433,7 @@ impl<T: Tenancies> AuthEndpoint<T> {
     ) -> Result<Option<AccessRefusal>, TenancyError> {
         let Some(token) = token else { return Ok(None) };
         let is_ours = self.tenancies.claim_token(token, consumer).await?;
-        Ok((!is_ours).then(|| decide::token_used(token)))
+        Ok((!is_ours).then(|| access::token_used(token)))
     }
 
     /// Deletes the token, if there is one that nobody else may use. If that fails it stays until it
@@ -467,7 +456,7 @@ impl<T: Tenancies> AuthEndpoint<T> {
         let challenge = self
             .challenges
             .check(&request.challenge, self.started.elapsed());
-        let challenge = match decide::decide_end(&self.id, &signer, &request, challenge) {
+        let challenge = match access::decide_end(&self.id, &signer, &request, challenge) {
             Ok(challenge) => challenge,
             Err(refusal) => return Ok(PeeringAnswer::Denied(refusal)),
         };
@@ -479,13 +468,13 @@ impl<T: Tenancies> AuthEndpoint<T> {
             .take_consumer_turn(&signer, now)
             .filter(|_| is_let_in)
         else {
-            return Ok(denied_answer(&signer, decide::too_often()));
+            return Ok(denied_answer(&signer, access::too_often()));
         };
         proof.mark_proven();
         // A stranger has nothing to end, and must not fill the set of spent challenges.
         if self.tenancies.is_approved(&signer).await? {
             if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
-                return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
+                return Ok(PeeringAnswer::Denied(access::challenge_refusal(error)));
             }
             self.tenancies.end_tenancy(&signer).await?;
             tracing::info!(consumer = %signer, "the consumer ended the peering");
@@ -531,10 +520,7 @@ fn open_envelope<R: serde::de::DeserializeOwned>(
 }
 
 fn invalid_request(message: String) -> TenancyError {
-    TenancyError::Refused(AccessRefusal {
-        reason: reasons::INVALID_REQUEST.to_owned(),
-        message,
-    })
+    TenancyError::Refused(refusal_because(reasons::INVALID_REQUEST, message))
 }
 
 fn response_of_result(result: Result<PeeringAnswer, TenancyError>) -> Response {

@@ -19,10 +19,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     client::{Applicant, AuthClient, ClientError},
-    decide::{ApprovalQueue, KnownConsumer, TokenClaim, TokenVerdict, reasons},
-    server::{GrantedConsumer, Tenancies, TenancyError, serve_endpoint},
+    server::{Tenancies, TenancyError, serve_endpoint},
 };
 use crate::{
+    decide::access::{
+        ApprovalQueue, GrantedConsumer, KnownConsumer, TokenClaim, TokenVerdict, reasons,
+    },
     protocol::{
         AccessGrant, AccessRefusal, GrantedApiServer, PEERING_REQUEST, PeeringAnswer,
         PeeringRequest, ProtocolRange, SecretText, SignedEndRequest,

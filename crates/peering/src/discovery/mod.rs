@@ -10,7 +10,7 @@ pub mod dns;
 pub mod search_domains;
 pub mod verification;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -29,7 +29,6 @@ use liqo_controller_runtime::{
 };
 use liqo_discovery::{
     announcement::Announcement,
-    lan_table::MAX_CLUSTERS,
     merge::{
         DiscoveryListEntry, ForeignClusterChange, FoundCluster, KnownForeignCluster, decide_change,
         listed_announcements, merge_announcements, reason_not_created,
@@ -38,9 +37,17 @@ use liqo_discovery::{
     written_list::WrittenList,
 };
 use serde_json::json;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
-use crate::{objects, tenancy::object_names};
+use crate::{
+    decide::{
+        consumer_records::object_names,
+        discovery::{automatic_outgoing_change, lan_list},
+    },
+    objects,
+    queues::PeeringQueues,
+    triggers,
+};
 use verification::Verification;
 
 /// After a step that failed.
@@ -53,8 +60,7 @@ pub struct Discoverer {
     pub context: Context,
     pub foreign_clusters: Cache<ForeignCluster>,
     pub policies: Cache<PeeringPolicy>,
-    /// Notified when one of these changes.
-    pub changed: Arc<Notify>,
+    pub queues: PeeringQueues,
 }
 
 /// The watched objects with the clusters that are found now.
@@ -66,8 +72,7 @@ struct DiscoverySources {
 impl Discoverer {
     /// Runs until `context.stop`.
     pub async fn run(self) {
-        let domains_changed = Arc::new(Notify::new());
-        let sources = self.watch_sources(domains_changed.clone());
+        let sources = self.watch_sources();
         if !(sources.lan.wait_until_synced().await && sources.domains.wait_until_synced().await) {
             return;
         }
@@ -75,23 +80,23 @@ impl Discoverer {
             search_domains::run_lookups(
                 self.context.clone(),
                 sources.domains.clone(),
-                domains_changed
+                self.queues.lookups.clone()
             ),
             self.follow_sources(&sources)
         );
     }
 
-    fn watch_sources(&self, domains_changed: Arc<Notify>) -> DiscoverySources {
+    fn watch_sources(&self) -> DiscoverySources {
         let context = &self.context;
-        let (changed, also_changed) = (self.changed.clone(), self.changed.clone());
+        let (queues, domain_queues) = (self.queues.clone(), self.queues.clone());
         let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
         let only_list = watcher::Config::default().fields(&format!("metadata.name={LAN_CLUSTERS}"));
         let lan = Cache::watch(
             maps,
             only_list,
             context.stop.clone(),
-            lan_list,
-            move |_, _, _| changed.notify_one(),
+            readable_lan_list,
+            move |_, _, _| queues.add(triggers::lan_list_changed()),
         );
         let domains: Api<SearchDomain> = Api::all(context.client.clone());
         let domains = Cache::watch(
@@ -99,10 +104,7 @@ impl Discoverer {
             watcher::Config::default(),
             context.stop.clone(),
             cache::without_managed_fields,
-            move |_, _, _| {
-                also_changed.notify_one();
-                domains_changed.notify_one();
-            },
+            move |_, _, _| domain_queues.add(triggers::search_domain_changed()),
         );
         DiscoverySources { lan, domains }
     }
@@ -119,6 +121,7 @@ impl Discoverer {
             let now = Instant::now();
             verification.update_targets(&found, now);
             let mut next = verification
+                .checks
                 .next_due()
                 .unwrap_or(now + PERIOD)
                 .min(now + PERIOD);
@@ -134,7 +137,7 @@ impl Discoverer {
                 () = self.context.stop.cancelled() => return,
                 () = verification.next() => {}
                 changed = config.changed() => if changed.is_err() { return },
-                () = self.changed.notified() => {}
+                () = self.queues.discovery.notified() => {}
                 // A URL that is due waits while as many calls as allowed run.
                 () = tokio::time::sleep_until(next.max(now + Duration::from_millis(200))) => {}
             }
@@ -176,7 +179,7 @@ impl Discoverer {
         let (mut discovered, mut failure) = (Vec::new(), None);
         // What fails for one cluster does not hold up the others.
         for (id, found) in found {
-            let (known, verified) = (known.get(id), verification.verified_urls(id));
+            let (known, verified) = (known.get(id), verification.checks.verified_urls(id));
             let change = decide_change(Some(found), known, &verified, created);
             created += usize::from(matches!(change, ForeignClusterChange::Create { .. }));
             discovered.push(DiscoveryListEntry {
@@ -192,7 +195,12 @@ impl Discoverer {
                 .or(failure);
         }
         for (id, known) in known.iter().filter(|(id, _)| !found.contains_key(**id)) {
-            let change = decide_change(None, Some(known), &verification.verified_urls(id), created);
+            let change = decide_change(
+                None,
+                Some(known),
+                &verification.checks.verified_urls(id),
+                created,
+            );
             let record = records.get(*id).map(AsRef::as_ref);
             failure = self
                 .carry_out(id, change, record, verification)
@@ -217,7 +225,7 @@ impl Discoverer {
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         match (change, record) {
             (ForeignClusterChange::Create { way, auth_url }, _) => {
-                let Some(name) = verification.name(id, &auth_url) else {
+                let Some(name) = verification.checks.name_at(id, &auth_url) else {
                     return Ok(());
                 };
                 self.create_foreign_cluster(&api, id, &name, way, &auth_url)
@@ -293,16 +301,9 @@ impl Discoverer {
             &self.policies,
             &PolicyPeer::new(&record.spec.cluster_id, Some(record)),
         );
-        let wanted = policy.is_some_and(|policy| policy.spec.consume.automatic);
-        if record.metadata.deletion_timestamp.is_some()
-            || wanted
-                == record
-                    .status
-                    .as_ref()
-                    .is_some_and(|status| status.automatic_outgoing_peering)
-        {
+        let Some(wanted) = automatic_outgoing_change(record, policy.as_deref()) else {
             return Ok(());
-        }
+        };
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
         let body = json!({ "status": { "automaticOutgoingPeering": wanted } });
         let written = api
@@ -320,21 +321,13 @@ impl Discoverer {
     }
 }
 
-/// Reads the list that `liqo-fabric` wrote. Another version may have written it, so what cannot be
-/// read counts as nothing.
+/// Reads the list that `liqo-fabric` wrote. What cannot be read counts as nothing.
 #[allow(clippy::unnecessary_wraps, clippy::needless_pass_by_value)] // The signature that a cache requires.
-fn lan_list(map: ConfigMap) -> Option<Vec<Announcement>> {
-    let text = map
-        .data
-        .as_ref()
-        .and_then(|data| data.get(CLUSTERS_KEY))
-        .map_or("[]", String::as_str);
-    let mut all: Vec<Announcement> = serde_json::from_str(text).unwrap_or_else(|error| {
+fn readable_lan_list(map: ConfigMap) -> Option<Vec<Announcement>> {
+    let list = lan_list(&map).inspect_err(|error| {
         tracing::warn!(%error, "the list of clusters on the local network cannot be read");
-        Vec::new()
     });
-    all.truncate(MAX_CLUSTERS);
-    Some(all)
+    Some(list.unwrap_or_default())
 }
 
 /// The list that `liqoctl discover` reads.
@@ -392,26 +385,5 @@ impl DiscoveredList {
             .next(Instant::now().into_std())
             .filter(|_| self.is_due)
             .map(Instant::from_std)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_of_another_form_counts_as_none() {
-        let list = |text: &str| {
-            let map =
-                json!({ "metadata": { "name": LAN_CLUSTERS }, "data": { CLUSTERS_KEY: text } });
-            lan_list(serde_json::from_value(map).unwrap())
-                .unwrap()
-                .len()
-        };
-        let one = json!({ "clusterID": ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "authURLs": [], "protocol": [1, 1] });
-        assert_eq!(list(&json!([one]).to_string()), 1);
-        assert_eq!(list(&json!(vec![one; 1000]).to_string()), MAX_CLUSTERS);
-        assert_eq!((list("{}"), list("[{}]"), list("")), (0, 0, 0));
-        assert_eq!(lan_list(ConfigMap::default()), Some(Vec::new()));
     }
 }

@@ -16,7 +16,6 @@
 
 mod renewal;
 mod tunnel_connections;
-mod view;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -45,27 +44,24 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    auth::{
-        client::{Applicant, AuthClient, ClientError, sanitized_text},
-        decide::reasons,
+    auth::client::{Applicant, AuthClient, ClientError},
+    decide::{
+        access::reasons,
+        credential::{CREDENTIAL_SECRET, Credential, CredentialError, stored_credential},
+        heartbeats::{PeerHealth, ProviderHeartbeat, is_invalid_certificate},
+        manifests,
+        session_view::{
+            SessionPurpose, SessionView, granted_condition, granted_view, reachable_condition,
+            valid_reason, verified_text,
+        },
         tokens::TOKEN,
     },
-    credential::{CREDENTIAL_SECRET, Credential, CredentialError, stored_credential},
-    decide::{PeerHealth, ProviderHeartbeat},
     objects,
-    protocol::{AccessRefusal, PeeringAnswer, SecretText},
+    protocol::{AccessRefusal, PeeringAnswer, SecretText, sanitized_text},
     transport::{self, BearerToken, UnusableToken},
 };
 
-pub use self::tunnel_connections::{TunnelConnections, gateways_to_call};
-pub use self::view::{GrantedView, SessionView};
-use self::{
-    renewal::is_invalid_certificate,
-    view::{
-        granted_condition, granted_view, reachable_condition, reason_of, valid_reason,
-        verified_text,
-    },
-};
+pub use self::tunnel_connections::TunnelConnections;
 
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -86,33 +82,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(15);
 const MIN_RENEWAL_DELAY: Duration = Duration::from_secs(10);
 /// Refusals of a new token are ignored for this time before the next one is requested.
 const NEW_TOKEN_GRACE: Duration = Duration::from_secs(10);
-
-/// The provider of a session, and the ways to reach it. If this changes, a new session takes over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionPurpose {
-    pub cluster_id: ClusterId,
-    /// The provider's name in this cluster.
-    pub cluster_name: String,
-    /// Name of the provider's `ForeignCluster`.
-    pub foreign_cluster: String,
-    pub auth_url: Option<String>,
-    /// Whether to call the provider through its tunnel.
-    pub through_tunnel: bool,
-    /// Name of the Secret with the token for the first contact.
-    pub token_secret: Option<String>,
-}
-
-impl SessionPurpose {
-    /// Whether the other purpose is the same at another URL.
-    fn differs_only_in_url(&self, other: &Self) -> bool {
-        self != other
-            && other.auth_url.is_some()
-            && Self {
-                auth_url: other.auth_url.clone(),
-                ..self.clone()
-            } == *other
-    }
-}
 
 /// A running session. Dropping it ends it.
 pub struct ProviderSession {
@@ -135,7 +104,7 @@ impl ProviderSession {
     ) -> Self {
         let (stop, view) = (
             context.stop.child_token(),
-            Arc::new(Mutex::new(SessionView::new())),
+            Arc::new(Mutex::new(SessionView::at_start())),
         );
         let tunnel_connections = Arc::new(TunnelConnections::new(gateways, identity));
         let current = Arc::new(Mutex::new(purpose.clone()));
@@ -403,7 +372,7 @@ impl SessionWorker {
                     let text = error_chain(&error);
                     self.update_view(|view| {
                         view.authenticated =
-                            DesiredCondition::no(links::AUTHENTICATED, reason_of(&error), text);
+                            DesiredCondition::no(links::AUTHENTICATED, error.call_reason(), text);
                     });
                 }
                 Err(AuthFailure::Transient)
@@ -592,7 +561,7 @@ impl SessionWorker {
         refused: Option<&Notify>,
     ) {
         let api: Api<Lease> = Api::namespaced(client.clone(), &credential.tenant_namespace);
-        let renewal = Patch::Merge(objects::lease_renewal(
+        let renewal = Patch::Merge(manifests::lease_renewal(
             self.identity.id(),
             self.context.now(),
         ));
@@ -606,7 +575,7 @@ impl SessionWorker {
         match timeout(HEARTBEAT_TIMEOUT, both).await {
             Ok(Ok((_, lease))) => {
                 heartbeat.answered_with(
-                    objects::lease_version(&lease).or_else(|| Some(String::new())),
+                    manifests::lease_version(&lease).or_else(|| Some(String::new())),
                     Instant::now(),
                 );
             }
@@ -769,11 +738,14 @@ impl SessionWorker {
         if current == CurrentAccess::Missing || mismatch {
             let text = error_chain(error);
             self.update_view(|view| {
-                view.identity =
-                    DesiredCondition::no(links::IDENTITY_VERIFIED, reason_of(error), text.clone());
+                view.identity = DesiredCondition::no(
+                    links::IDENTITY_VERIFIED,
+                    error.call_reason(),
+                    text.clone(),
+                );
                 if view.granted.is_none() {
                     view.reachable =
-                        DesiredCondition::no(links::PEER_REACHABLE, reason_of(error), text);
+                        DesiredCondition::no(links::PEER_REACHABLE, error.call_reason(), text);
                 }
             });
         }

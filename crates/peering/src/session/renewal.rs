@@ -10,17 +10,16 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams, runtime::watcher};
 use liqo_api::{AuthenticatedReason, conditions::DesiredCondition, links};
 use liqo_controller_runtime::Cache;
-use rustls::CertificateError;
 use tokio::time::timeout;
 
+use super::SessionWorker;
 use crate::{
-    credential::{CREDENTIAL_SECRET, Credential, TokenRenewal},
+    decide::{
+        credential::{CREDENTIAL_SECRET, Credential, TokenRenewal},
+        session_view::{granted_text, granted_view},
+    },
     transport::BearerToken,
-};
-
-use super::{
-    SessionWorker,
-    view::{granted_text, granted_view},
+    triggers,
 };
 
 /// Timeout of a renewal at the API server.
@@ -37,8 +36,8 @@ impl SessionWorker {
             only,
             self.stop.clone(),
             |_: Secret| Some(()),
-            move |_, _, now| {
-                if now.is_none() {
+            move |_, _, new| {
+                if triggers::needs_new_credential(new) {
                     deleted.notify_one();
                 }
             },
@@ -101,31 +100,6 @@ async fn request_token(client: &Client, renewal: &TokenRenewal) -> kube::Result<
         .await
 }
 
-/// Whether a call failed because the API server's certificate cannot be verified with the CA that
-/// the provider named: it may have another CA now.
-pub(super) fn is_invalid_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>()
-        {
-            // Another CA would not make up for a wrong name or time.
-            return matches!(
-                why,
-                CertificateError::UnknownIssuer | CertificateError::BadSignature
-            );
-        }
-        // The source of an I/O error is that of the error inside.
-        let inside = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::get_ref);
-        next = match inside {
-            Some(inside) => Some(inside),
-            None => error.source(),
-        };
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -139,7 +113,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
 
-    use crate::transport;
+    use crate::{decide::heartbeats::is_invalid_certificate, transport};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{ClusterId, consumer_service_account};
-use liqo_peering::objects::renewal_role;
+use liqo_peering::decide::manifests::renewal_role;
 use serde_json::Value;
 
 use crate::manifests::{self, FABRIC, MANAGER, NAMESPACE, RESOLVER, kind};

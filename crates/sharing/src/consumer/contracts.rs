@@ -15,7 +15,7 @@ use liqo_api::{
     ResourceOffer, annotations, labels, provider_namespace,
 };
 use liqo_controller_runtime::{
-    Cache, Context, Key, PeerConnection, Queue,
+    Cache, Context, Key, PeerConnection,
     cache::parsed_len,
     conditions::namespaced_api,
     peers,
@@ -28,9 +28,13 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{at_provider, provider_of};
+use super::at_provider;
 use crate::{
-    ContractOfPeering, FIELD_MANAGER, SETTLE_DELAY, SharingError, breach_reports::BreachReports,
+    FIELD_MANAGER, SharingError,
+    breach_reports::BreachReports,
+    decide::reduce::{ContractOfPeering, provider_of},
+    queues::SharingQueues,
+    triggers,
 };
 use liqo_market::contract::{
     TOLERANCE,
@@ -81,17 +85,17 @@ impl WatchedContracts {
     fn contracts_at_provider(
         &self,
         connection: &PeerConnection,
-        queue: &Queue<ClusterId>,
+        queues: &SharingQueues,
     ) -> &Cache<ContractAtProvider> {
         self.cache.get_or_init(|| {
-            let (queue, id) = (queue.clone(), connection.cluster_id.clone());
+            let (queues, id) = (queues.clone(), connection.cluster_id.clone());
             Cache::watch_provider(
                 connection,
                 Config::default(),
                 self.stop.clone(),
                 stored_len,
                 |contract| Some(ContractRecord::from_provider(contract)),
-                move |_, _, _| queue.add_after(id.clone(), SETTLE_DELAY),
+                move |_, _, _| queues.add(triggers::object_at_provider_changed(&id)),
             )
         })
     }
@@ -122,7 +126,7 @@ pub struct ConsumerContracts {
     identity: Arc<ClusterIdentity>,
     /// All contracts in this cluster: copies, and our own ones.
     contracts: Cache<ContractOfPeering>,
-    queue: Queue<ClusterId>,
+    queues: SharingQueues,
     /// Possible breaches that this process has seen, by provider and contract.
     unconfirmed: Mutex<HashMap<ClusterId, BTreeMap<String, UnconfirmedBreaches>>>,
     reports: BreachReports,
@@ -133,14 +137,14 @@ impl ConsumerContracts {
         context: Context,
         identity: Arc<ClusterIdentity>,
         contracts: Cache<ContractOfPeering>,
-        queue: Queue<ClusterId>,
+        queues: SharingQueues,
     ) -> Self {
         let (unconfirmed, reports) = (Mutex::default(), BreachReports::default());
         Self {
             context,
             identity,
             contracts,
-            queue,
+            queues,
             unconfirmed,
             reports,
         }
@@ -174,7 +178,7 @@ impl ConsumerContracts {
         }
         let cache = seen
             .watched
-            .contracts_at_provider(seen.connection, &self.queue);
+            .contracts_at_provider(seen.connection, &self.queues);
         if !cache.is_synced() {
             return ContractJudgement::default();
         }

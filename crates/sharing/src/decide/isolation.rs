@@ -1,7 +1,14 @@
 //! Whether the pod network enforces `NetworkPolicies`: what attempts to connect show, and when to
 //! try again. Pure.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use liqo_api::{
+    CLOSED_PORT, NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason,
+    conditions::{DesiredCondition, has_true_condition},
+    isolation,
+};
 
 /// Number of rounds in a row with the same outcome before it counts: a new pod may be open for a
 /// moment, and packets get lost.
@@ -94,8 +101,54 @@ impl RoundOutcomes {
     }
 }
 
+/// The addresses of a pod that accepts connections at the closed port: a ready one of a version
+/// that does.
+pub fn pod_addresses(pod: &Pod) -> Vec<IpAddr> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let listens = ports.any(|port| port.container_port == i32::from(CLOSED_PORT));
+    let Some(status) = pod
+        .status
+        .as_ref()
+        .filter(|_| listens && pod.metadata.deletion_timestamp.is_none())
+    else {
+        return Vec::new();
+    };
+    let is_ready = has_true_condition(status.conditions.iter().flatten(), "Ready");
+    let addresses = status.pod_ips.iter().flatten().filter(|_| is_ready);
+    addresses
+        .filter_map(|address| address.ip.parse().ok())
+        .collect()
+}
+
+/// The condition of the `ClusterConfig`. `allowed` says whether this cluster lends even if nothing
+/// enforces `NetworkPolicies`.
+pub fn isolation_condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
+    let message = isolation::describe_lending(enforced, allowed);
+    match enforced {
+        Some(true) => DesiredCondition::yes(
+            NETWORK_POLICIES_ENFORCED,
+            NetworkPoliciesEnforcedReason::Enforced,
+            message,
+        ),
+        Some(false) => DesiredCondition::no(
+            NETWORK_POLICIES_ENFORCED,
+            NetworkPoliciesEnforcedReason::NotEnforced,
+            message,
+        ),
+        None => DesiredCondition::unknown(
+            NETWORK_POLICIES_ENFORCED,
+            NetworkPoliciesEnforcedReason::NotTested,
+            message,
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use liqo_api::RESOLVER_PORT;
+    use serde_json::{Value, json};
+
     use super::*;
 
     const SHUT: ConnectionAttempts = ConnectionAttempts {
@@ -207,5 +260,48 @@ mod tests {
         assert_eq!(after(&[&[Enforced; 3], &open[..59]].concat()).0, Some(true));
         assert_eq!(after(&[&[Enforced; 3][..], &open].concat()).0, Some(false));
         assert_eq!(after_known(Some(false), &open[..3]).0, Some(false));
+    }
+
+    fn pod(port: u16, ready: &str, deleted: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "a", "deletionTimestamp": deleted },
+            "spec": { "containers": [{ "name": "dns", "ports": [{ "containerPort": port }] }] },
+            "status": { "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }], "conditions": [{ "type": "Ready", "status": ready }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_ready_pods_that_listen_at_the_closed_port_are_tried() {
+        assert_eq!(
+            pod_addresses(&pod(CLOSED_PORT, "True", &Value::Null)).len(),
+            2
+        );
+        assert_eq!(
+            pod_addresses(&pod(CLOSED_PORT, "False", &Value::Null)).len(),
+            0
+        );
+        assert_eq!(
+            pod_addresses(&pod(CLOSED_PORT, "True", &json!("2026-01-01T00:00:00Z"))).len(),
+            0
+        );
+        // A pod of an older version refuses the connection, as if a policy closed the port.
+        assert_eq!(
+            pod_addresses(&pod(RESOLVER_PORT, "True", &Value::Null)).len(),
+            0
+        );
+    }
+
+    #[test]
+    fn the_condition_says_what_is_known() {
+        let status = |enforced| isolation_condition(enforced, false).status;
+        assert_eq!(
+            [Some(true), Some(false), None].map(status),
+            [Some(true), Some(false), None]
+        );
+        assert_ne!(
+            isolation_condition(Some(false), false).message,
+            isolation_condition(Some(false), true).message
+        );
     }
 }

@@ -9,7 +9,9 @@
 //!      absence      which consumers are silent too long    publish      which offers are worth a write
 //!      granularity  who gets one pool for each node        tethering    what the working mode changes
 //!   consumer:  offers, policy ── consumer::judge_offers ──▶ OfferJudgement: virtual nodes, copies, answers
+//!      request_answers  our request there, and what it answers to it
 //!   both:      peer_conditions: what the ForeignCluster shows
+//!              archive: what stays when a peering ends
 //!              isolation: whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
 //! [`lists`] builds a snapshot for a program that computes offers once, such as
@@ -17,6 +19,7 @@
 //! and receipts are in the crate `liqo-market`.
 
 pub mod absence;
+pub(crate) mod archive;
 pub(crate) mod consumer;
 pub(crate) mod granularity;
 pub(crate) mod isolation;
@@ -30,6 +33,7 @@ pub(crate) mod prices;
 pub mod provider;
 pub(crate) mod publish;
 pub mod reduce;
+pub(crate) mod request_answers;
 pub(crate) mod shares;
 pub mod snapshot;
 pub(crate) mod source;

@@ -1,18 +1,22 @@
 //! Reduces the cluster's objects to the fields that matter here. That saves memory, and other
 //! changes cause no new decision.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
-use kube::core::DeserializeGuard;
+use k8s_openapi::api::core::v1::{self as core, Affinity, Namespace, PodSpec};
+use kube::{ResourceExt as _, core::DeserializeGuard};
 use liqo_api::conditions::has_true_condition;
 use liqo_api::requests::{self, EffectiveAmounts, MAX_RESOURCES, is_bounded};
 use liqo_api::{
-    ClusterId, Condition, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity, ResourceList,
-    ResourceRequest, is_final_phase, labels,
+    ClusterId, Condition, Contract, DEFAULT_POOL, LargestPods, PriceList, RequestedGranularity,
+    ResourceList, ResourceRequest, consumer_of_tenant_namespace, is_final_phase, labels,
     peer_namespace::{PeerNamespace, PeerNamespaceKind},
-    pods,
+    pods, provider_namespace,
 };
+use liqo_market::contract::record::{ContractCopy, ContractRecord, IssuedContract};
 
 /// A node of this cluster, real or virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -316,6 +320,45 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<ConsumerReq
     }
 }
 
+/// A contract of a present peering in this cluster. Its namespace says which side this cluster is.
+#[derive(Debug, PartialEq)]
+pub enum ContractOfPeering {
+    Issued(Arc<IssuedContract>),
+    Copy(Arc<ContractCopy>),
+}
+
+impl ContractOfPeering {
+    /// Returns none for one of a former peering.
+    pub fn from_contract(contract: Contract) -> Option<Self> {
+        if contract.labels().contains_key(labels::FORMER_PEER_ID) {
+            return None;
+        }
+        let namespace = contract.metadata.namespace.as_deref()?;
+        if consumer_of_tenant_namespace(namespace).is_some() {
+            return Some(Self::Issued(Arc::new(ContractRecord::from_issued(
+                contract,
+            ))));
+        }
+        provider_of(namespace)?;
+        Some(Self::Copy(Arc::new(ContractRecord::from_own_copy(
+            contract,
+        ))))
+    }
+}
+
+/// The UID of a provider namespace that is not being deleted.
+pub fn uid_of_provider_namespace(namespace: Namespace) -> Option<String> {
+    let is_of_provider = namespace.labels().contains_key(labels::PROVIDER_ID);
+    let exists = namespace.metadata.deletion_timestamp.is_none();
+    namespace.metadata.uid.filter(|_| is_of_provider && exists)
+}
+
+/// The provider that a provider namespace belongs to.
+pub fn provider_of(namespace: &str) -> Option<ClusterId> {
+    let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
+    (provider_namespace(&id) == namespace).then_some(id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -532,5 +575,16 @@ mod tests {
                 .unwrap_err()
                 .contains("more than 64 resources")
         );
+    }
+
+    #[test]
+    fn only_a_provider_namespace_names_a_provider() {
+        assert_eq!(
+            provider_of(&provider_namespace(&cluster(1))),
+            Some(cluster(1))
+        );
+        assert_eq!(provider_of(&liqo_api::tenant_namespace(&cluster(1))), None);
+        assert_eq!(provider_of("liqo-provider-rome"), None);
+        assert_eq!(provider_of(cluster(1).as_str()), None);
     }
 }

@@ -16,7 +16,7 @@ use liqo_controller_runtime::conditions::namespaced_api;
 use liqo_controller_runtime::peers::call;
 use liqo_controller_runtime::put::{create_or_replace, replace_status, with_peer_labels};
 use liqo_controller_runtime::writes::{StepContext as _, delete_if_present};
-use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, Queue, Requeue, policies};
+use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, Requeue, policies};
 use liqo_metering::receipt::{ReceiptContract, receipt_name};
 use liqo_metering::spending::SettledCosts;
 use liqo_metering::{Seconds, Tolerance, UsageEntries};
@@ -28,8 +28,10 @@ use super::{
     MeteringCaches, UsageRecords, UsageRecordsAtProvider, of_provider,
     provider::watch_metered_contracts,
 };
-use crate::consumer::provider_of;
+use crate::decide::reduce::provider_of;
 use crate::peer_conditions::PeerConditions;
+use crate::queues::SharingQueues;
+use crate::triggers::{self, ReceiptSide};
 use crate::{FIELD_MANAGER, SharingError};
 use liqo_market::receipt::answer::{ConsumerEvidence, answer_receipt};
 use liqo_market::receipt::counted::{is_compared_again, is_counted, superseded_periods};
@@ -67,7 +69,7 @@ pub(super) struct ReceiptAnswerController {
     settled: Mutex<HashMap<Key, Seconds>>,
     /// Time at which this process last compared each receipt that it disputed, by namespace.
     disputed: Mutex<HashMap<String, BTreeMap<ContractPeriod, Timestamp>>>,
-    queue: Queue<String>,
+    queues: SharingQueues,
 }
 
 /// The receipts in our tenant namespace at a provider.
@@ -88,12 +90,9 @@ struct ReceiptAtProvider {
 }
 
 impl ProviderReceipts {
-    fn receipt_cache(&self, queue: &Queue<String>) -> &Cache<Claimed<ReceiptHead>> {
+    fn receipt_cache(&self, queues: &SharingQueues) -> &Cache<Claimed<ReceiptHead>> {
         self.receipts.get_or_init(|| {
-            let (queue, namespace) = (
-                queue.clone(),
-                provider_namespace(&self.connection.cluster_id),
-            );
+            let (queues, provider) = (queues.clone(), self.connection.cluster_id.clone());
             Cache::watch_provider(
                 &self.connection,
                 Config::default(),
@@ -105,7 +104,7 @@ impl ProviderReceipts {
                         ReceiptHead::reduce(&parties, receipt.by_ref()).map(Claimed::new)
                     }
                 },
-                move |_, _, _| queue.add_after(namespace.clone(), crate::SETTLE_DELAY),
+                move |_, _, _| queues.add(triggers::receipt_at_provider_changed(&provider)),
             )
         })
     }
@@ -117,11 +116,11 @@ impl ReceiptAnswerController {
         identity: Arc<ClusterIdentity>,
         policies: Cache<PeeringPolicy>,
         conditions: Arc<PeerConditions>,
+        queues: &SharingQueues,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let queue = Queue::new();
-        let contracts = watch_metered_contracts(context, labels::PROVIDER_ID, stop, &queue);
-        let caches = MeteringCaches::follow(context, labels::PROVIDER_ID, stop, &queue);
+        let contracts = watch_metered_contracts(context, ReceiptSide::Received, stop, queues);
+        let caches = MeteringCaches::follow(context, ReceiptSide::Received, stop, queues);
         let (context, providers, settled, disputed) = (
             context.clone(),
             Mutex::default(),
@@ -138,7 +137,7 @@ impl ReceiptAnswerController {
             providers,
             settled,
             disputed,
-            queue,
+            queues: queues.clone(),
         })
     }
 
@@ -151,7 +150,7 @@ impl ReceiptAnswerController {
             return;
         }
         let controller = self.clone();
-        let work = self.queue.run(
+        let work = self.queues.received_receipts.run(
             "receipts-of-providers",
             CONCURRENCY,
             stop.clone(),
@@ -186,7 +185,7 @@ impl ReceiptAnswerController {
         });
         self.lock_providers()
             .insert(id.clone(), at_provider.clone());
-        self.queue.add(provider_namespace(&id));
+        self.queues.add(triggers::provider_connected(&id));
         connection.ended.cancelled().await;
         let mut providers = self.lock_providers();
         if providers
@@ -209,7 +208,7 @@ impl ReceiptAnswerController {
             .get(&provider)
             .cloned()
             .filter(|_| has_contract);
-        let at_provider = at_provider.filter(|at| at.receipt_cache(&self.queue).is_synced());
+        let at_provider = at_provider.filter(|at| at.receipt_cache(&self.queues).is_synced());
         if let Some(at_provider) = &at_provider {
             let receipts = self.to_handle(namespace, at_provider);
             if let Some(compared) = self.lock_disputed().get_mut(namespace) {
@@ -259,7 +258,7 @@ impl ReceiptAnswerController {
         let copies = self.caches.receipts(namespace);
         let copies: BTreeMap<&ContractPeriod, &Arc<ReceiptHead>> =
             copies.iter().map(|copy| (&copy.of, copy)).collect();
-        let all = at_provider.receipt_cache(&self.queue).all();
+        let all = at_provider.receipt_cache(&self.queues).all();
         let receipts: Vec<&ReceiptHead> = all
             .iter()
             .map(|(_, receipt)| receipt.unverified())
@@ -399,7 +398,7 @@ impl ReceiptAnswerController {
         let records = self.record_heads(namespace);
         let (copies, theirs) = (
             self.caches.receipts(namespace),
-            at_provider.receipt_cache(&self.queue).all(),
+            at_provider.receipt_cache(&self.queues).all(),
         );
         let copies: Vec<&ReceiptHead> = copies.iter().map(AsRef::as_ref).collect();
         let theirs: Vec<&Claimed<ReceiptHead>> =

@@ -20,7 +20,7 @@ use liqo_controller_runtime::peers::{PeerError, call};
 use liqo_controller_runtime::writes::{
     StepContext as _, StepError, delete_if_present, unless_changed,
 };
-use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, Queue};
+use liqo_controller_runtime::{Cache, Context, Key, PeerConnection};
 use liqo_metering::UsageEntries;
 use liqo_metering::receipt::{period_label, receipt_name};
 use liqo_signing::ClusterIdentity;
@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::SharingError;
 use crate::peer_conditions::PeerConditions;
+use crate::queues::SharingQueues;
+use crate::triggers::{self, ReceiptSide};
 use liqo_market::receipt::document::ReceiptParties;
 use liqo_market::receipt::issue::{ContractPeriod, ReceiptHead, RecordHead, kept_signature};
 
@@ -47,43 +49,44 @@ pub async fn run_controllers(
     identity: Arc<ClusterIdentity>,
     policies: Cache<PeeringPolicy>,
     conditions: Arc<PeerConditions>,
+    queues: &SharingQueues,
     stop: CancellationToken,
 ) {
-    let provider = provider::ReceiptIssueController::start(context, identity.clone(), &stop);
-    let consumer =
-        consumer::ReceiptAnswerController::start(context, identity, policies, conditions, &stop);
+    let provider =
+        provider::ReceiptIssueController::start(context, identity.clone(), queues, &stop);
+    let consumer = consumer::ReceiptAnswerController::start(
+        context, identity, policies, conditions, queues, &stop,
+    );
     tokio::join!(provider.run(stop.clone()), consumer.run(stop));
 }
 
-/// The records and receipts of this cluster that name a peer by this label.
+/// The records and receipts of this cluster on one side.
 struct MeteringCaches {
     records: Cache<RecordHead>,
     receipts: Cache<ReceiptHead>,
 }
 
 impl MeteringCaches {
-    /// Watches them; changes enqueue the namespace.
+    /// Watches them.
     fn follow(
         context: &Context,
-        peer_label: &str,
+        side: ReceiptSide,
         stop: &CancellationToken,
-        queue: &Queue<String>,
+        queues: &SharingQueues,
     ) -> Self {
-        let config = Config::default().labels(peer_label);
-        let (changed, client) = (queue.clone(), context.client.clone());
+        let config = Config::default().labels(side.peer_label());
+        let (changed, client) = (queues.clone(), context.client.clone());
         let small_pages = config.clone().page_size(PAGE);
         let records = Cache::watch(
             Api::<UsageRecord>::all(client),
             small_pages,
             stop.clone(),
             RecordHead::reduce,
-            move |key, _, _| {
-                changed.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
-            },
+            move |key, _, _| changed.add(triggers::metering_changed(side, key)),
         );
-        let changed = queue.clone();
-        let receipts = watch_receipts(context, peer_label, stop, move |key| {
-            changed.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
+        let changed = queues.clone();
+        let receipts = watch_receipts(context, side, stop, move |key| {
+            changed.add(triggers::metering_changed(side, key));
         });
         Self { records, receipts }
     }
@@ -129,17 +132,17 @@ impl MeteringCaches {
     }
 }
 
-/// Watches the receipts of this cluster that name a peer by this label.
+/// Watches the receipts of this cluster on one side.
 pub(crate) fn watch_receipts(
     context: &Context,
-    peer_label: &str,
+    side: ReceiptSide,
     stop: &CancellationToken,
     changed: impl Fn(&Key) + Send + 'static,
 ) -> Cache<ReceiptHead> {
     let own = context.cluster_id.clone();
     let (all, config) = (
         Api::<Receipt>::all(context.client.clone()),
-        Config::default().labels(peer_label),
+        Config::default().labels(side.peer_label()),
     );
     Cache::watch(
         all,

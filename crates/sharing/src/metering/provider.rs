@@ -7,7 +7,7 @@ use liqo_api::{Receipt, ReceiptSpec, labels, tenant_namespace};
 use liqo_controller_runtime::conditions::namespaced_api;
 use liqo_controller_runtime::put::with_peer_labels;
 use liqo_controller_runtime::writes::StepContext as _;
-use liqo_controller_runtime::{Cache, Context, Key, Queue, Requeue};
+use liqo_controller_runtime::{Cache, Context, Key, Requeue};
 use liqo_metering::Period;
 use liqo_metering::receipt::{ReceiptContract, receipt_name};
 use liqo_signing::ClusterIdentity;
@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{MeteringCaches, UsageRecords};
 use crate::SharingError;
+use crate::queues::SharingQueues;
+use crate::triggers::{self, ReceiptSide};
 use liqo_market::receipt::contract::metered_contract;
 use liqo_market::receipt::document::SignedReceipt;
 use liqo_market::receipt::issue::{ContractPeriod, ReceiptAction, decide_actions};
@@ -27,24 +29,24 @@ pub(super) struct ReceiptIssueController {
     identity: Arc<ClusterIdentity>,
     contracts: Cache<ReceiptContract>,
     caches: MeteringCaches,
-    queue: Queue<String>,
+    queues: SharingQueues,
 }
 
 impl ReceiptIssueController {
     pub fn start(
         context: &Context,
         identity: Arc<ClusterIdentity>,
+        queues: &SharingQueues,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let queue = Queue::new();
-        let contracts = watch_metered_contracts(context, labels::CONSUMER_ID, stop, &queue);
-        let caches = MeteringCaches::follow(context, labels::CONSUMER_ID, stop, &queue);
+        let contracts = watch_metered_contracts(context, ReceiptSide::Issued, stop, queues);
+        let caches = MeteringCaches::follow(context, ReceiptSide::Issued, stop, queues);
         Arc::new(Self {
             context: context.clone(),
             identity,
             contracts,
             caches,
-            queue,
+            queues: queues.clone(),
         })
     }
 
@@ -53,7 +55,7 @@ impl ReceiptIssueController {
         if !(self.contracts.wait_until_synced().await && self.caches.synced().await) {
             return;
         }
-        let (queue, controller) = (self.queue.clone(), self);
+        let (queue, controller) = (self.queues.issued_receipts.clone(), self);
         queue
             .run("receipts", CONCURRENCY, stop, move |namespace| {
                 let controller = controller.clone();
@@ -174,24 +176,22 @@ pub(super) async fn write_receipt(
 /// The contracts of this cluster that were in force, as far as they can be read.
 pub(super) fn watch_metered_contracts(
     context: &Context,
-    peer_label: &str,
+    side: ReceiptSide,
     stop: &CancellationToken,
-    queue: &Queue<String>,
+    queues: &SharingQueues,
 ) -> Cache<ReceiptContract> {
-    let (peer_label, queue) = (peer_label.to_owned(), queue.clone());
-    context
-        .informers
-        .of_kind::<liqo_api::Contract>()
-        .reduced_cache(
-            stop.clone(),
-            move |contract| {
-                let is_of_peer = contract.labels().contains_key(&peer_label);
-                is_of_peer
-                    .then(|| metered_contract(&contract).ok().flatten())
-                    .flatten()
-            },
-            move |key, _, _| {
-                queue.add_after(key.namespace.clone(), crate::SETTLE_DELAY);
-            },
-        )
+    let (contracts, queues) = (
+        context.informers.of_kind::<liqo_api::Contract>(),
+        queues.clone(),
+    );
+    contracts.reduced_cache(
+        stop.clone(),
+        move |contract| {
+            let is_of_peer = contract.labels().contains_key(side.peer_label());
+            is_of_peer
+                .then(|| metered_contract(&contract).ok().flatten())
+                .flatten()
+        },
+        move |key, _, _| queues.add(triggers::metering_changed(side, key)),
+    )
 }

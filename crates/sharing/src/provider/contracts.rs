@@ -19,9 +19,12 @@ use tokio::time::Instant;
 
 use super::lock;
 use crate::{
-    ContractOfPeering, FIELD_MANAGER, SharingError,
+    FIELD_MANAGER, SharingError,
     breach_reports::BreachReports,
-    decide::snapshot::{ContractChange, ContractFacts},
+    decide::{
+        reduce::ContractOfPeering,
+        snapshot::{ContractChange, ContractFacts},
+    },
 };
 use liqo_market::contract::{breaches::UnconfirmedBreaches, record::IssuedContract};
 use liqo_market::receipt::{issue::ReceiptHead, unanswered::unanswered_contracts};

@@ -13,8 +13,8 @@
 //! `controllers` has the controllers above; `fan_out` finds the keys when a policy changes.
 //! Ownership is derived from the namespace of an object, never from its contents. The provider
 //! checks everything that a consumer writes. RBAC limits what it may write at all:
-//! `deploy/liqo/rbac-bound.yaml`, which `crates/peering/src/objects.rs` binds in each tenant
-//! namespace.
+//! `deploy/liqo/rbac-bound.yaml`, which `crates/peering/src/decide/manifests.rs` binds in each
+//! tenant namespace.
 
 mod controllers;
 mod metered_pods;

@@ -18,7 +18,7 @@ use liqo_offloading_rules::pod::{
     references::{PodReferences, referenced_objects},
 };
 use liqo_peering::{
-    credential::{self, CREDENTIAL_SECRET},
+    decide::credential::{self, CREDENTIAL_SECRET},
     transport::{self, BearerToken},
 };
 use serde::{Serialize, de::DeserializeOwned};

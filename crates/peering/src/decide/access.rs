@@ -2,6 +2,7 @@
 //! about the signer.
 
 use liqo_api::{ClusterId, PeeringIntent};
+use liqo_signing::PublicKey;
 
 use crate::{
     challenge::{ChallengeError, GenuineChallenge},
@@ -34,6 +35,17 @@ pub struct KnownConsumer {
     pub needs_no_token: bool,
     /// Whether it already waits for approval. It has shown a token for that.
     pub waits: bool,
+}
+
+/// A consumer that has proved its key, and whose request is granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantedConsumer {
+    pub id: ClusterId,
+    /// The key that the ID is derived from.
+    pub public_key: PublicKey,
+    /// A DNS label.
+    pub name: String,
+    pub protocol_version: u32,
 }
 
 /// The queue for approval, from the view of one consumer.
@@ -245,6 +257,14 @@ pub fn too_often() -> AccessRefusal {
     )
 }
 
+/// The refusal of a request while an earlier peering is being cleaned up.
+pub fn still_ending() -> AccessRefusal {
+    refusal_because(
+        reasons::BUSY,
+        "the previous peering is still being cleaned up: try again in some seconds",
+    )
+}
+
 fn decide_or_refuse(situation: &DecisionInput<'_>) -> Result<AccessDecision, AccessRefusal> {
     let DecisionInput {
         signer,
@@ -265,10 +285,7 @@ fn decide_or_refuse(situation: &DecisionInput<'_>) -> Result<AccessDecision, Acc
         ));
     }
     if known.ending {
-        return Err(refusal_because(
-            reasons::BUSY,
-            "the previous peering is still being cleaned up: try again in some seconds",
-        ));
+        return Err(still_ending());
     }
     check_name(known, request)?;
     // Nobody is asked to approve a stranger without a token. A cluster that waits has shown one,
@@ -401,7 +418,8 @@ fn judge_token(token: &TokenVerdict) -> Result<Option<TokenClaim>, AccessRefusal
     }
 }
 
-fn refusal_because(reason: &str, message: impl Into<String>) -> AccessRefusal {
+/// A refusal for one of the [`reasons`].
+pub fn refusal_because(reason: &str, message: impl Into<String>) -> AccessRefusal {
     AccessRefusal {
         reason: reason.to_owned(),
         message: message.into(),

@@ -9,7 +9,7 @@ use liqo_api::{
     peer_namespace::{PeerNamespace, PeerNamespaceKind},
 };
 
-use crate::objects;
+use super::manifests;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiqoNamespace {
@@ -46,7 +46,7 @@ impl LiqoNamespace {
                     key.try_into().ok()
                 }),
             terminating: namespace.metadata.deletion_timestamp.is_some(),
-            ending: namespace.annotations().contains_key(objects::ENDING),
+            ending: namespace.annotations().contains_key(manifests::ENDING),
         })
     }
 }
@@ -54,7 +54,7 @@ impl LiqoNamespace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::server::GrantedConsumer;
+    use crate::decide::access::GrantedConsumer;
 
     #[test]
     fn a_namespace_is_known_by_its_labels_and_its_name() {
@@ -65,14 +65,15 @@ mod tests {
             name: "rome".into(),
             protocol_version: 1,
         };
-        let made = objects::namespace_of_tenant(&consumer);
+        let made = manifests::namespace_of_tenant(&consumer);
         let known = LiqoNamespace::from_namespace(made.clone()).unwrap();
         assert_eq!(
             (&known.kind, &known.cluster, known.cluster_name.as_deref()),
             (&PeerNamespaceKind::Tenant, &id, Some("rome"))
         );
         assert!(!known.ending && !known.terminating);
-        let provider = LiqoNamespace::from_namespace(objects::namespace_of_provider(&id)).unwrap();
+        let provider =
+            LiqoNamespace::from_namespace(manifests::namespace_of_provider(&id)).unwrap();
         assert_eq!(
             (&provider.kind, &provider.cluster),
             (&PeerNamespaceKind::Provider, &id)

@@ -18,11 +18,8 @@ use liqo_api::{PeeringTimes, labels};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{
-    addresses::is_local,
-    auth::client::only_local,
-    protocol::{AccessGrant, GrantedApiServer, SecretText},
-};
+use super::addresses::{is_local, only_local};
+use crate::protocol::{AccessGrant, GrantedApiServer, SecretText};
 
 /// Name of the Secret, in the provider namespace.
 pub const CREDENTIAL_SECRET: &str = "credential";

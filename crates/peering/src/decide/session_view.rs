@@ -1,20 +1,42 @@
-//! The state of a session as conditions.
+//! The purpose of a session with a provider, and its state as conditions.
 
 use std::net::SocketAddr;
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    AuthenticatedReason, CallReason, IdentityVerifiedReason, PeerReachableReason, links,
+    AuthenticatedReason, CallReason, ClusterId, IdentityVerifiedReason, PeerReachableReason, links,
 };
 use liqo_controller_runtime::provider_limits::LimitExceeded;
 
-use crate::{
-    auth::client::{ClientError, sanitized_text},
-    credential::Credential,
-    decide::PeerHealth,
-};
+use super::{credential::Credential, heartbeats::PeerHealth};
+use crate::protocol::sanitized_text;
 
-use super::SessionPurpose;
+/// The provider of a session, and the ways to reach it. If this changes, a new session takes over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionPurpose {
+    pub cluster_id: ClusterId,
+    /// The provider's name in this cluster.
+    pub cluster_name: String,
+    /// Name of the provider's `ForeignCluster`.
+    pub foreign_cluster: String,
+    pub auth_url: Option<String>,
+    /// Whether to call the provider through its tunnel.
+    pub through_tunnel: bool,
+    /// Name of the Secret with the token for the first contact.
+    pub token_secret: Option<String>,
+}
+
+impl SessionPurpose {
+    /// Whether the other purpose is the same at another URL.
+    pub fn differs_only_in_url(&self, other: &Self) -> bool {
+        self != other
+            && other.auth_url.is_some()
+            && Self {
+                auth_url: other.auth_url.clone(),
+                ..self.clone()
+            } == *other
+    }
+}
 
 /// The state of a session.
 #[derive(Clone, Debug)]
@@ -46,7 +68,8 @@ impl SessionView {
         self.reachable.reason != CallReason::Unreachable.as_str()
     }
 
-    pub(super) fn new() -> Self {
+    /// The state before the first call.
+    pub fn at_start() -> Self {
         Self {
             identity: DesiredCondition::unknown(
                 links::IDENTITY_VERIFIED,
@@ -69,7 +92,7 @@ impl SessionView {
     }
 }
 
-pub(super) fn granted_view(credential: &Credential) -> GrantedView {
+pub fn granted_view(credential: &Credential) -> GrantedView {
     GrantedView {
         tenant_namespace: credential.tenant_namespace.clone(),
         api_server_url: credential.api_server.url.clone(),
@@ -77,7 +100,7 @@ pub(super) fn granted_view(credential: &Credential) -> GrantedView {
     }
 }
 
-pub(super) fn verified_text(purpose: &SessionPurpose) -> String {
+pub fn verified_text(purpose: &SessionPurpose) -> String {
     let place = if purpose.through_tunnel {
         "through its tunnel"
     } else {
@@ -94,7 +117,7 @@ pub(super) fn verified_text(purpose: &SessionPurpose) -> String {
     )
 }
 
-pub(super) fn granted_condition(credential: &Credential) -> DesiredCondition {
+pub fn granted_condition(credential: &Credential) -> DesiredCondition {
     DesiredCondition::yes(
         links::AUTHENTICATED,
         AuthenticatedReason::Granted,
@@ -102,7 +125,7 @@ pub(super) fn granted_condition(credential: &Credential) -> DesiredCondition {
     )
 }
 
-pub(super) fn granted_text(credential: &Credential) -> String {
+pub fn granted_text(credential: &Credential) -> String {
     format!(
         "we may use namespace {} of {}",
         credential.tenant_namespace,
@@ -112,7 +135,7 @@ pub(super) fn granted_text(credential: &Credential) -> String {
 
 /// `exceeded`: what the provider sent too much of lately. It counts as reachable all the same, so
 /// its pods stay.
-pub(super) fn reachable_condition(
+pub fn reachable_condition(
     health: PeerHealth,
     exceeded: Option<LimitExceeded>,
 ) -> DesiredCondition {
@@ -154,23 +177,8 @@ pub(super) fn reachable_condition(
     DesiredCondition::no(links::PEER_REACHABLE, reason, text)
 }
 
-pub(super) fn reason_of(error: &ClientError) -> CallReason {
-    match error {
-        ClientError::Url { .. } => CallReason::InvalidUrl,
-        ClientError::Loopback { .. } => CallReason::LoopbackAddress,
-        ClientError::Handshake { .. } => CallReason::IdentityMismatch,
-        ClientError::Connect { .. }
-        | ClientError::Tunnel(_)
-        | ClientError::Timeout { .. }
-        | ClientError::Http { .. } => CallReason::Unreachable,
-        ClientError::Answer { .. } => CallReason::InvalidAnswer,
-        ClientError::Unavailable { .. } => CallReason::Unavailable,
-        ClientError::Tls(_) | ClientError::Sign(_) => CallReason::LocalError,
-    }
-}
-
 /// A peer's reason, if it is a valid reason for a condition.
-pub(super) fn valid_reason(text: &str) -> String {
+pub fn valid_reason(text: &str) -> String {
     let fits = !text.is_empty()
         && text.len() <= 64
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
