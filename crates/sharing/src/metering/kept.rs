@@ -33,7 +33,6 @@ use liqo_market::receipt::contract::metered_contract;
 use liqo_metering::Period;
 use liqo_metering::receipt::{ReceiptContract, period_of};
 use liqo_signing::ClusterIdentity;
-use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -170,18 +169,18 @@ impl PeeringArchiver {
             self.write_last_receipts(&ending).await?;
         }
         let mut used = BTreeSet::new();
-        for (kind, contract) in [
-            (api_resource::<Receipt>(), "/spec/statement/contract"),
-            (api_resource::<UsageRecord>(), "/spec/contract"),
+        for (kind, part) in [
+            (api_resource::<Receipt>(), ContractPart::Statement),
+            (api_resource::<UsageRecord>(), ContractPart::Spec),
         ] {
             let objects = self
                 .stream_objects(namespace, &kind)
-                .inspect_ok(|object| used.extend(text_at(object, contract)));
+                .inspect_ok(|object| used.extend(named_contract(object, part)));
             self.copy_all(&ending, &kind, objects).await?;
         }
         let kind = api_resource::<liqo_api::Contract>();
         let contracts = self.stream_objects(namespace, &kind).try_filter(|object| {
-            let id = text_at(object, "/spec/terms/contract");
+            let id = named_contract(object, ContractPart::Terms);
             std::future::ready(id.is_some_and(|id| used.contains(&id)))
         });
         self.copy_all(&ending, &kind, contracts).await?;
@@ -434,12 +433,26 @@ fn api_resource<K: kube::Resource<DynamicType = ()>>() -> ApiResource {
     ApiResource::erase::<K>(&())
 }
 
-fn text_at(object: &DynamicObject, pointer: &str) -> Option<String> {
-    object
-        .data
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .map(str::to_owned)
+/// The part of an object that names its contract.
+#[derive(Debug, Clone, Copy)]
+enum ContractPart {
+    Spec,
+    /// What a receipt states.
+    Statement,
+    /// The terms of a contract.
+    Terms,
+}
+
+/// The ID of the contract that an object belongs to. The object is kept as JSON, because copies of
+/// it have all its fields.
+fn named_contract(object: &DynamicObject, part: ContractPart) -> Option<String> {
+    let spec = object.data.get("spec")?;
+    let part = match part {
+        ContractPart::Spec => spec,
+        ContractPart::Statement => spec.get("statement")?,
+        ContractPart::Terms => spec.get("terms")?,
+    };
+    part.get("contract")?.as_str().map(str::to_owned)
 }
 
 /// A copy. The oldest ones go first.
