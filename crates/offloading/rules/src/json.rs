@@ -1,4 +1,4 @@
-//! Reads objects as JSON.
+//! Reads and changes objects as JSON. Fields that are only read are in [`crate::views`].
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,20 +10,17 @@ use serde_json::{Map, Value, json};
 pub const OFFER_RECLAIMED: &str = "OfferReclaimed";
 
 /// The elements of the list at a JSON pointer; empty if there is no list.
-pub fn items_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+#[cfg(test)]
+pub(crate) fn items_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value
         .pointer(pointer)
         .and_then(Value::as_array)
         .map_or(&[], Vec::as_slice)
 }
 
-pub fn text_at<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
+#[cfg(test)]
+pub(crate) fn text_at<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str)
-}
-
-/// The value at a JSON pointer; null if there is none.
-pub(crate) fn value_at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
-    value.pointer(pointer).unwrap_or(&Value::Null)
 }
 
 /// Sets the field at the end of this path. Whatever is on the way and is no object becomes one.
@@ -46,9 +43,27 @@ pub(crate) fn entry_at<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Value
     })
 }
 
+/// The field at the end of this path.
+pub(crate) fn field_at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, field| value.get(field))
+}
+
+/// The same field, to change it.
+pub(crate) fn field_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Value> {
+    path.iter()
+        .try_fold(value, |value, field| value.get_mut(field))
+}
+
+/// The annotations of an object, to change them.
+pub(crate) fn annotations_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    let metadata = object.get_mut("metadata")?;
+    metadata.get_mut("annotations")?.as_object_mut()
+}
+
 /// A value's `name`, or an empty text.
 pub fn name(value: &Value) -> &str {
-    text_at(value, "/name").unwrap_or_default()
+    let name = value.get("name").and_then(Value::as_str);
+    name.unwrap_or_default()
 }
 
 /// The domain in front of the slash of a label or annotation key.

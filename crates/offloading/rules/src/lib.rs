@@ -26,7 +26,8 @@
 //! there.
 //!
 //! Pods are JSON here and are edited by path, so that fields inside containers and metadata that
-//! this version does not know survive. Everything that comes from a peer is treated as hostile.
+//! this version does not know survive. What is only read of them is read through [`views`], in which
+//! each field has its name and its type. Everything that comes from a peer is treated as hostile.
 //!
 //! Read `pod::local` and `pod::remote` first: `decide_local_pod` and `decide_shadow_pod` tell the
 //! life of a pod from both sides. The page of [`pod`] groups its modules. `json`, `dns_names`,
@@ -49,3 +50,4 @@ mod patterns;
 pub mod pod;
 pub mod replica;
 pub mod resolv_conf;
+pub mod views;

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodSpec};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{NodeSelectorTerm, PodSpec},
+};
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NetworkSettings, isolation::LEND_WITHOUT_NETWORK_POLICIES};
 use liqo_controller_runtime::leader::LeaseTiming;
@@ -120,23 +123,23 @@ pub(crate) const KEYS: &str = "keys";
 
 /// The labels of the nodes that an installed manager avoids, in addition to virtual nodes.
 pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
-    let deployment = json!(deployment);
-    let expressions = deployment
-        .pointer(NODE_EXPRESSIONS)
-        .and_then(Value::as_array)
+    required_node_term(deployment)
+        .and_then(|term| term.match_expressions.as_ref())
         .into_iter()
-        .flatten();
-    let avoided = expressions.filter(|expression| {
-        expression["operator"] == "NotIn" && expression["key"] != liqo_api::labels::TYPE
-    });
-    avoided
-        .filter_map(|expression| {
-            Some((
-                expression["key"].as_str()?.to_owned(),
-                expression["values"][0].as_str()?.to_owned(),
-            ))
-        })
+        .flatten()
+        .filter(|one| one.operator == "NotIn" && one.key != liqo_api::labels::TYPE)
+        .filter_map(|one| Some((one.key.clone(), one.values.as_ref()?.first()?.clone())))
         .collect()
+}
+
+/// The first term that a node of the pods of a Deployment must match.
+fn required_node_term(deployment: &Deployment) -> Option<&NodeSelectorTerm> {
+    let spec = deployment.spec.as_ref()?.template.spec.as_ref()?;
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let required = affinity
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    required.node_selector_terms.first()
 }
 
 /// The directory of the nodes for the keys of gateways, in the pods of an installed `DaemonSet`.

@@ -7,7 +7,6 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use liqo_api::{ClusterId, annotations, labels, provider_namespace, tenant_namespace};
 use liqo_controller_runtime::put::with_peer_labels;
-use serde_json::Value;
 
 /// The place of usage records among the kinds.
 const RECORDS: usize = 1;
@@ -104,13 +103,26 @@ impl<'a> EndingPeering<'a> {
     }
 }
 
-/// The text at a JSON pointer.
-pub fn text_at(object: &DynamicObject, pointer: &str) -> Option<String> {
-    object
-        .data
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .map(str::to_owned)
+/// The part of an object that names its contract.
+#[derive(Debug, Clone, Copy)]
+pub enum ContractPart {
+    Spec,
+    /// What a receipt states.
+    Statement,
+    /// The terms of a contract.
+    Terms,
+}
+
+/// The ID of the contract that an object belongs to. The object is kept as JSON, because copies of
+/// it have all its fields.
+pub fn named_contract(object: &DynamicObject, part: ContractPart) -> Option<String> {
+    let spec = object.data.get("spec")?;
+    let part = match part {
+        ContractPart::Spec => spec,
+        ContractPart::Statement => spec.get("statement")?,
+        ContractPart::Terms => spec.get("terms")?,
+    };
+    part.get("contract")?.as_str().map(str::to_owned)
 }
 
 /// A copy. The oldest ones go first.

@@ -34,7 +34,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{PAGE, provider};
-use crate::decide::archive::{ArchivedCopy, EndingPeering, surplus_copies, text_at};
+use crate::decide::archive::{
+    ArchivedCopy, ContractPart, EndingPeering, named_contract, surplus_copies,
+};
 use crate::{FIELD_MANAGER, SharingError};
 
 /// Maximum time for which the API server may refuse copies. After that, the peering ends without
@@ -76,18 +78,18 @@ impl PeeringArchiver {
             self.write_last_receipts(&ending).await?;
         }
         let mut used = BTreeSet::new();
-        for (kind, contract) in [
-            (api_resource::<Receipt>(), "/spec/statement/contract"),
-            (api_resource::<UsageRecord>(), "/spec/contract"),
+        for (kind, part) in [
+            (api_resource::<Receipt>(), ContractPart::Statement),
+            (api_resource::<UsageRecord>(), ContractPart::Spec),
         ] {
             let objects = self
                 .stream_objects(namespace, &kind)
-                .inspect_ok(|object| used.extend(text_at(object, contract)));
+                .inspect_ok(|object| used.extend(named_contract(object, part)));
             self.copy_all(&ending, &kind, objects).await?;
         }
         let kind = api_resource::<liqo_api::Contract>();
         let contracts = self.stream_objects(namespace, &kind).try_filter(|object| {
-            let id = text_at(object, "/spec/terms/contract");
+            let id = named_contract(object, ContractPart::Terms);
             std::future::ready(id.is_some_and(|id| used.contains(&id)))
         });
         self.copy_all(&ending, &kind, contracts).await?;

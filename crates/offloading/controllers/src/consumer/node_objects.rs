@@ -19,13 +19,13 @@ use liqo_controller_runtime::writes::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use liqo_offloading_rules::json::text_at;
 use liqo_offloading_rules::node::difference::is_node_of_pool;
 use liqo_offloading_rules::node::difference::metadata_patch;
 use liqo_offloading_rules::node::difference::new_node;
 use liqo_offloading_rules::node::difference::status_patch;
 use liqo_offloading_rules::node::object::NodeSpec;
 use liqo_offloading_rules::node::object::taints_patch;
+use liqo_offloading_rules::views::NodeObjectView;
 
 /// The namespace in which kubelets renew their leases.
 const LEASES: &str = "kube-node-lease";
@@ -132,7 +132,7 @@ pub async fn cordon_node(
     name: &str,
     known: &Value,
 ) -> Result<(), NodeObjectError> {
-    if known.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
+    if NodeObjectView::of(known).is_cordoned() {
         return Ok(());
     }
     patch(
@@ -173,7 +173,10 @@ pub async fn remove(
         return Ok(());
     }
     if let Some(live) = live {
-        let uid = text_at(&live, "/metadata/uid").unwrap_or_default();
+        let uid = NodeObjectView::of(&live)
+            .metadata()
+            .uid()
+            .unwrap_or_default();
         delete_if_present(&node_api(client), name, &only_with_uid(uid))
             .await
             .step("delete", "Node", node_key(name))?;
@@ -229,7 +232,9 @@ async fn renew_lease_once(context: &Context, name: &str) -> Result<bool, NodeObj
                 api_version: "v1".to_owned(),
                 kind: "Node".to_owned(),
                 name: name.to_owned(),
-                uid: text_at(&node, "/metadata/uid")
+                uid: NodeObjectView::of(&node)
+                    .metadata()
+                    .uid()
                     .unwrap_or_default()
                     .to_owned(),
                 ..OwnerReference::default()

@@ -20,6 +20,7 @@ use liqo_controller_runtime::{Cache, Context, Key, Queue, watch};
 use liqo_metering::VoucherKey;
 use liqo_quantity::ResourceList;
 use parking_lot::{Mutex, RwLock};
+use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::{
     sync::OnceCell,
@@ -54,6 +55,7 @@ use liqo_offloading_rules::replica::record::LocalIngress;
 use liqo_offloading_rules::replica::record::LocalService;
 use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::views::NodeObjectView;
 
 pub use peer::{
     EventKey, EventWatch, NewRemoteProvider, RemoteObjects, RemoteProvider, RemoteProviders,
@@ -232,7 +234,7 @@ impl ConsumerState {
     pub fn node_labels(&self, node: &VirtualNode) -> Option<BTreeMap<String, String>> {
         let name = node.status.as_ref()?.node_name.as_deref()?;
         let live = self.nodes.get(&Key::new("", name))?;
-        serde_json::from_value(live.pointer("/metadata/labels")?.clone()).ok()
+        BTreeMap::deserialize(NodeObjectView::of(&live).metadata().labels()?).ok()
     }
 
     /// The providers that have a virtual node, with their names.

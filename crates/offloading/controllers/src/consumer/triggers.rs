@@ -18,7 +18,7 @@ use liqo_api::{
     annotations,
 };
 use liqo_controller_runtime::{Cache, Key, Queue};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::state::{
     ConsumerQueues, ConsumerState, EventKey, NamespaceKey, NodeKey, RemoteProvider, recorded_node,
@@ -39,6 +39,7 @@ use liqo_offloading_rules::replica::record::LocalService;
 use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
+use liqo_offloading_rules::views::NodeObjectView;
 
 /// A provider may write the status of a record as often as it likes. What follows from it waits
 /// this long, and is done once.
@@ -191,14 +192,13 @@ pub fn node(
     (vec![NodeKey::Node(key.name.clone())], placement)
 }
 
-fn node_labels(node: Option<&Value>) -> Option<&Value> {
-    node?.pointer("/metadata/labels")
+fn node_labels(node: Option<&Value>) -> Option<&Map<String, Value>> {
+    NodeObjectView::of(node?).metadata().labels()
 }
 
-fn largest_pods_annotation(node: Option<&Value>) -> Option<&Value> {
-    node?
-        .pointer("/metadata/annotations")?
-        .get(annotations::LARGEST_PODS)
+fn largest_pods_annotation(node: Option<&Value>) -> Option<&str> {
+    let metadata = NodeObjectView::of(node?).metadata();
+    metadata.annotation(annotations::LARGEST_PODS)
 }
 
 fn largest_pods(node: Option<&Value>) -> LargestPods {

@@ -24,6 +24,7 @@ use crate::namespace::manifests::contains_wanted;
 use crate::namespace::node_selector;
 use crate::namespace::placement::CandidateNode;
 use crate::pod::admission::PoolOffer;
+use crate::views::PodView;
 
 /// A change of the `NamespaceOffloading` of a mapped namespace.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,13 +83,9 @@ pub fn borrowed_pool_terms<'a>(offers: impl IntoIterator<Item = &'a PoolOffer>) 
 
 /// The offer whose room a pod in a namespace that is lent on takes.
 pub fn offer_of_pod(pod: &Value) -> Option<Key> {
-    let pod_labels = pod.pointer("/metadata/labels")?;
-    let consumer: ClusterId = pod_labels
-        .get(labels::CONSUMER_ID)?
-        .as_str()?
-        .parse()
-        .ok()?;
-    let pool = pod_labels.get(labels::POOL)?.as_str()?;
+    let metadata = PodView::of(pod).metadata();
+    let consumer: ClusterId = metadata.label(labels::CONSUMER_ID)?.parse().ok()?;
+    let pool = metadata.label(labels::POOL)?;
     Some(Key::new(tenant_namespace(&consumer), pool))
 }
 

@@ -5,19 +5,16 @@ use std::collections::BTreeSet;
 use liqo_api::{ClusterId, annotations, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, set_at, value_at};
+use crate::json::set_at;
 use crate::node::object::{NodeSpec, node, node_labels, node_status};
+use crate::views::{ConditionView, NodeObjectStatusView, NodeObjectView};
 
 /// Whether this Node is the one of that pool of that cluster. Liqo never touches other Nodes.
 pub fn is_node_of_pool(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
-    let node_labels = live.pointer("/metadata/labels");
-    text_of_key(node_labels, labels::TYPE) == Some(labels::TYPE_VIRTUAL_NODE)
-        && text_of_key(node_labels, labels::REMOTE_CLUSTER_ID) == Some(cluster.as_str())
-        && text_of_key(node_labels, labels::POOL) == Some(pool)
-}
-
-fn text_of_key<'a>(object: Option<&'a Value>, key: &str) -> Option<&'a str> {
-    object?.get(key)?.as_str()
+    let metadata = NodeObjectView::of(live).metadata();
+    metadata.label(labels::TYPE) == Some(labels::TYPE_VIRTUAL_NODE)
+        && metadata.label(labels::REMOTE_CLUSTER_ID) == Some(cluster.as_str())
+        && metadata.label(labels::POOL) == Some(pool)
 }
 
 /// The Node to create, with its status, so it is Ready from the start.
@@ -64,25 +61,24 @@ fn pool_annotations(spec: &NodeSpec) -> [(&'static str, Option<String>); 2] {
 /// others stay.
 pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
     let wanted = node_labels(spec);
-    let labels_now = live.pointer("/metadata/labels");
-    let annotations_now = live.pointer("/metadata/annotations");
+    let metadata = NodeObjectView::of(live).metadata();
     let record = recorded_labels(spec);
-    let before = text_of_key(annotations_now, annotations::TRAVELLED);
+    let before = metadata.annotation(annotations::TRAVELLED);
     let described = pool_annotations(spec)
         .into_iter()
-        .filter(|(key, text)| text_of_key(annotations_now, key) != text.as_deref());
+        .filter(|(key, text)| metadata.annotation(key) != text.as_deref());
     let described: Map<String, Value> = described
         .map(|(key, text)| (key.to_owned(), text.map_or(Value::Null, Value::from)))
         .collect();
     let mut changes: Map<String, Value> = wanted
         .iter()
-        .filter(|(key, value)| text_of_key(labels_now, key) != Some(value.as_str()))
+        .filter(|(key, value)| metadata.label(key) != Some(value.as_str()))
         .map(|(key, value)| (key.clone(), value.as_str().into()))
         .collect();
     let gone = before
         .unwrap_or_default()
         .split(',')
-        .filter(|key| !wanted.contains_key(*key) && text_of_key(labels_now, key).is_some());
+        .filter(|key| !wanted.contains_key(*key) && metadata.label(key).is_some());
     changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
     if changes.is_empty() && before == Some(record.as_str()) && described.is_empty() {
         return None;
@@ -95,40 +91,37 @@ pub fn metadata_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
 /// A strategic merge patch for the status of a live Node; `None` if it is right.
 pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
     let wanted = node_status(spec, live, now);
+    let (live, whole) = (
+        NodeObjectView::of(live).status(),
+        NodeObjectStatusView::of(&wanted),
+    );
     let mut changes = Map::new();
     for field in ["capacity", "allocatable"] {
-        let standing = live.pointer(&format!("/status/{field}"));
+        let standing = live.json().get(field);
         if standing != wanted.get(field) {
             changes.insert(field.into(), amount_changes(wanted.get(field), standing));
         }
     }
     for field in ["daemonEndpoints", "nodeInfo"] {
         // The API server adds fields of its own.
-        let standing = live
-            .pointer(&format!("/status/{field}"))
-            .unwrap_or(&Value::Null);
-        let wanted = value_at(&wanted, &format!("/{field}"));
+        let standing = live.json().get(field).unwrap_or(&Value::Null);
+        let wanted = wanted.get(field).unwrap_or(&Value::Null);
         if !contains_fields(standing, wanted) {
             changes.insert(field.into(), wanted.clone());
         }
     }
-    let standing: BTreeSet<String> = items_at(live, "/status/addresses")
-        .iter()
-        .map(Value::to_string)
-        .collect();
-    let addresses: BTreeSet<String> = items_at(&wanted, "/addresses")
-        .iter()
-        .map(Value::to_string)
-        .collect();
+    let standing: BTreeSet<String> = live.addresses().iter().map(Value::to_string).collect();
+    let addresses: BTreeSet<String> = whole.addresses().iter().map(Value::to_string).collect();
     if standing != addresses {
-        changes.insert("addresses".into(), value_at(&wanted, "/addresses").clone());
+        changes.insert("addresses".into(), whole.addresses().into());
     }
-    let conditions: Vec<Value> = items_at(&wanted, "/conditions")
-        .iter()
+    let conditions: Vec<Value> = whole
+        .conditions()
+        .map(ConditionView::json)
         .filter(|one| {
-            !items_at(live, "/status/conditions")
-                .iter()
-                .any(|standing| contains_fields(standing, one))
+            !live
+                .conditions()
+                .any(|standing| contains_fields(standing.json(), one))
         })
         .cloned()
         .collect();
@@ -168,6 +161,7 @@ pub fn free_port(first: u16, taken: &BTreeSet<u16>) -> Option<u16> {
 mod tests {
     use super::*;
     use crate::fixtures::{provider, with_node_spec as with};
+    use crate::json::items_at;
     use crate::node::object::Outage;
     use liqo_api::PriceList;
 

@@ -11,7 +11,8 @@ use liqo_api::{LargestPods, PriceList, labels, pods};
 use serde_json::{Map, Value, json};
 
 use crate::dns_names;
-use crate::json::{items_at, key_domain, text_at};
+use crate::json::key_domain;
+use crate::views::{ConditionView, NodeObjectView, TaintView, Views};
 
 /// Labels of Kubernetes that a provider may set, because they describe hardware and location.
 const DESCRIPTIVE: [&str; 4] = [
@@ -158,7 +159,10 @@ pub fn wanted_taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
     }
     wanted.extend(
         live.iter()
-            .filter(|taint| !text_at(taint, "/key").is_some_and(|key| ours.contains(&key)))
+            .filter(|taint| {
+                let key = TaintView::of(taint).key();
+                !key.is_some_and(|key| ours.contains(&key))
+            })
             .cloned(),
     );
     wanted
@@ -167,23 +171,24 @@ pub fn wanted_taints(live: &[Value], spec: &NodeSpec) -> Vec<Value> {
 /// A merge patch that sets the taints of a live Node, if they differ. It contains the resource
 /// version, because it replaces the whole list and the home cluster's controllers write it, too.
 pub fn taints_patch(live: &Value, spec: &NodeSpec) -> Option<Value> {
-    let now = items_at(live, "/spec/taints");
+    let live = NodeObjectView::of(live);
+    let now = live.spec().taints();
     let wanted = wanted_taints(now, spec);
     let same = wanted.len() == now.len() && wanted.iter().all(|taint| now.contains(taint));
     (!same)
-        .then(|| json!({"metadata": {"resourceVersion": live.pointer("/metadata/resourceVersion")}, "spec": {"taints": wanted}}))
+        .then(|| json!({"metadata": {"resourceVersion": live.metadata().resource_version()}, "spec": {"taints": wanted}}))
 }
 
 /// The status of the Node. Conditions with unchanged content keep their times, so the status of a
 /// settled node never changes.
 pub(crate) fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
-    let live_conditions = items_at(live, "/status/conditions");
+    let live_conditions = NodeObjectView::of(live).status().conditions();
     let mut conditions = reachability_conditions(spec.outage);
     conditions.extend(unknown_pressures());
-    conditions.extend(withdrawal_condition(spec, live_conditions));
-    conditions.extend(no_new_pods_condition(spec, live_conditions));
+    conditions.extend(withdrawal_condition(spec, &live_conditions));
+    conditions.extend(no_new_pods_condition(spec, &live_conditions));
     for condition in &mut conditions {
-        keep_times(condition, live_conditions, now);
+        keep_times(condition, &live_conditions, now);
     }
     json!({
         "capacity": spec.resources,
@@ -265,7 +270,7 @@ fn unknown_pressures() -> impl Iterator<Item = Value> {
 }
 
 /// Whether the provider takes the pool back. Absent if it never did.
-fn withdrawal_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
+fn withdrawal_condition(spec: &NodeSpec, live: &Views<'_, ConditionView<'_>>) -> Option<Value> {
     if let Some(until) = spec.withdrawal {
         let message = format!(
             "the provider takes the pool back at {until}; no new pods come, and those here are evicted until then"
@@ -288,7 +293,7 @@ fn withdrawal_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
 }
 
 /// Whether no new pods come. Absent if they always came.
-fn no_new_pods_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
+fn no_new_pods_condition(spec: &NodeSpec, live: &Views<'_, ConditionView<'_>>) -> Option<Value> {
     if let Some(why) = spec.no_new_pods {
         let message = format!("no new pods come, and those here stay: {why}");
         return Some(node_condition(
@@ -308,29 +313,22 @@ fn no_new_pods_condition(spec: &NodeSpec, live: &[Value]) -> Option<Value> {
     })
 }
 
-fn is_condition_true(live: &[Value], kind: &str) -> bool {
-    live.iter()
-        .any(|one| one["type"] == kind && one["status"] == "True")
+fn is_condition_true(live: &Views<'_, ConditionView<'_>>, kind: &str) -> bool {
+    live.clone().any(|one| one.says(kind, "True"))
 }
 
 fn node_condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": message})
 }
 
-fn keep_times(condition: &mut Value, live: &[Value], now: &str) {
-    let before = live
-        .iter()
-        .find(|before| before["type"] == condition["type"]);
-    let transition = before
-        .filter(|before| before["status"] == condition["status"])
-        .and_then(|before| before.get("lastTransitionTime"));
-    let beat = before
-        .filter(|before| {
-            ["status", "reason", "message"]
-                .iter()
-                .all(|field| before[field] == condition[field])
-        })
-        .and_then(|before| before.get("lastHeartbeatTime"));
+fn keep_times(condition: &mut Value, live: &Views<'_, ConditionView<'_>>, now: &str) {
+    let wanted = ConditionView::of(condition);
+    let before = live.clone().find(|before| before.kind() == wanted.kind());
+    let same_status = before.filter(|before| before.status() == wanted.status());
+    let transition = same_status.and_then(ConditionView::last_transition_time);
+    let beat = same_status
+        .filter(|before| before.reason() == wanted.reason() && before.message() == wanted.message())
+        .and_then(ConditionView::last_heartbeat_time);
     let (transition, beat) = (transition.cloned(), beat.cloned());
     condition["lastHeartbeatTime"] = beat.unwrap_or_else(|| now.into());
     condition["lastTransitionTime"] = transition.unwrap_or_else(|| now.into());
@@ -410,6 +408,7 @@ fn is_label_key(key: &str) -> bool {
 mod tests {
     use super::*;
     use crate::fixtures::{provider, with_node_spec as with};
+    use crate::json::items_at;
 
     const ID: &str = "abcdefghijklmnopqrstuvwxyz234567";
 

@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use liqo_api::{LargestPods, Money, PriceList, ResourceList, annotations, labels, requests};
 use liqo_quantity::per_hour;
-use serde_json::Value;
+use serde::Deserialize as _;
+use serde_json::{Map, Value};
 
 use crate::pod::usage::with_default_amounts;
+use crate::views::NodeObjectView;
 
 /// The fields of a virtual node by which a pod's placement is decided.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,10 +48,11 @@ impl PricedNode {
 
     /// The same from the Node as JSON.
     pub fn from_json(name: &str, node: &Value) -> Self {
+        let metadata = NodeObjectView::of(node).metadata();
         Self::from_metadata(
             name,
-            texts_at(node, "/metadata/labels"),
-            &texts_at(node, "/metadata/annotations"),
+            texts_of(metadata.labels()),
+            &texts_of(metadata.annotations()),
         )
     }
 
@@ -134,10 +137,9 @@ pub fn costs_by_node<'a>(
         .collect()
 }
 
-fn texts_at(object: &Value, pointer: &str) -> BTreeMap<String, String> {
-    object
-        .pointer(pointer)
-        .and_then(|all| serde_json::from_value(all.clone()).ok())
+fn texts_of(entries: Option<&Map<String, Value>>) -> BTreeMap<String, String> {
+    entries
+        .and_then(|all| BTreeMap::deserialize(all).ok())
         .unwrap_or_default()
 }
 

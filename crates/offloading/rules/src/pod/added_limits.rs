@@ -5,42 +5,42 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::{items_at, name, text_at};
 use crate::pod::carry::amounts::{EPHEMERAL_STORAGE, MEMORY};
 use crate::pod::local_status::truncate_text;
+use crate::views::{
+    ContainerList, ContainerStatusView, ContainerView, PodStatusView, PodView, Views,
+};
 
 /// The reason of the event on the local pod.
 pub const LIMIT_ADDED: &str = "LimitAdded";
-
-const CONTAINERS: &str = "/spec/containers";
-const LISTS: [&str; 2] = ["/spec/initContainers", CONTAINERS];
 
 /// The limits that the provider added, one of memory among them, if the remote pod runs and the
 /// local pod does not show that yet. `status` is that of the remote pod. Kubelets before Kubernetes
 /// 1.33 do not say which limits a container has.
 pub fn describe_new_limits(home: &Value, status: &Value) -> Option<String> {
-    if has_begun(home, items_at(home, "/status/containerStatuses"))
-        || !has_begun(home, items_at(status, "/containerStatuses"))
+    let (pod, status) = (PodView::of(home), PodStatusView::of(status));
+    let main = ContainerList::Main;
+    if has_begun(pod, &pod.status().statuses_in(main)) || !has_begun(pod, &status.statuses_in(main))
     {
         return None;
     }
-    let theirs = [
-        items_at(status, "/initContainerStatuses"),
-        items_at(status, "/containerStatuses"),
-    ]
-    .concat();
+    let theirs: Vec<Value> = ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(|list| status.statuses_in(list))
+        .map(|one| one.json().clone())
+        .collect();
     // Few pods limit their storage, so an event about that alone would be on nearly all of them.
     describe_limits(home, &theirs, &[MEMORY]).and_then(|_| describe_added_limits(home, &theirs))
 }
 
 /// Whether every container of the pod has been created, by these statuses.
-fn has_begun(pod: &Value, statuses: &[Value]) -> bool {
-    items_at(pod, CONTAINERS).iter().all(|container| {
+fn has_begun(pod: PodView<'_>, statuses: &Views<'_, ContainerStatusView<'_>>) -> bool {
+    pod.spec().containers().all(|container| {
         let status = statuses
-            .iter()
-            .find(|status| name(status) == name(container));
+            .clone()
+            .find(|status| status.name() == container.name());
         status
-            .and_then(|status| text_at(status, "/containerID"))
+            .and_then(ContainerStatusView::container_id)
             .is_some_and(|id| !id.is_empty())
     })
 }
@@ -56,9 +56,16 @@ pub fn describe_added_limits(home: &Value, theirs: &[Value]) -> Option<String> {
 
 /// Such as `container web to 256Mi of memory`.
 fn describe_limits(home: &Value, theirs: &[Value], resources: &[&str]) -> Option<String> {
-    let containers = LISTS.iter().flat_map(|list| items_at(home, list));
+    let spec = PodView::of(home).spec();
+    let containers = ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(|list| spec.containers_in(list));
     let limited = containers.filter_map(|container| {
-        let there = theirs.iter().find(|one| name(one) == name(container))?;
+        // The fields that are read have the same names in the status of a container.
+        let there = theirs
+            .iter()
+            .map(ContainerView::of)
+            .find(|one| one.name() == container.name())?;
         let mut limits = Vec::new();
         for resource in resources {
             if let (Some(amount), None) = (
@@ -69,14 +76,14 @@ fn describe_limits(home: &Value, theirs: &[Value], resources: &[&str]) -> Option
             }
         }
         (!limits.is_empty())
-            .then(|| format!("container {} to {}", name(container), limits.join(" and ")))
+            .then(|| format!("container {} to {}", container.name(), limits.join(" and ")))
     });
     Some(limited.collect::<Vec<_>>().join(", ")).filter(|all| !all.is_empty())
 }
 
 /// The limit of a container, or of its status.
-fn container_limit(container: &Value, resource: &str) -> Option<Quantity> {
-    Quantity::deserialize(container.get("resources")?.get("limits")?.get(resource)?).ok()
+fn container_limit(container: ContainerView<'_>, resource: &str) -> Option<Quantity> {
+    Quantity::deserialize(container.resources().limits()?.get(resource)?).ok()
 }
 
 #[cfg(test)]
@@ -84,6 +91,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::json::items_at;
     use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing_pod, remote_pod};
 
     fn home() -> Value {
@@ -119,7 +127,9 @@ mod tests {
             &ProviderRules::default(),
         )
         .unwrap();
-        let containers = [items_at(&remote, LISTS[0]), items_at(&remote, LISTS[1])].concat();
+        let containers = ["/spec/initContainers", "/spec/containers"]
+            .map(|list| items_at(&remote, list))
+            .concat();
         assert_eq!(
             describe_added_limits(&home(), &containers).as_deref(),
             Some(

@@ -36,9 +36,10 @@ use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ReflectedKind, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, name, set_at, text_at, value_at};
+use crate::json::set_at;
 use crate::pod::injected::injected_volumes;
 use crate::pod::references;
+use crate::views::{ContainerList, PodView, TravelledView};
 
 use crate::pod::carry::api_server::ApiServerChoice;
 pub(crate) use crate::pod::carry::metadata::is_label_of_remote_pod;
@@ -82,9 +83,6 @@ const DROPPED: &[&str] = &[
     "serviceAccountName",
     "topologySpreadConstraints",
 ];
-
-/// The lists of containers in a `PodSpec`.
-const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Whether a pod has a token for the API server of the cluster that it runs in.
 const AUTOMOUNT: &str = "automountServiceAccountToken";
@@ -164,7 +162,7 @@ pub fn outgoing_part(local_pod: &Value, advertised: &BTreeSet<String>) -> Option
     containers::leave_out_refused_ephemeral(&mut pod);
     let mut pod = reduce_local_pod(&pod, advertised, choice).ok()?;
     let mut unchanged = shorten::shorten_pod(&mut pod, MAX_OUTGOING_LEN, shorten::Omittable::All);
-    unchanged.retain(|key| downward::reads_annotation(value_at(&pod, "/spec"), key));
+    unchanged.retain(|key| downward::reads_annotation(PodView::of(&pod).spec(), key));
     pod_record_text(&pod, MAX_OUTGOING_LEN).ok()?;
     Some(OutgoingPart { pod, unchanged })
 }
@@ -180,12 +178,13 @@ fn reduce_local_pod(
     } else {
         downward::write_local_values(&mut spec, local_pod);
     }
-    let mut kept_annotations = kept_texts(local_pod, "/metadata/annotations", is_users_key);
+    let metadata = PodView::of(local_pod).metadata();
+    let mut kept_annotations = kept_texts(metadata.annotations(), is_users_key);
     kept_annotations.extend(downward::pass_on_values(&mut spec, local_pod));
     Ok(json!({
         "metadata": {
-            "name": text_at(local_pod, "/metadata/name"),
-            "labels": kept_texts(local_pod, "/metadata/labels", is_users_key),
+            "name": metadata.name(),
+            "labels": kept_texts(metadata.labels(), is_users_key),
             "annotations": kept_annotations,
         },
         "spec": spec,
@@ -228,7 +227,7 @@ pub fn remote_pod(
     volumes::check_volume_types(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
     check_reflected_kinds(carried, &rules.reflected_kinds, &rules.policy)?;
     // They can only be added to a pod that exists.
-    spec.remove("ephemeralContainers");
+    spec.remove(ContainerList::Ephemeral.spec_field());
     images::check_images(&spec, rules)?;
     placement::confine_to_nodes(&mut spec, &rules.nodes);
     if rules.borrowed {
@@ -348,7 +347,8 @@ pub(crate) fn ephemeral_container(
         &rules.reflected_kinds,
         &rules.policy,
     )?;
-    let mut spec = Map::from_iter([("ephemeralContainers".to_owned(), reduced)]);
+    let list = ContainerList::Ephemeral.spec_field();
+    let mut spec = Map::from_iter([(list.to_owned(), reduced)]);
     references::name_replicas(&mut spec);
     images::check_images(&spec, rules)?;
     if rules.always_pull_images {
@@ -361,7 +361,7 @@ pub(crate) fn ephemeral_container(
         downward::refer_to_local_values(&mut spec, rules);
     }
     let container = spec
-        .get_mut("ephemeralContainers")
+        .get_mut(ContainerList::Ephemeral.spec_field())
         .and_then(|all| all.get_mut(0))
         .map(Value::take);
     container.ok_or_else(|| {
@@ -373,7 +373,10 @@ pub(crate) fn ephemeral_container(
 }
 
 fn wants_token(carried: &Value) -> bool {
-    carried.pointer("/spec/automountServiceAccountToken") == Some(&Value::Bool(true))
+    PodView::of(carried)
+        .spec()
+        .automount_service_account_token()
+        == Some(true)
 }
 
 /// The changes to a running remote pod after its local pod changed: labels, annotations, images and
@@ -411,28 +414,35 @@ pub fn remote_patch(
     }
     if !wants_token(carried) {
         // They are added when this patch is applied.
-        let ephemeral = carried
-            .pointer("/spec/ephemeralContainers")
-            .cloned()
-            .unwrap_or_default();
-        let mut added = Map::from_iter([("ephemeralContainers".to_owned(), ephemeral)]);
+        let list = ContainerList::Ephemeral.spec_field();
+        let ephemeral = PodView::of(carried).spec().json().get(list).cloned();
+        let mut added = Map::from_iter([(list.to_owned(), ephemeral.unwrap_or_default())]);
         downward::refer_to_local_values(&mut added, rules);
         pod_annotations.extend(downward::local_values(&added, carried));
     }
 
     let mut metadata = Map::new();
-    for (field, wanted) in [("labels", pod_labels), ("annotations", pod_annotations)] {
-        let live = live
-            .pointer(&format!("/metadata/{field}"))
-            .and_then(Value::as_object);
+    let (live_metadata, recorded) = (PodView::of(live).metadata(), TravelledView::of(&before));
+    for (field, wanted, live, recorded) in [
+        (
+            "labels",
+            pod_labels,
+            live_metadata.labels(),
+            recorded.labels(),
+        ),
+        (
+            "annotations",
+            pod_annotations,
+            live_metadata.annotations(),
+            recorded.annotations(),
+        ),
+    ] {
         let mut changes: Map<String, Value> = wanted
             .iter()
             .filter(|&(key, value)| live.and_then(|live| live.get(key)) != Some(value))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let gone = items_at(&before, &format!("/{field}"))
-            .iter()
-            .filter_map(Value::as_str);
+        let gone = recorded.iter().filter_map(Value::as_str);
         let gone = gone.filter(|key| {
             !is_liqo_key(key)
                 && !wanted.contains_key(*key)
@@ -450,19 +460,21 @@ pub fn remote_patch(
     }
 
     let mut spec = Map::new();
-    for list in ["containers", "initContainers"] {
+    for list in ContainerList::OF_NEW_POD {
         let changed: Vec<Value> = images::containers_with_new_image(carried, live, list)
-            .filter(|&container| {
-                text_at(container, "/image").is_some_and(|image| images::is_allowed(image, rules))
+            .filter(|container| {
+                container
+                    .image_text()
+                    .is_some_and(|image| images::is_allowed(image, rules))
             })
-            .map(|container| json!({"name": name(container), "image": container.get("image")}))
+            .map(|container| json!({"name": container.name(), "image": container.image()}))
             .collect();
         if !changed.is_empty() {
-            spec.insert(list.into(), changed.into());
+            spec.insert(list.spec_field().into(), changed.into());
         }
     }
-    let deadline = carried.pointer("/spec/activeDeadlineSeconds");
-    if deadline.is_some() && deadline != live.pointer("/spec/activeDeadlineSeconds") {
+    let deadline = PodView::of(carried).spec().active_deadline_seconds();
+    if deadline.is_some() && deadline != PodView::of(live).spec().active_deadline_seconds() {
         spec.insert(
             "activeDeadlineSeconds".into(),
             deadline.cloned().unwrap_or_default(),
@@ -575,11 +587,9 @@ fn check_reflected_kinds(
 
 /// The record of what travelled last, in a remote pod.
 fn last_travelled_record(live: &Value) -> Value {
-    let recorded = live
-        .pointer("/metadata/annotations")
-        .and_then(|all| all.get(annotations::TRAVELLED))
-        .and_then(Value::as_str);
-    recorded
+    PodView::of(live)
+        .metadata()
+        .annotation(annotations::TRAVELLED)
         .and_then(|recorded| serde_json::from_str(recorded).ok())
         .unwrap_or_default()
 }
@@ -595,16 +605,18 @@ fn travelled_record(
     sizes: Option<&Value>,
     rules: &ProviderRules,
 ) -> String {
-    let containers = items_at(carried, "/spec/containers")
-        .iter()
-        .chain(items_at(carried, "/spec/initContainers"));
+    let spec = PodView::of(carried).spec();
+    let containers = spec
+        .containers()
+        .chain(spec.containers_in(ContainerList::Init));
+    let before = TravelledView::of(before);
     let mut images = Map::new();
     for container in containers {
-        let has_travelled = before["images"].get(name(container)) == container.get("image");
-        if let Some(image) = text_at(container, "/image")
+        let has_travelled = before.image(container.name()) == container.image();
+        if let Some(image) = container.image_text()
             && (has_travelled || images::is_allowed(image, rules))
         {
-            images.insert(name(container).to_owned(), image.into());
+            images.insert(container.name().to_owned(), image.into());
         }
     }
     let label_keys: BTreeSet<&String> = pod_labels.keys().collect();

@@ -9,11 +9,11 @@ use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::{text_at, value_at};
 use crate::pod::carry::amounts::{AmountRules, EPHEMERAL_STORAGE, MEMORY, complete_amounts};
 use crate::pod::carry::api_server::bound_at;
 use crate::pod::local_state::{ConsumerShadowPod, LocalPod};
 use crate::pod::running_pod::charged_amounts;
+use crate::views::PodView;
 
 /// The earliest time at which a local pod can have been sent: when it was bound to its node. Second
 /// 0 if that is not known.
@@ -26,7 +26,11 @@ pub fn sent_at(pod: &LocalPod) -> Timestamp {
 pub fn running_entry(pod: &LocalPod, pool: &str, now: Seconds) -> Option<UsageEntry> {
     let amounts = charged_amounts(pod)?;
     // Only Liqo writes the start time of a pod on a virtual node, from its remote pod.
-    let started: Timestamp = text_at(&pod.to_json(), "/status/startTime")?.parse().ok()?;
+    let started: Timestamp = PodView::of(&pod.to_json())
+        .status()
+        .start_time()?
+        .parse()
+        .ok()?;
     let entry = UsageEntry::exact(&pod.uid, pool, started.as_second(), now, &amounts)?;
     Some(UsageEntry {
         namespace: pod.key.namespace.clone(),
@@ -73,11 +77,7 @@ pub fn state_at_period_end(
 
 fn is_ending_or_runs(pod: &LocalPod) -> bool {
     pod.deletion.is_some()
-        || (!pod.finished
-            && pod
-                .to_json()
-                .pointer("/status/startTime")
-                .is_some_and(Value::is_string))
+        || (!pod.finished && PodView::of(&pod.to_json()).status().start_time().is_some())
 }
 
 /// The amounts that a provider may charge for a local pod, as the provider completes what the pod
@@ -119,13 +119,11 @@ fn asked_and_reported_amounts(
         Charge::Limits => &[&[EPHEMERAL_STORAGE], &[]],
     };
     let json = pod.to_json();
-    let status = PodStatus::deserialize(value_at(&json, "/status")).unwrap_or_default();
+    let view = PodView::of(&json);
+    let status = PodStatus::deserialize(view.status().json()).unwrap_or_default();
     let (mut asked, mut shown) = (Vec::new(), Vec::new());
     for limited in limited {
-        let mut spec = value_at(&json, "/spec")
-            .as_object()
-            .cloned()
-            .unwrap_or_default();
+        let mut spec = view.spec().json().as_object().cloned().unwrap_or_default();
         let mut amounts = AmountRules {
             limited: limited.to_vec(),
             limit_percentage,
@@ -146,13 +144,9 @@ fn asked_and_reported_amounts(
                 .clone(),
         );
         shown.push(
-            EffectiveAmounts::of_bound_pod(
-                value_at(&json, "/metadata/generation").as_i64(),
-                spec,
-                &status,
-            )
-            .charged_amounts(charge)
-            .clone(),
+            EffectiveAmounts::of_bound_pod(view.metadata().generation(), spec, &status)
+                .charged_amounts(charge)
+                .clone(),
         );
     }
     (asked, shown)

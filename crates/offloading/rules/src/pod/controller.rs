@@ -1,9 +1,10 @@
 //! The owner of a pod that controls it, for example a `ReplicaSet`.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use liqo_api::departure;
 use serde_json::Value;
 
-use crate::json::text_at;
+use crate::views::PodView;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwningController {
@@ -15,18 +16,23 @@ pub struct OwningController {
 impl OwningController {
     /// The controller of this pod.
     pub(crate) fn of_pod(pod: &Value) -> Option<Self> {
-        Self::among_owners(pod.pointer("/metadata/ownerReferences")?)
+        let mut owners = PodView::of(pod).metadata().owner_references();
+        let controller = owners.find(|owner| owner.controller() == Some(true))?;
+        Some(Self {
+            kind: controller.kind().to_owned(),
+            name: controller.name().to_owned(),
+            uid: controller.uid().to_owned(),
+        })
     }
 
     /// The controller among the owner references of an object.
-    pub(crate) fn among_owners(owners: &Value) -> Option<Self> {
-        let controller = owners
-            .as_array()?
-            .iter()
-            .find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
-        let [kind, name, uid] = ["/kind", "/name", "/uid"]
-            .map(|field| text_at(controller, field).unwrap_or_default().to_owned());
-        Some(Self { kind, name, uid })
+    pub(crate) fn among_owners(owners: &[OwnerReference]) -> Option<Self> {
+        let controller = owners.iter().find(|owner| owner.controller == Some(true))?;
+        Some(Self {
+            kind: controller.kind.clone(),
+            name: controller.name.clone(),
+            uid: controller.uid.clone(),
+        })
     }
 
     /// Whether it creates a deleted pod again at no cost. A Job counts it as a failure.

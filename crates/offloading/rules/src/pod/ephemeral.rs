@@ -12,11 +12,14 @@ use liqo_api::OffloadedReason;
 use serde_json::{Value, json};
 
 use crate::dns_names;
-use crate::json::{items_at, name, set_at, text_at};
+use crate::json::set_at;
 use crate::pod::carry::{ProviderRules, ephemeral_container};
-use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, truncate_text};
+use crate::pod::local_status::truncate_text;
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::not_shared_refusal;
+use crate::views::{
+    ContainerList, ContainerStatusView, ContainerView, PodStatusView, PodView, TerminatedStateView,
+};
 
 /// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many
 /// more are looked at at once: the next ones follow when the local pod shows refused ones as ended.
@@ -36,9 +39,10 @@ pub type MissingContainer = (String, Result<Value, String>);
 
 /// The names of a pod's ephemeral containers. Nothing else of them ever changes.
 pub(crate) fn container_names(pod: &Value) -> BTreeSet<&str> {
-    items_at(pod, EPHEMERAL_CONTAINERS)
-        .iter()
-        .map(name)
+    PodView::of(pod)
+        .spec()
+        .containers_in(ContainerList::Ephemeral)
+        .map(ContainerView::name)
         .collect()
 }
 
@@ -66,20 +70,21 @@ pub fn missing_containers(
     rules: Option<&ProviderRules>,
 ) -> Vec<MissingContainer> {
     let existing = container_names(live);
-    let missing = items_at(carried, EPHEMERAL_CONTAINERS)
-        .iter()
+    let missing = PodView::of(carried)
+        .spec()
+        .containers_in(ContainerList::Ephemeral)
         .filter(|container| {
-            dns_names::is_label(name(container)) && !existing.contains(name(container))
+            dns_names::is_label(container.name()) && !existing.contains(container.name())
         });
     missing
         .take(remaining_containers(live) + MAX_COUNT)
         .map(|container| {
             let allowed = match rules {
                 None => Err(not_shared_refusal().message),
-                Some(rules) => ephemeral_container(carried, container, rules)
+                Some(rules) => ephemeral_container(carried, container.json(), rules)
                     .map_err(|refusal| refusal.message),
             };
-            (name(container).to_owned(), allowed)
+            (container.name().to_owned(), allowed)
         })
         .collect()
 }
@@ -93,38 +98,43 @@ pub(crate) fn with_refused_containers(
         return status;
     }
     let mut status = status.map(|status| status.to_value()).unwrap_or_default();
-    let mut statuses = items_at(&status, &format!("/{EPHEMERAL_STATUSES}")).to_vec();
+    let known = PodStatusView::of(&status).statuses_in(ContainerList::Ephemeral);
+    let mut statuses: Vec<Value> = known.map(|one| one.json().clone()).collect();
     statuses.extend(refused.iter().map(|(name, message)| {
         let ended = json!({ "exitCode": NOT_STARTED, "reason": OffloadedReason::NotAllowed.as_str(), "message": truncate_text(message) });
         json!({ "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": ended } })
     }));
-    set_at(&mut status, &[EPHEMERAL_STATUSES], statuses);
+    set_at(
+        &mut status,
+        &[ContainerList::Ephemeral.status_field()],
+        statuses,
+    );
     Some(PodStatusText::from_status(&status))
 }
 
 /// A sentence about containers that the provider refused, and of which the local pod does not know
 /// yet.
 pub fn newly_refused_message(home: &Value, remote: &Value) -> Option<String> {
-    let known_as_ended = items_at(home, &format!("/status/{EPHEMERAL_STATUSES}"))
-        .iter()
-        .filter(|status| status.pointer("/state/terminated").is_some())
-        .map(name)
+    let known_as_ended = PodView::of(home)
+        .status()
+        .statuses_in(ContainerList::Ephemeral)
+        .filter(|status| status.state().terminated().is_some())
+        .map(ContainerStatusView::name)
         .collect::<BTreeSet<_>>();
     let ours = container_names(home);
-    let refused = items_at(remote, &format!("/{EPHEMERAL_STATUSES}"))
-        .iter()
-        .filter(|status| {
-            ours.contains(name(status))
-                && !known_as_ended.contains(name(status))
-                && text_at(status, "/state/terminated/reason")
-                    == Some(OffloadedReason::NotAllowed.as_str())
-        })
-        .map(|status| {
-            let why = text_at(status, "/state/terminated/message").unwrap_or_default();
-            format!(
-                "the provider refused the ephemeral container {}: {why}",
-                name(status)
-            )
+    let refused = PodStatusView::of(remote)
+        .statuses_in(ContainerList::Ephemeral)
+        .filter(|status| ours.contains(status.name()) && !known_as_ended.contains(status.name()))
+        .filter_map(|status| {
+            let ended = status
+                .state()
+                .terminated()
+                .filter(|ended| is_refused(*ended))?;
+            Some(format!(
+                "the provider refused the ephemeral container {}: {}",
+                status.name(),
+                ended.message()
+            ))
         });
     let all = refused.collect::<Vec<_>>().join("; ");
     (!all.is_empty()).then(|| truncate_text(&all))
@@ -133,13 +143,20 @@ pub fn newly_refused_message(home: &Value, remote: &Value) -> Option<String> {
 /// The reason why the provider refused an ephemeral container, as the local pod shows it; `None` if
 /// it did not.
 pub fn container_refusal(home: &Value, container: &str) -> Option<String> {
-    let statuses = items_at(home, &format!("/status/{EPHEMERAL_STATUSES}"));
-    let ended = statuses
-        .iter()
-        .find(|status| name(status) == container)?
-        .pointer("/state/terminated")?;
-    let is_refused = text_at(ended, "/reason") == Some(OffloadedReason::NotAllowed.as_str());
-    is_refused.then(|| text_at(ended, "/message").unwrap_or_default().to_owned())
+    let mut statuses = PodView::of(home)
+        .status()
+        .statuses_in(ContainerList::Ephemeral);
+    let status = statuses.find(|status| status.name() == container)?;
+    let ended = status
+        .state()
+        .terminated()
+        .filter(|ended| is_refused(*ended))?;
+    Some(ended.message().to_owned())
+}
+
+/// Whether a container ended because the provider refused it.
+fn is_refused(ended: TerminatedStateView<'_>) -> bool {
+    ended.reason() == Some(OffloadedReason::NotAllowed.as_str())
 }
 
 #[cfg(test)]
@@ -159,7 +176,7 @@ mod tests {
             .iter()
             .map(|name| json!({ "name": name, "state": { "terminated": {} } }))
             .collect();
-        json!({ "spec": { "ephemeralContainers": containers }, "status": { EPHEMERAL_STATUSES: ended } })
+        json!({ "spec": { "ephemeralContainers": containers }, "status": { "ephemeralContainerStatuses": ended } })
     }
 
     #[test]

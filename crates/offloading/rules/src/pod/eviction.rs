@@ -4,7 +4,8 @@
 use liqo_api::EvictionDelay;
 use serde_json::{Value, json};
 
-use crate::json::{items_at, set_at, text_at};
+use crate::json::set_at;
+use crate::views::{PodView, TolerationView};
 
 /// Taints of nodes that do not answer. Kubernetes gives each pod a toleration of both for five
 /// minutes, unless the pod has its own.
@@ -24,28 +25,32 @@ pub fn toleration_delay(pod: &Value) -> Option<EvictionDelay> {
 /// As Kubernetes decides: without a toleration at once, with several after the shortest time that
 /// one names.
 fn delay_for_taint(pod: &Value, taint: &str) -> EvictionDelay {
-    let tolerating: Vec<&Value> = items_at(pod, "/spec/tolerations")
+    let tolerating: Vec<TolerationView<'_>> = pod_tolerations(pod)
         .iter()
-        .filter(|one| tolerates_taint(one, taint))
+        .map(TolerationView::of)
+        .filter(|one| tolerates_taint(*one, taint))
         .collect();
     if tolerating.is_empty() {
         return EvictionDelay::Seconds(0);
     }
     let seconds = tolerating
         .iter()
-        .filter_map(|one| one.get("tolerationSeconds")?.as_i64());
+        .filter_map(|one| one.toleration_seconds()?.as_i64());
     let shortest = seconds
         .min()
         .map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX));
     shortest.map_or(EvictionDelay::Never, EvictionDelay::Seconds)
 }
 
-fn tolerates_taint(toleration: &Value, taint: &str) -> bool {
-    let exists = text_at(toleration, "/operator") == Some("Exists");
-    let key = text_at(toleration, "/key").unwrap_or_default();
-    let effect = text_at(toleration, "/effect").unwrap_or_default();
+fn pod_tolerations(pod: &Value) -> &[Value] {
+    PodView::of(pod).spec().tolerations().unwrap_or_default()
+}
+
+fn tolerates_taint(toleration: TolerationView<'_>, taint: &str) -> bool {
+    let exists = toleration.operator() == "Exists";
+    let (key, effect) = (toleration.key(), toleration.effect());
     // The taints have no value.
-    let fits = exists || text_at(toleration, "/value").unwrap_or_default().is_empty();
+    let fits = exists || toleration.value().is_empty();
     (key == taint && fits || key.is_empty() && exists)
         && (effect.is_empty() || effect == NO_EXECUTE)
 }
@@ -53,16 +58,19 @@ fn tolerates_taint(toleration: &Value, taint: &str) -> bool {
 /// The tolerations of the pod with this delay. The API server accepts that of a running pod: only
 /// times change, or tolerations are added.
 pub fn tolerations_with_delay(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
-    let mut all = items_at(pod, "/spec/tolerations").to_vec();
+    let mut all = pod_tolerations(pod).to_vec();
     for taint in TAINTS {
         let mut has_one = false;
-        for toleration in all.iter_mut().filter(|one| tolerates_taint(one, taint)) {
+        for toleration in &mut all {
+            let known = TolerationView::of(toleration);
+            if !tolerates_taint(known, taint) {
+                continue;
+            }
             // Only one with this effect may have seconds. Otherwise another one is added, and the
             // shortest time counts.
-            let names_taint = text_at(toleration, "/key") == Some(taint)
-                && text_at(toleration, "/effect") == Some(NO_EXECUTE);
+            let names_taint = known.key() == taint && known.effect() == NO_EXECUTE;
             has_one |= names_taint;
-            let has_seconds = toleration.get("tolerationSeconds").is_some();
+            let has_seconds = known.toleration_seconds().is_some();
             let Some(fields) = toleration.as_object_mut() else {
                 continue;
             };

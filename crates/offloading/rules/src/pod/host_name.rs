@@ -3,8 +3,8 @@
 use liqo_api::OffloadedReason;
 use serde_json::Value;
 
-use crate::json::text_at;
 use crate::pod::admission::AdmissionRefusal;
+use crate::views::PodView;
 
 /// Maximum length of a host name. Source: `pkg/kubelet/util` of Kubernetes, after `HOST_NAME_MAX`
 /// of Linux.
@@ -20,11 +20,12 @@ pub fn long_name_refusal(
     (name, namespace): (&str, &str),
     domain: &str,
 ) -> Option<AdmissionRefusal> {
-    let subdomain = text_at(pod, "/spec/subdomain").filter(|subdomain| !subdomain.is_empty())?;
-    if pod.pointer("/spec/setHostnameAsFQDN") != Some(&Value::Bool(true)) {
+    let spec = PodView::of(pod).spec();
+    let subdomain = spec.subdomain();
+    if subdomain.is_empty() || spec.set_hostname_as_fqdn() != Some(true) {
         return None;
     }
-    let host = text_at(pod, "/spec/hostname").filter(|host| !host.is_empty());
+    let host = Some(spec.hostname()).filter(|host| !host.is_empty());
     let host = host.unwrap_or_else(|| {
         name.get(..MAX_LABEL_LEN)
             .unwrap_or(name)

@@ -18,7 +18,7 @@ use liqo_quantity::ResourceList;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, json_fingerprint, name, set_at, text_at};
+use crate::json::{json_fingerprint, set_at};
 use crate::node::priced::default_charge;
 use crate::pod::carry::api_server::{
     ApiServerChoice, api_server_secret_name, chosen_api_server, finds_ca, uses_secret,
@@ -32,6 +32,7 @@ use crate::pod::references::{PodReferences, referenced_objects, required_objects
 use crate::pod::remote::default_grace;
 use crate::pod::waiting::WaitingStatus;
 use crate::replica::label_selector::LabelMap;
+use crate::views::{ContainerList, ContainerView, PodView};
 
 /// A pod as JSON, so that unknown fields survive.
 pub type JsonPod = Object<Value, Value>;
@@ -123,7 +124,8 @@ impl LocalPod {
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let controller = OwningController::among_owners(&json!(metadata.owner_references));
+        let owners = metadata.owner_references.as_deref().unwrap_or_default();
+        let controller = OwningController::among_owners(owners);
         let advertised = BTreeSet::new();
         let sent_to = metadata
             .annotations
@@ -151,7 +153,9 @@ impl LocalPod {
             is_ready_there: is_remote_ready(&whole),
             labels: pod_labels(&whole),
             lacks_ends: lacks_ends(&whole),
-            restarts: text_at(&whole, "/spec/restartPolicy")
+            restarts: PodView::of(&whole)
+                .spec()
+                .restart_policy()
                 .is_none_or(|policy| policy == "Always"),
             offloaded: offloaded_condition(&whole),
             sent_to,
@@ -244,25 +248,27 @@ impl LocalPod {
 /// The charges of a provider with the default policy for a pod beyond its requests. `None` for most
 /// pods, which say what they need.
 fn default_surcharge(pod: &Value) -> Option<ResourceList> {
-    let mut containers = ["/spec/containers", "/spec/initContainers"]
-        .iter()
-        .flat_map(|list| items_at(pod, list));
+    let view = PodView::of(pod).spec();
+    let mut containers = ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(|list| view.containers_in(list));
     if containers
         .all(|container| has_amount_of(container, "cpu") && has_amount_of(container, "memory"))
     {
         return None;
     }
-    let spec: PodSpec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
+    let spec = PodSpec::deserialize(view.json()).ok()?;
     let requested = requests::of_pod(&spec);
     let more = default_charge(spec).saturating_sub(&requested);
     (!more.is_zero()).then_some(more)
 }
 
-fn has_amount_of(container: &Value, resource: &str) -> bool {
-    ["requests", "limits"]
+fn has_amount_of(container: ContainerView<'_>, resource: &str) -> bool {
+    let resources = container.resources();
+    [resources.requests(), resources.limits()]
         .into_iter()
-        .filter_map(|kind| container.pointer(&format!("/resources/{kind}")))
-        .any(|amounts| amounts.get(resource).is_some())
+        .flatten()
+        .any(|amounts| amounts.contains_key(resource))
 }
 
 /// The metadata that decisions or the provider need.
@@ -278,34 +284,29 @@ fn travelling_metadata(metadata: ObjectMeta) -> Value {
 }
 
 fn is_remote_ready(pod: &Value) -> bool {
-    let mut conditions = items_at(pod, "/status/conditions").iter();
-    conditions.any(|one| {
-        text_at(one, "/type") == Some("ContainersReady") && text_at(one, "/status") == Some("True")
-    })
+    let mut conditions = PodView::of(pod).status().conditions();
+    conditions.any(|one| one.says("ContainersReady", "True"))
 }
 
 fn pod_labels(pod: &Value) -> LabelMap {
-    pod.pointer("/metadata/labels")
+    PodView::of(pod)
+        .metadata()
+        .labels()
         .and_then(|labels| LabelMap::deserialize(labels).ok())
         .unwrap_or_default()
 }
 
 fn offloaded_condition(pod: &Value) -> Option<OffloadedCondition> {
-    let condition = items_at(pod, "/status/conditions")
-        .iter()
-        .find(|one| text_at(one, "/type") == Some(pods::OFFLOADED))?;
-    let status = match text_at(condition, "/status") {
+    let condition = PodView::of(pod).status().condition(pods::OFFLOADED)?;
+    let status = match condition.status() {
         Some("True") => Some(true),
         Some("False") => Some(false),
         _ => None,
     };
-    let since = text_at(condition, "/lastTransitionTime")
-        .and_then(|time| time.parse().ok())
-        .unwrap_or(Timestamp::UNIX_EPOCH);
     Some(OffloadedCondition {
         status,
-        reason: text_at(condition, "/reason").unwrap_or_default().to_owned(),
-        since,
+        reason: condition.reason().unwrap_or_default().to_owned(),
+        since: condition.changed_at().unwrap_or(Timestamp::UNIX_EPOCH),
     })
 }
 
@@ -346,9 +347,8 @@ impl ConsumerShadowPod {
         let shadow = shadow.into_unverified();
         let status = shadow.status.unwrap_or_default();
         let pod = record_text::parse_object(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
-        let own_grace = pod
-            .pointer("/spec/terminationGracePeriodSeconds")
-            .and_then(Value::as_i64);
+        let view = PodView::of(&pod);
+        let own_grace = view.spec().termination_grace_period_seconds();
         let voucher = shadow
             .metadata
             .annotations
@@ -361,7 +361,7 @@ impl ConsumerShadowPod {
             ),
             home: Key::new(
                 shadow.spec.namespace,
-                text_at(&pod, "/metadata/name").unwrap_or_default(),
+                view.metadata().name().unwrap_or_default(),
             ),
             pool: shadow.spec.pool,
             deleted_at: Claimed::new(shadow.metadata.deletion_timestamp.map(|time| time.0)),
@@ -467,35 +467,30 @@ impl ConsumerShadowPod {
 /// deadline, ephemeral containers, and requests and limits. Two carried pods with equal text need
 /// no update.
 pub(crate) fn changeable_fields(carried: &Value) -> String {
-    let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
-        .iter()
-        .flat_map(|list| items_at(carried, list))
+    let view = PodView::of(carried);
+    let images: Map<String, Value> = ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(|list| view.spec().containers_in(list))
         .map(|container| {
             (
-                name(container).to_owned(),
-                container.get("image").cloned().unwrap_or_default(),
+                container.name().to_owned(),
+                container.image().cloned().unwrap_or_default(),
             )
         })
         .collect();
-    let deadline = carried.pointer("/spec/activeDeadlineSeconds");
     json!([
-        sorted_entries(carried, "/metadata/labels"),
-        sorted_entries(carried, "/metadata/annotations"),
+        sorted_entries(view.metadata().labels()),
+        sorted_entries(view.metadata().annotations()),
         images,
-        deadline,
+        view.spec().active_deadline_seconds(),
         ephemeral::container_names(carried),
         resources_hash(carried)
     ])
     .to_string()
 }
 
-fn sorted_entries<'a>(object: &'a Value, pointer: &str) -> BTreeMap<&'a String, &'a Value> {
-    object
-        .pointer(pointer)
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .collect()
+fn sorted_entries(entries: Option<&Map<String, Value>>) -> BTreeMap<&String, &Value> {
+    entries.into_iter().flatten().collect()
 }
 
 /// Changeable fields without these annotations.
@@ -513,10 +508,8 @@ fn without_annotations(changeable: &str, unwanted: &BTreeSet<String>) -> String 
 pub fn with_recorded_annotations(part: OutgoingPart, recorded: &Value) -> Value {
     let OutgoingPart { mut pod, unchanged } = part;
     for key in unchanged {
-        if let Some(value) = recorded
-            .pointer("/metadata/annotations")
-            .and_then(|all| all.get(&key))
-        {
+        let annotations = PodView::of(recorded).metadata().annotations();
+        if let Some(value) = annotations.and_then(|all| all.get(&key)) {
             set_at(&mut pod, &["metadata", "annotations", &key], value.clone());
         }
     }
@@ -533,24 +526,25 @@ pub fn with_changed_fields(recorded: Value, carried: &Value) -> Value {
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return carried.clone();
     };
-    for list in ["initContainers", "containers"] {
+    let wanted_spec = PodView::of(carried).spec();
+    for list in ContainerList::OF_NEW_POD {
         let containers = spec
-            .get_mut(list)
+            .get_mut(list.spec_field())
             .and_then(Value::as_array_mut)
             .into_iter()
             .flatten();
-        for (container, wanted) in containers.zip(items_at(carried, &format!("/spec/{list}"))) {
+        for (container, wanted) in containers.zip(wanted_spec.containers_in(list)) {
             let Some(container) = container.as_object_mut() else {
                 continue;
             };
-            if let Some(image) = wanted.get("image") {
+            if let Some(image) = wanted.image() {
                 container.insert("image".to_owned(), image.clone());
             }
             container.insert("resources".to_owned(), container_resources(wanted));
         }
     }
     for field in ["activeDeadlineSeconds", "ephemeralContainers", "resources"] {
-        if let Some(value) = carried["spec"].get(field) {
+        if let Some(value) = wanted_spec.json().get(field) {
             spec.insert(field.to_owned(), value.clone());
         }
     }
@@ -560,25 +554,25 @@ pub fn with_changed_fields(recorded: Value, carried: &Value) -> Value {
 
 /// Equal for pods whose containers have equal requests and limits, which a resize in place changes.
 fn resources_hash(pod: &Value) -> u64 {
-    let mut asked = Map::from_iter([(
-        "/".to_owned(),
-        pod.pointer("/spec/resources").cloned().unwrap_or_default(),
-    )]);
-    for container in ["/spec/initContainers", "/spec/containers"]
-        .iter()
-        .flat_map(|list| items_at(pod, list))
+    let spec = PodView::of(pod).spec();
+    let whole = spec.resources().cloned().unwrap_or_default();
+    let mut asked = Map::from_iter([("/".to_owned(), whole)]);
+    for container in ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(|list| spec.containers_in(list))
     {
-        asked.insert(name(container).to_owned(), container_resources(container));
+        asked.insert(container.name().to_owned(), container_resources(container));
     }
     json_fingerprint(&asked.into())
 }
 
-fn container_resources(container: &Value) -> Value {
-    container
-        .get("resources")
-        .filter(|resources| resources.is_object())
-        .cloned()
-        .unwrap_or_else(|| json!({}))
+fn container_resources(container: ContainerView<'_>) -> Value {
+    let resources = container.resources().json();
+    if resources.is_object() {
+        resources.clone()
+    } else {
+        json!({})
+    }
 }
 
 #[cfg(test)]

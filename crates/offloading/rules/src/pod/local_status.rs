@@ -22,7 +22,8 @@ use jiff::Timestamp;
 use liqo_api::{OffloadedReason, is_final_phase, pods};
 use serde_json::{Map, Value, json};
 
-use crate::json::{OFFER_RECLAIMED, items_at, set_at, text_at};
+use crate::json::{OFFER_RECLAIMED, set_at};
+use crate::views::{ConditionView, ContainerList, PodStatusView, PodView, ReadinessGateView};
 
 pub use addresses::{TranslatedAddresses, remote_pod_address, translate_addresses};
 pub(crate) use reduce::reduce_status;
@@ -50,7 +51,9 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
         return late_ends_patch(home, remote, link.now);
     }
     let mut status = Map::new();
-    let phase = text_at(remote, "/phase")
+    let theirs = PodStatusView::of(remote);
+    let phase = theirs
+        .phase()
         .filter(|phase| PHASES.contains(phase))
         .unwrap_or("Pending");
     set_field(&mut status, home, "phase", Some(phase.into()));
@@ -58,13 +61,17 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
         &mut status,
         home,
         "reason",
-        text_at(remote, "/reason").map(|reason| reduce::truncate_text(reason).into()),
+        theirs
+            .reason()
+            .map(|reason| reduce::truncate_text(reason).into()),
     );
     set_field(
         &mut status,
         home,
         "message",
-        text_at(remote, "/message").map(|message| reduce::truncate_text(message).into()),
+        theirs
+            .message()
+            .map(|message| reduce::truncate_text(message).into()),
     );
     set_start_time(&mut status, home, remote, link.now);
     container_statuses(&mut status, home, remote, link.now);
@@ -76,16 +83,11 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
         "PodReadyToStartContainers",
         "ContainersReady",
     ] {
-        if let Some(theirs) = find_condition(remote, "/conditions", kind) {
-            conditions.set(
-                kind,
-                condition_status(theirs),
-                text_at(theirs, "/reason"),
-                text_at(theirs, "/message"),
-            );
+        if let Some(one) = theirs.condition(kind) {
+            conditions.set(kind, condition_status(one), one.reason(), one.message());
         }
     }
-    if find_condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
+    if theirs.condition("ContainersReady").is_some() || !link.peer_answers {
         match pod_readiness(home, remote, link) {
             PodReadiness::Ready => conditions.set("Ready", "True", None, None),
             PodReadiness::NotReady { reason, message } => {
@@ -94,33 +96,24 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
         }
     }
     // Only with the end: what a provider means to do is no news, and it may still let the pod run.
-    if let Some(theirs) = find_condition(remote, "/conditions", DISRUPTION_TARGET)
-        .filter(|theirs| condition_status(theirs) == "True")
+    if let Some(one) = theirs
+        .condition(DISRUPTION_TARGET)
+        .filter(|one| one.status() == Some("True"))
         && is_final_phase(phase)
     {
-        conditions.set(
-            DISRUPTION_TARGET,
-            "True",
-            text_at(theirs, "/reason"),
-            text_at(theirs, "/message"),
-        );
+        conditions.set(DISRUPTION_TARGET, "True", one.reason(), one.message());
     }
     set_remote_scheduling(&mut conditions, home, remote);
     set_offloaded(&mut conditions, home, link.amiss);
     for kind in RESIZE_CONDITIONS {
-        if let Some(theirs) = find_condition(remote, "/conditions", kind) {
-            conditions.set(
-                kind,
-                condition_status(theirs),
-                text_at(theirs, "/reason"),
-                text_at(theirs, "/message"),
-            );
-        } else if find_condition(home, "/status/conditions", kind).is_some() {
+        if let Some(one) = theirs.condition(kind) {
+            conditions.set(kind, condition_status(one), one.reason(), one.message());
+        } else if PodView::of(home).status().condition(kind).is_some() {
             conditions.remove(kind);
         }
     }
     conditions.put_into(&mut status);
-    let generation = home.pointer("/metadata/generation").and_then(Value::as_i64);
+    let generation = PodView::of(home).metadata().generation();
     if let Some(generation) = generation.filter(|_| !status.is_empty()) {
         // It changes with a deletion, too, and is not worth a write of its own. Some API servers
         // drop it.
@@ -137,7 +130,7 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &RemotePodView<'_>
 /// A kubelet says that it evicted a pod before it says how the containers ended: adds ends to a pod
 /// that has ended already.
 fn late_ends_patch(home: &Value, remote: &Value, now: Timestamp) -> Option<Value> {
-    if text_at(home, "/status/phase") != text_at(remote, "/phase") {
+    if PodView::of(home).status().phase() != PodStatusView::of(remote).phase() {
         return None;
     }
     let mut status = Map::new();
@@ -152,13 +145,9 @@ fn container_statuses(
     remote: &Value,
     now: Timestamp,
 ) {
-    for (field, list) in [
-        ("containerStatuses", "/spec/containers"),
-        ("initContainerStatuses", INIT_CONTAINERS),
-        (EPHEMERAL_STATUSES, EPHEMERAL_CONTAINERS),
-    ] {
-        if let Some(statuses) = containers::merged_statuses(home, remote, field, list, now) {
-            status.insert(field.into(), statuses.into());
+    for list in ContainerList::ALL {
+        if let Some(statuses) = containers::merged_statuses(home, remote, list, now) {
+            status.insert(list.status_field().into(), statuses.into());
         }
     }
 }
@@ -243,13 +232,9 @@ fn failed_patch(
         "message",
         Some(reduce::truncate_text(message).into()),
     );
-    for field in [
-        "containerStatuses",
-        "initContainerStatuses",
-        EPHEMERAL_STATUSES,
-    ] {
-        if let Some(statuses) = containers::ended_statuses(home, field, container, now) {
-            status.insert(field.into(), statuses.into());
+    for list in ContainerList::ALL {
+        if let Some(statuses) = containers::ended_statuses(home, list, container, now) {
+            status.insert(list.status_field().into(), statuses.into());
         }
     }
     let mut conditions = ConditionChanges::of_pod(home, now);
@@ -267,8 +252,10 @@ fn failed_patch(
 /// conditions when the peer answers: nobody else does.
 pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
     if is_final(home)
-        || find_condition(home, "/status/conditions", "Ready")
-            .is_none_or(|ready| condition_status(ready) != "True")
+        || PodView::of(home)
+            .status()
+            .condition("Ready")
+            .is_none_or(|ready| ready.status() != Some("True"))
     {
         return None;
     }
@@ -286,19 +273,23 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
 
 /// Whether a pod has ended for good.
 pub fn is_final(pod: &Value) -> bool {
-    text_at(pod, "/status/phase").is_some_and(is_final_phase)
+    PodView::of(pod)
+        .status()
+        .phase()
+        .is_some_and(is_final_phase)
 }
 
 /// Whether a pod that has ended has containers whose end is not known.
 pub fn lacks_ends(pod: &Value) -> bool {
-    is_final(pod) && containers::lack_ends(&pod["status"])
+    is_final(pod) && containers::lack_ends(PodView::of(pod).status())
 }
 
 /// The reduced status of an ended pod, with the ends of containers that a later status knows;
 /// `None` if it knows none.
 pub fn with_late_ends(shown: &Value, later: &Value) -> Option<Value> {
-    let is_same_end = text_at(shown, "/phase") == text_at(later, "/phase");
-    (is_same_end && containers::lack_ends(shown))
+    let (ours, theirs) = (PodStatusView::of(shown), PodStatusView::of(later));
+    let is_same_end = ours.phase() == theirs.phase();
+    (is_same_end && containers::lack_ends(ours))
         .then(|| containers::with_ends(shown, later))
         .flatten()
 }
@@ -306,13 +297,17 @@ pub fn with_late_ends(shown: &Value, later: &Value) -> Option<Value> {
 /// The reduced status of a pod that failed, with [`DISRUPTION_TARGET`] for this reason, unless it
 /// has one.
 pub(crate) fn with_disruption(mut status: Value, (reason, message): (&str, &str)) -> Value {
-    if find_condition(&status, "/conditions", DISRUPTION_TARGET)
-        .is_some_and(|known| condition_status(known) == "True")
+    let known = PodStatusView::of(&status);
+    if known
+        .condition(DISRUPTION_TARGET)
+        .is_some_and(|known| known.status() == Some("True"))
     {
         return status;
     }
-    let mut conditions = items_at(&status, "/conditions").to_vec();
-    conditions.retain(|one| text_at(one, "/type") != Some(DISRUPTION_TARGET));
+    let others = known
+        .conditions()
+        .filter(|one| one.kind() != Some(DISRUPTION_TARGET));
+    let mut conditions: Vec<Value> = others.map(|one| one.json().clone()).collect();
     conditions.push(
         json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message}),
     );
@@ -328,7 +323,7 @@ pub(crate) fn with_not_ready(mut status: Value, (reason, message): (&str, &str))
         .into_iter()
         .flatten()
     {
-        if text_at(condition, "/type") == Some("Ready") && condition_status(condition) == "True" {
+        if ConditionView::of(condition).says("Ready", "True") {
             for (field, said) in [
                 ("status", "False"),
                 ("reason", reason),
@@ -351,12 +346,6 @@ pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 
 /// The conditions of a pod that is being resized. They exist only until it has its new size.
 pub(crate) const RESIZE_CONDITIONS: [&str; 2] = [RESIZE_PENDING, "PodResizeInProgress"];
-
-const INIT_CONTAINERS: &str = "/spec/initContainers";
-/// The list of ephemeral containers in a pod.
-pub(crate) const EPHEMERAL_CONTAINERS: &str = "/spec/ephemeralContainers";
-/// The list of their statuses, in the status of a pod.
-pub(crate) const EPHEMERAL_STATUSES: &str = "ephemeralContainerStatuses";
 
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 
@@ -398,21 +387,26 @@ fn pod_readiness(home: &Value, remote: &Value, link: &RemotePodView<'_>) -> PodR
     }
     // The remote pod has no gates: if its Ready differs from ContainersReady, its node is dead.
     for kind in ["ContainersReady", "Ready"] {
-        if let Some(theirs) = find_condition(remote, "/conditions", kind)
-            .filter(|theirs| condition_status(theirs) != "True")
+        if let Some(theirs) = PodStatusView::of(remote)
+            .condition(kind)
+            .filter(|theirs| theirs.status() != Some("True"))
         {
             return PodReadiness::NotReady {
-                reason: text_at(theirs, "/reason").map(str::to_owned),
-                message: text_at(theirs, "/message").map(str::to_owned),
+                reason: theirs.reason().map(str::to_owned),
+                message: theirs.message().map(str::to_owned),
             };
         }
     }
-    for gate in items_at(home, "/spec/readinessGates")
-        .iter()
-        .filter_map(|gate| text_at(gate, "/conditionType"))
+    let pod = PodView::of(home);
+    for gate in pod
+        .spec()
+        .readiness_gates()
+        .filter_map(ReadinessGateView::condition_type)
     {
-        let holds = find_condition(home, "/status/conditions", gate)
-            .is_some_and(|condition| condition_status(condition) == "True");
+        let holds = pod
+            .status()
+            .condition(gate)
+            .is_some_and(|condition| condition.status() == Some("True"));
         if !holds {
             return PodReadiness::NotReady {
                 reason: Some("ReadinessGatesNotReady".into()),
@@ -426,43 +420,47 @@ fn pod_readiness(home: &Value, remote: &Value, link: &RemotePodView<'_>) -> PodR
 /// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true
 /// at home.
 fn set_remote_scheduling(conditions: &mut ConditionChanges, home: &Value, remote: &Value) {
-    let Some(theirs) = find_condition(remote, "/conditions", "PodScheduled") else {
+    let remote = PodStatusView::of(remote);
+    let Some(theirs) = remote.condition("PodScheduled") else {
         return;
     };
     // A provider that borrows what it lends: the cluster behind it refuses the pod, or finds no
     // node for it.
     let behind = [pods::OFFLOADED, pods::REMOTE_SCHEDULED];
-    let mut behind = behind
-        .into_iter()
-        .filter_map(|kind| find_condition(remote, "/conditions", kind));
+    let mut behind = behind.into_iter().filter_map(|kind| remote.condition(kind));
     let theirs = behind
-        .find(|one| condition_status(one) == "False")
+        .find(|one| one.status() == Some("False"))
         .unwrap_or(theirs);
-    if condition_status(theirs) != "True" {
+    if theirs.status() != Some("True") {
         conditions.set(
             pods::REMOTE_SCHEDULED,
             "False",
-            text_at(theirs, "/reason"),
-            text_at(theirs, "/message"),
+            theirs.reason(),
+            theirs.message(),
         );
-    } else if find_condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {
+    } else if PodView::of(home)
+        .status()
+        .condition(pods::REMOTE_SCHEDULED)
+        .is_some()
+    {
         conditions.set(pods::REMOTE_SCHEDULED, "True", Some("Scheduled"), None);
     }
 }
 
 /// What a cluster behind the provider says of a pod that runs there, for this reason.
 pub fn downstream_message(remote: &Value, reason: &str) -> Option<String> {
-    let shown = find_condition(remote, "/conditions", pods::OFFLOADED)?;
-    (text_at(shown, "/reason") == Some(reason))
-        .then(|| text_at(shown, "/message").unwrap_or_default().to_owned())
+    let shown = PodStatusView::of(remote).condition(pods::OFFLOADED)?;
+    (shown.reason() == Some(reason)).then(|| shown.message().unwrap_or_default().to_owned())
 }
 
 /// The provider accepted the pod. Written only to replace another statement, or to add a problem.
 fn set_offloaded(conditions: &mut ConditionChanges, home: &Value, amiss: Option<(&str, &str)>) {
-    let shown = find_condition(home, "/status/conditions", pods::OFFLOADED);
+    let shown = PodView::of(home).status().condition(pods::OFFLOADED);
     let is_outdated = shown.is_some_and(|shown| {
-        condition_status(shown) != "True"
-            || text_at(shown, "/reason").is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
+        shown.status() != Some("True")
+            || shown
+                .reason()
+                .is_some_and(|reason| pods::INCOMPLETE.contains(&reason))
     });
     if let Some((reason, message)) = amiss {
         conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));
@@ -479,8 +477,8 @@ fn set_offloaded(conditions: &mut ConditionChanges, home: &Value, amiss: Option<
 /// The start time is written once. A provider's time in the future is not believed.
 fn set_start_time(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
     if let (None, Some(theirs)) = (
-        text_at(home, "/status/startTime"),
-        text_at(remote, "/startTime"),
+        PodView::of(home).status().start_time(),
+        PodStatusView::of(remote).start_time(),
     ) {
         let theirs = theirs.parse::<Timestamp>().ok().filter(|time| *time <= now);
         status.insert("startTime".into(), seconds_timestamp(theirs.unwrap_or(now)));
@@ -489,23 +487,16 @@ fn set_start_time(status: &mut Map<String, Value>, home: &Value, remote: &Value,
 
 /// Sets or removes a field of the status, if that changes it.
 fn set_field(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Option<Value>) {
-    let now = home
-        .pointer("/status")
-        .and_then(|status| status.get(field))
-        .filter(|now| !now.is_null());
+    let shown = PodView::of(home).status().json();
+    let now = shown.get(field).filter(|now| !now.is_null());
     if now != wanted.as_ref() {
         status.insert(field.into(), wanted.unwrap_or_default());
     }
 }
 
-fn find_condition<'a>(value: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
-    items_at(value, list)
-        .iter()
-        .find(|condition| text_at(condition, "/type") == Some(kind))
-}
-
-fn condition_status(condition: &Value) -> &str {
-    text_at(condition, "/status")
+fn condition_status(condition: ConditionView<'_>) -> &str {
+    condition
+        .status()
         .filter(|status| ["True", "False"].contains(status))
         .unwrap_or("Unknown")
 }
@@ -552,18 +543,17 @@ impl<'a> ConditionChanges<'a> {
             reason.map(reduce::truncate_text),
             message.map(reduce::truncate_text),
         );
-        let before = find_condition(self.home, "/status/conditions", kind);
-        let [status_before, reason_before, message_before] = ["/status", "/reason", "/message"]
-            .map(|field| before.and_then(|before| text_at(before, field)));
+        let before = PodView::of(self.home).status().condition(kind);
+        let status_before = before.and_then(ConditionView::status);
         if status_before == Some(status)
-            && reason_before == reason.as_deref()
-            && message_before == message.as_deref()
+            && before.and_then(ConditionView::reason) == reason.as_deref()
+            && before.and_then(ConditionView::message) == message.as_deref()
         {
             return;
         }
         let since = before
             .filter(|_| status_before == Some(status))
-            .and_then(|before| before.get("lastTransitionTime"));
+            .and_then(ConditionView::last_transition_time);
         let since = since
             .cloned()
             .unwrap_or_else(|| seconds_timestamp(self.now));

@@ -17,14 +17,14 @@ use std::collections::BTreeSet;
 use liqo_api::{PlacementStrategy, PodOffloadingStrategy, PodPlacement, ResourceList, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, set_at, text_at};
+use crate::json::set_at;
 use crate::node::priced::{HourlyCost, PricedNode, costs_by_node, nodes_by_cost};
+use crate::views::{AffinityView, PREFERRED_TERMS, PatchView, PodView, PreferredTermView};
 
 /// Maximum number of virtual nodes that get a weight. The best ones do.
 pub const MAX_NODES: usize = 64;
 const MAX_WEIGHT: i32 = 100;
 
-const PREFERRED: &str = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
 const AFFINITY: &str = "/spec/affinity";
 const CONSTRAINTS: &str = "/spec/topologySpreadConstraints";
 /// Every node has it.
@@ -189,7 +189,10 @@ pub(super) fn marker_requirement() -> Value {
 }
 
 fn has_marker(term: &Value) -> bool {
-    items_at(term, "/preference/matchExpressions").contains(&marker_requirement())
+    PreferredTermView::of(term)
+        .preference()
+        .match_expressions()
+        .contains(&marker_requirement())
 }
 
 /// Adds the preference to the JSON patch of a pod that may leave. A second run changes nothing.
@@ -199,11 +202,11 @@ pub fn add_preference(pod: &Value, patch: &mut Vec<Value>, facts: &PreferenceFac
     }
     let before = patch
         .iter_mut()
-        .find(|operation| text_at(operation, "/path") == Some(AFFINITY));
+        .find(|operation| PatchView::of(operation).path() == Some(AFFINITY));
     let affinity = before
-        .as_ref()
-        .and_then(|operation| operation.get("value"))
-        .or_else(|| pod.pointer(AFFINITY));
+        .as_deref()
+        .and_then(|operation| PatchView::of(operation).value())
+        .unwrap_or(PodView::of(pod).spec().affinity().json());
     let Some(affinity) = affinity_with_terms(affinity, preferred_terms(&node_classes(facts)))
     else {
         return;
@@ -216,9 +219,8 @@ pub fn add_preference(pod: &Value, patch: &mut Vec<Value>, facts: &PreferenceFac
 }
 
 /// The affinity with these terms of ours and the user's; `None` if it is so already.
-fn affinity_with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Value> {
-    let mut affinity = affinity.cloned().unwrap_or_default();
-    let now = items_at(&affinity, PREFERRED);
+fn affinity_with_terms(affinity: &Value, ours: Vec<Value>) -> Option<Value> {
+    let now = AffinityView::of(affinity).node_affinity().preferred();
     let wanted: Vec<Value> = now
         .iter()
         .filter(|term| !has_marker(term))
@@ -228,24 +230,19 @@ fn affinity_with_terms(affinity: Option<&Value>, ours: Vec<Value>) -> Option<Val
     if now == wanted {
         return None;
     }
-    set_at(
-        &mut affinity,
-        &[
-            "nodeAffinity",
-            "preferredDuringSchedulingIgnoredDuringExecution",
-        ],
-        wanted,
-    );
+    let mut affinity = affinity.clone();
+    set_at(&mut affinity, &["nodeAffinity", PREFERRED_TERMS], wanted);
     Some(affinity)
 }
 
 /// A soft constraint that spreads the pods with the same labels. A pod that has constraints keeps
 /// only these.
 fn spread_constraint(pod: &Value, strategy: PodOffloadingStrategy) -> Option<Value> {
-    if !items_at(pod, CONSTRAINTS).is_empty() {
+    let pod = PodView::of(pod);
+    if !pod.spec().topology_spread_constraints().is_empty() {
         return None;
     }
-    let all = pod.pointer("/metadata/labels").and_then(Value::as_object)?;
+    let all = pod.metadata().labels()?;
     let shared = all
         .iter()
         .filter(|(key, _)| !LABELS_OF_ONE_POD.contains(&key.as_str()));

@@ -11,9 +11,13 @@ use liqo_api::annotations;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::json::{items_at, name, set_at, text_at};
+use crate::json::set_at;
 use crate::pod::local_status::seconds_timestamp;
 use crate::pod::reported_status::PodStatusText;
+use crate::views::{
+    ContainerList, ContainerStatusView, PodStatusView, PodView, RunningStateView,
+    TerminatedStateView,
+};
 
 /// The reason with which the former containers ended.
 pub const RECREATED: &str = "RemotePodDeleted";
@@ -21,8 +25,6 @@ pub const RECREATED: &str = "RemotePodDeleted";
 /// The event's message on the local pod.
 pub const RECREATED_MESSAGE: &str =
     "the pod was deleted in the other cluster, which created it again";
-
-const LISTS: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
 
 /// The exit code of a container that was killed, as a kubelet reports it where it does not know
 /// better.
@@ -43,22 +45,22 @@ struct EarlierRuns {
 /// The annotation of a pod that replaces one with this last status; `None` if no container ran.
 pub fn earlier_runs_annotation(last: &PodStatusText) -> Option<String> {
     let last = last.to_value();
-    let statuses = LISTS.iter().flat_map(|list| items_at(&last, list));
+    let statuses = ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(|list| PodStatusView::of(&last).statuses_in(list));
     let ran = statuses.filter_map(|status| {
         let restarts = restart_count(status);
-        let started_at = text_at(status, "/state/running/startedAt")
-            .or_else(|| text_at(status, "/state/terminated/startedAt"));
+        let (running, ended) = (status.state().running(), status.state().terminated());
+        let started_at = running
+            .and_then(RunningStateView::started_at)
+            .or_else(|| ended.and_then(TerminatedStateView::started_at));
         let runs = EarlierRuns {
             restart_count: restarts.saturating_add(1),
             started_at: started_at.map(str::to_owned),
-            container_id: text_at(status, "/containerID").map(str::to_owned),
+            container_id: status.container_id().map(str::to_owned),
         };
-        let started = restarts > 0
-            || status
-                .pointer("/state/running")
-                .or(status.pointer("/state/terminated"))
-                .is_some();
-        started.then(|| (name(status).to_owned(), runs))
+        let started = restarts > 0 || running.is_some() || ended.is_some();
+        started.then(|| (status.name().to_owned(), runs))
     });
     let ran: BTreeMap<String, EarlierRuns> = ran.collect();
     (!ran.is_empty()).then(|| json!(ran).to_string())
@@ -76,17 +78,13 @@ pub(crate) fn add_earlier_runs(
     else {
         return;
     };
-    for list in LISTS {
-        for status in status
-            .pointer_mut(list)
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            let Some(runs) = earlier.get(name(status)) else {
+    for list in ContainerList::OF_NEW_POD {
+        for status in list.in_status_mut(status) {
+            let known = ContainerStatusView::of(status);
+            let Some(runs) = earlier.get(known.name()) else {
                 continue;
             };
-            let restarts = restart_count(status).saturating_add(runs.restart_count.max(0));
+            let restarts = restart_count(known).saturating_add(runs.restart_count.max(0));
             set_at(status, &["restartCount"], restarts);
             if status.get("lastState").is_none() {
                 let end = json!({
@@ -101,27 +99,34 @@ pub(crate) fn add_earlier_runs(
 
 /// Whether the remote pod was created again, and the local pod does not show it yet.
 pub fn is_newly_recreated(home: &Value, remote: &Value) -> bool {
-    items_at(remote, "/containerStatuses")
-        .iter()
-        .filter(|status| text_at(status, "/lastState/terminated/reason") == Some(RECREATED))
+    PodStatusView::of(remote)
+        .statuses_in(ContainerList::Main)
+        .filter(|status| {
+            let end = status.last_state().terminated();
+            end.and_then(TerminatedStateView::reason) == Some(RECREATED)
+        })
         .any(|status| !shows_last_end(home, status))
 }
 
 /// Whether the status at home shows how this container ended last.
-fn shows_last_end(home: &Value, status: &Value) -> bool {
-    let finished_at = "/lastState/terminated/finishedAt";
-    items_at(home, "/status/containerStatuses")
-        .iter()
-        .find(|ours| name(ours) == name(status))
+fn shows_last_end(home: &Value, status: ContainerStatusView<'_>) -> bool {
+    PodView::of(home)
+        .status()
+        .statuses_in(ContainerList::Main)
+        .find(|ours| ours.name() == status.name())
         .is_some_and(|ours| {
             restart_count(ours) >= restart_count(status)
-                || text_at(ours, finished_at) == text_at(status, finished_at)
+                || last_end_time(ours) == last_end_time(status)
         })
 }
 
-fn restart_count(status: &Value) -> i32 {
-    status["restartCount"]
-        .as_i64()
+fn last_end_time(status: ContainerStatusView<'_>) -> Option<&str> {
+    status.last_state().terminated()?.finished_at()
+}
+
+fn restart_count(status: ContainerStatusView<'_>) -> i32 {
+    status
+        .restart_count()
         .and_then(|count| i32::try_from(count).ok())
         .unwrap_or_default()
 }

@@ -5,25 +5,24 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::json::{items_at, name, text_at};
+use crate::json::{field_at, field_mut};
 use crate::pod::injected::injected_volumes;
-use crate::pod::local_status::EPHEMERAL_CONTAINERS;
 use crate::replica::kind::ReplicaKind;
 use crate::replica::name::replica_name;
+use crate::views::{ContainerList, NamedView, PodView};
 
 /// The `ConfigMap` with the CA of its cluster that every cluster's own controller manager writes
 /// into every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
-const PULL_SECRETS: &str = "/spec/imagePullSecrets";
+const PULL_SECRETS: &str = "imagePullSecrets";
 
 /// A field of a pod with the name of an object.
 struct ReferenceField {
-    /// Pointer to the list with the references, in a container or volume; empty if there is only
-    /// one.
-    list: &'static str,
-    /// Pointer to the reference, in an element of the list.
-    reference: &'static str,
+    /// Path to the list with the references, in a container or volume; empty if there is only one.
+    list: &'static [&'static str],
+    /// Path to the reference, in an element of the list.
+    reference: &'static [&'static str],
     /// Its field with the name.
     field: &'static str,
     kind: ReplicaKind,
@@ -31,8 +30,8 @@ struct ReferenceField {
 
 impl ReferenceField {
     const fn new(
-        list: &'static str,
-        reference: &'static str,
+        list: &'static [&'static str],
+        reference: &'static [&'static str],
         field: &'static str,
         kind: ReplicaKind,
     ) -> Self {
@@ -47,43 +46,53 @@ impl ReferenceField {
 
 const IN_CONTAINERS: [ReferenceField; 4] = [
     ReferenceField::new(
-        "/env",
-        "/valueFrom/configMapKeyRef",
+        &["env"],
+        &["valueFrom", "configMapKeyRef"],
         "name",
         ReplicaKind::ConfigMap,
     ),
     ReferenceField::new(
-        "/env",
-        "/valueFrom/secretKeyRef",
+        &["env"],
+        &["valueFrom", "secretKeyRef"],
         "name",
         ReplicaKind::Secret,
     ),
-    ReferenceField::new("/envFrom", "/configMapRef", "name", ReplicaKind::ConfigMap),
-    ReferenceField::new("/envFrom", "/secretRef", "name", ReplicaKind::Secret),
-];
-
-const IN_VOLUMES: [ReferenceField; 4] = [
-    ReferenceField::new("", "/configMap", "name", ReplicaKind::ConfigMap),
-    ReferenceField::new("", "/secret", "secretName", ReplicaKind::Secret),
     ReferenceField::new(
-        "/projected/sources",
-        "/configMap",
+        &["envFrom"],
+        &["configMapRef"],
         "name",
         ReplicaKind::ConfigMap,
     ),
-    ReferenceField::new("/projected/sources", "/secret", "name", ReplicaKind::Secret),
+    ReferenceField::new(&["envFrom"], &["secretRef"], "name", ReplicaKind::Secret),
+];
+
+const IN_VOLUMES: [ReferenceField; 4] = [
+    ReferenceField::new(&[], &["configMap"], "name", ReplicaKind::ConfigMap),
+    ReferenceField::new(&[], &["secret"], "secretName", ReplicaKind::Secret),
+    ReferenceField::new(
+        &["projected", "sources"],
+        &["configMap"],
+        "name",
+        ReplicaKind::ConfigMap,
+    ),
+    ReferenceField::new(
+        &["projected", "sources"],
+        &["secret"],
+        "name",
+        ReplicaKind::Secret,
+    ),
 ];
 
 const IN_PULL_SECRETS: [ReferenceField; 1] =
-    [ReferenceField::new("", "", "name", ReplicaKind::Secret)];
+    [ReferenceField::new(&[], &[], "name", ReplicaKind::Secret)];
 
 /// The lists of a `PodSpec` whose elements name objects.
 const LISTS: [(&str, &[ReferenceField]); 5] = [
-    ("containers", &IN_CONTAINERS),
-    ("initContainers", &IN_CONTAINERS),
-    ("ephemeralContainers", &IN_CONTAINERS),
+    (ContainerList::Main.spec_field(), &IN_CONTAINERS),
+    (ContainerList::Init.spec_field(), &IN_CONTAINERS),
+    (ContainerList::Ephemeral.spec_field(), &IN_CONTAINERS),
     ("volumes", &IN_VOLUMES),
-    ("imagePullSecrets", &IN_PULL_SECRETS),
+    (PULL_SECRETS, &IN_PULL_SECRETS),
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,15 +107,7 @@ pub struct PodReferences {
 /// Optional references count like the others: an object that is not there yet is reflected when it
 /// appears.
 pub fn referenced_objects(pod: &Value) -> PodReferences {
-    let mut found = objects_in_lists(
-        pod,
-        &[
-            "/spec/containers",
-            "/spec/initContainers",
-            EPHEMERAL_CONTAINERS,
-        ],
-        &|_| true,
-    );
+    let mut found = objects_in_lists(pod, &ContainerList::ALL, &|_| true);
     found.secrets.extend(
         pull_secrets(pod)
             .into_iter()
@@ -117,46 +118,53 @@ pub fn referenced_objects(pod: &Value) -> PodReferences {
 
 /// The Secrets in a pod's `imagePullSecrets`.
 pub fn pull_secrets(pod: &Value) -> BTreeSet<String> {
-    items_at(pod, PULL_SECRETS)
-        .iter()
-        .filter_map(|secret| text_at(secret, "/name"))
+    PodView::of(pod)
+        .spec()
+        .image_pull_secrets()
+        .filter_map(NamedView::name)
         .map(str::to_owned)
         .collect()
 }
 
 /// Leaves these Secrets out of a pod's `imagePullSecrets`.
 pub fn leave_out_pull_secrets(pod: &mut Value, left_out: &BTreeSet<String>) {
-    if let Some(secrets) = pod.pointer_mut(PULL_SECRETS).and_then(Value::as_array_mut) {
-        secrets
-            .retain(|secret| text_at(secret, "/name").is_none_or(|name| !left_out.contains(name)));
+    let secrets = field_mut(pod, &["spec", PULL_SECRETS]);
+    if let Some(secrets) = secrets.and_then(Value::as_array_mut) {
+        secrets.retain(|secret| {
+            let name = NamedView::of(secret).name();
+            name.is_none_or(|name| !left_out.contains(name))
+        });
     }
 }
 
 /// The objects without which its containers do not start: neither optional ones nor those of
 /// `imagePullSecrets`. Ephemeral containers do not count, because the others start without them.
 pub fn required_objects(pod: &Value) -> PodReferences {
-    objects_in_lists(
-        pod,
-        &["/spec/containers", "/spec/initContainers"],
-        &|reference| reference.get("optional") != Some(&Value::Bool(true)),
-    )
+    objects_in_lists(pod, &ContainerList::OF_NEW_POD, &|reference| {
+        reference.get("optional") != Some(&Value::Bool(true))
+    })
 }
 
 /// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of
 /// containers, from references that count. The volume with which the API server gives the pod
 /// access to itself stays at home. Another one takes its place, see
 /// [`withhold_api_server`](crate::pod::carry::api_server::withhold_api_server).
-fn objects_in_lists(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> PodReferences {
+fn objects_in_lists(
+    pod: &Value,
+    lists: &[ContainerList],
+    counts: &dyn Fn(&Value) -> bool,
+) -> PodReferences {
+    let spec = PodView::of(pod).spec();
     let mut found = PodReferences::default();
-    for container in lists.iter().flat_map(|list| items_at(pod, list)) {
-        found.add_from(container, &IN_CONTAINERS, counts);
+    for container in lists.iter().flat_map(|list| spec.containers_in(*list)) {
+        found.add_from(container.json(), &IN_CONTAINERS, counts);
     }
     let injected = injected_volumes(pod);
-    for volume in items_at(pod, "/spec/volumes")
-        .iter()
-        .filter(|volume| !injected.contains(name(volume)))
+    for volume in spec
+        .volumes()
+        .filter(|volume| !injected.contains(volume.name()))
     {
-        found.add_from(volume, &IN_VOLUMES, counts);
+        found.add_from(volume.json(), &IN_VOLUMES, counts);
     }
     found
 }
@@ -183,27 +191,28 @@ impl ReferenceField {
     /// The references of a container, a volume or an image pull secret.
     fn references<'a>(&self, holder: &'a Value) -> impl Iterator<Item = &'a Value> {
         let elements = if self.list.is_empty() {
-            std::slice::from_ref(holder)
+            Some(std::slice::from_ref(holder))
         } else {
-            items_at(holder, self.list)
+            field_at(holder, self.list)
+                .and_then(Value::as_array)
+                .map(Vec::as_slice)
         };
         elements
-            .iter()
-            .filter_map(|element| element.pointer(self.reference))
+            .into_iter()
+            .flatten()
+            .filter_map(|element| field_at(element, self.reference))
     }
 
     fn name_replicas(&self, holder: &mut Value) {
         let elements = if self.list.is_empty() {
             Some(std::slice::from_mut(holder))
         } else {
-            holder
-                .pointer_mut(self.list)
+            field_mut(holder, self.list)
                 .and_then(Value::as_array_mut)
                 .map(Vec::as_mut_slice)
         };
         for element in elements.into_iter().flatten() {
-            let field = element
-                .pointer_mut(self.reference)
+            let field = field_mut(element, self.reference)
                 .and_then(|reference| reference.get_mut(self.field));
             if let Some(Value::String(name)) = field.filter(|name| name.as_str() != Some("")) {
                 *name = replica_name(self.kind, name);

@@ -11,9 +11,9 @@ use liqo_api::{ClusterId, OffloadedReason};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::json::text_at;
 use crate::pod::controller::OwningController;
 use crate::pod::references::{PodReferences, referenced_objects};
+use crate::views::PodView;
 
 /// Decides how long a provider is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,7 +193,8 @@ pub fn avoided_message(refusals: &[&RefusedOwner]) -> String {
 /// The common identity of pods with the same template: the UID of their controller, and its
 /// revision if it keeps its UID when the template changes, as a `StatefulSet` does.
 pub fn owner_identity(controller: &str, pod: &Value) -> String {
-    match text_at(pod, "/metadata/labels/controller-revision-hash") {
+    let metadata = PodView::of(pod).metadata();
+    match metadata.label("controller-revision-hash") {
         Some(revision) => format!("{controller}/{revision:.63}"),
         None => controller.to_owned(),
     }

@@ -35,18 +35,19 @@ use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
 use liqo_metering::Charges;
 use serde_json::Value;
 
-use crate::json::{OFFER_RECLAIMED, items_at, set_at, text_at};
+use crate::json::{OFFER_RECLAIMED, set_at};
 use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::admission::AdmissionRefusal;
 use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
-use crate::pod::local_status::{self, EPHEMERAL_STATUSES, truncate_text};
+use crate::pod::local_status::{self, truncate_text};
 use crate::pod::metering::{self, Metering};
 use crate::pod::reclaim::PodReclaim;
 use crate::pod::recreated::RECREATED as REMOTE_POD_DELETED;
 use crate::pod::remote_pod::{PodEnd, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
 use crate::pod::shadow_pod::{MAX_GRACE_SECONDS, ProviderShadowPod};
+use crate::views::{ContainerList, ContainerStatusView, PodStatusView, WaitingStateView};
 
 /// Delay before details are reported, because a more important change may come and include them.
 pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
@@ -859,37 +860,30 @@ struct StatusHeadline {
 
 fn status_headline(status: Option<&PodStatusText>) -> StatusHeadline {
     let status = status.map(PodStatusText::to_value).unwrap_or_default();
-    let phase = text_at(&status, "/phase").unwrap_or("Pending").to_owned();
-    let conditions = items_at(&status, "/conditions");
-    let is_ready = conditions
-        .iter()
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-    let containers = [
-        "initContainerStatuses",
-        "containerStatuses",
-        EPHEMERAL_STATUSES,
-    ]
-    .iter()
-    .flat_map(|list| items_at(&status, &format!("/{list}")));
+    let status = PodStatusView::of(&status);
+    let mut conditions = status.conditions();
+    let containers = ContainerList::ALL
+        .into_iter()
+        .flat_map(|list| status.statuses_in(list));
     StatusHeadline {
-        phase,
-        is_ready,
+        phase: status.phase().unwrap_or("Pending").to_owned(),
+        is_ready: conditions.any(|condition| condition.says("Ready", "True")),
         containers: containers.filter_map(container_headline).collect(),
     }
 }
 
-fn container_headline(status: &Value) -> Option<Value> {
-    let reason = text_at(status, "/state/waiting/reason");
+fn container_headline(status: ContainerStatusView<'_>) -> Option<Value> {
+    let waiting = status.state().waiting();
+    let reason = waiting.and_then(WaitingStateView::reason);
     let just_starting = matches!(reason, Some("ContainerCreating" | "PodInitializing"));
-    let before_any_start = just_starting && status["restartCount"] == 0;
-    let state = status["state"]
-        .as_object()
-        .and_then(|state| state.keys().next());
+    let before_any_start = just_starting && status.restart_count() == Some(0);
+    let state = status.state().json();
+    let state = state.as_object().and_then(|state| state.keys().next());
     let reported = serde_json::json!([
-        status["name"],
-        status["ready"],
-        status["started"],
-        status["restartCount"],
+        status.name(),
+        status.ready(),
+        status.started(),
+        status.restart_count(),
         state,
         reason
     ]);

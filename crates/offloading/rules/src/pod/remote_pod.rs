@@ -16,12 +16,12 @@ use liqo_api::{
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::{items_at, text_at};
 use crate::pod::admission::PoolAccount;
 use crate::pod::local_status::reduce_status;
 use crate::pod::recreated::add_earlier_runs;
 use crate::pod::reported_status::PodStatusText;
 use crate::replica::label_selector::LabelMap;
+use crate::views::{AddressView, ConditionView, ContainerList, PodStatusView};
 
 /// A pod whose status is JSON, so that unknown fields survive.
 pub type WatchedPod = Object<PodSpec, Value>;
@@ -178,12 +178,6 @@ impl RemotePod {
     }
 }
 
-const CONTAINER_STATUSES: [&str; 3] = [
-    "/initContainerStatuses",
-    "/containerStatuses",
-    "/ephemeralContainerStatuses",
-];
-
 /// Whether a pod was created for virtual nodes. No other remote pod keeps this toleration.
 fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
     spec.tolerations
@@ -196,12 +190,13 @@ fn tolerates_virtual_nodes(spec: &PodSpec) -> bool {
 /// containers have ended. What it says next belongs to the end, too, and a recorded end never
 /// changes. So such a pod runs on. If its node dies now, it is deleted.
 fn end_with_the_last_container(status: &mut Value) {
-    let runs = CONTAINER_STATUSES
-        .iter()
-        .flat_map(|list| items_at(status, list))
-        .any(|one| one.pointer("/state/running").is_some());
+    let view = PodStatusView::of(status);
+    let runs = ContainerList::ALL
+        .into_iter()
+        .flat_map(|list| view.statuses_in(list))
+        .any(|one| one.state().running().is_some());
     if runs
-        && text_at(status, "/phase").is_some_and(is_final_phase)
+        && view.phase().is_some_and(is_final_phase)
         && let Some(fields) = status.as_object_mut()
     {
         fields.insert("phase".into(), "Running".into());
@@ -213,31 +208,24 @@ fn end_with_the_last_container(status: &mut Value) {
 /// The time at which a pod ended: that of its last container. A pod without an ended container was
 /// evicted; a condition has the time.
 fn end_time(status: &Value) -> Option<Timestamp> {
-    let containers = CONTAINER_STATUSES
+    let status = PodStatusView::of(status);
+    let finished = ContainerList::ALL
         .into_iter()
-        .flat_map(|list| items_at(status, list));
-    let finished = containers
+        .flat_map(|list| status.statuses_in(list))
         .filter_map(|one| {
-            text_at(one, "/state/terminated/finishedAt")?
-                .parse::<Timestamp>()
-                .ok()
+            let end = one.state().terminated()?.finished_at()?;
+            end.parse::<Timestamp>().ok()
         })
         .max();
-    let conditions = items_at(status, "/conditions").iter();
-    let changed = conditions.filter_map(|one| {
-        text_at(one, "/lastTransitionTime")?
-            .parse::<Timestamp>()
-            .ok()
-    });
+    let changed = status.conditions().filter_map(ConditionView::changed_at);
     finished.or_else(|| changed.max())
 }
 
 pub(crate) fn status_addresses(status: &Value) -> Vec<IpAddr> {
-    let listed = items_at(status, "/podIPs")
-        .iter()
-        .filter_map(|one| text_at(one, "/ip"));
+    let status = PodStatusView::of(status);
+    let listed = status.pod_ips().filter_map(AddressView::ip);
     let mut all: Vec<IpAddr> = listed
-        .chain(text_at(status, "/podIP"))
+        .chain(status.pod_ip())
         .filter_map(|address| address.parse().ok())
         .collect();
     all.sort();

@@ -7,11 +7,11 @@ use liqo_api::{PodOffloadingStrategy, labels, short_on_largest_node};
 use liqo_quantity::{ResourceList, Shortage};
 use serde_json::Value;
 
-use crate::json::{items_at, text_at};
 use crate::node::priced::{PricedNode, default_charge_of_json};
 use crate::pod::controller::OwningController;
 use crate::pod::preference::marker_requirement;
-use crate::pod::scheduling::must_leave;
+use crate::pod::scheduling::{must_leave, named_node};
+use crate::views::{PodView, TermView};
 
 /// A warning names at most this many clusters.
 const MAX_NAMED: usize = 3;
@@ -131,14 +131,13 @@ impl<'a> ClusterRoom<'a> {
 /// Whether the user says which nodes the pod needs, by terms that we do not understand: they may
 /// select virtual nodes only. What we added has our mark.
 fn has_own_terms(pod: &Value) -> bool {
-    let terms = items_at(
-        pod,
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-    );
+    let terms = PodView::of(pod).spec().affinity().required_terms();
     !terms.is_empty()
-        && !terms
-            .iter()
-            .any(|term| items_at(term, "/matchExpressions").contains(&marker_requirement()))
+        && !terms.iter().any(|term| {
+            TermView::of(term)
+                .match_expressions()
+                .contains(&marker_requirement())
+        })
 }
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -148,7 +147,7 @@ const OF_VIRTUAL_NODES: [&str; 3] = [labels::TYPE, labels::REMOTE_CLUSTER_ID, la
 /// The pod's own node selector. Its affinity is not looked at: it may contain what we added because
 /// of the room that there was.
 fn own_node_selector(pod: &Value) -> impl Iterator<Item = (&String, &str)> {
-    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+    let selector = PodView::of(pod).spec().node_selector();
     selector
         .into_iter()
         .flatten()
@@ -156,8 +155,7 @@ fn own_node_selector(pod: &Value) -> impl Iterator<Item = (&String, &str)> {
 }
 
 fn matches_selector(pod: &Value, node: &PricedNode) -> bool {
-    let has_node = text_at(pod, "/spec/nodeName").is_some_and(|name| !name.is_empty());
-    !has_node
+    named_node(pod).is_none()
         && own_node_selector(pod)
             .all(|(key, value)| node.labels.get(key).is_some_and(|own| own == value))
 }

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec, PodStatus};
 use liqo_api::departure::DepartureCause;
 use liqo_api::{Key, ResourceList, labels};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::items_at;
 use crate::namespace::node_selector;
 use crate::node::priced::{PricedNode, default_charge_on_node};
 use crate::pod::local_state::LocalPod;
+use crate::views::PodView;
 
 /// A pod on a virtual node, in a namespace whose pods may move.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,17 +50,18 @@ impl RunningPod {
             return None;
         }
         let pod = local.to_json();
-        let ready = items_at(&pod, "/status/conditions")
-            .iter()
-            .any(|one| one["type"] == "Ready" && one["status"] == "True");
+        let view = PodView::of(&pod);
+        let ready = view
+            .status()
+            .conditions()
+            .any(|one| one.says("Ready", "True"));
         let excluded = nodes
             .iter()
-            .filter(|node| !may_run_on(&pod, node))
+            .filter(|node| !may_run_on(view, node))
             .map(|node| node.name.clone())
             .collect();
-        let labels = pod
-            .pointer("/metadata/labels")
-            .and_then(|labels| BTreeMap::deserialize(labels).ok());
+        let labels = view.metadata().labels();
+        let labels = labels.and_then(|labels| BTreeMap::deserialize(labels).ok());
         Some(Self {
             key: local.key.clone(),
             uid: local.uid.clone(),
@@ -96,25 +97,22 @@ pub fn charged_amounts(local: &LocalPod) -> Option<ResourceList> {
 }
 
 fn charged_amounts_of_json(pod: &Value) -> Option<ResourceList> {
-    let spec = serde_json::from_value(pod.get("spec")?.clone()).ok()?;
-    let status = pod
-        .get("status")
-        .and_then(|status| serde_json::from_value(status.clone()).ok())
-        .unwrap_or_default();
-    let generation = pod.pointer("/metadata/generation").and_then(Value::as_i64);
+    let pod = PodView::of(pod);
+    let spec = PodSpec::deserialize(pod.spec().json()).ok()?;
+    let status = PodStatus::deserialize(pod.status().json()).unwrap_or_default();
+    let generation = pod.metadata().generation();
     Some(default_charge_on_node(generation, spec, &status))
 }
 
 /// Whether the node selector and the required affinity of a pod let it run on a node.
-fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
-    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+fn may_run_on(pod: PodView<'_>, node: &PricedNode) -> bool {
+    let selector = pod.spec().node_selector();
     let by_label = selector
         .into_iter()
         .flatten()
         .all(|(key, value)| node.labels.get(key).map(String::as_str) == value.as_str());
-    let required =
-        pod.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution");
-    let required = required.map(NodeSelector::deserialize);
+    let required = pod.spec().affinity().node_affinity().required();
+    let required = required.map(|required| NodeSelector::deserialize(required.json()));
     by_label
         && match required {
             Some(Ok(required)) => {
@@ -128,13 +126,10 @@ fn may_run_on(pod: &Value, node: &PricedNode) -> bool {
 /// Whether the node selector and the required affinity of a pod do not ask for virtual nodes.
 /// Whether a node of this cluster matches the rest, and has room, is up to the scheduler.
 pub(super) fn may_run_at_home(pod: &Value) -> bool {
-    let selector = pod
-        .pointer("/spec/nodeSelector")
-        .and_then(|selector| selector.get(labels::TYPE));
-    let terms = items_at(
-        pod,
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-    );
+    let spec = PodView::of(pod).spec();
+    let selector = spec.node_selector();
+    let selector = selector.and_then(|selector| selector.get(labels::TYPE));
+    let terms = spec.affinity().required_terms();
     selector.is_none() && (terms.is_empty() || !terms.iter().all(asks_for_virtual_nodes))
 }
 

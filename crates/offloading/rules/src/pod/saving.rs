@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use liqo_api::{Key, Money, NamespaceOffloading, PlacementStrategy, PodOffloadingStrategy, pods};
 use serde_json::Value;
 
-use crate::json::{items_at, text_at};
 use crate::node::priced::{HourlyCost, PricedNode, costs_by_node};
 use crate::pod::running_pod::{RunningPod, TargetNode};
 use crate::pod::turns::{EvictionLimits, MaxMissingPods};
+use crate::views::{NodeObjectView, TaintView};
 
 /// A pod moves only if another node costs at least this much less, in per cent of what it costs
 /// now. Small changes of prices, and two providers that undercut each other, move nothing.
@@ -32,15 +32,14 @@ pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
 
 /// Whether a virtual node, as JSON, takes new pods.
 pub fn takes_new_pods(node: &Value) -> bool {
-    let is_ready = items_at(node, "/status/conditions")
-        .iter()
-        .any(|one| one["type"] == "Ready" && one["status"] == "True");
-    let repels_pods = items_at(node, "/spec/taints").iter().any(|taint| {
-        text_at(taint, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
-            && text_at(taint, "/effect") != Some("PreferNoSchedule")
+    let node = NodeObjectView::of(node);
+    let mut conditions = node.status().conditions();
+    let is_ready = conditions.any(|one| one.says("Ready", "True"));
+    let mut taints = node.spec().taints().iter().map(TaintView::of);
+    let repels_pods = taints.any(|taint| {
+        taint.key() != Some(pods::VIRTUAL_NODE_TAINT) && taint.effect() != Some("PreferNoSchedule")
     });
-    let is_cordoned = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
-    is_ready && !is_cordoned && !repels_pods
+    is_ready && !node.is_cordoned() && !repels_pods
 }
 
 /// A pod to evict.

@@ -10,10 +10,14 @@
 use liqo_api::{PodOffloadingStrategy, labels, pods};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, set_at, text_at};
+use crate::json::set_at;
 use crate::pod::carry::PodRefusal;
 use crate::pod::carry::obstacle::pod_obstacle;
 use crate::pod::preference::marker_requirement;
+use crate::views::{
+    AffinityView, NamedView, PatchView, PodView, REQUIRED_TERMS, RequirementView, TermView,
+    TolerationView,
+};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NewPodPlacement {
@@ -42,30 +46,40 @@ impl NewPodPlacement {
     /// Whether Kubernetes lets the patch be applied to a pod while the scheduler waits for a gate:
     /// a required term may grow, and none may be added to those that the pod has.
     pub fn fits_held_back(&self, pod: &Value) -> bool {
-        let before = items_at(pod, TERMS).len();
+        let before = required_terms(pod).len();
         let affinity = self
             .patch
             .iter()
-            .find(|operation| text_at(operation, "/path") == Some(AFFINITY));
-        let after = affinity.map(|operation| items_at(operation, PATCHED_TERMS).len());
+            .map(PatchView::of)
+            .find(|operation| operation.path() == Some(AFFINITY))
+            .and_then(PatchView::value);
+        let after = affinity.map(|affinity| AffinityView::of(affinity).required_terms().len());
         before == 0 || after.is_none_or(|after| after == before)
     }
 
     /// Whether Kubernetes would let the patch be applied to a pod that exists.
     pub fn adds_only_a_toleration(&self) -> bool {
-        self.patch.iter().all(|operation| {
-            text_at(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
-        })
+        self.patch.iter().all(adds_toleration)
     }
 }
 
 const TOLERATIONS: &str = "/spec/tolerations";
 const AFFINITY: &str = "/spec/affinity";
-/// These terms in an operation that sets the affinity.
-const PATCHED_TERMS: &str =
-    "/value/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-const TERMS: &str =
-    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+
+/// Whether an operation of a JSON patch is about tolerations.
+fn adds_toleration(operation: &Value) -> bool {
+    let path = PatchView::of(operation).path();
+    path.is_some_and(|path| path.starts_with(TOLERATIONS))
+}
+
+/// The terms one of which the node of a pod must match.
+fn required_terms(pod: &Value) -> &[Value] {
+    PodView::of(pod).spec().affinity().required_terms()
+}
+
+fn pod_tolerations(pod: &Value) -> &[Value] {
+    PodView::of(pod).spec().tolerations().unwrap_or_default()
+}
 
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters
 /// (the `nodeSelectorTerms` of its `clusterSelector`; `None` means all clusters). It must not be
@@ -113,10 +127,7 @@ pub fn place_pod(
 /// without a toleration, Kubernetes deletes it at once. `closed` says why no new pod of its
 /// namespace may go there, if so.
 pub fn place_on_named_node(pod: &Value, node: &str, closed: Option<&str>) -> NewPodPlacement {
-    if items_at(pod, TOLERATIONS)
-        .iter()
-        .any(tolerates_virtual_nodes)
-    {
+    if pod_tolerations(pod).iter().any(tolerates_virtual_nodes) {
         return NewPodPlacement::default();
     }
     let refusal = pod_obstacle(pod).map(|obstacle| obstacle.message);
@@ -136,7 +147,8 @@ pub fn place_on_named_node(pod: &Value, node: &str, closed: Option<&str>) -> New
 
 /// The node that a pod names itself.
 pub fn named_node(pod: &Value) -> Option<&str> {
-    text_at(pod, "/spec/nodeName").filter(|node| !node.is_empty())
+    let node = PodView::of(pod).spec().node_name();
+    node.filter(|node| !node.is_empty())
 }
 
 /// The same for a pod that no other cluster gets now: it lacks the toleration for virtual nodes,
@@ -150,13 +162,9 @@ pub fn place_without_toleration(
     if !placed.may_leave {
         return placed;
     }
-    placed.patch.retain(|operation| {
-        !text_at(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS))
-    });
+    placed.patch.retain(|operation| !adds_toleration(operation));
     if strategy == PodOffloadingStrategy::LocalAndRemote
-        && items_at(pod, TOLERATIONS)
-            .iter()
-            .any(tolerates_virtual_nodes)
+        && pod_tolerations(pod).iter().any(tolerates_virtual_nodes)
     {
         placed.patch = require_terms(pod, &[local_nodes_term()])
             .into_iter()
@@ -184,8 +192,8 @@ pub fn hold_back(pod: &Value) -> NewPodPlacement {
         };
     }
     let gate = json!({"name": pods::OFFLOADING_GATE});
-    let list = pod.pointer(GATES).is_some_and(Value::is_array);
-    let (path, value) = if list {
+    let gates = PodView::of(pod).spec().scheduling_gates();
+    let (path, value) = if gates.is_some() {
         (format!("{GATES}/-"), gate)
     } else {
         (GATES.to_owned(), json!([gate]))
@@ -202,9 +210,10 @@ pub fn is_held_back(pod: &Value) -> bool {
 }
 
 fn gate_position(pod: &Value) -> Option<usize> {
-    items_at(pod, GATES)
+    let gates = PodView::of(pod).spec().scheduling_gates()?;
+    gates
         .iter()
-        .position(|gate| text_at(gate, "/name") == Some(pods::OFFLOADING_GATE))
+        .position(|gate| NamedView::of(gate).name() == Some(pods::OFFLOADING_GATE))
 }
 
 /// The change to a pod that was held back, and now goes where `placement` says: JSON patch
@@ -229,10 +238,11 @@ pub fn release_operations(pod: &Value, uid: &str, placement: &NewPodPlacement) -
 
 /// As Kubernetes compares a toleration with the taint of virtual nodes.
 fn tolerates_virtual_nodes(toleration: &Value) -> bool {
-    let [operator, key, effect] =
-        ["operator", "key", "effect"].map(|field| toleration[field].as_str().unwrap_or_default());
-    let is_meant = key == pods::VIRTUAL_NODE_TAINT || (key.is_empty() && operator == "Exists");
-    is_meant && ["", "NoExecute"].contains(&effect)
+    let toleration = TolerationView::of(toleration);
+    let key = toleration.key();
+    let is_meant =
+        key == pods::VIRTUAL_NODE_TAINT || (key.is_empty() && toleration.operator() == "Exists");
+    is_meant && ["", "NoExecute"].contains(&toleration.effect())
 }
 
 fn node_requirement(key: &str, operator: &str, values: &[&str]) -> Value {
@@ -276,29 +286,31 @@ fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
 /// Whether a pod must not run at a cluster only because [`place_pod`] kept it off when it was new:
 /// the `avoided` clusters (IDs) are those that it would keep a new pod off.
 pub fn avoids_needlessly(pod: &Value, avoided: &[&str]) -> bool {
-    let expressions = items_at(pod, TERMS)
+    let expressions = required_terms(pod)
         .iter()
-        .map(|term| items_at(term, "/matchExpressions"));
+        .map(|term| TermView::of(term).match_expressions());
     // What the user wrote does not follow our mark: it would be in the next pod, too.
     let ours = expressions
-        .flat_map(|all| all.iter().zip(all.iter().skip(1)))
+        .flat_map(|all| all.iter().zip(all.iter().skip(1).map(RequirementView::of)))
         .filter(|(before, one)| {
             **before == marker_requirement()
-                && text_at(one, "/key") == Some(labels::REMOTE_CLUSTER_ID)
-                && text_at(one, "/operator") == Some("NotIn")
+                && one.key() == Some(labels::REMOTE_CLUSTER_ID)
+                && one.operator() == Some("NotIn")
         });
-    let mut named = ours.flat_map(|(_, one)| items_at(one, "/values"));
+    let mut named = ours.flat_map(|(_, one)| one.values());
     named.any(|id| id.as_str().is_some_and(|id| !avoided.contains(&id)))
 }
 
 /// Whether a pod can run on virtual nodes only.
 pub fn must_leave(pod: &Value) -> bool {
     let virtual_node = node_requirement(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
-    let terms = items_at(pod, TERMS);
+    let terms = required_terms(pod);
     !terms.is_empty()
-        && terms
-            .iter()
-            .all(|term| items_at(term, "/matchExpressions").contains(&virtual_node))
+        && terms.iter().all(|term| {
+            TermView::of(term)
+                .match_expressions()
+                .contains(&virtual_node)
+        })
 }
 
 /// In Kubernetes a term without requirements matches no node.
@@ -341,7 +353,7 @@ fn require_terms(pod: &Value, wanted: &[Value]) -> Option<Value> {
     if wanted.is_empty() {
         return None;
     }
-    let theirs = items_at(pod, TERMS);
+    let theirs = required_terms(pod);
     let terms = if theirs.is_empty() {
         wanted.to_vec()
     } else {
@@ -361,14 +373,10 @@ fn require_terms(pod: &Value, wanted: &[Value]) -> Option<Value> {
             .flat_map(|term| wanted.iter().map(|wanted| combined_term(term, wanted)))
             .collect()
     };
-    let mut affinity = pod.pointer(AFFINITY).cloned().unwrap_or_default();
-    let required = [
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-    ];
+    let mut affinity = PodView::of(pod).spec().affinity().json().clone();
     set_at(
         &mut affinity,
-        &required,
+        &["nodeAffinity", REQUIRED_TERMS],
         json!({"nodeSelectorTerms": terms}),
     );
     Some(json!({"op": "add", "path": AFFINITY, "value": affinity}))
@@ -376,7 +384,7 @@ fn require_terms(pod: &Value, wanted: &[Value]) -> Option<Value> {
 
 /// The tolerations of a pod, with the one for virtual nodes.
 pub fn tolerations_with_ours(pod: &Value) -> Vec<Value> {
-    let theirs = items_at(pod, TOLERATIONS);
+    let theirs = pod_tolerations(pod);
     let ours = Some(virtual_node_toleration()).filter(|ours| !theirs.contains(ours));
     theirs.iter().cloned().chain(ours).collect()
 }
@@ -387,11 +395,11 @@ fn virtual_node_toleration() -> Value {
 
 fn toleration_patch(pod: &Value) -> Option<Value> {
     let toleration = virtual_node_toleration();
-    if items_at(pod, TOLERATIONS).contains(&toleration) {
+    let theirs = PodView::of(pod).spec().tolerations();
+    if theirs.is_some_and(|theirs| theirs.contains(&toleration)) {
         return None;
     }
-    let list = pod.pointer(TOLERATIONS).is_some_and(Value::is_array);
-    let (path, value) = if list {
+    let (path, value) = if theirs.is_some() {
         (format!("{TOLERATIONS}/-"), toleration)
     } else {
         (TOLERATIONS.to_owned(), json!([toleration]))
@@ -404,6 +412,7 @@ mod tests {
     use PodOffloadingStrategy::{Local, LocalAndRemote, Remote};
 
     use super::*;
+    use crate::json::text_at;
 
     fn pod(spec: &Value) -> Value {
         json!({"metadata": {"name": "web"}, "spec": spec})

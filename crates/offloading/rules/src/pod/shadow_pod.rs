@@ -11,12 +11,13 @@ use liqo_api::{Key, ShadowPod, ShadowPodPhase, finalizers};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::json::{OFFER_RECLAIMED, text_at};
+use crate::json::OFFER_RECLAIMED;
 
 use crate::pod::admission::{AdmissionPosition, PoolAccount, negative_quantity};
 use crate::pod::ledger::AdmissionRequest;
 use crate::pod::remote_pod::status_addresses;
 use crate::pod::reported_status::ReportedStatus;
+use crate::views::PodView;
 use crate::{dns_names, finalizer};
 
 /// A pod with a longer text is not cached but read again when it is created, because a consumer may
@@ -89,12 +90,16 @@ impl ProviderShadowPod {
             generation: shadow.metadata.generation.unwrap_or_default(),
             namespace: shadow.spec.namespace,
             pool: shadow.spec.pool,
-            pod_name: text_at(&carried, "/metadata/name")
+            pod_name: PodView::of(&carried)
+                .metadata()
+                .name()
                 .filter(|name| dns_names::is_subdomain(name))
                 .unwrap_or_default()
                 .to_owned(),
             unreadable,
-            restarts: text_at(&carried, "/spec/restartPolicy")
+            restarts: PodView::of(&carried)
+                .spec()
+                .restart_policy()
                 .is_none_or(|policy| policy == "Always"),
             deletion_grace: shadow
                 .spec

@@ -18,12 +18,13 @@ use liqo_api::departure::{DepartureCause, JOB, LeavingPods};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
 use serde_json::{Value, json};
 
-use crate::json::items_at;
+use crate::json::field_at;
 use crate::pod::controller::{self, OwningController};
 use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided_message};
 use crate::pod::scheduling::{NewPodPlacement, is_held_back, must_leave};
+use crate::views::PodView;
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
 const SETTLING_TIME: Duration = Duration::from_secs(10);
@@ -95,6 +96,7 @@ impl UnscheduledPod {
             return None;
         }
         let held_back = is_held_back(&whole);
+        let gates = PodView::of(&whole).spec().scheduling_gates();
         let reduced = Self {
             controller: OwningController::of_pod(&whole),
             uid: metadata.uid?,
@@ -102,7 +104,7 @@ impl UnscheduledPod {
                 .creation_timestamp
                 .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             held_back,
-            gated: items_at(&whole, "/spec/schedulingGates").len() > usize::from(held_back),
+            gated: gates.is_some_and(|gates| gates.len() > usize::from(held_back)),
             must_leave: must_leave(&whole),
             json: whole.to_string().into(),
         };
@@ -326,10 +328,7 @@ pub fn strategy_since(offloading: &NamespaceOffloading) -> Option<Timestamp> {
     let writers = metadata.managed_fields.iter().flatten().filter(|entry| {
         let fields = entry.fields_v1.as_ref();
         fields.is_some_and(|fields| {
-            fields
-                .0
-                .pointer("/f:spec/f:podOffloadingStrategy")
-                .is_some()
+            field_at(&fields.0, &["f:spec", "f:podOffloadingStrategy"]).is_some()
         })
     });
     writers

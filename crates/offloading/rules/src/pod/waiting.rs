@@ -3,7 +3,7 @@
 use liqo_api::{OffloadedReason, pods};
 use serde_json::Value;
 
-use crate::json::{items_at, name, text_at};
+use crate::views::{ContainerList, ContainerStatusView, PodStatusView, PodView};
 
 /// The home cluster's knowledge about a pod that waits at its provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,64 +25,59 @@ const CANNOT_START: [&str; 7] = [
     "RegistryUnavailable",
 ];
 
-const STATUSES: [&str; 2] = ["/initContainerStatuses", "/containerStatuses"];
-
 /// Whether a container of a pod with this status runs or ran.
 pub fn has_started(status: &Value) -> bool {
-    let is_pending = text_at(status, "/phase").is_none_or(|phase| phase == "Pending");
-    !is_pending
-        || STATUSES
-            .iter()
-            .flat_map(|list| items_at(status, list))
-            .any(is_or_was_running)
+    let status = PodStatusView::of(status);
+    let is_pending = status.phase().is_none_or(|phase| phase == "Pending");
+    !is_pending || started_statuses(status).any(is_or_was_running)
+}
+
+/// The statuses of the containers with which the pod starts.
+fn started_statuses(status: PodStatusView<'_>) -> impl Iterator<Item = ContainerStatusView<'_>> {
+    ContainerList::OF_NEW_POD
+        .into_iter()
+        .flat_map(move |list| status.statuses_in(list))
 }
 
 impl WaitingStatus {
     /// Reads the status of a local pod. `None` if a container of it runs or ran.
     pub fn of_pod(pod: &Value) -> Option<Self> {
-        if has_started(&pod["status"]) {
+        let status = PodView::of(pod).status();
+        if has_started(status.json()) {
             return None;
         }
-        let mut containers = STATUSES
-            .iter()
-            .flat_map(|list| items_at(&pod["status"], list));
-        let cause = if let Some(condition) = false_condition(pod, pods::REMOTE_SCHEDULED) {
-            let message = text_at(condition, "/message").unwrap_or_default();
+        let false_condition = |kind| status.conditions().find(|one| one.says(kind, "False"));
+        let cause = if let Some(condition) = false_condition(pods::REMOTE_SCHEDULED) {
+            let message = condition.message().unwrap_or_default();
             Some((OffloadedReason::Unschedulable, message.to_owned()))
-        } else if let Some(stuck) = containers.find_map(cannot_start) {
+        } else if let Some(stuck) = started_statuses(status).find_map(cannot_start) {
             Some((OffloadedReason::NotStarted, stuck))
         } else {
             let stuck = "the kubelet there has not set up the pod's network and volumes".to_owned();
-            false_condition(pod, "PodReadyToStartContainers")
+            false_condition("PodReadyToStartContainers")
                 .map(|_| (OffloadedReason::NotStarted, stuck))
         };
         Some(Self { cause })
     }
 }
 
-fn is_or_was_running(status: &Value) -> bool {
-    let signs = [
-        "/state/running",
-        "/state/terminated",
-        "/lastState/terminated",
-    ];
-    signs.iter().any(|sign| status.pointer(sign).is_some())
-        || status["restartCount"].as_i64().unwrap_or_default() > 0
+fn is_or_was_running(status: ContainerStatusView<'_>) -> bool {
+    status.state().running().is_some()
+        || status.state().terminated().is_some()
+        || status.last_state().terminated().is_some()
+        || status.restart_count().unwrap_or_default() > 0
 }
 
-fn cannot_start(status: &Value) -> Option<String> {
-    let waiting = status.pointer("/state/waiting")?;
-    let reason = text_at(waiting, "/reason").filter(|reason| CANNOT_START.contains(reason))?;
-    let message = text_at(waiting, "/message")
+fn cannot_start(status: ContainerStatusView<'_>) -> Option<String> {
+    let waiting = status.state().waiting()?;
+    let reason = waiting
+        .reason()
+        .filter(|reason| CANNOT_START.contains(reason))?;
+    let message = waiting
+        .message()
         .map(|message| format!(": {message}"))
         .unwrap_or_default();
-    Some(format!("container {}: {reason}{message}", name(status)))
-}
-
-fn false_condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
-    items_at(pod, "/status/conditions")
-        .iter()
-        .find(|one| text_at(one, "/type") == Some(kind) && text_at(one, "/status") == Some("False"))
+    Some(format!("container {}: {reason}{message}", status.name()))
 }
 
 #[cfg(test)]

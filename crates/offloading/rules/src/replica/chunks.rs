@@ -29,6 +29,7 @@ use crate::replica::chunk::{CHUNK, Chunk, MAX_CHUNKS, chunk_name};
 use crate::replica::kind::ReplicaKind;
 use crate::replica::record::{Reference, config_map_object, record_of_secret, travelling_type};
 use crate::replica::source::{ReplicaProblem, ReplicaSource, travelling_fingerprint};
+use crate::views::ObjectView;
 
 /// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of
 /// the chunk.
@@ -381,10 +382,9 @@ impl<'a> ChunkJoiner<'a> {
 }
 
 fn chunk_annotation(chunk: &Value) -> Option<&str> {
-    chunk
-        .pointer("/metadata/annotations")?
-        .get(annotations::CHUNK)?
-        .as_str()
+    ObjectView::of(chunk)
+        .metadata()
+        .annotation(annotations::CHUNK)
 }
 
 #[cfg(test)]

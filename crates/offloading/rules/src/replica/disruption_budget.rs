@@ -21,7 +21,7 @@ use liqo_api::ClusterId;
 use liqo_api::reflection::{is_denied, is_replica};
 use serde_json::{Map, Value, json};
 
-use crate::json::{set_at, text_at};
+use crate::json::set_at;
 use crate::pod::carry::is_label_of_remote_pod;
 use crate::replica::kind::ReplicaKind;
 use crate::replica::label_selector::NormalizedSelector;
@@ -36,6 +36,8 @@ const HANDOVER: Duration = Duration::from_secs(2);
 /// home follows its pods a moment later.
 const SETTLING: Duration = Duration::from_secs(5);
 
+/// The field about the eviction of pods that are not ready.
+const UNHEALTHY_POLICY: &str = "unhealthyPodEvictionPolicy";
 const ALWAYS_ALLOW: &str = "AlwaysAllow";
 
 /// The reduced form of a `PodDisruptionBudget` at home.
@@ -106,7 +108,7 @@ impl LocalDisruptionBudget {
     pub fn object_at_provider(&self, name: &str, least: usize) -> Option<Value> {
         let mut spec = json!({ "minAvailable": least, "selector": self.selector.to_json() });
         if self.always_allows_unhealthy {
-            set_at(&mut spec, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
+            set_at(&mut spec, &[UNHEALTHY_POLICY], ALWAYS_ALLOW);
         }
         let (kind, api_version) = (
             ReplicaKind::PodDisruptionBudget.name(),
@@ -276,8 +278,8 @@ pub(super) fn travelling_budget(content: &Value) -> Map<String, Value> {
         return Map::new();
     };
     let mut kept = json!({ "minAvailable": least, "selector": selector.to_json() });
-    if text_at(spec, "/unhealthyPodEvictionPolicy") == Some(ALWAYS_ALLOW) {
-        set_at(&mut kept, &["unhealthyPodEvictionPolicy"], ALWAYS_ALLOW);
+    if spec[UNHEALTHY_POLICY] == ALWAYS_ALLOW {
+        set_at(&mut kept, &[UNHEALTHY_POLICY], ALWAYS_ALLOW);
     }
     Map::from_iter([("spec".to_owned(), kept)])
 }

@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use liqo_api::{Exposure, annotations::REMOTE_CLASS};
 use serde_json::Value;
 
-use crate::json::{items_at, text_at};
+use crate::json::field_at;
 use crate::replica::kind::ReplicaKind;
+use crate::views::{ObjectView, ServiceView};
 
 /// Maximum number of addresses of one object that the consumer shows.
 const MAX_ADDRESSES: usize = 8;
@@ -39,10 +40,7 @@ pub fn exposure_request(object: &Value) -> ExposureRequest {
 }
 
 fn annotated_class(object: &Value) -> Option<&str> {
-    object
-        .pointer("/metadata/annotations")?
-        .get(REMOTE_CLASS)?
-        .as_str()
+    ObjectView::of(object).metadata().annotation(REMOTE_CLASS)
 }
 
 fn class_field(kind: ReplicaKind) -> &'static str {
@@ -57,11 +55,11 @@ fn class_field(kind: ReplicaKind) -> &'static str {
 /// Service of type `LoadBalancer`.
 pub fn object_class(kind: ReplicaKind, object: &Value) -> Option<&str> {
     let is_shown = kind == ReplicaKind::Ingress
-        || (kind == ReplicaKind::Service && text_at(object, "/spec/type") == Some("LoadBalancer"));
+        || (kind == ReplicaKind::Service
+            && ServiceView::of(object).spec().kind() == Some("LoadBalancer"));
     is_shown.then(|| {
-        object
-            .get("spec")
-            .and_then(|spec| text_at(spec, &format!("/{}", class_field(kind))))
+        field_at(object, &["spec", class_field(kind)])
+            .and_then(Value::as_str)
             .unwrap_or_default()
     })
 }
@@ -114,10 +112,9 @@ pub(crate) fn as_written_by_liqo(kind: ReplicaKind, mut replica: Value) -> ReadR
         };
     };
     let class = annotated_class(&replica).unwrap_or(class).to_owned();
-    let points = items_at(&replica, "/status/loadBalancer/ingress");
+    let points = ServiceView::of(&replica).status().load_balancer().ingress();
     let addresses = points
-        .iter()
-        .filter_map(|point| text_at(point, "/ip").or(text_at(point, "/hostname")))
+        .filter_map(|point| point.ip().or(point.hostname()))
         .map(str::to_owned);
     let exposure = Exposure {
         addresses: addresses.collect(),

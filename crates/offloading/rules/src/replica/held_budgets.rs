@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::json::field_at;
 use crate::replica::label_selector::{LabelMap, NormalizedSelector};
 use crate::replica::source::{ReplicaProblem, ReplicaSource};
 
@@ -84,7 +85,9 @@ pub fn limit_budgets(
         // One whose change is refused may still select every pod.
         let selector = source
             .content()
-            .and_then(|content| NormalizedSelector::from_json(content.pointer("/spec/selector")?))
+            .and_then(|content| {
+                NormalizedSelector::from_json(field_at(&content, &["spec", "selector"])?)
+            })
             .unwrap_or_default();
         for (number, pod) in leaving
             .iter()

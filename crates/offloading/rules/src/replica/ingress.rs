@@ -16,9 +16,12 @@ use std::collections::BTreeSet;
 use liqo_api::is_own;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, select_fields, text_at, value_at};
+use crate::json::{field_mut, select_fields};
 use crate::replica::kind::ReplicaKind;
 use crate::replica::name::replica_name;
+use crate::views::{
+    IngressBackendView, IngressPathView, IngressRuleView, IngressTlsView, IngressView,
+};
 
 /// Annotations that mean something in this cluster only, or that name a class.
 const NEVER: [&str; 2] = [
@@ -42,12 +45,10 @@ const GUARDS: [&str; 9] = [
 /// Whether an annotation restricts access. Another cluster may not know it, and would not enforce
 /// it.
 pub(crate) fn is_guarded(object: &Value) -> bool {
-    let annotations = object
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
+    let annotations = IngressView::of(object).metadata().annotations();
     annotations
+        .into_iter()
+        .flatten()
         .filter_map(|(key, value)| Some((key.to_lowercase(), value.as_str()?.trim())))
         .any(|(key, value)| {
             let is_off = value.is_empty() || value.eq_ignore_ascii_case("false");
@@ -77,28 +78,26 @@ pub(crate) fn is_internal(key: &str, value: &str) -> bool {
 
 /// The fields of an Ingress that mean the same in another cluster.
 pub fn travelling_ingress(object: &Value) -> Map<String, Value> {
-    let mut spec = select_fields(&object["spec"], &["ingressClassName"]);
+    let object = IngressView::of(object);
+    let view = object.spec();
+    let mut spec = select_fields(view.json(), &["ingressClassName"]);
     spec.extend(
-        service_backend(value_at(object, "/spec/defaultBackend"))
+        service_backend(view.default_backend())
             .map(|backend| ("defaultBackend".to_owned(), backend)),
     );
-    for (field, known) in [
-        ("rules", travelling_rule as fn(&Value) -> Value),
-        ("tls", travelling_tls),
+    for (field, all) in [
+        (
+            "rules",
+            view.rules().map(travelling_rule).collect::<Vec<Value>>(),
+        ),
+        ("tls", view.tls().map(travelling_tls).collect()),
     ] {
-        let all: Vec<Value> = items_at(object, &format!("/spec/{field}"))
-            .iter()
-            .map(known)
-            .collect();
         if !all.is_empty() {
             spec.insert(field.into(), all.into());
         }
     }
-    let mut annotations = object
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
+    let annotations = object.metadata().annotations();
+    let mut annotations = annotations.cloned().unwrap_or_default();
     annotations
         .retain(|key, value| value.is_string() && !is_own(key) && !NEVER.contains(&key.as_str()));
     let mut known = Map::from_iter([("spec".to_owned(), spec.into())]);
@@ -108,13 +107,13 @@ pub fn travelling_ingress(object: &Value) -> Map<String, Value> {
     known
 }
 
-fn travelling_rule(rule: &Value) -> Value {
-    let mut known = select_fields(rule, &["host"]);
-    if rule.get("http").is_some_and(Value::is_object) {
+fn travelling_rule(rule: IngressRuleView<'_>) -> Value {
+    let mut known = select_fields(rule.json(), &["host"]);
+    if rule.http().json().is_object() {
         let mut paths = Vec::new();
-        for path in items_at(rule, "/http/paths") {
-            if let Some(backend) = service_backend(&path["backend"]) {
-                let mut known = select_fields(path, &["path", "pathType"]);
+        for path in rule.http().paths() {
+            if let Some(backend) = service_backend(path.backend()) {
+                let mut known = select_fields(path.json(), &["path", "pathType"]);
                 known.insert("backend".into(), backend);
                 paths.push(known);
             }
@@ -124,12 +123,9 @@ fn travelling_rule(rule: &Value) -> Value {
     known.into()
 }
 
-fn travelling_tls(entry: &Value) -> Value {
-    let mut known = select_fields(entry, &["secretName"]);
-    let hosts: Vec<&str> = items_at(entry, "/hosts")
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
+fn travelling_tls(entry: IngressTlsView<'_>) -> Value {
+    let mut known = select_fields(entry.json(), &["secretName"]);
+    let hosts: Vec<&str> = entry.hosts().iter().filter_map(Value::as_str).collect();
     if !hosts.is_empty() {
         known.insert("hosts".into(), json!(hosts));
     }
@@ -137,19 +133,20 @@ fn travelling_tls(entry: &Value) -> Value {
 }
 
 /// A backend that is a Service.
-fn service_backend(backend: &Value) -> Option<Value> {
-    let mut service = select_fields(backend.get("service")?, &["name"]);
+fn service_backend(backend: IngressBackendView<'_>) -> Option<Value> {
+    let mut service = select_fields(backend.service().json(), &["name"]);
     service.contains_key("name").then_some(())?;
-    let port = select_fields(value_at(backend, "/service/port"), &["name", "number"]);
+    let port = select_fields(backend.service().port().json(), &["name", "number"]);
     service.insert("port".into(), port.into());
     Some(json!({ "service": service }))
 }
 
 /// The Secrets that an Ingress names.
 pub fn secret_names(object: &Value) -> BTreeSet<String> {
-    items_at(object, "/spec/tls")
-        .iter()
-        .filter_map(|entry| text_at(entry, "/secretName"))
+    IngressView::of(object)
+        .spec()
+        .tls()
+        .filter_map(IngressTlsView::secret_name)
         .map(str::to_owned)
         .collect()
 }
@@ -237,15 +234,13 @@ impl IngressLimits<'_> {
     }
 
     fn clamp_rule(&self, mut rule: Value, clamped: &mut ClampedIngress) -> Option<Value> {
-        if !self.may_claim_host(text_at(&rule, "/host").unwrap_or_default(), clamped) {
+        if !self.may_claim_host(IngressRuleView::of(&rule).host(), clamped) {
             return None;
         }
-        if let Some(paths) = rule
-            .pointer_mut("/http/paths")
-            .and_then(Value::as_array_mut)
-        {
+        let paths = field_mut(&mut rule, &["http", "paths"]);
+        if let Some(paths) = paths.and_then(Value::as_array_mut) {
             paths.retain(|path| {
-                let named = text_at(path, "/path").unwrap_or_default();
+                let named = IngressPathView::of(path).path();
                 let is_plain = named
                     .chars()
                     .all(|one| one.is_ascii_alphanumeric() || "-._~%!&*+,=:@/".contains(one));
@@ -273,7 +268,7 @@ impl IngressLimits<'_> {
 
     /// Whether a backend is a Service that exists.
     fn is_existing_service(&self, backend: &Value, clamped: &mut ClampedIngress) -> bool {
-        let service = text_at(backend, "/service/name").unwrap_or_default();
+        let service = IngressBackendView::of(backend).service().name();
         let is_there = self.services.contains(service);
         if !is_there {
             clamped.services.insert(service.to_owned());
@@ -311,6 +306,7 @@ fn list_or_empty(value: Option<Value>) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::items_at;
 
     fn to(service: &str) -> Value {
         json!({ "service": { "name": service, "port": { "number": 80 } } })

@@ -10,7 +10,7 @@ use kube::core::ApiResource;
 use liqo_api::ReflectedKind;
 use serde_json::Value;
 
-use crate::json::text_at;
+use crate::views::ObjectView;
 
 /// Types that a Secret keeps when it travels. A Secret of another type arrives as the first of
 /// these, because a type means nothing to the pods that read it, and may mean something to the
@@ -50,7 +50,8 @@ impl ReplicaKind {
 
     /// The kind of this object, if it is one of these.
     pub fn of_object(object: &Value) -> Option<Self> {
-        let said = (text_at(object, "/apiVersion")?, text_at(object, "/kind")?);
+        let object = ObjectView::of(object);
+        let said = (object.api_version()?, object.kind()?);
         let all = Self::NAMED
             .into_iter()
             .chain(Self::SERVICES)

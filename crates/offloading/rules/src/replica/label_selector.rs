@@ -8,7 +8,7 @@ use liqo_api::selectors::label_selector;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::items_at;
+use crate::views::LabelSelectorView;
 
 /// Labels of a pod or a namespace.
 pub type LabelMap = BTreeMap<String, String>;
@@ -65,7 +65,8 @@ impl NormalizedSelector {
     /// Reads JSON; `None` if Kubernetes would refuse it, or if it has an unknown field.
     pub fn from_json(value: &Value) -> Option<Self> {
         let is_known = has_only(value, &["matchLabels", "matchExpressions"])
-            && items_at(value, "/matchExpressions")
+            && LabelSelectorView::of(value)
+                .match_expressions()
                 .iter()
                 .all(|one| has_only(one, &["key", "operator", "values"]));
         let selector = LabelSelector::deserialize(value)

@@ -12,10 +12,11 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::json::{items_at, set_at};
+use crate::json::set_at;
 use crate::replica::kind::ReplicaKind;
 use crate::replica::service;
 use crate::replica::source::ReplicaSource;
+use crate::views::{EndpointView, ServiceView};
 
 /// Endpoints are not ready after their tunnel has not worked for this time. A tunnel counts as
 /// broken after about 9 s of silence, so the sum is the silence after which a virtual node is not
@@ -41,7 +42,10 @@ pub fn services_publishing_unready<'a>(
                 .content()
                 .filter(|_| service.kind == Some(ReplicaKind::Service));
             content.is_some_and(|content| {
-                content.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true))
+                ServiceView::of(&content)
+                    .spec()
+                    .publish_not_ready_addresses()
+                    == Some(true)
             })
         })
         .map(|service| service.name.clone())
@@ -69,10 +73,11 @@ impl ReplicaSource {
             .into_iter()
             .flatten()
         {
-            let addresses = items_at(endpoint, "/addresses")
-                .iter()
-                .filter_map(|address| address.as_str()?.parse().ok());
-            if addresses.into_iter().any(&here) {
+            if EndpointView::of(endpoint)
+                .address_texts()
+                .filter_map(|address| address.parse().ok())
+                .any(&here)
+            {
                 continue;
             }
             if !publishes {
@@ -91,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::object;
+    use crate::json::items_at;
     use crate::node::object::DOWN_AFTER;
 
     fn at(second: i64) -> Timestamp {

@@ -20,8 +20,8 @@ use liqo_api::short_hash;
 use serde_json::{Map, Value};
 
 use crate::dns_names::MAX_SUBDOMAIN_LEN;
-use crate::json::items_at;
 use crate::replica::kind::MAX_LEN;
+use crate::views::EndpointView;
 
 /// Number of bits of a hash.
 const MAX_DEPTH: u32 = u64::BITS;
@@ -86,9 +86,8 @@ fn slice_endpoints(slice: &Map<String, Value>) -> &[Value] {
 
 fn endpoint_hash(endpoint: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
-    items_at(endpoint, "/addresses")
-        .iter()
-        .filter_map(Value::as_str)
+    EndpointView::of(endpoint)
+        .address_texts()
         .for_each(|address| address.hash(&mut hasher));
     hasher.finish()
 }

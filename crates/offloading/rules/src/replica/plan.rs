@@ -8,7 +8,7 @@ use kube::{ResourceExt as _, core::DynamicObject};
 use liqo_api::{Exposure, annotations, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{set_at, text_at, value_at};
+use crate::json::{annotations_mut, set_at};
 use crate::pod::usage::ConsumerPolicy;
 use crate::replica::exposure::ReadReplica;
 use crate::replica::kind::ReplicaKind;
@@ -16,6 +16,7 @@ use crate::replica::source::{
     ReplicaProblem, ReplicaSource, fields_fingerprint, travelling_fields,
 };
 use crate::replica::{exposure, service};
+use crate::views::{EndpointSliceView, ObjectView, ServiceView};
 
 /// The reduced form of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +58,7 @@ impl Replica {
         if kind == ReplicaKind::Ingress {
             // Controllers of this cluster keep the annotations that they added.
             let made = annotations_from_home(&object);
-            if let Some(all) = object
-                .pointer_mut("/metadata/annotations")
-                .and_then(Value::as_object_mut)
-            {
+            if let Some(all) = annotations_mut(&mut object) {
                 all.retain(|key, _| made.contains(key));
             }
         }
@@ -118,9 +116,8 @@ impl Replica {
 
 /// The annotations that came with the object from home.
 fn annotations_from_home(replica: &Value) -> BTreeSet<String> {
-    let said = replica
-        .pointer("/metadata/annotations")
-        .and_then(|all| all.get(annotations::TRAVELLED)?.as_str());
+    let metadata = ObjectView::of(replica).metadata();
+    let said = metadata.annotation(annotations::TRAVELLED);
     said.and_then(|said| serde_json::from_str(said).ok())
         .unwrap_or_default()
 }
@@ -129,32 +126,23 @@ fn annotations_from_home(replica: &Value) -> BTreeSet<String> {
 /// annotations, and finalizers, with which they clean up what they created for it.
 pub fn replacement_object(standing: &Value, mut wanted: Value) -> Value {
     let made = annotations_from_home(standing);
-    let old = standing
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
+    let view = ServiceView::of(standing);
+    let old = view.metadata().annotations().into_iter().flatten();
     let theirs = old.filter(|(key, _)| !made.contains(*key) && !liqo_api::is_own(key));
     let mut all: Map<String, Value> = theirs
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let ours = wanted
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .cloned();
+    let ours = ObjectView::of(&wanted).metadata().annotations().cloned();
     all.extend(ours.unwrap_or_default());
     for field in ["finalizers", "resourceVersion", "uid"] {
-        set_at(
-            &mut wanted,
-            &["metadata", field],
-            value_at(standing, &format!("/metadata/{field}")).clone(),
-        );
+        let value = view.metadata().json().get(field).cloned();
+        set_at(&mut wanted, &["metadata", field], value.unwrap_or_default());
     }
     set_at(&mut wanted, &["metadata", "annotations"], all);
     // So does the address that was given to a load balancer.
-    let address = standing.pointer("/spec/loadBalancerIP");
+    let address = view.spec().load_balancer_ip();
     if let Some(address) =
-        address.filter(|_| text_at(&wanted, "/spec/type") == Some("LoadBalancer"))
+        address.filter(|_| ServiceView::of(&wanted).spec().kind() == Some("LoadBalancer"))
     {
         set_at(&mut wanted, &["spec", "loadBalancerIP"], address.clone());
     }
@@ -176,11 +164,13 @@ fn immutable_part(kind: ReplicaKind, object: &Value) -> &str {
         | ReplicaKind::NetworkPolicy
         | ReplicaKind::PodDisruptionBudget
         | ReplicaKind::Ingress => "",
-        ReplicaKind::Secret => text_at(object, "/type").unwrap_or_default(),
-        ReplicaKind::Service => text_at(object, "/spec/clusterIP")
+        ReplicaKind::Secret => ObjectView::of(object).type_text().unwrap_or_default(),
+        ReplicaKind::Service => ServiceView::of(object)
+            .spec()
+            .cluster_ip()
             .filter(|address| *address == "None")
             .unwrap_or_default(),
-        ReplicaKind::EndpointSlice => text_at(object, "/addressType").unwrap_or_default(),
+        ReplicaKind::EndpointSlice => EndpointSliceView::of(object).address_type(),
     }
 }
 

@@ -26,7 +26,7 @@ use liqo_api::{
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Value, json};
 
-use crate::json::{items_at, json_fingerprint, key_domain, set_at, text_at};
+use crate::json::{json_fingerprint, key_domain, set_at};
 use crate::pod::carry::api_server::{self, ApiServerChoice};
 use crate::pod::home_text::replace_word;
 use crate::pod::local_state::LocalPod;
@@ -36,6 +36,7 @@ use crate::replica::chunk::Chunk;
 use crate::replica::kind::{ReplicaKind, SECRET_TYPES};
 use crate::replica::name::replica_name;
 use crate::replica::{exposure, ingress, parts, service};
+use crate::views::{EndpointSliceView, EndpointView, ObjectView};
 
 /// Secrets of these types never travel: they belong to the home cluster's own controllers.
 const NEVER: [&str; 2] = [
@@ -182,7 +183,8 @@ impl Reference {
     /// The same for this object inside a record, which may be a part of the object at home.
     #[must_use]
     pub fn for_part(&self, object: &Value) -> Self {
-        let name = text_at(object, "/metadata/name").unwrap_or(&self.name);
+        let name = ObjectView::of(object).metadata().name();
+        let name = name.unwrap_or(&self.name);
         let chunk = Chunk::from_object(object).and_then(|chunk| chunk.own_name(name));
         Self {
             name: chunk.unwrap_or_else(|| name.to_owned()),
@@ -226,7 +228,7 @@ impl ReflectionRecord {
     /// Reduces a record; `None` if it is not one of ours.
     pub fn from_object(object: ReflectedObject) -> Option<Self> {
         let content = record_text::parse_object(&object.spec.object, MAX_OBJECT_LEN).ok()?;
-        let name = text_at(&content, "/metadata/name")?.to_owned();
+        let name = ObjectView::of(&content).metadata().name()?.to_owned();
         let kind = ReplicaKind::of_object(&content).filter(|kind| *kind != ReplicaKind::Secret)?;
         let home_name = object
             .metadata
@@ -533,11 +535,10 @@ impl LocalSlice {
     /// The addresses of its endpoints, as this cluster sees them.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         let whole: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        let addresses = items_at(&whole, "/endpoints")
-            .iter()
-            .flat_map(|endpoint| items_at(endpoint, "/addresses"));
-        addresses
-            .filter_map(|address| address.as_str()?.parse().ok())
+        EndpointSliceView::of(&whole)
+            .endpoints()
+            .flat_map(EndpointView::address_texts)
+            .filter_map(|address| address.parse().ok())
             .collect()
     }
 

@@ -27,9 +27,10 @@ use liqo_api::annotations::EXTERNAL_NAME;
 use serde_json::{Map, Value, json};
 
 use crate::dns_names;
-use crate::json::{items_at, select_fields, set_at, text_at};
+use crate::json::{annotations_mut, select_fields, set_at};
 use crate::replica::exposure::{self, ExposureRequest};
 use crate::replica::ingress;
+use crate::views::{EndpointSliceView, ServiceView};
 
 /// Label by which an `EndpointSlice` belongs to a Service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -47,14 +48,12 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 
 /// The fields of a Service that leave the consumer's cluster.
 pub(crate) fn outgoing_service(object: &Value) -> Map<String, Value> {
-    if text_at(object, "/spec/type") == Some(EXTERNAL_NAME_TYPE) {
+    let view = ServiceView::of(object);
+    if view.spec().kind() == Some(EXTERNAL_NAME_TYPE) {
         return outgoing_external_service(object);
     }
     let mut whole = object.clone();
-    if let Some(annotations) = whole
-        .pointer_mut("/metadata/annotations")
-        .and_then(Value::as_object_mut)
-    {
+    if let Some(annotations) = annotations_mut(&mut whole) {
         annotations.remove(EXTERNAL_NAME);
     }
     let request = match exposure::exposure_request(object) {
@@ -69,8 +68,8 @@ pub(crate) fn outgoing_service(object: &Value) -> Map<String, Value> {
         ExposureRequest::Any => set_at(&mut whole, &["spec", "loadBalancerClass"], Value::Null),
     }
     if let (Some(said), []) = (
-        annotation_value(object, SOURCE_RANGES),
-        items_at(object, "/spec/loadBalancerSourceRanges"),
+        view.metadata().annotation(SOURCE_RANGES),
+        view.spec().load_balancer_source_ranges(),
     ) {
         let ranges: Vec<&str> = said
             .split(',')
@@ -100,9 +99,10 @@ fn outgoing_external_service(object: &Value) -> Map<String, Value> {
 /// cannot answer it, or if it looks like an address, for which a cluster's DNS does not answer
 /// either.
 pub fn external_name(object: &Value) -> Option<&str> {
-    let name = match text_at(object, "/spec/type") {
-        Some(EXTERNAL_NAME_TYPE) => text_at(object, "/spec/externalName"),
-        _ => annotation_value(object, EXTERNAL_NAME),
+    let service = ServiceView::of(object);
+    let name = match service.spec().kind() {
+        Some(EXTERNAL_NAME_TYPE) => service.spec().external_name(),
+        _ => service.metadata().annotation(EXTERNAL_NAME),
     }?;
     let name = name.strip_suffix('.').unwrap_or(name);
     (dns_names::is_dns_name(name) && name.parse::<IpAddr>().is_err()).then_some(name)
@@ -110,12 +110,10 @@ pub fn external_name(object: &Value) -> Option<&str> {
 
 /// Whether a cloud's annotation says that the load balancer is internal.
 fn is_internal(object: &Value) -> bool {
-    let annotations = object
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
+    let annotations = ServiceView::of(object).metadata().annotations();
     annotations
+        .into_iter()
+        .flatten()
         .filter_map(|(key, value)| Some((key, value.as_str()?.trim())))
         .any(|(key, value)| {
             let of_balancer = key.contains("load-balancer") || key.contains("loadbalancer");
@@ -145,7 +143,8 @@ pub fn travelling_service(object: &Value) -> Map<String, Value> {
             ("spec".to_owned(), spec.into()),
         ]);
     }
-    let balanced = text_at(object, "/spec/type") == Some("LoadBalancer");
+    let view = ServiceView::of(object).spec();
+    let balanced = view.kind() == Some("LoadBalancer");
     let mut spec = Map::from_iter([(
         "type".to_owned(),
         json!(if balanced {
@@ -155,29 +154,28 @@ pub fn travelling_service(object: &Value) -> Map<String, Value> {
         }),
     )]);
     if balanced {
-        spec.extend(select_fields(&object["spec"], &["loadBalancerClass"]));
-        let ranges = items_at(object, "/spec/loadBalancerSourceRanges");
+        spec.extend(select_fields(view.json(), &["loadBalancerClass"]));
+        let ranges = view.load_balancer_source_ranges();
         if !ranges.is_empty() {
             spec.insert("loadBalancerSourceRanges".into(), ranges.into());
         }
-        if object.pointer("/spec/allocateLoadBalancerNodePorts") == Some(&Value::Bool(false)) {
+        if view.allocate_load_balancer_node_ports() == Some(false) {
             spec.insert("allocateLoadBalancerNodePorts".into(), false.into());
         }
     }
-    if text_at(object, "/spec/clusterIP") == Some("None") {
+    if view.cluster_ip() == Some("None") {
         spec.insert("clusterIP".into(), "None".into());
     }
     insert_families(&mut spec, object);
-    let ports: Vec<Value> = items_at(object, "/spec/ports")
-        .iter()
-        .map(service_port)
-        .collect();
+    let ports: Vec<Value> = view.ports().iter().map(service_port).collect();
     if !ports.is_empty() {
         spec.insert("ports".into(), ports.into());
     }
-    if text_at(object, "/spec/sessionAffinity") == Some("ClientIP") {
-        let seconds = object
-            .pointer("/spec/sessionAffinityConfig/clientIP/timeoutSeconds")
+    if view.session_affinity() == Some("ClientIP") {
+        let seconds = view
+            .session_affinity_config()
+            .client_ip()
+            .timeout_seconds()
             .filter(|seconds| seconds.is_u64());
         let seconds = seconds.cloned().unwrap_or_else(|| AFFINITY_TIMEOUT.into());
         spec.insert("sessionAffinity".into(), "ClientIP".into());
@@ -186,7 +184,7 @@ pub fn travelling_service(object: &Value) -> Map<String, Value> {
             json!({ "clientIP": { "timeoutSeconds": seconds } }),
         );
     }
-    if object.pointer("/spec/publishNotReadyAddresses") == Some(&Value::Bool(true)) {
+    if view.publish_not_ready_addresses() == Some(true) {
         spec.insert("publishNotReadyAddresses".into(), true.into());
     }
     Map::from_iter([("spec".to_owned(), spec.into())])
@@ -194,7 +192,7 @@ pub fn travelling_service(object: &Value) -> Map<String, Value> {
 
 fn insert_families(spec: &mut Map<String, Value>, object: &Value) {
     let both = matches!(
-        text_at(object, "/spec/ipFamilyPolicy"),
+        ServiceView::of(object).spec().ip_family_policy(),
         Some("PreferDualStack" | "RequireDualStack")
     );
     spec.insert(
@@ -213,14 +211,15 @@ fn insert_families(spec: &mut Map<String, Value>, object: &Value) {
 
 /// The family of the first address of a Service.
 pub(crate) fn first_family(service: &Value) -> Option<&'static str> {
-    let said = text_at(service, "/spec/ipFamilies/0")?;
+    let families = ServiceView::of(service).spec().ip_families();
+    let said = families.first()?.as_str()?;
     FAMILIES.into_iter().find(|family| *family == said)
 }
 
 /// Adapts a Service to a cluster whose Services have these families: a Service of one family gets
 /// one that exists. An empty list means unknown.
 pub fn with_families(mut object: Value, families: &[&'static str]) -> Value {
-    let has_one = text_at(&object, "/spec/ipFamilyPolicy") == Some("SingleStack");
+    let has_one = ServiceView::of(&object).spec().ip_family_policy() == Some("SingleStack");
     let wanted =
         first_family(&object).filter(|wanted| families.is_empty() || families.contains(wanted));
     if let (true, Some(family)) = (has_one, wanted.or(families.first().copied())) {
@@ -244,13 +243,9 @@ fn ip_family(ip: IpAddr) -> &'static str {
 /// The fields of a replica that never travel: somebody at the provider set them.
 pub(crate) fn provider_fields(object: &Value) -> Map<String, Value> {
     let fields = ["selector", "externalIPs", "externalName", "loadBalancerIP"].into_iter();
+    let spec = ServiceView::of(object).spec();
     let mut found: Map<String, Value> = fields
-        .filter_map(|field| {
-            Some((
-                field.to_owned(),
-                object.pointer(&format!("/spec/{field}"))?.clone(),
-            ))
-        })
+        .filter_map(|field| Some((field.to_owned(), spec.json().get(field)?.clone())))
         .collect();
     found.retain(|_, value| match value {
         Value::Null => false,
@@ -258,13 +253,13 @@ pub(crate) fn provider_fields(object: &Value) -> Map<String, Value> {
         Value::Object(all) => !all.is_empty(),
         _ => true,
     });
-    if text_at(object, "/spec/type") == Some("LoadBalancer") {
+    if spec.kind() == Some("LoadBalancer") {
         // Some controllers that allocate the address write it there.
         found.remove("loadBalancerIP");
     }
     let known = ["ClusterIP", "LoadBalancer"];
     found.extend(
-        text_at(object, "/spec/type")
+        spec.kind()
             .filter(|kind| !known.contains(kind))
             .map(|kind| ("type".to_owned(), kind.into())),
     );
@@ -289,12 +284,13 @@ pub(crate) fn endpoint_slice(
     object: &Value,
     mut address: impl FnMut(IpAddr) -> Option<IpAddr>,
 ) -> Map<String, Value> {
-    let kind = text_at(object, "/addressType").unwrap_or_default();
+    let slice = EndpointSliceView::of(object);
+    let kind = slice.address_type();
     let mut endpoints: Vec<(Vec<IpAddr>, Value)> = Vec::new();
-    for endpoint in items_at(object, "/endpoints") {
-        let addresses = items_at(endpoint, "/addresses")
-            .iter()
-            .filter_map(|one| one.as_str()?.parse::<IpAddr>().ok());
+    for endpoint in slice.endpoints() {
+        let addresses = endpoint
+            .address_texts()
+            .filter_map(|one| one.parse::<IpAddr>().ok());
         let addresses: Vec<IpAddr> = addresses
             .filter(|ip| kind == ip_family(*ip))
             .filter_map(&mut address)
@@ -303,9 +299,9 @@ pub(crate) fn endpoint_slice(
         if addresses.is_empty() {
             continue;
         }
-        let mut known = select_fields(endpoint, &["hostname"]);
+        let mut known = select_fields(endpoint.json(), &["hostname"]);
         let mut conditions = select_fields(
-            &endpoint["conditions"],
+            endpoint.conditions().unwrap_or(&Value::Null),
             &["ready", "serving", "terminating"],
         );
         conditions.retain(|_, holds| holds.is_boolean());
@@ -325,13 +321,14 @@ pub(crate) fn endpoint_slice(
 
     let mut labels = Map::new();
     labels.extend(service_of(object).map(|name| (SERVICE_NAME.to_owned(), name.into())));
-    labels.extend(label_value(object, HEADLESS).map(|said| (HEADLESS.to_owned(), said.into())));
+    let headless = slice.metadata().label(HEADLESS);
+    labels.extend(headless.map(|said| (HEADLESS.to_owned(), said.into())));
     let mut known = Map::new();
     known.insert("metadata".into(), json!({ "labels": labels }));
     known.insert("addressType".into(), kind.into());
     known.insert("endpoints".into(), endpoints.into());
     // A slice without the list means every port, a slice with an empty list means none.
-    if let Some(ports) = object.get("ports").and_then(Value::as_array) {
+    if let Some(ports) = slice.ports() {
         known.insert("ports".into(), ports.iter().map(slice_port).collect());
     }
     known
@@ -344,15 +341,8 @@ fn slice_port(port: &Value) -> Value {
 }
 
 pub fn service_of(slice: &Value) -> Option<&str> {
-    label_value(slice, SERVICE_NAME).filter(|name| !name.is_empty())
-}
-
-fn label_value<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object.pointer("/metadata/labels")?.get(key)?.as_str()
-}
-
-fn annotation_value<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object.pointer("/metadata/annotations")?.get(key)?.as_str()
+    let name = EndpointSliceView::of(slice).metadata().label(SERVICE_NAME);
+    name.filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use liqo_api::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, text_at, value_at};
 use crate::pod::local_status::truncate_text;
 use crate::pod::reported_status::sorted_json;
 use crate::replica::chunk::Chunk;
@@ -23,6 +22,7 @@ use crate::replica::network_policy::NormalizedPolicy;
 use crate::replica::parts;
 use crate::replica::record::{TOO_LARGE, obstacle_of_secret, travelling_type};
 use crate::replica::{disruption_budget, exposure, ingress, service};
+use crate::views::{EndpointSliceView, ObjectView, ServicePortView};
 use crate::{dns_names, finalizer};
 
 /// Maximum number of ports of one Service: each costs rules on every node, even without endpoints.
@@ -207,7 +207,12 @@ impl ReplicaSource {
                 Err(error) => (Value::Null, Some(error)),
             };
         let content = &content;
-        let home_name = bounded_name(text_at(content, "/metadata/name").unwrap_or_default());
+        let home_name = bounded_name(
+            ObjectView::of(content)
+                .metadata()
+                .name()
+                .unwrap_or_default(),
+        );
         let kind = ReplicaKind::of_object(content).filter(|kind| *kind != ReplicaKind::Secret);
         let kept = kind
             .filter(|kind| kind.is_of_namespace())
@@ -220,10 +225,11 @@ impl ReplicaSource {
             .as_ref()
             .filter(|_| kind == Some(ReplicaKind::EndpointSlice))
             .map_or((0, 0), |slice| {
+                let slice = EndpointSliceView::of(slice);
                 // A slice without ports may have an endpoint for each port of its Service.
                 (
-                    items_at(slice, "/endpoints").len(),
-                    items_at(slice, "/ports").len().max(1),
+                    slice.endpoints().len(),
+                    slice.ports().unwrap_or_default().len().max(1),
                 )
             });
         let fingerprint = kind
@@ -355,7 +361,7 @@ impl ReplicaSource {
     pub fn network_policy(&self) -> NormalizedPolicy {
         self.content()
             .map_or_else(NormalizedPolicy::closed, |content| {
-                NormalizedPolicy::from_spec(value_at(&content, "/spec"))
+                NormalizedPolicy::from_spec(content.get("spec").unwrap_or(&Value::Null))
             })
     }
 
@@ -512,8 +518,9 @@ fn first_names(names: &[String]) -> String {
 }
 
 fn name_of_port(port: &Value) -> String {
-    let number = port.get("port").and_then(Value::as_u64).unwrap_or_default();
-    text_at(port, "/name").map_or_else(
+    let port = ServicePortView::of(port);
+    let number = port.port().and_then(Value::as_u64).unwrap_or_default();
+    port.name().map_or_else(
         || number.to_string(),
         |name| format!("{name:.63} ({number})"),
     )
@@ -586,7 +593,7 @@ fn problem_of_object(
         return Some(ReplicaProblem::new("Invalid", message));
     }
     let Some(kind) = kind else {
-        let kind = text_at(content, "/kind").unwrap_or_default();
+        let kind = ObjectView::of(content).kind().unwrap_or_default();
         let message = format!("objects of kind {kind:.60} are not reflected to this cluster");
         return Some(ReplicaProblem::new("KindNotAllowed", message));
     };
@@ -698,7 +705,7 @@ pub(super) fn travelling_fields(kind: ReplicaKind, content: &Value) -> Map<Strin
     if kind == ReplicaKind::Secret {
         found.insert(
             "type".into(),
-            travelling_type(text_at(content, "/type")).into(),
+            travelling_type(ObjectView::of(content).type_text()).into(),
         );
     }
     found

@@ -1,6 +1,7 @@
 //! The workloads in a file, as `kubectl apply` reads it. Pure.
 
 use anyhow::{Context as _, bail};
+use liqo_offloading_rules::views::{WorkloadSpecView, WorkloadView};
 use serde_json::{Value, json};
 
 /// A pod, or an object that creates equal pods.
@@ -37,45 +38,30 @@ pub fn parse_workloads(text: &str, default_namespace: &str) -> anyhow::Result<Ve
 }
 
 fn parse_workload(object: &Value, default_namespace: &str) -> anyhow::Result<Option<PodWorkload>> {
-    let kind = text_at(object, "/kind").unwrap_or_default();
-    // The kind that creates the pods, where their template is, and how many there are.
-    let (controller, template, replicas) = match kind.as_str() {
-        "Pod" => (None, "", 1),
+    let workload = WorkloadView::of(object);
+    let (kind, spec) = (workload.kind(), workload.spec());
+    // The kind that creates the pods, their template, and how many there are.
+    let (controller, template, replicas) = match kind {
+        "Pod" => (None, Some(object), 1),
         "Deployment" => (
             Some("ReplicaSet"),
-            "/spec/template",
-            number_at(object, "/spec/replicas").unwrap_or(1),
+            spec.template(),
+            spec.replicas().unwrap_or(1),
         ),
-        "ReplicaSet" | "StatefulSet" | "ReplicationController" => (
-            Some(kind.as_str()),
-            "/spec/template",
-            number_at(object, "/spec/replicas").unwrap_or(1),
-        ),
-        "DaemonSet" => (Some("DaemonSet"), "/spec/template", 1),
-        "Job" => (
-            Some("Job"),
-            "/spec/template",
-            pods_at_once(
-                number_at(object, "/spec/parallelism"),
-                number_at(object, "/spec/completions"),
-            ),
-        ),
+        "ReplicaSet" | "StatefulSet" | "ReplicationController" => {
+            (Some(kind), spec.template(), spec.replicas().unwrap_or(1))
+        }
+        "DaemonSet" => (Some("DaemonSet"), spec.template(), 1),
+        "Job" => (Some("Job"), spec.template(), pods_at_once(spec)),
         "CronJob" => {
-            let job = "/spec/jobTemplate/spec";
-            let at_once = pods_at_once(
-                number_at(object, &format!("{job}/parallelism")),
-                number_at(object, &format!("{job}/completions")),
-            );
-            (Some("Job"), "/spec/jobTemplate/spec/template", at_once)
+            let job = spec.job_template().spec();
+            (Some("Job"), job.template(), pods_at_once(job))
         }
         _ => return Ok(None),
     };
-    let name = text_at(object, "/metadata/name")
-        .or_else(|| text_at(object, "/metadata/generateName"))
-        .unwrap_or_default();
-    let pod = object
-        .pointer(template)
-        .filter(|pod| pod.get("spec").is_some_and(Value::is_object));
+    let names = workload.metadata();
+    let name = names.name().or(names.generate_name()).unwrap_or_default();
+    let pod = template.filter(|pod| pod.get("spec").is_some_and(Value::is_object));
     let pod = pod.with_context(|| format!("{kind} {name} has no pod template"))?;
     let mut metadata = pod
         .get("metadata")
@@ -85,32 +71,20 @@ fn parse_workload(object: &Value, default_namespace: &str) -> anyhow::Result<Opt
     if let Some(controller) = controller {
         metadata["ownerReferences"] = json!([{ "kind": controller, "controller": true }]);
     }
-    let namespace =
-        text_at(object, "/metadata/namespace").unwrap_or_else(|| default_namespace.to_owned());
     Ok(Some(PodWorkload {
-        name,
-        namespace,
+        name: name.to_owned(),
+        namespace: names.namespace().unwrap_or(default_namespace).to_owned(),
         replicas,
         pod: json!({ "metadata": metadata, "spec": pod["spec"] }),
-        kind,
+        kind: kind.to_owned(),
     }))
 }
 
-fn text_at(object: &Value, pointer: &str) -> Option<String> {
-    object
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .map(str::to_owned)
-}
-
-fn number_at(object: &Value, pointer: &str) -> Option<u64> {
-    object.pointer(pointer).and_then(Value::as_u64)
-}
-
 /// Number of pods of a Job that run at the same time.
-fn pods_at_once(parallelism: Option<u64>, completions: Option<u64>) -> u64 {
-    let parallelism = parallelism.unwrap_or(1);
-    completions.map_or(parallelism, |completions| completions.min(parallelism))
+fn pods_at_once(job: WorkloadSpecView<'_>) -> u64 {
+    let parallelism = job.parallelism().unwrap_or(1);
+    job.completions()
+        .map_or(parallelism, |completions| completions.min(parallelism))
 }
 
 #[cfg(test)]

@@ -11,13 +11,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use liqo_api::conditions::has_true_condition;
 use liqo_api::{
     CONTROLLER_MANAGER, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, is_final_phase, labels, pods,
     provider_namespace, tenant_namespace,
 };
+use liqo_offloading_rules::views::{ConditionView, LeaseView, NodeObjectView, ObjectView, PodView};
 use liqo_quantity::ResourceList;
-use serde_json::Value;
+use serde::Deserialize as _;
+use serde_json::{Map, Value};
 
 use super::check::Check;
 
@@ -113,8 +114,9 @@ fn local_pods(
         .objects_of(PODS)
         .filter(|pod| !is_finished(pod) && !is_terminating(pod))
     {
-        let Some(provider) = pod["spec"]["nodeName"]
-            .as_str()
+        let Some(provider) = PodView::of(pod)
+            .spec()
+            .node_name()
             .and_then(|node| nodes.get(node))
         else {
             continue;
@@ -267,15 +269,14 @@ fn check_leases(cluster: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) 
         .objects_of(LEASES)
         .filter(|lease| is_lease_of_liqo(lease))
     {
-        let spec = &lease["spec"];
-        let Some(renewed) = spec["renewTime"]
-            .as_str()
+        let spec = LeaseView::of(lease).spec();
+        let Some(renewed) = spec
+            .renew_time()
             .and_then(|time| time.parse::<Timestamp>().ok())
         else {
             continue;
         };
-        let lasts =
-            SignedDuration::from_secs(spec["leaseDurationSeconds"].as_i64().unwrap_or_default());
+        let lasts = SignedDuration::from_secs(spec.lease_duration_seconds().unwrap_or_default());
         if renewed + lasts < cluster.now {
             let about = format!("lease {} of {}", namespaced_name(lease), cluster.name);
             add_violation(
@@ -303,11 +304,11 @@ fn check_promises(provider: &ClusterSnapshot, found: &mut Vec<InvariantViolation
             && offer["spec"]["hops"].as_u64().unwrap_or(1) == 1
     });
     let offered: Vec<ResourceList> = offers
-        .map(|offer| parse_amounts(&offer["spec"]["resourceQuota"]["hard"]))
+        .map(|offer| parse_amounts(offer["spec"]["resourceQuota"]["hard"].as_object()))
         .collect();
     let real = provider.objects_of(NODES).filter(|node| !is_virtual(node));
     let exists: Vec<ResourceList> = real
-        .map(|node| parse_amounts(&node["status"]["allocatable"]))
+        .map(|node| parse_amounts(NodeObjectView::of(node).status().allocatable()))
         .collect();
     let offered: ResourceList = offered.iter().sum();
     if let Err(shortages) = offered.fits_in(&exists.iter().sum()) {
@@ -317,24 +318,27 @@ fn check_promises(provider: &ClusterSnapshot, found: &mut Vec<InvariantViolation
     }
 }
 
-fn parse_amounts(value: &Value) -> ResourceList {
-    serde_json::from_value(value.clone()).unwrap_or_default()
+fn parse_amounts(amounts: Option<&Map<String, Value>>) -> ResourceList {
+    amounts
+        .and_then(|amounts| ResourceList::deserialize(amounts).ok())
+        .unwrap_or_default()
 }
 
 fn label<'a>(object: &'a Value, label: &str) -> Option<&'a str> {
-    object["metadata"]["labels"][label].as_str()
+    ObjectView::of(object).metadata().label(label)
 }
 
 fn name(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().unwrap_or_default()
+    ObjectView::of(object).metadata().name().unwrap_or_default()
 }
 
 fn namespace(object: &Value) -> &str {
-    object["metadata"]["namespace"].as_str().unwrap_or_default()
+    let metadata = ObjectView::of(object).metadata();
+    metadata.namespace().unwrap_or_default()
 }
 
 fn uid(object: &Value) -> &str {
-    object["metadata"]["uid"].as_str().unwrap_or_default()
+    ObjectView::of(object).metadata().uid().unwrap_or_default()
 }
 
 fn namespaced_name(object: &Value) -> String {
@@ -346,34 +350,40 @@ fn is_virtual(node: &Value) -> bool {
 }
 
 fn is_finished(pod: &Value) -> bool {
-    pod["status"]["phase"].as_str().is_some_and(is_final_phase)
+    PodView::of(pod)
+        .status()
+        .phase()
+        .is_some_and(is_final_phase)
 }
 
 fn is_ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array();
-    has_true_condition(conditions.into_iter().flatten(), "Ready")
+    let mut conditions = PodView::of(pod).status().conditions();
+    conditions.any(|condition| condition.says("Ready", "True"))
 }
 
 fn describe_pod_state(pod: &Value) -> String {
-    let phase = pod["status"]["phase"].as_str().unwrap_or("without a phase");
+    let phase = PodView::of(pod).status().phase();
     format!(
-        "{phase} and {}",
+        "{} and {}",
+        phase.unwrap_or("without a phase"),
         if is_ready(pod) { "ready" } else { "not ready" }
     )
 }
 
 fn is_terminating(object: &Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_null()
+    let deleted_at = ObjectView::of(object).metadata().deletion_timestamp();
+    deleted_at.is_some_and(|time| !time.is_null())
 }
 
 /// Whether a pod shows a person why it does not run: its provider, or Liqo, refuses it.
 fn shows_refusal(pod: &Value) -> bool {
-    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|one| {
-        one["type"] == pods::OFFLOADED
-            && one["status"] != "True"
-            && one["message"].as_str().is_some_and(|text| !text.is_empty())
-    })
+    PodView::of(pod).status().conditions().any(says_refusal)
+}
+
+fn says_refusal(condition: ConditionView<'_>) -> bool {
+    condition.kind() == Some(pods::OFFLOADED)
+        && condition.status() != Some("True")
+        && condition.message().is_some_and(|text| !text.is_empty())
 }
 
 #[cfg(test)]

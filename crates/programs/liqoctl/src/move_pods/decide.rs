@@ -13,6 +13,7 @@ use liqo_api::conditions::StatusCondition;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, ResourceList, short_on_largest_node};
 use liqo_offloading_rules::{
     namespace::node_selector, node::priced::default_charge, pod::carry::obstacle::pod_obstacle,
+    views::WorkloadView,
 };
 use serde::Serialize;
 
@@ -469,10 +470,7 @@ pub fn wanted_replicas(owner: &PodOwner, found: Option<&DynamicObject>) -> u64 {
             one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none()
         })
         .map_or(0, |one| {
-            one.data
-                .pointer("/spec/replicas")
-                .and_then(serde_json::Value::as_u64)
-                .unwrap_or(1)
+            WorkloadView::of(&one.data).spec().replicas().unwrap_or(1)
         })
 }
 

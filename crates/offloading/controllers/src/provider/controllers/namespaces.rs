@@ -20,7 +20,6 @@ use liqo_controller_runtime::writes::{
     StepContext as _, create_missing, delete_if_present, only_with_uid, unless_changed, unless_gone,
 };
 use liqo_controller_runtime::{Key, Requeue};
-use liqo_offloading_rules::json::text_at;
 use liqo_offloading_rules::namespace::lent_on::{self, OffloadingChange};
 use liqo_offloading_rules::namespace::manifests;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
@@ -30,6 +29,7 @@ use liqo_offloading_rules::namespace::mapping::{
 use liqo_offloading_rules::pod::carry::ProviderRules;
 use liqo_offloading_rules::pod::reported_status::merge_patch;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy, ENFORCE};
+use liqo_offloading_rules::views::ObjectView;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -365,15 +365,16 @@ impl NamespaceController {
 
     /// Writes an object, unless it has everything that is wanted.
     async fn ensure_object(&self, wanted: &Value) -> Result<(), ProviderError> {
+        let view = ObjectView::of(wanted);
         let (api_version, kind) = (
-            text_at(wanted, "/apiVersion").unwrap_or_default(),
-            text_at(wanted, "/kind").unwrap_or_default(),
+            view.api_version().unwrap_or_default(),
+            view.kind().unwrap_or_default(),
         );
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let key = Key::new(
-            text_at(wanted, "/metadata/namespace").unwrap_or_default(),
-            text_at(wanted, "/metadata/name").unwrap_or_default(),
+            view.metadata().namespace().unwrap_or_default(),
+            view.metadata().name().unwrap_or_default(),
         );
         let api: Api<DynamicObject> = Api::namespaced_with(
             self.provider.context.client.clone(),

@@ -21,7 +21,7 @@ use liqo_controller_runtime::writes::{
     unless_gone,
 };
 use liqo_controller_runtime::{Key, Requeue};
-use liqo_offloading_rules::json::{OFFER_RECLAIMED, items_at};
+use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::mapped::{self, Destination};
 use liqo_offloading_rules::pod::admission::{
     AdmissionRefusal, PoolAccount, PoolOffer, negative_quantity, too_many_resources,
@@ -44,6 +44,7 @@ use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
 use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
+use liqo_offloading_rules::views::{ContainerList, PodView};
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
 use serde::{Deserialize as _, de::IgnoredAny};
@@ -892,8 +893,9 @@ impl ShadowPodReconciliation<'_> {
             |namespace| self.provider.is_mapped_for(namespace, &self.key.namespace),
         )?;
         // Ephemeral containers are added to a pod that exists, so it needs an update.
-        let is_complete = items_at(&carried, "/spec/ephemeralContainers").is_empty();
-        let asks_cluster = !is_lent_on && home_names::uses_cluster_dns(&carried["spec"]);
+        let spec = PodView::of(&carried).spec();
+        let is_complete = spec.containers_in(ContainerList::Ephemeral).len() == 0;
+        let asks_cluster = !is_lent_on && home_names::uses_cluster_dns(spec.json());
         Ok(AdmittedPod {
             body: pod.to_string().into_bytes(),
             is_complete,

@@ -16,12 +16,16 @@ use jiff::{SignedDuration, Timestamp};
 use liqo_api::{OffloadedReason, annotations};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, name, text_at};
+use crate::json::name;
 use crate::pod::carry::metadata::PASSED_ON;
-use crate::pod::carry::{CONTAINER_LISTS, PodRefusal, listed_items};
+use crate::pod::carry::{PodRefusal, listed_items};
 use crate::pod::injected::{PREFIX, injected_volumes};
 use crate::pod::references::ROOT_CA;
 use crate::replica::name::MARK;
+use crate::views::{
+    ConditionView, ContainerList, ContainerView, PodView, ProjectionView, TokenProjectionView,
+    VolumeMountView, VolumeView,
+};
 
 /// The names of an API server in its own cluster, without those with the cluster's domain; clients
 /// use the first.
@@ -63,10 +67,8 @@ pub enum ApiServerChoice {
 /// and a token of it uses the home API server. The account `default` has no rights in most
 /// clusters, and every pod has its token.
 pub fn chosen_api_server(pod: &Value) -> Result<ApiServerChoice, PodRefusal> {
-    let said = pod
-        .pointer("/metadata/annotations")
-        .and_then(|all| all.get(annotations::API_SERVER))
-        .and_then(Value::as_str);
+    let metadata = PodView::of(pod).metadata();
+    let said = metadata.annotation(annotations::API_SERVER);
     let has_token = !injected_volumes(pod).is_empty();
     match said {
         Some("none") => Ok(ApiServerChoice::None),
@@ -94,9 +96,10 @@ pub fn chosen_api_server(pod: &Value) -> Result<ApiServerChoice, PodRefusal> {
 }
 
 pub fn service_account(pod: &Value) -> &str {
-    text_at(pod, "/spec/serviceAccountName")
-        .filter(|name| !name.is_empty())
-        .unwrap_or("default")
+    match PodView::of(pod).spec().service_account_name() {
+        "" => "default",
+        name => name,
+    }
 }
 
 /// Name of the Secret for this local pod, in the remote namespace.
@@ -113,9 +116,8 @@ const SECRET: &str = "liqo-api-server-";
 
 /// Whether a carried pod finds its home API server through this Secret.
 pub fn uses_secret(carried: &Value, secret: &str) -> bool {
-    items_at(carried, "/spec/volumes")
-        .iter()
-        .any(|volume| text_at(volume, "/secret/secretName") == Some(secret))
+    let mut volumes = PodView::of(carried).spec().volumes();
+    volumes.any(|volume| volume.secret().secret_name() == Some(secret))
 }
 
 /// The way to send a pod that uses its home API server.
@@ -168,10 +170,8 @@ pub fn decide_api_server_access(facts: ApiServerFacts) -> Start {
 
 /// Time of the pod's binding to its node.
 pub fn bound_at(pod: &Value) -> Option<Timestamp> {
-    let scheduled = items_at(pod, "/status/conditions")
-        .iter()
-        .find(|one| text_at(one, "/type") == Some("PodScheduled"))?;
-    text_at(scheduled, "/lastTransitionTime")?.parse().ok()
+    let scheduled = PodView::of(pod).status().condition("PodScheduled");
+    scheduled.and_then(ConditionView::changed_at)
 }
 
 /// Makes the carried form of a local pod of a cluster with this domain find its home API server at
@@ -248,65 +248,75 @@ pub fn finds_ca(home: &Value) -> bool {
     !injected_volumes(home).is_empty() && chosen_api_server(home) != Ok(ApiServerChoice::Remote)
 }
 
-/// The volume that a pod without a token has in place of an injected one. A provider may reflect no
-/// `ConfigMap`s, so the CA is optional.
+/// The field with the namespace of a pod.
+const NAMESPACE_FIELD: &str = "metadata.namespace";
+
+/// The volume that a pod without a token has in place of an injected one.
 fn volume_without_token(name: &str) -> Value {
-    let namespace = json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
+    volume_of_names(name, ROOT_CA, NAMESPACE_FIELD)
+}
+
+/// The same with the CA in this `ConfigMap` and the namespace in this field of the pod. A provider
+/// may reflect no `ConfigMap`s, so the CA is optional.
+fn volume_of_names(name: &str, config_map: &str, namespace_field: &str) -> Value {
+    let namespace = json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": namespace_field } });
     json!({ "name": name, "projected": { "defaultMode": 0o644, "sources": [
-        { "configMap": { "name": ROOT_CA, "items": [{ "key": "ca.crt", "path": "ca.crt" }], "optional": true } },
+        { "configMap": { "name": config_map, "items": [{ "key": "ca.crt", "path": "ca.crt" }], "optional": true } },
         { "downwardAPI": { "items": [namespace] } },
     ] } })
 }
 
 /// Whether this is such a volume. A broker has other names for the `ConfigMap` and the field.
 pub(super) fn is_without_token(volume: &Value) -> bool {
-    let mut wanted = volume_without_token(name(volume));
+    let view = VolumeView::of(volume);
+    let mut sources = view.projected().sources();
+    let config_map = sources.next().and_then(|source| source.config_map().name());
+    let files = sources.next().map(ProjectionView::downward_api);
+    let namespace = files.and_then(|files| files.items().next()?.field_ref().field_path());
     // A broker writes other names.
-    for (path, start) in [
-        (
-            "/projected/sources/0/configMap/name",
-            format!("{ROOT_CA}-{MARK}"),
-        ),
-        (
-            "/projected/sources/1/downwardAPI/items/0/fieldRef/fieldPath",
-            format!("metadata.annotations['{PASSED_ON}/"),
-        ),
-    ] {
-        let said = text_at(volume, path).filter(|said| said.starts_with(&start));
-        if let (Some(wanted), Some(said)) = (wanted.pointer_mut(path), said) {
-            *wanted = said.into();
-        }
-    }
-    name(volume).starts_with(PREFIX) && wanted == *volume
+    let wanted = volume_of_names(
+        view.name(),
+        config_map
+            .filter(|name| name.starts_with(&format!("{ROOT_CA}-{MARK}")))
+            .unwrap_or(ROOT_CA),
+        namespace
+            .filter(|field| field.starts_with(&format!("metadata.annotations['{PASSED_ON}/")))
+            .unwrap_or(NAMESPACE_FIELD),
+    );
+    view.name().starts_with(PREFIX) && wanted == *volume
 }
 
 /// The containers of a carried pod, each with the list that it is in.
 fn containers_with_lists(
     spec: &mut Map<String, Value>,
-) -> impl Iterator<Item = (&'static str, &mut Map<String, Value>)> {
-    let lists = spec.iter_mut().filter_map(|(field, list)| {
-        let field = CONTAINER_LISTS.into_iter().find(|known| known == field)?;
-        Some((field, list.as_array_mut()?))
+) -> impl Iterator<Item = (ContainerList, &mut Map<String, Value>)> {
+    let lists = spec.iter_mut().filter_map(|(field, containers)| {
+        let list = ContainerList::ALL
+            .into_iter()
+            .find(|list| list.spec_field() == field)?;
+        Some((list, containers.as_array_mut()?))
     });
-    lists.flat_map(|(field, list)| {
-        list.iter_mut()
-            .filter_map(move |one| Some((field, one.as_object_mut()?)))
+    lists.flat_map(|(list, containers)| {
+        containers
+            .iter_mut()
+            .filter_map(move |one| Some((list, one.as_object_mut()?)))
     })
 }
 
 /// Mounts the injected volumes where the container has them at home. Returns whether it has any.
 fn mount_injected(
     container: &mut Map<String, Value>,
-    list: &str,
+    list: ContainerList,
     home: &Value,
     injected: &BTreeSet<String>,
 ) -> bool {
-    let before = items_at(home, &format!("/spec/{list}"))
-        .iter()
-        .find(|before| before.get("name") == container.get("name"));
-    let mounts = before.map_or(&[][..], |before| items_at(before, "/volumeMounts"));
+    let before = PodView::of(home)
+        .spec()
+        .containers_in(list)
+        .find(|before| before.json().get("name") == container.get("name"));
+    let mounts = before.into_iter().flat_map(ContainerView::volume_mounts);
     let mounts: Vec<Value> = mounts
-        .iter()
+        .map(VolumeMountView::json)
         .filter(|mount| injected.contains(name(mount)))
         .cloned()
         .collect();
@@ -364,18 +374,18 @@ pub struct RequestedToken {
 
 /// The token that the volume of this pod requests.
 pub fn requested_token(home: &Value) -> RequestedToken {
-    let volumes = items_at(home, "/spec/volumes")
-        .iter()
-        .filter(|volume| injected_volumes(home).contains(name(volume)));
+    let volumes = PodView::of(home)
+        .spec()
+        .volumes()
+        .filter(|volume| injected_volumes(home).contains(volume.name()));
     let source = volumes
-        .flat_map(|volume| items_at(volume, "/projected/sources"))
-        .find_map(|one| one.get("serviceAccountToken"));
+        .flat_map(|volume| volume.projected().sources())
+        .find_map(ProjectionView::service_account_token);
     let seconds = source
-        .and_then(|source| source.get("expirationSeconds"))
-        .and_then(Value::as_i64)
+        .and_then(TokenProjectionView::expiration_seconds)
         .unwrap_or(MAX_TOKEN_SECONDS);
     let audience = source
-        .and_then(|source| text_at(source, "/audience"))
+        .map(TokenProjectionView::audience)
         .filter(|audience| !audience.is_empty());
     RequestedToken {
         audience: audience.map(str::to_owned),
@@ -410,6 +420,7 @@ pub fn time_until_renewal(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::{items_at, text_at};
     use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing_pod, remote_pod};
     use crate::replica::{kind::ReplicaKind, name::replica_name};
 

@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use liqo_api::OffloadedReason;
 use serde_json::{Value, json};
 
-use crate::json::{items_at, name, text_at};
+use crate::json::name;
 use crate::pod::carry::PodRefusal;
-use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
+use crate::views::{
+    ContainerList, ContainerPortView, ContainerStatusView, ContainerView, PodView, VariableView,
+};
 
 /// Known sources of variables. Another source may name an object, and a remote pod names its
 /// replica only if the source is known.
@@ -51,31 +53,30 @@ pub fn reduce_containers(
 /// The ephemeral containers that may still run. One that ended never starts again, not even in the
 /// next remote pod.
 pub fn unfinished_ephemeral(pod: &Value) -> Value {
-    let ended: Vec<&str> = items_at(pod, &format!("/status/{EPHEMERAL_STATUSES}"))
-        .iter()
-        .filter(|status| status.pointer("/state/terminated").is_some())
-        .map(name)
+    let pod = PodView::of(pod);
+    let statuses = pod.status().statuses_in(ContainerList::Ephemeral);
+    let ended: Vec<&str> = statuses
+        .filter(|status| status.state().terminated().is_some())
+        .map(ContainerStatusView::name)
         .collect();
-    items_at(pod, EPHEMERAL_CONTAINERS)
-        .iter()
-        .filter(|container| !ended.contains(&name(container)))
-        .cloned()
+    pod.spec()
+        .containers_in(ContainerList::Ephemeral)
+        .filter(|container| !ended.contains(&container.name()))
+        .map(|container| container.json().clone())
         .collect()
 }
 
 /// Leaves out the ephemeral containers of a local pod that cannot run at a provider.
 pub fn leave_out_refused_ephemeral(pod: &mut Value) {
-    if let Some(containers) = pod
-        .pointer_mut(EPHEMERAL_CONTAINERS)
-        .and_then(Value::as_array_mut)
-    {
+    if let Some(containers) = ContainerList::Ephemeral.in_pod_mut(pod) {
         containers.retain(|container| check_container(container).is_ok());
     }
 }
 
 fn check_container(container: &Value) -> Result<(), PodRefusal> {
-    let title = name(container);
-    if items_at(container, "/ports").iter().any(is_host_port) {
+    let container = ContainerView::of(container);
+    let title = container.name();
+    if container.ports().any(is_host_port) {
         return Err(PodRefusal::new(
             OffloadedReason::HostPort.as_str(),
             format!(
@@ -83,7 +84,7 @@ fn check_container(container: &Value) -> Result<(), PodRefusal> {
             ),
         ));
     }
-    if !items_at(container, "/resources/claims").is_empty() {
+    if !container.resources().claims().is_empty() {
         return Err(PodRefusal::new(
             OffloadedReason::ResourceClaims.as_str(),
             format!(
@@ -111,13 +112,12 @@ fn check_container(container: &Value) -> Result<(), PodRefusal> {
 }
 
 /// A source of variables that is none of the known ones.
-fn unknown_source(container: &Value) -> Option<&str> {
-    let single = items_at(container, "/env")
-        .iter()
-        .filter_map(|variable| variable.get("valueFrom"));
-    let lists = single.map(|source| (source, &SOURCES[..]));
+fn unknown_source(container: ContainerView<'_>) -> Option<&str> {
+    let single = container.env().filter_map(VariableView::value_from);
+    let lists = single.map(|source| (source.json(), &SOURCES[..]));
     let lists = lists.chain(
-        items_at(container, "/envFrom")
+        container
+            .env_from()
             .iter()
             .map(|source| (source, &WHOLE_SOURCES[..])),
     );
@@ -135,26 +135,29 @@ fn unknown_source(container: &Value) -> Option<&str> {
 
 /// A host that a probe or hook names, with its field. The node calls it, so it would tell which
 /// ports are open there and around it.
-fn named_host(container: &Value) -> Option<(String, &str)> {
+fn named_host(container: ContainerView<'_>) -> Option<(String, &str)> {
+    let lifecycle = container.lifecycle();
     let users = [
-        "livenessProbe",
-        "readinessProbe",
-        "startupProbe",
-        "lifecycle/postStart",
-        "lifecycle/preStop",
+        ("livenessProbe", container.liveness_probe()),
+        ("readinessProbe", container.readiness_probe()),
+        ("startupProbe", container.startup_probe()),
+        ("lifecycle.postStart", lifecycle.post_start()),
+        ("lifecycle.preStop", lifecycle.pre_stop()),
     ];
-    for user in users {
-        for action in ["httpGet", "tcpSocket"] {
-            let host = text_at(container, &format!("/{user}/{action}/host"));
-            if let Some(host) = host.filter(|host| !host.is_empty()) {
-                return Some((format!("{}.{action}.host", user.replace('/', ".")), host));
+    for (user, handler) in users {
+        for (action, target) in [
+            ("httpGet", handler.http_get()),
+            ("tcpSocket", handler.tcp_socket()),
+        ] {
+            if !target.host().is_empty() {
+                return Some((format!("{user}.{action}.host"), target.host()));
             }
         }
     }
     None
 }
 
-fn is_host_port(port: &Value) -> bool {
-    port.get("hostPort")
+fn is_host_port(port: ContainerPortView<'_>) -> bool {
+    port.host_port()
         .is_some_and(|port| !port.is_null() && port != &json!(0))
 }

@@ -24,19 +24,24 @@ use std::fmt::Write as _;
 use liqo_api::{annotations, labels, short_hash};
 use serde_json::{Map, Value};
 
-use crate::json::{items_at, key_domain, text_at};
+use crate::json::key_domain;
 use crate::pod::carry::api_server::service_account;
 use crate::pod::carry::metadata::{
     PASSED_ON, is_liqo_key, keeps_annotation, keeps_label, kept_texts,
 };
-use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, listed_items};
+use crate::pod::carry::{ProviderRules, listed_items};
+use crate::views::{
+    ContainerList, ContainerView, DownwardFilesView, PodSpecView, PodView, ProjectionView,
+    VariableView, VolumeView,
+};
 
 /// The consumer's side: writes as plain values what only this cluster knows.
 pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Value) {
     for_each_variable(spec, |variable| {
-        let value = match text_at(variable, "/valueFrom/fieldRef/fieldPath") {
+        let value = match VariableView::of(variable).field_path() {
             Some("spec.nodeName") => {
-                text_at(local_pod, "/spec/nodeName").filter(|node| !node.is_empty())
+                let node = PodView::of(local_pod).spec().node_name();
+                node.filter(|node| !node.is_empty())
             }
             Some("spec.serviceAccountName") => Some(service_account(local_pod)),
             _ => None,
@@ -56,17 +61,20 @@ pub(super) fn pass_on_values(
     spec: &mut Map<String, Value>,
     local_pod: &Value,
 ) -> Map<String, Value> {
+    let metadata = PodView::of(local_pod).metadata();
+    let read = [
+        ("labels", metadata.labels()),
+        ("annotations", metadata.annotations()),
+    ];
     let mut values = Map::new();
     for_each_path(spec, |path| {
-        let found = ["labels", "annotations"].into_iter().find_map(|field| {
+        let found = read.into_iter().find_map(|(field, entries)| {
             let key = path
                 .as_str()?
                 .strip_prefix(&format!("metadata.{field}['"))?
                 .strip_suffix("']")?;
             is_liqo_key(key).then(|| {
-                let value = local_pod
-                    .pointer(&format!("/metadata/{field}"))
-                    .and_then(|entries| entries.get(key));
+                let value = entries.and_then(|entries| entries.get(key));
                 (
                     format!("{PASSED_ON}/{}", short_hash(&format!("{field}/{key}"))),
                     value,
@@ -90,25 +98,31 @@ pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &Provi
 /// Calls `change` with each path of a field that variables and files read.
 fn for_each_path(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
     for_each_variable(spec, |variable| {
-        variable
-            .pointer_mut("/valueFrom/fieldRef/fieldPath")
+        let source = variable.get_mut("valueFrom");
+        source
+            .and_then(field_path_mut)
             .into_iter()
             .for_each(&mut change);
     });
     for volume in elements_mut(spec.get_mut("volumes")) {
-        for item in elements_mut(volume.pointer_mut("/downwardAPI/items")) {
-            item.pointer_mut("/fieldRef/fieldPath")
-                .into_iter()
-                .for_each(&mut change);
-        }
-        for source in elements_mut(volume.pointer_mut("/projected/sources")) {
-            for item in elements_mut(source.pointer_mut("/downwardAPI/items")) {
-                item.pointer_mut("/fieldRef/fieldPath")
-                    .into_iter()
-                    .for_each(&mut change);
-            }
+        for_each_path_of_files(volume, &mut change);
+        let projected = volume.get_mut("projected");
+        for source in elements_mut(projected.and_then(|projected| projected.get_mut("sources"))) {
+            for_each_path_of_files(source, &mut change);
         }
     }
+}
+
+/// The same for the files of a volume, or of a source of a projected one.
+fn for_each_path_of_files(source: &mut Value, change: &mut impl FnMut(&mut Value)) {
+    let files = source.get_mut("downwardAPI");
+    elements_mut(files.and_then(|files| files.get_mut("items")))
+        .filter_map(field_path_mut)
+        .for_each(change);
+}
+
+fn field_path_mut(source: &mut Value) -> Option<&mut Value> {
+    source.get_mut("fieldRef")?.get_mut("fieldPath")
 }
 
 fn refer_to_local_value(path: &mut Value, rules: &ProviderRules) {
@@ -162,9 +176,10 @@ pub(super) fn is_local_value(key: &str) -> bool {
 /// read.
 pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<String, Value> {
     let read = annotations_read(spec);
+    let metadata = PodView::of(carried).metadata();
     let (home_labels, home_annotations) = (
-        kept_texts(carried, "/metadata/labels", |key| !is_liqo_key(key)),
-        kept_texts(carried, "/metadata/annotations", |key| !is_liqo_key(key)),
+        kept_texts(metadata.labels(), |key| !is_liqo_key(key)),
+        kept_texts(metadata.annotations(), |key| !is_liqo_key(key)),
     );
     let mut values = Map::new();
     for (kind, entries, file) in [
@@ -183,8 +198,8 @@ pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<St
 }
 
 /// Whether a pod reads this annotation, by its name or together with all others.
-pub(super) fn reads_annotation(spec: &Value, key: &str) -> bool {
-    spec.as_object().is_some_and(|spec| {
+pub(super) fn reads_annotation(spec: PodSpecView<'_>, key: &str) -> bool {
+    spec.json().as_object().is_some_and(|spec| {
         paths_read(spec)
             .any(|path| path == "metadata.annotations" || annotation_of(path) == Some(key))
     })
@@ -208,20 +223,20 @@ fn key_in_path<'a>(path: &'a str, field: &str) -> Option<&'a str> {
 
 /// The paths of the fields that variables and files of a pod read.
 fn paths_read(spec: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    let variables = CONTAINER_LISTS
-        .iter()
-        .flat_map(|field| listed_items(spec, field))
-        .flat_map(|container| items_at(container, "/env"));
-    let variables =
-        variables.filter_map(|variable| text_at(variable, "/valueFrom/fieldRef/fieldPath"));
+    let variables = ContainerList::ALL
+        .into_iter()
+        .flat_map(|list| listed_items(spec, list.spec_field()))
+        .flat_map(|container| ContainerView::of(container).env());
+    let variables = variables.filter_map(VariableView::field_path);
     let sources = listed_items(spec, "volumes").iter().flat_map(|volume| {
-        [volume]
+        let volume = VolumeView::of(volume);
+        let projected = volume.projected().sources();
+        [volume.downward_api()]
             .into_iter()
-            .chain(items_at(volume, "/projected/sources"))
+            .chain(projected.map(ProjectionView::downward_api))
     });
-    let files = sources.flat_map(|source| items_at(source, "/downwardAPI/items"));
-    let files = files.filter_map(|item| text_at(item, "/fieldRef/fieldPath"));
-    variables.chain(files)
+    let files = sources.flat_map(DownwardFilesView::items);
+    variables.chain(files.filter_map(|file| file.field_ref().field_path()))
 }
 
 /// Labels or annotations as a kubelet writes them into a file: one line for each, in the order of
@@ -277,8 +292,8 @@ fn is_printable(character: char) -> bool {
 }
 
 fn for_each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
-    for list in CONTAINER_LISTS {
-        for container in elements_mut(spec.get_mut(list)) {
+    for list in ContainerList::ALL {
+        for container in elements_mut(spec.get_mut(list.spec_field())) {
             elements_mut(container.get_mut("env")).for_each(&mut change);
         }
     }
@@ -297,6 +312,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::json::{items_at, text_at};
 
     const IDENTITY: RemoteIdentity = RemoteIdentity {
         namespace: "demo-rome-abc123",

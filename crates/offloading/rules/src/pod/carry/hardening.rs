@@ -4,16 +4,15 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, text_at};
-use crate::pod::carry::CONTAINER_LISTS;
 use crate::pod::carry::amounts::edit_object;
+use crate::views::{CapabilitiesView, ContainerList, NamedView};
 
 /// The capability for raw sockets.
 const NET_RAW: &str = "NET_RAW";
 
 /// Completes the security context of a pod, and those of its containers.
 pub(super) fn harden_pod(spec: &mut Map<String, Value>) {
-    if spec.get("os").and_then(|os| text_at(os, "/name")) == Some("windows") {
+    if spec.get("os").and_then(|os| NamedView::of(os).name()) == Some("windows") {
         return;
     }
     edit_object(spec, "securityContext", |context| {
@@ -29,9 +28,9 @@ pub(super) fn harden_pod(spec: &mut Map<String, Value>) {
 
 /// The same for containers of a pod that exists.
 pub(super) fn harden_containers(spec: &mut Map<String, Value>) {
-    for list in CONTAINER_LISTS {
+    for list in ContainerList::ALL {
         let containers = spec
-            .get_mut(list)
+            .get_mut(list.spec_field())
             .and_then(Value::as_array_mut)
             .into_iter()
             .flatten();
@@ -45,9 +44,10 @@ pub(super) fn harden_containers(spec: &mut Map<String, Value>) {
 /// decides.
 fn drop_raw_sockets(context: &mut Map<String, Value>) {
     let names_raw_sockets = context.get("capabilities").is_some_and(|capabilities| {
-        ["/add", "/drop"]
-            .iter()
-            .flat_map(|list| items_at(capabilities, list))
+        let capabilities = CapabilitiesView::of(capabilities);
+        [capabilities.add(), capabilities.drop()]
+            .into_iter()
+            .flatten()
             .filter_map(Value::as_str)
             .any(|one| [NET_RAW, "CAP_NET_RAW", "ALL"].contains(&one))
     });

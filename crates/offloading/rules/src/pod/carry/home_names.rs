@@ -11,7 +11,8 @@ use liqo_api::{NamespaceMap, annotations};
 use serde_json::{Map, Value, json};
 
 use crate::dns_names;
-use crate::json::{items_at, name, text_at};
+use crate::json::name;
+use crate::views::PodSpecView;
 
 /// Maximum number of name servers of a pod, as the API server allows.
 const MAX_SERVERS: usize = 3;
@@ -69,7 +70,7 @@ pub fn resolver_warning(
 /// Whether a pod asks the name servers of its cluster. No remote pod is in the network of its node.
 pub fn uses_cluster_dns(spec: &Value) -> bool {
     matches!(
-        text_at(spec, "/dnsPolicy"),
+        PodSpecView::of(spec).dns_policy(),
         None | Some("ClusterFirst" | "ClusterFirstWithHostNet")
     )
 }
@@ -81,13 +82,14 @@ pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterRe
         return;
     }
     let domain = &resolver.domain;
+    let own = PodSpecView::of(spec).dns_config();
 
     let servers = without_repetitions(
         resolver
             .addresses
             .iter()
             .map(ToString::to_string)
-            .chain(texts_at(spec, "/dnsConfig/nameservers")),
+            .chain(owned_texts(own.nameservers())),
     );
     let cluster = [
         format!("{home_namespace}.svc.{domain}"),
@@ -95,20 +97,18 @@ pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterRe
         domain.clone(),
     ];
     let mut length = 0;
-    let own_searches = texts_at(spec, "/dnsConfig/searches");
-    let searches = without_repetitions(cluster.into_iter().chain(own_searches))
+    let searches = without_repetitions(cluster.into_iter().chain(owned_texts(own.searches())))
         .into_iter()
         .take(MAX_SEARCHES)
         .take_while(|search| {
             length += search.len() + 1;
             length <= MAX_SEARCHES_LEN
         });
-    let own = items_at(spec, "/dnsConfig/options");
     let ndots = json!({ "name": "ndots", "value": "5" });
     let options = Some(&ndots)
-        .filter(|_| own.iter().all(|option| name(option) != "ndots"))
+        .filter(|_| own.options().iter().all(|option| name(option) != "ndots"))
         .into_iter()
-        .chain(own);
+        .chain(own.options());
     // What the kubelet does for ClusterFirst: the cluster's servers, search domains and options
     // first, and then those of the pod.
     let config = json!({
@@ -124,12 +124,8 @@ pub fn use_resolver(spec: &mut Value, home_namespace: &str, resolver: &ClusterRe
     }
 }
 
-fn texts_at(spec: &Value, pointer: &str) -> Vec<String> {
-    items_at(spec, pointer)
-        .iter()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect()
+fn owned_texts(texts: &[Value]) -> impl Iterator<Item = String> {
+    texts.iter().filter_map(Value::as_str).map(str::to_owned)
 }
 
 /// The texts without repetitions, in the same order.
@@ -147,6 +143,7 @@ fn without_repetitions(texts: impl Iterator<Item = String>) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::fixtures::map;
+    use crate::json::items_at;
 
     fn resolver() -> ClusterResolver {
         let addresses = ["10.96.5.5", "fd00::5"]

@@ -5,10 +5,8 @@ use std::borrow::Cow;
 use liqo_api::OffloadedReason;
 use serde_json::{Map, Value};
 
-use crate::json::{items_at, name, text_at};
-use crate::pod::carry::{
-    CONTAINER_LISTS, PodRefusal, ProviderRules, last_travelled_record, listed_items,
-};
+use crate::pod::carry::{PodRefusal, ProviderRules, last_travelled_record, listed_items};
+use crate::views::{ContainerList, ContainerView, PodView, TravelledView, VolumeView};
 
 /// Refuses a pod with an image that the provider's policy does not allow, in a container or in a
 /// volume.
@@ -16,16 +14,16 @@ pub(super) fn check_images(
     spec: &Map<String, Value>,
     rules: &ProviderRules,
 ) -> Result<(), PodRefusal> {
-    let containers = CONTAINER_LISTS
-        .iter()
-        .flat_map(|field| listed_items(spec, field));
-    let containers = containers
-        .filter_map(|one| Some((format!("container {}", name(one)), text_at(one, "/image")?)));
-    let volumes = listed_items(spec, "volumes").iter().filter_map(|one| {
-        Some((
-            format!("volume {}", name(one)),
-            text_at(one, "/image/reference")?,
-        ))
+    let containers = ContainerList::ALL
+        .into_iter()
+        .flat_map(|list| listed_items(spec, list.spec_field()))
+        .map(ContainerView::of);
+    let containers =
+        containers.filter_map(|one| Some((format!("container {}", one.name()), one.image_text()?)));
+    let volumes = listed_items(spec, "volumes").iter().map(VolumeView::of);
+    let volumes = volumes.filter_map(|one| {
+        let image = one.image().reference()?;
+        Some((format!("volume {}", one.name()), image))
     });
     for (user, image) in containers.chain(volumes) {
         if !is_allowed(image, rules) {
@@ -56,18 +54,20 @@ fn image_refusal(user: &str, image: &str, rules: &ProviderRules) -> PodRefusal {
 pub(super) fn containers_with_new_image<'a>(
     carried: &'a Value,
     live: &'a Value,
-    list: &str,
-) -> impl Iterator<Item = &'a Value> {
+    list: ContainerList,
+) -> impl Iterator<Item = ContainerView<'a>> {
     let before = last_travelled_record(live);
-    let existing = items_at(live, &format!("/spec/{list}"));
-    items_at(carried, &format!("/spec/{list}"))
-        .iter()
-        .filter(|container| existing.iter().any(|known| name(known) == name(container)))
+    let existing = PodView::of(live).spec().containers_in(list);
+    PodView::of(carried)
+        .spec()
+        .containers_in(list)
         .filter(move |container| {
-            before
-                .pointer("/images")
-                .and_then(|images| images.get(name(container)))
-                != container.get("image")
+            existing
+                .clone()
+                .any(|known| known.name() == container.name())
+        })
+        .filter(move |container| {
+            TravelledView::of(&before).image(container.name()) != container.image()
         })
 }
 
@@ -77,18 +77,18 @@ pub fn refused_image_change(
     live: &Value,
     rules: &ProviderRules,
 ) -> Option<PodRefusal> {
-    for list in ["containers", "initContainers"] {
-        let existing = items_at(live, &format!("/spec/{list}"));
+    for list in [ContainerList::Main, ContainerList::Init] {
+        let existing = PodView::of(live).spec().containers_in(list);
         for container in containers_with_new_image(carried, live, list) {
             // One that runs already was allowed when it began.
-            let is_live = existing.iter().any(|known| {
-                name(known) == name(container) && known.get("image") == container.get("image")
+            let is_live = existing.clone().any(|known| {
+                known.name() == container.name() && known.image() == container.image()
             });
-            if let Some(image) = text_at(container, "/image")
+            if let Some(image) = container.image_text()
                 && !is_live
                 && !is_allowed(image, rules)
             {
-                let user = format!("container {}", name(container));
+                let user = format!("container {}", container.name());
                 return Some(image_refusal(&user, image, rules));
             }
         }
@@ -138,9 +138,9 @@ fn is_registry(first: &str) -> bool {
 
 /// Makes nodes ask the registry for every image, so that only images start that the pod may pull.
 pub(super) fn always_pull(spec: &mut Map<String, Value>) {
-    for list in CONTAINER_LISTS {
+    for list in ContainerList::ALL {
         let containers = spec
-            .get_mut(list)
+            .get_mut(list.spec_field())
             .and_then(Value::as_array_mut)
             .into_iter()
             .flatten();

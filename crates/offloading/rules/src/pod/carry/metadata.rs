@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::json::key_domain;
 use crate::patterns::matches_any_pattern;
 use crate::pod::carry::ProviderRules;
+use crate::views::PodView;
 
 /// Domain of annotations with values of a pod's first home, which a broker passes on.
 pub(super) const PASSED_ON: &str = "passed-on";
@@ -59,15 +60,10 @@ pub(super) fn is_liqo_key(key: &str) -> bool {
 
 /// The entries of a map of texts whose keys pass the filter.
 pub(super) fn kept_texts(
-    value: &Value,
-    pointer: &str,
+    entries: Option<&Map<String, Value>>,
     kept: impl Fn(&str) -> bool,
 ) -> Map<String, Value> {
-    let entries = value
-        .pointer(pointer)
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
+    let entries = entries.into_iter().flatten();
     entries
         .filter(|(key, value)| kept(key) && value.is_string())
         .map(|(key, value)| (key.clone(), value.clone()))
@@ -79,11 +75,10 @@ pub(super) fn travelling_metadata(
     carried: &Value,
     rules: &ProviderRules,
 ) -> (Map<String, Value>, Map<String, Value>) {
+    let metadata = PodView::of(carried).metadata();
     (
-        kept_texts(carried, "/metadata/labels", |key| keeps_label(key, rules)),
-        kept_texts(carried, "/metadata/annotations", |key| {
-            keeps_annotation(key, rules)
-        }),
+        kept_texts(metadata.labels(), |key| keeps_label(key, rules)),
+        kept_texts(metadata.annotations(), |key| keeps_annotation(key, rules)),
     )
 }
 

@@ -8,7 +8,10 @@ use liqo_api::{is_own, pods, short_hash};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, set_at, text_at};
+use crate::json::set_at;
+use crate::views::{
+    AffinityView, PREFERRED_TERMS, REQUIRED_TERMS, RequirementView, TermView, TolerationView,
+};
 
 /// The selected labels that the provider advertised.
 pub fn travelling_node_selector(selector: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
@@ -28,10 +31,9 @@ pub(crate) fn confine_to_nodes(spec: &mut Map<String, Value>, nodes: &[Value]) {
     if nodes.is_empty() {
         return;
     }
-    let required = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let own = spec
         .get("affinity")
-        .map(|affinity| items_at(affinity, required).to_vec())
+        .map(|affinity| AffinityView::of(affinity).required_terms().to_vec())
         .unwrap_or_default();
     let own = if own.is_empty() { vec![json!({})] } else { own };
     let terms: Vec<Value> = own
@@ -39,22 +41,27 @@ pub(crate) fn confine_to_nodes(spec: &mut Map<String, Value>, nodes: &[Value]) {
         .flat_map(|own| nodes.iter().map(move |node| merged_term(own, node)))
         .collect();
     let affinity = spec.entry("affinity").or_insert(Value::Null);
-    let required = [
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-    ];
-    set_at(affinity, &required, json!({ "nodeSelectorTerms": terms }));
+    set_at(
+        affinity,
+        &["nodeAffinity", REQUIRED_TERMS],
+        json!({ "nodeSelectorTerms": terms }),
+    );
 }
 
 /// The term that selects the nodes that both terms select.
 fn merged_term(one: &Value, other: &Value) -> Value {
+    let (one, other) = (TermView::of(one), TermView::of(other));
     let mut term = Map::new();
-    for field in ["matchExpressions", "matchFields"] {
-        let all: Vec<Value> = [one, other]
-            .iter()
-            .flat_map(|term| items_at(term, &format!("/{field}")))
-            .cloned()
-            .collect();
+    for (field, all) in [
+        (
+            "matchExpressions",
+            [one.match_expressions(), other.match_expressions()].concat(),
+        ),
+        (
+            "matchFields",
+            [one.match_fields(), other.match_fields()].concat(),
+        ),
+    ] {
         if !all.is_empty() {
             term.insert(field.to_owned(), all.into());
         }
@@ -81,10 +88,8 @@ pub(crate) fn tolerate_virtual_nodes(spec: &mut Map<String, Value>) {
 /// the home cluster's pods and namespaces, and is dropped.
 pub fn travelling_affinity(affinity: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
     let mut kept = Map::new();
-    let terms = items_at(
-        affinity,
-        "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-    );
+    let affinity = AffinityView::of(affinity);
+    let terms = affinity.required_terms();
     // Terms are alternatives: a term without requirements matches every node, and then so does the
     // selector.
     let reduced: Option<Vec<Value>> = terms
@@ -92,34 +97,26 @@ pub fn travelling_affinity(affinity: &Value, advertised: &BTreeSet<String>) -> O
         .map(|one| advertised_term(one, advertised))
         .collect();
     if let Some(terms) = reduced.filter(|terms| !terms.is_empty()) {
-        kept.insert(
-            "requiredDuringSchedulingIgnoredDuringExecution".into(),
-            json!({"nodeSelectorTerms": terms}),
-        );
+        kept.insert(REQUIRED_TERMS.into(), json!({"nodeSelectorTerms": terms}));
     }
-    let preferred = items_at(
-        affinity,
-        "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution",
-    )
-    .iter();
+    let preferred = affinity.node_affinity().preferred().iter();
     let preferred: Vec<Value> = preferred
         .filter_map(|one| Some(json!({"weight": one.get("weight")?, "preference": advertised_term(one.get("preference")?, advertised)?})))
         .collect();
     if !preferred.is_empty() {
-        kept.insert(
-            "preferredDuringSchedulingIgnoredDuringExecution".into(),
-            preferred.into(),
-        );
+        kept.insert(PREFERRED_TERMS.into(), preferred.into());
     }
     (!kept.is_empty()).then(|| json!({"nodeAffinity": kept}))
 }
 
 /// A node selector term with only the expressions on advertised labels; `None` if there is none.
 fn advertised_term(term: &Value, advertised: &BTreeSet<String>) -> Option<Value> {
-    let kept: Vec<Value> = items_at(term, "/matchExpressions")
+    let kept: Vec<Value> = TermView::of(term)
+        .match_expressions()
         .iter()
         .filter(|expression| {
-            text_at(expression, "/key").is_some_and(|key| advertised.contains(key))
+            let key = RequirementView::of(expression).key();
+            key.is_some_and(|key| advertised.contains(key))
         })
         .cloned()
         .collect();
@@ -143,7 +140,7 @@ pub fn travelling_tolerations(
 
 /// Whether the user wrote the toleration; Liqo adds those for virtual nodes.
 pub(crate) fn is_written_by_user(toleration: &Value) -> bool {
-    !text_at(toleration, "/key").is_some_and(is_own)
+    !is_own(TolerationView::of(toleration).key())
 }
 
 /// Whether a toleration tolerates no more than one that the policy names.

@@ -12,17 +12,19 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{entry_at, items_at, name, set_at, value_at};
+use crate::json::{entry_at, name, set_at};
 use crate::pod::admission::negative_quantity;
 use crate::pod::carry::{ProviderRules, amounts, last_travelled_record};
 use crate::pod::local_status::{RESIZE_PENDING, truncate_text};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::ConsumerPolicy;
+use crate::views::{ConditionView, ContainerList, PodSpecView, PodStatusView, PodView};
 
 /// The resources that Kubernetes changes in place.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
-const LISTS: [&str; 2] = ["containers", "initContainers"];
+/// The lists of containers that can be resized.
+const LISTS: [ContainerList; 2] = [ContainerList::Main, ContainerList::Init];
 
 /// The key of the amounts of the pod as a whole. No container has this name.
 const WHOLE_POD: &str = "/";
@@ -100,11 +102,12 @@ impl Resize {
         let before = completed_amounts(&recorded_amounts(live)?, carried, rules);
         let now = completed_amounts(&resizable_amounts(carried), carried, rules);
 
-        let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
+        let live = PodView::of(live);
+        let (mut spec, mut patch) = (live.spec().json().clone(), Map::new());
         for list in LISTS {
             let mut changes = Vec::new();
             for container in spec
-                .get_mut(list)
+                .get_mut(list.spec_field())
                 .and_then(Value::as_array_mut)
                 .into_iter()
                 .flatten()
@@ -117,15 +120,16 @@ impl Resize {
                 }
             }
             if !changes.is_empty() {
-                patch.insert(list.into(), changes.into());
+                patch.insert(list.spec_field().into(), changes.into());
             }
         }
-        let resources = value_at(&spec, "/resources");
+        let resources = PodSpecView::of(&spec).resources();
+        let resources = resources.unwrap_or(&Value::Null);
         if let Some(size) = missing_amounts(now.get(WHOLE_POD), before.get(WHOLE_POD), resources) {
             set_amounts(entry_at(&mut spec, &["resources"]), &size);
             patch.insert("resources".into(), size);
         }
-        let mut status = live.get("status").cloned().unwrap_or_default();
+        let mut status = live.status().json().clone();
         if let Some(fields) = status.as_object_mut() {
             fields.remove("conditions");
         }
@@ -160,17 +164,16 @@ impl Resize {
 
 /// The amounts of a carried pod that can change in place, by container.
 pub(crate) fn resizable_amounts(carried: &Value) -> Value {
-    let containers = LISTS
-        .into_iter()
-        .flat_map(|list| items_at(carried, &format!("/spec/{list}")));
+    let spec = PodView::of(carried).spec();
+    let containers = LISTS.into_iter().flat_map(|list| spec.containers_in(list));
     let sizes = containers.map(|container| {
         (
-            name(container).to_owned(),
-            resizable_part(&container["resources"]),
+            container.name().to_owned(),
+            resizable_part(container.resources().json()),
         )
     });
-    let whole = carried
-        .pointer("/spec/resources")
+    let whole = spec
+        .resources()
         .map(|whole| (WHOLE_POD.to_owned(), resizable_part(whole)));
     sizes.chain(whole).collect::<Map<_, _>>().into()
 }
@@ -179,10 +182,12 @@ pub(crate) fn resizable_amounts(carried: &Value) -> Value {
 fn completed_amounts(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
     let mut spec = Map::new();
     for list in LISTS {
-        let containers = items_at(carried, &format!("/spec/{list}")).iter().map(name);
-        let containers =
-            containers.map(|name| json!({ "name": name, "resources": asked.get(name) }));
-        spec.insert(list.to_owned(), containers.collect());
+        let containers = PodView::of(carried).spec().containers_in(list);
+        let containers = containers.map(|container| {
+            let name = container.name();
+            json!({ "name": name, "resources": asked.get(name) })
+        });
+        spec.insert(list.spec_field().to_owned(), containers.collect());
     }
     spec.extend(
         asked
@@ -211,9 +216,10 @@ pub(crate) fn with_pending_resize(
         return status;
     };
     let mut status = status.map(|status| status.to_value()).unwrap_or_default();
-    let others = items_at(&status, "/conditions")
-        .iter()
-        .filter(|condition| condition["type"] != RESIZE_PENDING);
+    let others = PodStatusView::of(&status)
+        .conditions()
+        .filter(|condition| condition.kind() != Some(RESIZE_PENDING))
+        .map(ConditionView::json);
     let shown = json!({ "type": RESIZE_PENDING, "status": "True", "reason": pending.reason, "message": truncate_text(&pending.message) });
     let conditions: Value = others.cloned().chain([shown]).collect();
     set_at(&mut status, &["conditions"], conditions);

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use liqo_api::record_text::{self, RecordTextError};
 use serde_json::{Map, Value};
 
+use crate::json::annotations_mut;
 use crate::pod::carry::downward::reads_annotation;
 use crate::pod::carry::metadata::{is_always_kept, kept_texts};
+use crate::views::PodView;
 
 /// Annotations that may be left out of a pod that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +31,9 @@ pub(super) fn shorten_pod(
         return BTreeSet::new();
     };
     let mut surplus = len - max_len;
-    let annotations = kept_texts(carried, "/metadata/annotations", |key| {
-        !is_always_kept(key)
-            && (omittable == Omittable::All || !reads_annotation(&carried["spec"], key))
+    let pod = PodView::of(carried);
+    let annotations = kept_texts(pod.metadata().annotations(), |key| {
+        !is_always_kept(key) && (omittable == Omittable::All || !reads_annotation(pod.spec(), key))
     });
     let mut by_len: Vec<(usize, &String)> = annotations
         .iter()
@@ -46,10 +48,7 @@ pub(super) fn shorten_pod(
         surplus = surplus.saturating_sub(len);
         left_out.insert(key.clone());
     }
-    if let Some(all) = carried
-        .pointer_mut("/metadata/annotations")
-        .and_then(Value::as_object_mut)
-    {
+    if let Some(all) = annotations_mut(carried) {
         all.retain(|key, _| !left_out.contains(key));
     }
     left_out

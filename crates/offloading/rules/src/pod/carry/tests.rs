@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::json::{items_at, text_at};
 use crate::replica::{kind::ReplicaKind, name::replica_name};
 
 fn keys<const N: usize>(keys: [&str; N]) -> BTreeSet<String> {

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use liqo_api::OffloadedReason;
 use serde_json::Value;
 
-use crate::json::{items_at, name};
+use crate::json::name;
 use crate::pod::carry::api_server::is_without_token;
 use crate::pod::carry::{ALLOWED_VOLUMES, PodRefusal};
+use crate::views::VolumeView;
 
 const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
 
@@ -97,8 +98,9 @@ fn check_volume(volume: &Value) -> Result<(), PodRefusal> {
             ),
         ));
     }
-    for source in items_at(volume, "/projected/sources") {
+    for source in VolumeView::of(volume).projected().sources() {
         for (kind, _) in source
+            .json()
             .as_object()
             .into_iter()
             .flatten()

@@ -6,8 +6,8 @@ use liqo_api::annotations;
 use liqo_network_model::{PeerMaps, PrefixMap, There};
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, text_at};
 use crate::pod::local_status::RemotePodView;
+use crate::views::{AddressView, PodStatusView, PodView};
 
 /// The addresses of a remote pod, as this cluster sees them.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -88,13 +88,15 @@ fn address_refusal(address: IpAddr, imported: &PrefixMap) -> String {
 }
 
 fn reported_addresses(remote: &Value) -> Vec<IpAddr> {
-    let listed: Vec<IpAddr> = items_at(remote, "/podIPs")
-        .iter()
-        .filter_map(|one| text_at(one, "/ip")?.parse().ok())
+    let status = PodStatusView::of(remote);
+    let listed: Vec<IpAddr> = status
+        .pod_ips()
+        .filter_map(|one| one.ip()?.parse().ok())
         .take(2)
         .collect();
     if listed.is_empty() {
-        text_at(remote, "/podIP")
+        status
+            .pod_ip()
             .and_then(|address| address.parse().ok())
             .into_iter()
             .collect()
@@ -106,18 +108,22 @@ fn reported_addresses(remote: &Value) -> Vec<IpAddr> {
 /// The addresses of node and pod in the status, if they change.
 pub fn show_addresses(status: &mut Map<String, Value>, home: &Value, link: &RemotePodView<'_>) {
     let host_ips: Vec<IpAddr> = link.host_ip.into_iter().collect();
-    for (field, list, addresses) in [
-        ("hostIP", "hostIPs", host_ips.as_slice()),
-        ("podIP", "podIPs", link.pod_ips),
+    let shown = PodView::of(home).status();
+    let pod_ip = shown.pod_ip().unwrap_or_default();
+    for (field, list, addresses, now, listed) in [
+        (
+            "hostIP",
+            "hostIPs",
+            host_ips.as_slice(),
+            shown.host_ip(),
+            shown.host_ips(),
+        ),
+        ("podIP", "podIPs", link.pod_ips, pod_ip, shown.pod_ips()),
     ] {
         let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let now = text_at(home, &format!("/status/{field}")).filter(|address| !address.is_empty());
-        let listed: Vec<&str> = items_at(home, &format!("/status/{list}"))
-            .iter()
-            .filter_map(|one| text_at(one, "/ip"))
-            .collect();
+        let listed: Vec<&str> = listed.filter_map(AddressView::ip).collect();
         // A single address is in the other field already.
-        if now != wanted.first().map(String::as_str)
+        if now != wanted.first().map_or("", String::as_str)
             || (listed != wanted && listed.len().max(wanted.len()) > 1)
         {
             let mut replaced = vec![json!({"$patch": "replace"})];
@@ -130,7 +136,8 @@ pub fn show_addresses(status: &mut Map<String, Value>, home: &Value, link: &Remo
 
 /// The pod's address at the provider.
 pub(crate) fn address_annotation(home: &Value, remote: &Value) -> Map<String, Value> {
-    let wanted = text_at(remote, "/podIP")
+    let wanted = PodStatusView::of(remote)
+        .pod_ip()
         .and_then(|address| address.parse::<IpAddr>().ok())
         .map(|address| address.to_string());
     if annotated_address(home) == wanted.as_deref() {
@@ -140,9 +147,9 @@ pub(crate) fn address_annotation(home: &Value, remote: &Value) -> Map<String, Va
 }
 
 fn annotated_address(home: &Value) -> Option<&str> {
-    home.pointer("/metadata/annotations")?
-        .get(annotations::REMOTE_POD_IP)?
-        .as_str()
+    PodView::of(home)
+        .metadata()
+        .annotation(annotations::REMOTE_POD_IP)
 }
 
 /// The address in that annotation.

@@ -6,46 +6,60 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::json::{items_at, name, set_at, text_at};
-use crate::pod::local_status::{
-    EPHEMERAL_CONTAINERS, INIT_CONTAINERS, is_final, reduce, seconds_timestamp, times,
+use crate::json::{name, set_at};
+use crate::pod::local_status::{is_final, reduce, seconds_timestamp, times};
+use crate::views::{
+    ContainerList, ContainerStatusView, ContainerView, PodStatusView, PodView, RunningStateView,
+    TerminatedStateView, VolumeMountView,
 };
 
 /// The list to write at this time, if it differs.
 pub fn merged_statuses(
     home: &Value,
     remote: &Value,
-    field: &str,
-    list: &str,
+    list: ContainerList,
     time: Timestamp,
 ) -> Option<Vec<Value>> {
-    let ours = items_at(home, &format!("/status/{field}"));
-    let theirs = items_at(remote, &format!("/{field}"));
+    let pod = PodView::of(home);
+    let ours = pod.status().statuses_in(list);
+    let theirs = PodStatusView::of(remote).statuses_in(list);
     let is_final = is_final(home);
-    let mut wanted: Vec<Value> = items_at(home, list)
-        .iter()
+    let mut wanted: Vec<Value> = pod
+        .spec()
+        .containers_in(list)
         .filter_map(|container| {
-            let now = ours.iter().find(|status| name(status) == name(container));
-            let said = theirs.iter().find(|status| name(status) == name(container));
-            let said =
-                said.map(|said| with_own_mounts(reduce::reduce_container_status(said), container));
+            let now = ours
+                .clone()
+                .find(|status| status.name() == container.name());
+            let said = theirs
+                .clone()
+                .find(|status| status.name() == container.name());
+            let said = said.map(|said| {
+                with_own_mounts(reduce::reduce_container_status(said.json()), container)
+            });
             let said = said.map(|said| with_own_amounts(said, container, now));
-            let said = said.map(|said| times::without_future_times(said, now, time));
-            let said_ended = said.as_ref().is_some_and(has_ended);
+            let said = said.map(|said| {
+                times::without_future_times(said, now.map(ContainerStatusView::json), time)
+            });
+            let said_ended = said
+                .as_ref()
+                .is_some_and(|said| has_ended(ContainerStatusView::of(said)));
             match now {
                 // What is recorded of a pod that has ended stays.
-                Some(now) if is_final && (has_ended(now) || !said_ended) => Some(now.clone()),
+                Some(now) if is_final && (has_ended(now) || !said_ended) => {
+                    Some(now.json().clone())
+                }
                 // A container that ended for good cannot run again, and the API server refuses a
                 // status that says so.
-                Some(now) if !said_ended && has_ended_for_good(home, list, container, now) => {
-                    Some(now.clone())
+                Some(now) if !said_ended && has_ended_for_good(pod, list, container, now) => {
+                    Some(now.json().clone())
                 }
                 None if is_final && !said_ended => None,
                 _ => said,
             }
         })
         .collect();
-    if list != INIT_CONTAINERS {
+    if list != ContainerList::Init {
         // `kubectl` shows the state of the first one that says something.
         wanted.sort_by(|one, other| name(one).cmp(name(other)));
     }
@@ -53,7 +67,7 @@ pub fn merged_statuses(
         && wanted
             .iter()
             .zip(ours)
-            .all(|(wanted, now)| is_shown_by(wanted, now));
+            .all(|(wanted, now)| is_shown_by(wanted, now.json()));
     (!same).then_some(wanted)
 }
 
@@ -65,18 +79,18 @@ fn is_shown_by(wanted: &Value, now: &Value) -> bool {
 /// The list in which every container that ran has ended, with this reason and message.
 pub fn ended_statuses(
     home: &Value,
-    field: &str,
+    list: ContainerList,
     (reason, message): (&str, &str),
     now: Timestamp,
 ) -> Option<Vec<Value>> {
-    let ours = items_at(home, &format!("/status/{field}"));
-    if ours.iter().all(has_ended) {
+    let ours = PodView::of(home).status().statuses_in(list);
+    if ours.clone().all(has_ended) {
         return None;
     }
-    let ended = ours.iter().map(|status| {
-        let mut status = status.clone();
-        if !has_ended(&status) {
-            let since = status.pointer("/state/running/startedAt").cloned();
+    let ended = ours.map(|shown| {
+        let mut status = shown.json().clone();
+        if !has_ended(shown) {
+            let since = shown.state().running().and_then(RunningStateView::started_at);
             let end =
                 json!({"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": seconds_timestamp(now)});
             set_at(&mut status, &["state"], json!({ "terminated": end }));
@@ -89,10 +103,10 @@ pub fn ended_statuses(
 }
 
 /// Whether the status of a pod has containers whose end it does not say.
-pub fn lack_ends(status: &Value) -> bool {
-    LISTS
-        .iter()
-        .flat_map(|list| items_at(status, list))
+pub fn lack_ends(status: PodStatusView<'_>) -> bool {
+    ContainerList::ALL
+        .into_iter()
+        .flat_map(|list| status.statuses_in(list))
         .any(|one| !has_ended(one))
 }
 
@@ -100,45 +114,36 @@ pub fn lack_ends(status: &Value) -> bool {
 pub fn with_ends(shown: &Value, later: &Value) -> Option<Value> {
     let mut status = shown.clone();
     let mut is_news = false;
-    for list in LISTS {
-        for one in status
-            .pointer_mut(list)
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            let end = items_at(later, list)
-                .iter()
-                .find(|end| name(end) == name(one) && has_ended(end));
-            if let Some(end) = end.filter(|_| !has_ended(one)) {
-                (*one, is_news) = (end.clone(), true);
+    for list in ContainerList::ALL {
+        for one in list.in_status_mut(&mut status) {
+            let known = ContainerStatusView::of(one);
+            let end = PodStatusView::of(later)
+                .statuses_in(list)
+                .find(|end| end.name() == known.name() && has_ended(*end));
+            if let Some(end) = end.filter(|_| !has_ended(known)) {
+                (*one, is_news) = (end.json().clone(), true);
             }
         }
     }
     is_news.then_some(status)
 }
 
-const LISTS: [&str; 3] = [
-    "/initContainerStatuses",
-    "/containerStatuses",
-    "/ephemeralContainerStatuses",
-];
-
-fn has_ended(status: &Value) -> bool {
-    status.pointer("/state/terminated").is_some()
+fn has_ended(status: ContainerStatusView<'_>) -> bool {
+    status.state().terminated().is_some()
 }
 
 /// Some mounts of the remote container are not the local one's, such as that of the token which the
 /// API server adds.
-fn with_own_mounts(mut status: Value, container: &Value) -> Value {
+fn with_own_mounts(mut status: Value, container: ContainerView<'_>) -> Value {
     let Some(fields) = status.as_object_mut() else {
         return status;
     };
     if let Some(Value::Array(mut mounts)) = fields.remove("volumeMounts") {
         mounts.retain(|mount| {
-            items_at(container, "/volumeMounts").iter().any(|ours| {
-                ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"]
-            })
+            let mount = VolumeMountView::of(mount);
+            container
+                .volume_mounts()
+                .any(|ours| ours.name() == mount.name() && ours.mount_path() == mount.mount_path())
         });
         if !mounts.is_empty() {
             fields.insert("volumeMounts".into(), mounts.into());
@@ -150,10 +155,14 @@ fn with_own_mounts(mut status: Value, container: &Value) -> Value {
 /// Only the amounts that the local container names; its remote one may have others, because every
 /// remote container requests something. The home cluster adds them up, so an amount of more than
 /// twice what the pod asks for, or asked for before a resize, is not believed: kernels round.
-fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -> Value {
-    let asked = container.get("resources");
+fn with_own_amounts(
+    mut status: Value,
+    container: ContainerView<'_>,
+    now: Option<ContainerStatusView<'_>>,
+) -> Value {
+    let asked = Some(container.resources().json());
     if let Some(Value::Object(resources)) = status.get_mut("resources") {
-        let shown = now.and_then(|now| now.get("resources"));
+        let shown = now.map(|now| now.resources().json());
         for (kind, amounts) in resources.iter_mut() {
             if let Value::Object(amounts) = amounts {
                 amounts.retain(|resource, amount| {
@@ -175,7 +184,11 @@ fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -
             is_credible(
                 amount,
                 asked,
-                amount_of(now, "allocatedResources", resource),
+                amount_of(
+                    now.map(ContainerStatusView::json),
+                    "allocatedResources",
+                    resource,
+                ),
             )
         });
         if allocated.is_empty()
@@ -213,20 +226,23 @@ fn without_dropped(wanted: &Value, now: &Value) -> Value {
     wanted
 }
 
-fn has_ended_for_good(home: &Value, list: &str, container: &Value, status: &Value) -> bool {
-    let Some(exit_code) = status
-        .pointer("/state/terminated/exitCode")
-        .and_then(Value::as_i64)
-    else {
+fn has_ended_for_good(
+    home: PodView<'_>,
+    list: ContainerList,
+    container: ContainerView<'_>,
+    status: ContainerStatusView<'_>,
+) -> bool {
+    let ended = status.state().terminated();
+    let Some(exit_code) = ended.and_then(TerminatedStateView::exit_code) else {
         return false;
     };
-    if list == EPHEMERAL_CONTAINERS {
+    if list == ContainerList::Ephemeral {
         return true;
     }
-    if text_at(container, "/restartPolicy") == Some("Always") {
+    if container.restart_policy() == Some("Always") {
         return false;
     }
-    match text_at(home, "/spec/restartPolicy") {
+    match home.spec().restart_policy() {
         Some("Never") => true,
         Some("OnFailure") => exit_code == 0,
         _ => false,

@@ -6,10 +6,8 @@ use liqo_quantity::Quantity;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
-use crate::json::{items_at, text_at};
-use crate::pod::local_status::{
-    DISRUPTION_TARGET, EPHEMERAL_STATUSES, RESIZE_CONDITIONS, is_final, seconds_timestamp,
-};
+use crate::pod::local_status::{DISRUPTION_TARGET, RESIZE_CONDITIONS, is_final, seconds_timestamp};
+use crate::views::{ContainerList, ContainerView, PodView};
 
 /// Maximum length of one text: the kubelet's own limit for a termination message.
 const MAX_LEN: usize = 4096;
@@ -35,19 +33,17 @@ const CONDITIONS: [&str; 7] = [
 
 /// The part of a remote pod's status that its local pod shows: the `pod` in a shadow pod's status.
 pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
+    let status = PodView::of(remote_pod).status();
     let mut reduced = Map::new();
     for field in ["phase", "reason", "message", "startTime", "podIP"] {
-        if let Some(value) = remote_pod
-            .pointer("/status")
-            .and_then(|status| field_text(status, field))
-        {
+        if let Some(value) = field_text(status.json(), field) {
             reduced.insert(field.into(), value);
         }
     }
     // `podIP` has the first one.
-    let addresses: Vec<Value> = items_at(remote_pod, "/status/podIPs")
-        .iter()
-        .filter_map(|one| field_text(one, "ip"))
+    let addresses: Vec<Value> = status
+        .pod_ips()
+        .filter_map(|one| field_text(one.json(), "ip"))
         .take(2)
         .collect();
     if addresses.len() > 1 {
@@ -57,30 +53,26 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
         );
     }
     let has_ended = is_final(remote_pod);
-    let conditions: Vec<Value> = items_at(remote_pod, "/status/conditions")
-        .iter()
+    let conditions: Vec<Value> = status
+        .conditions()
         .filter(|condition| {
-            let kind = text_at(condition, "/type").unwrap_or_default();
+            let kind = condition.kind().unwrap_or_default();
             CONDITIONS.contains(&kind)
                 || RESIZE_CONDITIONS.contains(&kind)
                 || (has_ended && kind == DISRUPTION_TARGET)
         })
-        .map(reduce_condition)
+        .map(|condition| reduce_condition(condition.json()))
         .collect();
     if !conditions.is_empty() {
         reduced.insert("conditions".into(), conditions.into());
     }
-    for field in [
-        "initContainerStatuses",
-        "containerStatuses",
-        EPHEMERAL_STATUSES,
-    ] {
-        let statuses: Vec<Value> = items_at(remote_pod, &format!("/status/{field}"))
-            .iter()
-            .map(reduce_container_status)
+    for list in ContainerList::ALL {
+        let statuses: Vec<Value> = status
+            .statuses_in(list)
+            .map(|status| reduce_container_status(status.json()))
             .collect();
         if !statuses.is_empty() {
-            reduced.insert(field.into(), statuses.into());
+            reduced.insert(list.status_field().into(), statuses.into());
         }
     }
     reduced.into()
@@ -168,10 +160,12 @@ fn valid_quantities(amounts: &Value) -> Option<Value> {
 }
 
 fn reduce_volume_mounts(status: &Value) -> Option<Value> {
-    let mounts = items_at(status, "/volumeMounts")
-        .iter()
+    // Its mounts are in the same field as those of the container.
+    let mounts = ContainerView::of(status)
+        .volume_mounts()
         .take(MAX_ITEMS)
         .map(|mount| {
+            let mount = mount.json();
             let mut reduced: Map<String, Value> = ["name", "mountPath", "recursiveReadOnly"]
                 .into_iter()
                 .filter_map(|field| Some((field.to_owned(), field_text(mount, field)?)))

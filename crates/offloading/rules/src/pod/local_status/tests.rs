@@ -1,9 +1,16 @@
 use serde_json::json;
 
 use super::*;
+use crate::json::{items_at, text_at};
 
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-01-01T01:00:00Z";
+
+fn find_condition<'a>(pod: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
+    items_at(pod, list)
+        .iter()
+        .find(|condition| text_at(condition, "/type") == Some(kind))
+}
 
 fn link() -> RemotePodView<'static> {
     RemotePodView {

@@ -5,14 +5,24 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::json::text_at;
 use crate::pod::local_status::seconds_timestamp;
+use crate::views::ContainerStatusView;
 
-const STATES: [&str; 4] = [
-    "/state/running",
-    "/state/terminated",
-    "/lastState/running",
-    "/lastState/terminated",
+/// A state in the status of a container.
+#[derive(Clone, Copy)]
+struct StateField {
+    /// Whether it is the present state or the last one.
+    field: &'static str,
+    kind: &'static str,
+}
+
+const PRESENT: &str = "state";
+const LAST: &str = "lastState";
+const STATES: [StateField; 4] = [
+    StateField::new(PRESENT, "running"),
+    StateField::new(PRESENT, "terminated"),
+    StateField::new(LAST, "running"),
+    StateField::new(LAST, "terminated"),
 ];
 const TIMES: [&str; 2] = ["startedAt", "finishedAt"];
 
@@ -25,21 +35,18 @@ pub(super) fn without_future_times(
 ) -> Value {
     for state in STATES {
         // Without an ID nobody knows whether the time is of the container that is shown.
-        let Some(id) = container_id(&status, state).map(str::to_owned) else {
+        let Some(id) = state.container_id(&status).map(str::to_owned) else {
             continue;
         };
         for time in TIMES {
-            let Some(theirs) = time_at(&status, state, time) else {
+            let Some(theirs) = state.time(&status, time) else {
                 continue;
             };
             let before = shown
                 .and_then(|shown| shown_time(shown, &id, time))
                 .filter(|before| *before < theirs);
             let believed = before.unwrap_or_else(|| theirs.min(now));
-            if let (Some(value), true) = (
-                status.pointer_mut(&format!("{state}/{time}")),
-                believed != theirs,
-            ) {
+            if let (Some(value), true) = (state.time_mut(&mut status, time), believed != theirs) {
                 *value = seconds_timestamp(believed);
             }
         }
@@ -47,25 +54,39 @@ pub(super) fn without_future_times(
     status
 }
 
-/// The ID of the container that a state is about.
-fn container_id<'a>(status: &'a Value, state: &str) -> Option<&'a str> {
-    let inner = status.pointer(state)?;
-    let own = text_at(inner, "/containerID");
-    if state.starts_with("/state") {
-        own.or_else(|| text_at(status, "/containerID"))
-    } else {
-        own
+impl StateField {
+    const fn new(field: &'static str, kind: &'static str) -> Self {
+        Self { field, kind }
     }
-}
 
-fn time_at(status: &Value, state: &str, time: &str) -> Option<Timestamp> {
-    text_at(status, &format!("{state}/{time}"))?.parse().ok()
+    /// The ID of the container that it is about.
+    fn container_id(self, status: &Value) -> Option<&str> {
+        let inner = status.get(self.field)?.get(self.kind)?;
+        let own = ContainerStatusView::of(inner).container_id();
+        if self.field == PRESENT {
+            own.or_else(|| ContainerStatusView::of(status).container_id())
+        } else {
+            own
+        }
+    }
+
+    fn time(self, status: &Value, time: &str) -> Option<Timestamp> {
+        let said = status.get(self.field)?.get(self.kind)?.get(time)?;
+        said.as_str()?.parse().ok()
+    }
+
+    fn time_mut<'a>(self, status: &'a mut Value, time: &str) -> Option<&'a mut Value> {
+        status
+            .get_mut(self.field)?
+            .get_mut(self.kind)?
+            .get_mut(time)
+    }
 }
 
 /// A time of the container with this ID, in whichever state it is shown.
 fn shown_time(shown: &Value, container: &str, time: &str) -> Option<Timestamp> {
     STATES
         .into_iter()
-        .filter(|state| container_id(shown, state) == Some(container))
-        .find_map(|state| time_at(shown, state, time))
+        .filter(|state| state.container_id(shown) == Some(container))
+        .find_map(|state| state.time(shown, time))
 }

@@ -5,6 +5,7 @@ use PodOffloadingStrategy::{LocalAndRemote, Remote};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
+use crate::json::{items_at, text_at};
 use crate::node::priced::tests::{any_nodes, cores, node};
 use crate::pod::carry::outgoing_pod;
 

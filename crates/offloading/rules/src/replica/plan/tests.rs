@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fixtures::{object, policy};
-use crate::json::items_at;
+use crate::json::{items_at, text_at};
 use crate::replica::exposure_grant::ExposureGrant;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::service_quota::ServiceQuota;

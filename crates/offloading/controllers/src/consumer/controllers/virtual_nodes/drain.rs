@@ -12,7 +12,6 @@ use liqo_controller_runtime::{
     departures::{self, Departure},
     writes::{StepContext as _, StepError},
 };
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{POLL_INTERVAL, VirtualNodeError, remove_node_finalizer};
@@ -22,6 +21,7 @@ use crate::consumer::node_tasks;
 use crate::consumer::state::{ConsumerState, RecordedNode, recorded_node};
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::views::PodView;
 
 /// Time that the pods of a drained node have to end. After that they are removed at once.
 const PODS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -152,10 +152,9 @@ fn deletion_grace(pod: &LocalPod, at_once: bool) -> Option<u32> {
         _ if at_once => Some(0),
         Some(grace) if grace <= MAX_GRACE => None,
         _ => {
-            let own = pod
-                .to_json()
-                .pointer("/spec/terminationGracePeriodSeconds")
-                .and_then(Value::as_i64);
+            let own = PodView::of(&pod.to_json())
+                .spec()
+                .termination_grace_period_seconds();
             u32::try_from(own.unwrap_or(MAX_GRACE).clamp(1, MAX_GRACE)).ok()
         }
     }
@@ -224,7 +223,7 @@ async fn are_all_pods_cached(
     reason = "JSON literals are written in place"
 )]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -9,7 +9,7 @@
 //!
 //! Pods of our own consumers have a notice of their own, see [`lent_on::moves_before_notice_ends`].
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -19,18 +19,19 @@ use liqo_controller_runtime::departures::{self, Departure};
 use liqo_controller_runtime::{
     Context, events::object_ref, eviction::EvictionOutcome, writes::StepError,
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::VirtualNodeError;
 use crate::consumer::node_objects;
 use crate::consumer::state::{ConsumerState, DelayedEvictions, EvictionBackoff};
-use liqo_offloading_rules::json::text_at;
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::placement::CandidateNode;
 use liqo_offloading_rules::pod::controller;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::saving::takes_new_pods;
+use liqo_offloading_rules::views::NodeObjectView;
 
 /// Annotation on a Node that we cordoned, with the time at which its pool goes. A Node without it
 /// was cordoned by somebody else.
@@ -71,7 +72,7 @@ pub async fn follow_withdrawal(
         && let Some(patch) = cordon_patch(&live, withdrawal)
     {
         node_objects::patch(&context.client, "cordon", name, &patch).await?;
-        if let Some(until) = withdrawal.filter(|_| !is_cordoned(&live)) {
+        if let Some(until) = withdrawal.filter(|_| !NodeObjectView::of(&live).is_cordoned()) {
             tracing::info!(node = name, cluster = %node.spec.cluster_id, %until, "pool is taken back, node cordoned");
             warn_about_withdrawal(consumer, &live, name, &node.spec.cluster_name, until).await;
         }
@@ -161,10 +162,11 @@ impl WithdrawnNode {
 }
 
 fn candidate_node(name: &str, live: &Value) -> CandidateNode {
-    let labels = live.pointer("/metadata/labels").cloned();
+    let labels = NodeObjectView::of(live).metadata().labels();
+    let labels = labels.and_then(|labels| BTreeMap::deserialize(labels).ok());
     CandidateNode {
         node: name.to_owned(),
-        labels: serde_json::from_value(labels.unwrap_or_default()).unwrap_or_default(),
+        labels: labels.unwrap_or_default(),
     }
 }
 
@@ -187,20 +189,14 @@ fn next_check(withdrawal: Option<Timestamp>) -> Option<Duration> {
     withdrawal.map(|_| POLL_INTERVAL)
 }
 
-fn is_cordoned(live: &Value) -> bool {
-    live.pointer("/spec/unschedulable") == Some(&Value::Bool(true))
-}
-
 /// A merge patch that cordons a live Node, or undoes that; nothing if the Node is as it should be.
 /// A Node that somebody else cordoned is not ours to uncordon.
 fn cordon_patch(live: &Value, withdrawal: Option<Timestamp>) -> Option<Value> {
-    let ours = live
-        .pointer("/metadata/annotations")
-        .and_then(|all| all.get(CORDONED))
-        .and_then(Value::as_str);
+    let live = NodeObjectView::of(live);
+    let ours = live.metadata().annotation(CORDONED);
     match (withdrawal.map(rfc3339), ours) {
-        (Some(_), None) if is_cordoned(live) => None,
-        (Some(until), Some(before)) if before == until && is_cordoned(live) => None,
+        (Some(_), None) if live.is_cordoned() => None,
+        (Some(until), Some(before)) if before == until && live.is_cordoned() => None,
         (Some(until), _) => Some(
             json!({ "metadata": { "annotations": { CORDONED: until } }, "spec": { "unschedulable": true } }),
         ),
@@ -240,7 +236,7 @@ async fn warn_about_withdrawal(
     cluster: &str,
     until: Timestamp,
 ) {
-    let uid = text_at(live, "/metadata/uid").map(str::to_owned);
+    let uid = NodeObjectView::of(live).metadata().uid().map(str::to_owned);
     let node = object_ref("v1", "Node", &Key::new("", name), uid);
     let message = format!(
         "cluster {cluster} takes the pool of this node back at {}; its pods are evicted until then",
@@ -278,7 +274,7 @@ mod tests {
     fn a_node_whose_pool_is_taken_back_is_cordoned_once_and_uncordoned_when_it_is_not() {
         let plain = json!({"metadata": {"annotations": {"other": "x"}}, "spec": {"taints": []}});
         let cordoned = patched(plain.clone(), until());
-        assert!(is_cordoned(&cordoned));
+        assert!(NodeObjectView::of(&cordoned).is_cordoned());
         assert_eq!(cordoned["metadata"]["annotations"][CORDONED], UNTIL);
         assert_eq!(cordon_patch(&cordoned, until()), None);
         assert_eq!(patched(cordoned, None), plain);
@@ -294,7 +290,7 @@ mod tests {
     #[test]
     fn a_node_that_is_uncordoned_by_hand_while_its_pool_is_taken_back_is_cordoned_again() {
         let uncordoned = json!({"metadata": {"annotations": {CORDONED: UNTIL}}, "spec": {}});
-        assert!(is_cordoned(&patched(uncordoned, until())));
+        assert!(NodeObjectView::of(&patched(uncordoned, until())).is_cordoned());
     }
 
     #[test]
