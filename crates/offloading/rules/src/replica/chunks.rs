@@ -678,6 +678,9 @@ mod tests {
             entries in prop::collection::btree_map("[a-z.]{1,20}", ("[\\PC\u{1}\n\"]{0,40}", 1_usize..4000), 1..12),
         ) {
             let data: BTreeMap<String, String> = entries.into_iter().map(|(key, (value, times))| (key, value.repeat(times))).collect();
+            // Kubernetes takes no larger one.
+            let len: usize = data.iter().map(|(key, value)| key.len() + value.len()).sum();
+            prop_assume!(len < 1 << 20);
             let binary = [("binary".to_owned(), ByteString(vec![3; 50_000]))].into();
             let map = ConfigMap { data: Some(data), binary_data: Some(binary), ..xml() };
             let Ok(objects) = chunks_of_config_map(&map) else { return Ok(()) };
