@@ -90,10 +90,13 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                     event = events.recv() => event,
                 };
                 let Some(event) = event else { break };
-                let reduced = map_event(event, |(key, object)| {
-                    let reduced = reduce(&object);
-                    (key, reduced)
-                });
+                let reduced = match event {
+                    watcher::Event::Delete((key, _)) => watcher::Event::Delete((key, None)),
+                    event => map_event(event, |(key, object)| {
+                        let reduced = reduce(&object);
+                        (key, reduced)
+                    }),
+                };
                 // Nothing is limited here, so this is no error.
                 if watched.apply_event(reduced, &mut changed) == Ok(true) {
                     synced_sender.send_replace(true);

@@ -73,8 +73,8 @@ impl Informers {
     }
 }
 
-/// A watch of all objects of a kind, without their managed fields, and without the images of nodes,
-/// which take most of a Node.
+/// A watch of all objects of a kind, without their managed fields, and without the images and
+/// volumes of nodes, which take most of a Node.
 pub struct Informer<K> {
     cache: Cache<K>,
     followers: Arc<Mutex<Followers<K>>>,
@@ -195,6 +195,8 @@ fn stored_form<K: Resource + 'static>(object: K) -> Option<K> {
     let node = (&mut object as &mut dyn Any).downcast_mut::<Node>();
     if let Some(status) = node.and_then(|node| node.status.as_mut()) {
         status.images = None;
+        status.volumes_attached = None;
+        status.volumes_in_use = None;
     }
     Some(object)
 }

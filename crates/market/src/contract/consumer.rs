@@ -129,6 +129,7 @@ pub fn judge_contracts(
 ) -> ContractJudgement {
     let mut judgement = ContractJudgement::default();
     unconfirmed.retain(|name, _| view.contracts.contains_key(name));
+    view.judge_removed(&mut judgement);
     let mut read: Vec<&Arc<ContractAtProvider>> = view
         .contracts
         .values()
@@ -147,14 +148,6 @@ pub fn judge_contracts(
             unconfirmed.entry(record.name.clone()).or_default(),
             &mut judgement,
         );
-    }
-    for (name, copy) in view.copies.iter().filter(|(_, copy)| !copy.deleting) {
-        let shown = view.contracts.get(name);
-        if shown.is_none_or(|record| record.deleting) {
-            judgement
-                .actions
-                .extend(view.removed_at_provider(name, copy));
-        }
     }
     let ended = view
         .copies
@@ -183,6 +176,23 @@ impl ContractView<'_> {
     /// Whether this cluster signed what a copy says, and it is not over.
     fn is_in_force(&self, copy: &ContractCopy) -> bool {
         copy.signed_document().is_some() && !copy.is_over(self.now)
+    }
+
+    /// Ends the contracts that are gone at the provider. Until their ends are stored, they are in
+    /// force, and nothing is signed beside them.
+    fn judge_removed(&self, judgement: &mut ContractJudgement) {
+        for (name, copy) in self.copies.iter().filter(|(_, copy)| !copy.deleting) {
+            let shown = self.contracts.get(name);
+            if shown.is_some_and(|record| !record.deleting) {
+                continue;
+            }
+            judgement
+                .actions
+                .extend(self.removed_at_provider(name, copy));
+            if copy.spec.in_force_since.is_some() && self.is_in_force(copy) {
+                judgement.in_force = Some((name.clone(), Some(whole_seconds(self.now))));
+            }
+        }
     }
 
     /// The latest end of other contracts that are in force, or that the provider may still put in
@@ -632,16 +642,27 @@ impl ContractView<'_> {
         }
         let mut actions = Vec::new();
         let reason = "the provider removed it";
+        // As clocks go, the provider may see an announced end a little earlier.
+        let announced = copy.spec.ended.as_ref();
+        let in_time = announced.filter(|end| {
+            end.at
+                .0
+                .saturating_sub(TOLERANCE)
+                .is_ok_and(|end| end <= self.now)
+        });
         if !copy.is_over(self.now) {
-            let now = Time(whole_seconds(self.now));
-            let (by, cause, reason) = (Party::Provider, EndCause::Removed, reason.to_owned());
-            let ended = Some(ContractEnd {
-                by,
-                cause,
-                announced: now.clone(),
-                at: now,
-                reason,
-            });
+            let at = Time(whole_seconds(self.now));
+            let ended = match in_time {
+                Some(end) => ContractEnd { at, ..end.clone() },
+                None => ContractEnd {
+                    by: Party::Provider,
+                    cause: EndCause::Removed,
+                    announced: at.clone(),
+                    at,
+                    reason: reason.to_owned(),
+                },
+            };
+            let ended = Some(ended);
             actions.push(ContractAction::ApplyCopy(
                 name.to_owned(),
                 Box::new(ContractSpec {
@@ -653,14 +674,7 @@ impl ContractView<'_> {
         if status.phase == ContractPhase::Ended {
             return actions;
         }
-        // As clocks go, the provider may see an announced end a little earlier.
-        let is_early = copy.spec.ended.as_ref().is_none_or(|end| {
-            end.at
-                .0
-                .saturating_sub(TOLERANCE)
-                .is_ok_and(|end| end > self.now)
-        });
-        let found = Vec::from_iter((self.steady && is_early).then(removal_finding));
+        let found = Vec::from_iter((self.steady && in_time.is_none()).then(removal_finding));
         let breaches = update_breaches(&status.breaches, &found, &[], self.now);
         let honoured = honoured_condition(&copy.spec.breaches, &breaches);
         let conditions = with_condition(&status.conditions, &honoured, self.now);

@@ -49,10 +49,11 @@ impl OwnKnowledge<'_> {
         let latest = self.now.saturating_add(TOLERANCE).ok()?;
         // A delay cannot be over here before it is, whatever the provider's clock says.
         let is_possible = earliest <= said.0 && said.0 <= latest && agreed <= self.now;
+        let not_before = self.not_before.unwrap_or(agreed);
         Some(if is_possible {
             said.clone()
         } else {
-            Time(whole_seconds(agreed))
+            Time(whole_seconds(agreed.max(not_before)))
         })
     }
 

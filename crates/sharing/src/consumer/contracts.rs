@@ -172,7 +172,9 @@ impl ConsumerContracts {
             .offers
             .values()
             .any(|offer| offer.unverified().spec.contract.is_some())
-            || copies.values().any(|copy| is_open(copy));
+            || copies
+                .values()
+                .any(|copy| is_open(copy, self.context.now()));
         if !concerned {
             return ContractJudgement::default();
         }
@@ -355,10 +357,11 @@ async fn take_over_costs(copies: &Api<Contract>, from: &Key, to: &Key) -> Result
     Ok(())
 }
 
-/// Whether something is still to be said about a contract.
-fn is_open(copy: &ContractCopy) -> bool {
-    let lacks_end = copy.spec.in_force_since.is_some() && copy.spec.ended.is_none();
-    copy.status.phase != ContractPhase::Ended || lacks_end
+/// Whether something is still to be said about a contract: one that is in force may be gone at the
+/// provider before its end.
+fn is_open(copy: &ContractCopy, now: Timestamp) -> bool {
+    let is_in_force = copy.spec.in_force_since.is_some() && !copy.is_over(now);
+    copy.status.phase != ContractPhase::Ended || is_in_force
 }
 
 /// Replaces our answer at the provider.

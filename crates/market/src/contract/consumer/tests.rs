@@ -980,6 +980,77 @@ fn a_copy_outlives_a_contract_that_the_provider_removed() {
 }
 
 #[test]
+fn a_contract_that_is_removed_before_its_announced_end_is_over() {
+    let announced = |world: &mut World| {
+        world.contract().spec.ended = Some(ContractEnd {
+            by: Party::Consumer,
+            cause: EndCause::Requested,
+            announced: Time(at(1600)),
+            at: Time(at(5200)),
+            reason: "r".to_owned(),
+        });
+        world.step(1600);
+    };
+    let end = |world: &World| {
+        let ended = world.copies[NAME].spec.ended.clone().unwrap();
+        (ended.cause, ended.at.0.as_second())
+    };
+    let found = |world: &World| -> Vec<BreachKind> {
+        let status = world.copies[NAME].status.as_ref().unwrap();
+        status.breaches.iter().map(|breach| breach.kind).collect()
+    };
+    let mut world = World::signed(|_| ());
+    announced(&mut world);
+    world.contracts.clear();
+    world.step(2000);
+    assert_eq!(end(&world), (EndCause::Removed, 2000));
+    assert_eq!(found(&world), [BreachKind::NoticeTooShort]);
+    assert!(world.is_settled(2100));
+
+    // The provider's clock may be a little ahead.
+    let mut world = World::signed(|_| ());
+    announced(&mut world);
+    world.contracts.clear();
+    world.step(5000);
+    assert_eq!(end(&world), (EndCause::Requested, 5000));
+    assert_eq!(found(&world), []);
+}
+
+#[test]
+fn nothing_is_signed_until_the_end_of_a_removed_contract_is_stored() {
+    let mut world = World::signed(|_| ());
+    let next = ContractTerms {
+        contract: "c".repeat(32),
+        start: Time(at(2000)),
+        ..terms(&world.parties)
+    };
+    let (name, next) = (
+        Contract::name_of(&next.contract),
+        world.parties.proposal(&next),
+    );
+    world.contracts = BTreeMap::from([(name.clone(), next)]);
+    let judgement = world.judge(2000);
+    assert!(matches!(
+        &judgement.actions[0],
+        ContractAction::ApplyCopy(removed, spec) if removed == NAME && spec.ended.is_some()
+    ));
+    assert!(matches!(
+        judgement.contract_stances[&name],
+        ContractStance::Waits(_)
+    ));
+    world.step(2000);
+    world.step(2000);
+    assert!(
+        world.copies[&name]
+            .status
+            .as_ref()
+            .unwrap()
+            .signature
+            .is_some()
+    );
+}
+
+#[test]
 fn the_oldest_ended_copies_leave_what_they_cost_to_the_newest_one_which_never_goes() {
     let ended = |world: &World, number: i64| {
         let mut copy = world.parties.in_force(&terms(&world.parties));

@@ -277,7 +277,11 @@ fn check_leases(cluster: &ClusterSnapshot, found: &mut Vec<InvariantViolation>) 
             continue;
         };
         let lasts = SignedDuration::from_secs(spec.lease_duration_seconds().unwrap_or_default());
-        if renewed + lasts < cluster.now {
+        // A consumer writes its own Lease, so the sum may be no time.
+        if renewed
+            .checked_add(lasts)
+            .is_ok_and(|end| end < cluster.now)
+        {
             let about = format!("lease {} of {}", namespaced_name(lease), cluster.name);
             add_violation(
                 found,
@@ -534,6 +538,8 @@ mod tests {
             checks(&[lease("kube-system", "2025-01-01T00:00:00.000000Z")]),
             []
         );
+        let of_hostile_consumer = lease("liqo-tenant-x", "9999-12-30T22:00:00.000000Z");
+        assert_eq!(checks(&[of_hostile_consumer]), []);
         let node = (
             NODES,
             json!({ "metadata": { "name": "n" }, "status": { "allocatable": { "cpu": "4" } } }),
