@@ -12,11 +12,6 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId};
-use tokio::time::{Instant, sleep};
-
-/// Maximum time that a list waits for a busy API server.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
-const BUSY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Selects a cluster: a kubeconfig file and a context in it. The default is kubectl's.
 #[derive(Clone, Debug, Default)]
@@ -251,7 +246,7 @@ pub fn explain_request_error(error: kube::Error) -> anyhow::Error {
             )
         }
         kube::Error::Api(status) if status.code == 403 => {
-            anyhow!(missing_right(&status.message).unwrap_or_else(|| status.message.clone()))
+            MissingRight(missing_right(&status.message).unwrap_or(status.message)).into()
         }
         kube::Error::Api(status) => anyhow!("{}", status.message),
         kube::Error::Service(error) => anyhow!(
@@ -275,8 +270,13 @@ fn innermost_cause(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
+/// This user may not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct MissingRight(String);
+
 /// Whether this user may not do what was asked.
-pub fn is_forbidden(error: &kube::Error) -> bool {
+fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
@@ -307,33 +307,6 @@ pub fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Lists objects; none where the kind is unknown. Waits for an API server that is busy, as it is
-/// with a kind that it has just learnt.
-pub async fn list_or_none<K>(
-    api: &Api<K>,
-    parameters: &kube::api::ListParams,
-) -> kube::Result<Vec<K>>
-where
-    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let started = Instant::now();
-    loop {
-        match Box::pin(api.list(parameters)).await {
-            Ok(list) => return Ok(list.items),
-            Err(error) if is_absent(&error) => return Ok(Vec::new()),
-            Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => {
-                sleep(BUSY_RETRY_DELAY).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Whether the same request may succeed a moment later.
-fn is_busy(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 429)
-}
-
 /// `namespace/name`, or the name alone.
 pub fn full_name(object: &impl ResourceExt) -> String {
     match object.namespace() {
@@ -344,46 +317,7 @@ pub fn full_name(object: &impl ResourceExt) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use http::{Request, Response};
-    use k8s_openapi::api::core::v1::Namespace;
-    use kube::client::Body;
-    use serde_json::json;
-
     use super::*;
-
-    #[tokio::test]
-    async fn a_list_waits_for_an_api_server_that_is_busy() {
-        let asked = std::sync::Arc::new(AtomicUsize::new(0));
-        let counted = asked.clone();
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let (code, answer) = if counted.fetch_add(1, Ordering::Relaxed) < 2 {
-                let text = "storage is (re)initializing";
-                (
-                    429,
-                    json!({ "kind": "Status", "status": "Failure", "reason": "TooManyRequests", "message": text, "code": 429 }),
-                )
-            } else {
-                (
-                    200,
-                    json!({ "apiVersion": "v1", "kind": "NamespaceList", "metadata": {}, "items": [] }),
-                )
-            };
-            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
-            std::future::ready(Ok::<_, kube::Error>(
-                Response::builder().status(code).body(answer).unwrap(),
-            ))
-        });
-        let api: Api<Namespace> = Api::all(Client::new(service, "default"));
-        assert!(
-            list_or_none(&api, &kube::api::ListParams::default())
-                .await
-                .unwrap()
-                .is_empty()
-        );
-        assert_eq!(asked.load(Ordering::Relaxed), 3);
-    }
 
     #[test]
     fn a_missing_right_is_one_sentence_with_who_can_give_it() {

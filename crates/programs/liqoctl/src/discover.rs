@@ -5,7 +5,7 @@ mod reason;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt as _};
 use liqo_api::{
     CLUSTERS_KEY, ClusterConfig, ClusterId, DISCOVERED_CLUSTERS, ForeignCluster, PeeringIntent,
     PeeringPolicy, SYSTEM_NAMESPACE, SearchDomain, links,
@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use self::reason::{is_true, reason_not_borrowing};
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _},
+    lists,
     output::{self, strip_control_characters},
 };
 
@@ -72,9 +73,7 @@ pub struct DiscoveredCluster {
 }
 
 pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
-    let everything = ListParams::default();
-    let client = &cluster.client;
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let list = maps
         .get_opt(DISCOVERED_CLUSTERS)
         .await
@@ -83,15 +82,9 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<DiscoveryReport> {
         .and_then(|list| list.data?.remove(CLUSTERS_KEY))
         .unwrap_or_else(|| "[]".to_owned());
     let discovered: Vec<DiscoveryListEntry> = serde_json::from_str(&list)?;
-    let records: Vec<ForeignCluster> = list_or_none(&Api::all(client.clone()), &everything)
-        .await
-        .doing("list the peers")?;
-    let policies: Vec<PeeringPolicy> = list_or_none(&Api::all(client.clone()), &everything)
-        .await
-        .doing("list the policies")?;
-    let domains: Vec<SearchDomain> = list_or_none(&Api::all(client.clone()), &everything)
-        .await
-        .doing("list the domains")?;
+    let records = lists::list_peers(cluster).await?;
+    let policies = lists::list_peering_policies(cluster).await?;
+    let domains = lists::list_search_domains(cluster).await?;
     Ok(discovery_report(
         cluster.read_configuration().await?.as_ref(),
         domains,

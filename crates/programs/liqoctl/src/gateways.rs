@@ -4,14 +4,14 @@ use std::{net::SocketAddr, str::FromStr};
 
 use anyhow::bail;
 use jiff::Timestamp;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
-use kube::{Api, api::ListParams};
-use liqo_api::{GatewayAddress, labels};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use liqo_api::GatewayAddress;
 use liqo_network_model::gateways::{GatewayLease, alive_gateways, is_key};
 
 use crate::{
     cluster::{Cluster, ExplainFailure as _, InstalledLiqo},
-    manifests::NAMESPACE,
+    lists,
 };
 
 /// A gateway on the command line: `KEY@ADDRESS:PORT,ADDRESS:PORT`.
@@ -65,14 +65,8 @@ pub async fn gateways_of_cluster(
             "other clusters cannot reach this one through the tunnel: `liqoctl install --set network.apiThroughTunnel=true` allows it for clusters with a token"
         );
     }
-    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let gateways = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
-    let leases = leases
-        .list(&gateways)
-        .await
-        .doing("list the Leases of gateways")?
-        .items;
+    let leases = lists::list_gateway_leases(cluster).await?;
     let mut leases = alive_gateways(
         leases.iter().filter_map(GatewayLease::parse).collect(),
         network.gateways.replicas,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, Deployment},
-        core::v1::{Node, Pod},
+        core::v1::Pod,
     },
     apimachinery::pkg::apis::meta::v1::Condition,
 };
@@ -15,14 +15,13 @@ use kube::{
     api::{DynamicObject, ListParams},
 };
 use liqo_api::isolation::{self, Lending};
-use liqo_api::{
-    CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, SearchDomain,
-};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, PeeringPolicy};
 use serde::Serialize;
 
 use crate::{
     apply,
-    cluster::{Cluster, ExplainFailure as _, is_absent, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
+    lists::{self, NodeSelection},
     manifests::{
         self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, ManifestError, NAMESPACE, RESOLVER,
         group, is_admission_policy, kind,
@@ -124,15 +123,8 @@ pub async fn install_liqo(
     let step = "Testing whether NetworkPolicies are enforced";
     let isolation_note = isolation_note(&progress.run_step(step, isolation_test(cluster)).await?);
     let status = config.status.clone().unwrap_or_default();
-    let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&peers, &ListParams::default())
-        .await
-        .doing("list the peers")?
-        .len();
-    let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
-    let domains = list_or_none(&domains, &ListParams::default())
-        .await
-        .doing("list the domains")?;
+    let peers = lists::list_peers(cluster).await?.len();
+    let domains = lists::list_search_domains(cluster).await?;
     Ok(InstallResult {
         cluster_id: status
             .cluster_id
@@ -281,7 +273,6 @@ async fn resolve_settings(
         .await
         .doing("read DaemonSet liqo-fabric")?
         .and_then(|set| set.spec?.template.spec);
-    let nodes: Api<Node> = Api::all(cluster.client.clone());
     let present = InstalledState {
         config: cluster.read_configuration().await?,
         policy,
@@ -294,11 +285,7 @@ async fn resolve_settings(
         key_directory: set.as_ref().and_then(manifests::key_directory),
         fabric_image: set.and_then(|pod| pod.containers.into_iter().next()?.image),
         avoid_nodes,
-        nodes: nodes
-            .list(&ListParams::default())
-            .await
-            .doing("list the nodes")?
-            .items,
+        nodes: lists::list_nodes(cluster, NodeSelection::All).await?,
     };
     let wanted = InstallValues::resolve(settings, &present, &cluster.context);
     let mut before =
@@ -421,21 +408,20 @@ async fn wait_until_available(
     news: impl FnMut(&str),
 ) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     until(&format!("Deployment {name} is available"), timeout, news, || async {
         let deployment = deployments.get(name).await.doing(format!("read Deployment {name}"))?;
         if is_available(&deployment) {
             return Ok(PollResult::Done(Ok(())));
         }
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
-        let pods = pods.list(&ours).await.doing(format!("list the pods of Deployment {name}"))?;
-        if let Some(image) = too_old_image(&deployment, &pods.items) {
+        let pods = lists::list_pods_of_namespace(cluster, NAMESPACE, &ours).await?;
+        if let Some(image) = too_old_image(&deployment, &pods) {
             return Ok(PollResult::Done(Err(anyhow!(
                 "image {image} has no {name}: it is older than this liqoctl. Liqo runs, but remote pods resolve names as in this cluster. \
                  Set controllerManager.image to one of this version, or install with the liqoctl of the image's version"
             ))));
         }
-        let obstacle = pods.items.iter().find_map(|pod| Some((pod, readiness::why_pod_not_ready(pod.status.as_ref()?)?)));
+        let obstacle = pods.iter().find_map(|pod| Some((pod, readiness::why_pod_not_ready(pod.status.as_ref()?)?)));
         Ok(PollResult::NotYet(match (obstacle, readiness::why_pods_refused(&deployment)) {
             (_, Some(refusal)) => format!("its pods are refused: {refusal}"),
             (Some((pod, obstacle)), None) => format!("pod {}: {obstacle}", pod.name_any()),

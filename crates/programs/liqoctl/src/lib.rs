@@ -33,6 +33,9 @@
 //!   and `doctor` judge it by rules of their own, and return a [`finding`] for each.
 //! - Test: [`network_test`].
 //!
+//! Commands list objects with the functions of [`lists`]: one for each kind, which fail with the
+//! same words.
+//!
 //! `policy explain`, `broker status` and `cost` use the controllers' own pure rules. The commands
 //! `contract verify` and `receipt verify` need no cluster.
 
@@ -58,6 +61,7 @@ pub mod inspect;
 pub mod install;
 mod interrupts;
 pub mod kept_addresses;
+pub mod lists;
 pub mod manifests;
 pub mod move_pods;
 pub mod network_test;

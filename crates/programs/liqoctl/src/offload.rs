@@ -26,6 +26,7 @@ use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, ExplainFailure as _, is_absent},
     evict::{self, decide::is_finished},
+    lists,
     progress::StepProgress,
     wait::{PollResult, until},
 };
@@ -107,10 +108,8 @@ pub struct ProviderNamespace {
 /// offloaded; an error if there is none.
 pub async fn namespaces_matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<String>> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
-    let found = api
-        .list_metadata(&ListParams::default().labels(selector))
-        .await;
-    let found = found.doing(format!("list the namespaces with the labels {selector}"))?;
+    let what = format!("the namespaces with the labels {selector}");
+    let found = lists::list_metadata(&api, &ListParams::default().labels(selector), &what).await?;
     let names = found
         .iter()
         .filter(|object| !object.labels().contains_key(labels::NAMESPACE_KIND))
@@ -440,16 +439,8 @@ pub async fn remote_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<V
         .into_iter()
         .map(|node| node.name)
         .collect();
-    Ok(on_nodes(&list_pods(cluster, namespace).await?, &nodes))
-}
-
-async fn list_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    Ok(api
-        .list(&ListParams::default())
-        .await
-        .doing(format!("list the pods of namespace {namespace}"))?
-        .items)
+    let pods = lists::list_pods_of_namespace(cluster, namespace, &ListParams::default()).await?;
+    Ok(on_nodes(&pods, &nodes))
 }
 
 /// The names of the unfinished pods on these nodes.
@@ -484,7 +475,8 @@ pub async fn plan_unoffload(
             continue;
         };
         let pod_offloading_strategy = offloading.spec.pod_offloading_strategy;
-        let pods = list_pods(cluster, namespace).await?;
+        let everything = ListParams::default();
+        let pods = lists::list_pods_of_namespace(cluster, namespace, &everything).await?;
         let (lost_pods, silent_pods) = (on_nodes(&pods, &nodes), on_nodes(&pods, &silent));
         found.push(UnoffloadPlan {
             namespace: namespace.clone(),

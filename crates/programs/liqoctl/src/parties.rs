@@ -8,14 +8,14 @@
 use std::{fmt, fmt::Debug};
 
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource, ResourceExt as _, api::ListParams};
+use kube::{Resource, ResourceExt as _};
 use liqo_api::{
     ClusterId, ForeignCluster, SYSTEM_NAMESPACE, annotations, labels, provider_namespace,
     tenant_namespace,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
+use crate::{cluster::Cluster, lists};
 
 /// The role of this cluster in a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -97,14 +97,6 @@ fn known_name(known: &[ForeignCluster], id: &ClusterId) -> Option<String> {
         .map(kube::ResourceExt::name_any)
 }
 
-/// The peers of this cluster.
-pub async fn list_peers(cluster: &Cluster) -> anyhow::Result<Vec<ForeignCluster>> {
-    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    list_or_none(&clusters, &ListParams::default())
-        .await
-        .doing("list the peers")
-}
-
 /// All objects of a kind that are with peers, or those that are with one. `what` is the plural of
 /// the kind, for errors.
 pub async fn list_objects_of_peers<K>(
@@ -118,11 +110,8 @@ where
         + DeserializeOwned
         + Debug,
 {
-    let known = list_peers(cluster).await?;
-    let api: Api<K> = Api::all(cluster.client.clone());
-    let all = list_or_none(&api, &ListParams::default())
-        .await
-        .doing(format!("list the {what}"))?;
+    let known = lists::list_peers(cluster).await?;
+    let all = lists::list_everywhere(cluster, &format!("the {what}")).await?;
     Ok(select_objects_of_peers(&known, of, all))
 }
 

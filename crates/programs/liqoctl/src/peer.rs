@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use liqo_api::conditions::StatusCondition;
 use liqo_api::{
@@ -31,6 +31,7 @@ use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, ExplainFailure as _, InstalledLiqo},
     kept_addresses::KeepableRanges,
+    lists,
     manifests::NAMESPACE,
     output::strip_control_characters,
     progress::StepProgress,
@@ -339,12 +340,12 @@ pub async fn question_before_peering(
 
 /// The known clusters, once an earlier peering with this one has ended.
 async fn known_clusters(
-    api: &Api<ForeignCluster>,
+    cluster: &Cluster,
     target: &PeeringTarget,
     options: &PeerOptions,
     progress: &StepProgress,
 ) -> anyhow::Result<Vec<ForeignCluster>> {
-    let known = list_known(api).await?;
+    let known = lists::list_peers(cluster).await?;
     if !is_peering_ending(&known, &target.cluster_id) {
         return Ok(known);
     }
@@ -364,7 +365,7 @@ async fn known_clusters(
         options.timeout,
         |text| progress.message(&step, text),
         || async {
-            let known = list_known(api).await?;
+            let known = lists::list_peers(cluster).await?;
             Ok(if is_peering_ending(&known, &target.cluster_id) {
                 PollResult::NotYet("it is still ending".to_owned())
             } else {
@@ -373,11 +374,6 @@ async fn known_clusters(
         },
     );
     progress.run_step(&step, ended).await
-}
-
-async fn list_known(api: &Api<ForeignCluster>) -> anyhow::Result<Vec<ForeignCluster>> {
-    let list = api.list(&ListParams::default()).await;
-    Ok(list.doing("list the known clusters")?.items)
 }
 
 fn is_peering_ending(known: &[ForeignCluster], id: &ClusterId) -> bool {
@@ -402,7 +398,7 @@ pub async fn peer_and_wait(
         );
     }
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let known = known_clusters(&api, &target, options, progress).await?;
+    let known = known_clusters(cluster, &target, options, progress).await?;
     let present = known
         .iter()
         .find(|foreign| foreign.spec.cluster_id == target.cluster_id);

@@ -8,18 +8,17 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::bail;
 use jiff::{Timestamp, ToSpan as _};
-use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, Time, annotations, labels};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, Time, annotations};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
     cluster::{Cluster, ExplainFailure as _},
-    output,
+    lists, output,
     progress::StepProgress,
     wait::{self, PollResult},
 };
@@ -124,14 +123,8 @@ pub async fn gateway_keys(
 
 /// The keys of gateways by node.
 async fn keys_by_node(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
-    let api: Api<Lease> = Api::namespaced(cluster.client.clone(), liqo_api::SYSTEM_NAMESPACE);
-    let selected = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
-    let leases = api
-        .list(&selected)
-        .await
-        .doing("list the Leases of gateways")?;
     let mut keys = BTreeMap::new();
-    for lease in leases.items {
+    for lease in lists::list_gateway_leases(cluster).await? {
         let key = lease.annotations().get(annotations::GATEWAY_KEY).cloned();
         let holder = lease.spec.and_then(|spec| spec.holder_identity);
         if let (Some(holder), Some(key)) = (holder.filter(|holder| !holder.is_empty()), key) {

@@ -13,10 +13,10 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
-use liqo_api::labels;
 
 use crate::{
     cluster::{Cluster, ExplainFailure as _, is_absent},
+    lists::{self, NodeSelection},
     manifests::{FABRIC, FABRIC_NAMESPACE},
     readiness,
     wait::{PollResult, until},
@@ -82,17 +82,10 @@ pub async fn wait_for_rollout(
 
 /// Reads the current progress.
 pub async fn read_rollout(cluster: &Cluster, form: FabricForm) -> anyhow::Result<Rollout> {
-    let (sets, pods) = (
-        Api::<DaemonSet>::namespaced(cluster.client.clone(), FABRIC_NAMESPACE),
-        Api::<Pod>::namespaced(cluster.client.clone(), FABRIC_NAMESPACE),
-    );
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let set = sets.get(FABRIC).await.doing("read DaemonSet liqo-fabric")?;
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
-    let pods = pods
-        .list(&ours)
-        .await
-        .doing("list the pods of liqo-fabric")?
-        .items;
+    let pods = lists::list_pods_of_namespace(cluster, FABRIC_NAMESPACE, &ours).await?;
     Ok(judge_rollout(
         &set,
         &pods,
@@ -103,12 +96,7 @@ pub async fn read_rollout(cluster: &Cluster, form: FabricForm) -> anyhow::Result
 
 /// Nodes of this cluster itself that are not Ready.
 pub async fn nodes_not_ready(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
-    let real =
-        ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    let nodes = Api::<Node>::all(cluster.client.clone())
-        .list(&real)
-        .await
-        .doing("list the nodes")?;
+    let nodes = lists::list_nodes(cluster, NodeSelection::Own).await?;
     Ok(nodes
         .iter()
         .filter(|node| !readiness::node(node))
@@ -127,11 +115,7 @@ pub async fn forget_pods(
         return Ok(());
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    for pod in pods
-        .list(&ListParams::default())
-        .await
-        .doing(format!("list the pods in namespace {namespace}"))?
-    {
+    for pod in lists::list_pods_of_namespace(cluster, namespace, &ListParams::default()).await? {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         if !node.is_some_and(|node| away.contains(node)) {
             continue;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::{
     cluster::{Cluster, ExplainFailure as _},
+    lists::{self, NodeSelection},
     progress::StepProgress,
     wait::{self, PollResult, final_error},
 };
@@ -177,18 +178,14 @@ async fn pods_to_bring_home(cluster: &Cluster) -> Vec<String> {
                 .collect()
         })
         .unwrap_or_default();
-    let virtual_nodes =
-        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    let nodes = Api::<Node>::all(cluster.client.clone())
-        .list_metadata(&virtual_nodes)
-        .await;
+    let nodes = lists::list_nodes(cluster, NodeSelection::Virtual).await;
     let pods = Api::<Pod>::all(cluster.client.clone())
         .list(&ListParams::default().fields("spec.nodeName!="))
         .await;
     let (Ok(nodes), Ok(pods)) = (nodes, pods) else {
         return Vec::new();
     };
-    let nodes: Vec<String> = nodes.items.iter().map(ResourceExt::name_any).collect();
+    let nodes: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
     pods.items
         .iter()
         .filter(|pod| has_to_come_home(pod, &namespaces, &nodes))
@@ -291,11 +288,8 @@ pub async fn controlling_peer(cluster: &Cluster) -> anyhow::Result<Option<(Clust
     else {
         return Ok(None);
     };
-    let peers = Api::<ForeignCluster>::all(cluster.client.clone())
-        .list(&ListParams::default())
-        .await
-        .doing("list the peers")?;
-    let known = peers.items.iter().find(|one| one.spec.cluster_id == *peer);
+    let peers = lists::list_peers(cluster).await?;
+    let known = peers.iter().find(|one| one.spec.cluster_id == *peer);
     Ok(Some((
         peer.clone(),
         known.map_or_else(|| peer.to_string(), ResourceExt::name_any),

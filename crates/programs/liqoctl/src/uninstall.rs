@@ -28,7 +28,8 @@ use serde_json::json;
 
 use crate::{
     apply,
-    cluster::{Cluster, ExplainFailure as _, is_absent, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
+    lists::{self, NodeSelection},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, RESOLVER, kind},
     offload, preflight,
     progress::StepProgress,
@@ -121,31 +122,22 @@ pub struct UninstallResult {
 
 /// Finds what uninstalling would end.
 pub async fn find_parts_in_use(cluster: &Cluster) -> anyhow::Result<PartsInUse> {
-    let foreign = list_or_none(
-        &Api::<ForeignCluster>::all(cluster.client.clone()),
-        &ListParams::default(),
-    )
-    .await
-    .doing("list the peers")?;
-    let offloadings = list_or_none(
-        &Api::<NamespaceOffloading>::all(cluster.client.clone()),
-        &ListParams::default(),
-    )
-    .await;
+    let foreign = lists::list_peers(cluster).await?;
+    let offloadings = lists::list_offloadings(cluster, None).await;
     let kept = ListParams::default().labels(labels::FORMER_PEER_ID);
-    let receipts = list_or_none(
+    let receipts = lists::list_selected(
         &Api::<Receipt>::namespaced(cluster.client.clone(), NAMESPACE),
         &kept,
+        "the receipts of ended peerings",
     )
     .await;
     Ok(PartsInUse {
         tethered_to: tether::controlling_peer(cluster)
             .await?
             .map(|(_, peer)| peer),
-        receipts: receipts.doing("list the receipts of ended peerings")?.len(),
+        receipts: receipts?.len(),
         peerings: foreign.iter().filter_map(describe_peering).collect(),
-        namespaces: offloadings
-            .doing("list the offloaded namespaces")?
+        namespaces: offloadings?
             .iter()
             .filter_map(kube::ResourceExt::namespace)
             .collect(),
@@ -306,12 +298,7 @@ async fn end_everything_in_use(
 ) -> anyhow::Result<()> {
     // As long as a peer decides, nobody may end offloadings.
     tether::withdraw_tethering(cluster, timeout).await?;
-    let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
-    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    for offloading in list_or_none(&offloadings, &ListParams::default())
-        .await
-        .doing("list the offloaded namespaces")?
-    {
+    for offloading in lists::list_offloadings(cluster, None).await? {
         let namespace = offloading.metadata.namespace.as_deref();
         offload::label_namespace(cluster, namespace.unwrap_or_default(), None).await?;
         apply::delete_if_present(
@@ -321,10 +308,7 @@ async fn end_everything_in_use(
         .await?;
     }
     stop_discovery(cluster).await?;
-    for peer in list_or_none(&foreign, &ListParams::default())
-        .await
-        .doing("list the peers")?
-    {
+    for peer in lists::list_peers(cluster).await? {
         apply::delete_if_present(
             &dynamic_api::<ForeignCluster>(cluster, None),
             &peer.name_any(),
@@ -334,27 +318,18 @@ async fn end_everything_in_use(
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     until("all peerings are ended", timeout, news, || async {
         let mut left = Vec::new();
-        for offloading in list_or_none(&offloadings, &ListParams::default())
-            .await
-            .doing("list the offloaded namespaces")?
-        {
+        for offloading in lists::list_offloadings(cluster, None).await? {
             left.extend(
                 offloading
                     .namespace()
                     .map(|name| format!("the NamespaceOffloading of namespace {name}")),
             );
         }
-        for peer in list_or_none(&foreign, &ListParams::default())
-            .await
-            .doing("list the peers")?
-        {
+        for peer in lists::list_peers(cluster).await? {
             left.push(format!("the ForeignCluster {}", peer.name_any()));
         }
-        for namespace in namespaces
-            .list_metadata(&created_by_liqo())
-            .await
-            .doing("list Liqo's namespaces")?
-        {
+        let created = created_by_liqo();
+        for namespace in lists::list_metadata(&namespaces, &created, "Liqo's namespaces").await? {
             left.push(format!("namespace {}", namespace.name_any()));
         }
         Ok(if left.is_empty() {
@@ -369,10 +344,7 @@ async fn end_everything_in_use(
 /// Without this, the manager would create `ForeignCluster`s again, and consumers that need no token
 /// would come back.
 async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
-    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let all = list_or_none(&policies, &ListParams::default())
-        .await
-        .doing("list the policies")?;
+    let all = lists::list_peering_policies(cluster).await?;
     for policy in all
         .iter()
         .filter(|policy| !policy.spec.provide.token_required)
@@ -383,11 +355,7 @@ async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
         )
         .await?;
     }
-    let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
-    for domain in list_or_none(&domains, &ListParams::default())
-        .await
-        .doing("list the domains")?
-    {
+    for domain in lists::list_search_domains(cluster).await? {
         apply::delete_if_present(
             &dynamic_api::<SearchDomain>(cluster, None),
             &domain.name_any(),
@@ -473,11 +441,8 @@ async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()
         timeout,
         |_| {},
         || async {
-            let left = pods
-                .list_metadata(&ours)
-                .await
-                .doing("list the pods of the controller manager")?
-                .items;
+            let what = "the pods of the controller manager";
+            let left = lists::list_metadata(&pods, &ours, what).await?;
             Ok(if left.is_empty() {
                 PollResult::Done(())
             } else {
@@ -492,10 +457,8 @@ async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()
 /// the webhook.
 async fn release_waiting(cluster: &Cluster) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::all(cluster.client.clone());
-    let waiting = pods
-        .list(&ListParams::default().fields("spec.nodeName="))
-        .await
-        .doing("list the pods without a node")?;
+    let without_node = ListParams::default().fields("spec.nodeName=");
+    let waiting = lists::list_selected(&pods, &without_node, "the pods without a node").await?;
     for pod in waiting.into_iter().filter(is_gated) {
         let gone = json!({ "name": OFFLOADING_GATE, "$patch": "delete" });
         let patch =
@@ -580,8 +543,7 @@ async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<
         .await?;
     }
     let nodes = api_of_kind(cluster, "", "v1", "Node", None);
-    let virtual_nodes =
-        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let virtual_nodes = NodeSelection::Virtual.parameters();
     for node in list_metadata(&nodes, &virtual_nodes).await? {
         apply::delete_if_present(&nodes, &node.name_any()).await?;
         apply::delete_if_present(

@@ -7,23 +7,23 @@ use clap::Args;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
-    CallReason, ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links,
-    provider_namespace, tenant_namespace,
+    CallReason, ClusterId, ForeignCluster, PeeringIntent, links, provider_namespace,
+    tenant_namespace,
 };
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, is_absent, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, is_absent},
     evict::{
         self,
         cordon::{UncordonWhen, with_cordon},
     },
-    output,
+    lists, output,
     progress::StepProgress,
     token,
     wait::{PollResult, until},
@@ -61,11 +61,7 @@ pub struct UnpeerResult {
 
 /// The peer of this name or ID.
 pub async fn peer_by_name(cluster: &Cluster, name: &str) -> anyhow::Result<ForeignCluster> {
-    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let all = list_or_none(&api, &ListParams::default())
-        .await
-        .doing("list the known clusters")?;
-    find_in(all, name)
+    find_in(lists::list_peers(cluster).await?, name)
 }
 
 /// An ID never counts as a name: a cluster chooses its own name, and could choose another cluster's
@@ -168,10 +164,7 @@ fn was_silent(foreign: &ForeignCluster) -> bool {
 
 /// Whether a policy lets this peer borrow again without a token.
 async fn needs_no_token(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<bool> {
-    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies = list_or_none(&api, &ListParams::default())
-        .await
-        .doing("list the policies")?;
+    let policies = lists::list_peering_policies(cluster).await?;
     let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
     let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
     Ok(policies_of_peer(&policies, &peer)
@@ -291,11 +284,7 @@ pub async fn virtual_nodes_of(
     cluster: &Cluster,
     provider: &ClusterId,
 ) -> anyhow::Result<BTreeSet<String>> {
-    let api: Api<VirtualNode> =
-        Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
-    let nodes = list_or_none(&api, &ListParams::default())
-        .await
-        .doing("list the virtual nodes")?;
+    let nodes = lists::list_virtual_nodes(cluster, Some(provider)).await?;
     Ok(nodes
         .into_iter()
         .filter_map(|node| node.status?.node_name)
@@ -325,7 +314,9 @@ fn describe_deleted_pods(pods: usize) -> Option<String> {
 async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Result<usize> {
     let mut pods = 0;
     for node in nodes {
-        pods += evict::pods_on(cluster, None, node).await?.len();
+        pods += lists::list_pod_metadata_on_node(cluster, None, node)
+            .await?
+            .len();
     }
     Ok(pods)
 }

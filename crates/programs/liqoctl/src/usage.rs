@@ -7,19 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::ResourceExt as _;
 use liqo_api::requests::EffectiveAmounts;
-use liqo_api::{
-    Contract, ForeignCluster, Money, PriceList, ShadowPod, UsageRecord, VirtualNode,
-    is_final_phase, pods,
-};
+use liqo_api::{Contract, ForeignCluster, Money, PriceList, ShadowPod, is_final_phase, pods};
 use liqo_metering::{Charges, UsageEntries, UsageEntry};
 use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, ExplainFailure as _, list_or_none};
 use crate::output::{self, strip_control_characters};
-use crate::parties::{self, ContractParty, ContractRole, peer_and_role, peer_name};
+use crate::parties::{ContractParty, ContractRole, peer_and_role, peer_name};
+use crate::{cluster::Cluster, lists};
 
 /// Usage of one resource of one pool by pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,24 +42,12 @@ pub async fn collect(
     cluster: &Cluster,
     of: Option<&ForeignCluster>,
 ) -> anyhow::Result<Vec<ResourceUsage>> {
-    let (everything, now) = (ListParams::default(), Timestamp::now());
-    let known = parties::list_peers(cluster).await?;
-    let contracts: Api<Contract> = Api::all(cluster.client.clone());
-    let contracts = list_or_none(&contracts, &everything)
-        .await
-        .doing("list the contracts")?;
-    let records: Api<UsageRecord> = Api::all(cluster.client.clone());
-    let records = list_or_none(&records, &everything)
-        .await
-        .doing("list the usage records")?;
-    let shadows: Api<ShadowPod> = Api::all(cluster.client.clone());
-    let shadows = list_or_none(&shadows, &everything)
-        .await
-        .doing("list the shadow pods")?;
-    let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
-    let nodes = list_or_none(&nodes, &everything)
-        .await
-        .doing("list the virtual nodes")?;
+    let now = Timestamp::now();
+    let known = lists::list_peers(cluster).await?;
+    let contracts = lists::list_contracts(cluster).await?;
+    let records = lists::list_usage_records(cluster).await?;
+    let shadows: Vec<ShadowPod> = lists::list_everywhere(cluster, "the shadow pods").await?;
+    let nodes = lists::list_virtual_nodes(cluster, None).await?;
 
     let mut parties: BTreeMap<ContractParty, UsageEntries> = BTreeMap::new();
     for record in &records {
@@ -100,13 +85,7 @@ pub async fn collect(
                 .as_ref()
                 .and_then(|status| status.node_name.as_ref()),
         ) {
-            let api: Api<Pod> = Api::all(cluster.client.clone());
-            let on_it = ListParams::default().fields(&format!(
-                "spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
-            ));
-            let local = list_or_none(&api, &on_it)
-                .await
-                .doing(format!("list the pods of Node {name}"))?;
+            let local = lists::list_pods_on_node(cluster, name).await?;
             parties.entry(party).or_default().extend(
                 local
                     .iter()

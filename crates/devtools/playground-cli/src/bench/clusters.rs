@@ -2,12 +2,12 @@
 //! machine.
 
 use anyhow::{bail, ensure};
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::ResourceExt;
 use liqo_api::ForeignCluster;
 use liqo_playground::Playground;
 use liqoctl::{
-    cluster::{Cluster, ClusterAccess, ExplainFailure as _},
-    output,
+    cluster::{Cluster, ClusterAccess},
+    lists, output,
     probes::{self, OtherClusterFlags},
     unpeer,
 };
@@ -92,12 +92,7 @@ pub async fn choose_peer(
         return unpeer::peer_by_name(home, name).await;
     }
     let borrowed = probes::virtual_nodes(home).await?;
-    let api: Api<ForeignCluster> = Api::all(home.client.clone());
-    let mut peers = api
-        .list(&ListParams::default())
-        .await
-        .doing("list the peers")?
-        .items;
+    let mut peers = lists::list_peers(home).await?;
     peers.retain(|foreign| borrowed.contains_key(foreign.spec.cluster_id.as_str()));
     if !others.is_empty() {
         let mut named = Vec::new();

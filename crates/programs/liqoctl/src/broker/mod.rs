@@ -18,9 +18,9 @@ mod warnings;
 
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use liqo_api::{ForeignCluster, PeeringPolicy, PeeringPolicySpec, ResourceOffer, VirtualNode};
+use liqo_api::{ForeignCluster, PeeringPolicy, PeeringPolicySpec, ResourceOffer};
 use serde_json::json;
 
 pub use change::{Customers, EnablePlan, MarginChange, PolicyDisablePlan, RequestedPolicyChange};
@@ -30,8 +30,8 @@ pub use tree::{abbreviated_names, render_broker_status};
 
 use crate::{
     apply::FIELD_MANAGER,
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
-    policy,
+    cluster::{Cluster, ExplainFailure as _},
+    lists, policy,
 };
 
 /// How often a write is tried while the manager writes the status.
@@ -40,10 +40,7 @@ const ATTEMPTS: u32 = 5;
 /// What this cluster borrows, to whom it lends it on, and who uses it.
 pub async fn collect_status(cluster: &Cluster) -> anyhow::Result<BrokerStatus> {
     let own = cluster.require_installed().await?;
-    let nodes: Api<VirtualNode> = Api::all(cluster.client.clone());
-    let nodes = list_or_none(&nodes, &ListParams::default())
-        .await
-        .doing("list the virtual nodes")?;
+    let nodes = lists::list_virtual_nodes(cluster, None).await?;
     let lists = policy::collect_offer_inputs(cluster).await?;
     Ok(status_with_warnings(&status::BrokerFacts::new(
         &own.config.spec.cluster_name,
@@ -74,22 +71,15 @@ struct BrokerObjects {
 
 impl BrokerObjects {
     async fn list_from_cluster(cluster: &Cluster) -> anyhow::Result<Self> {
-        let all = ListParams::default();
-        let client = &cluster.client;
-        let (policies, peers, offers) = (
-            Api::<PeeringPolicy>::all(client.clone()),
-            Api::<ForeignCluster>::all(client.clone()),
-            Api::all(client.clone()),
-        );
         let (policies, peers, offers) = tokio::join!(
-            list_or_none(&policies, &all),
-            list_or_none(&peers, &all),
-            list_or_none(&offers, &all)
+            lists::list_peering_policies(cluster),
+            lists::list_peers(cluster),
+            lists::list_resource_offers(cluster)
         );
         Ok(Self {
-            policies: policies.doing("list the policies")?,
-            peers: peers.doing("list the peers")?,
-            offers: offers.doing("list the offers")?,
+            policies: policies?,
+            peers: peers?,
+            offers: offers?,
         })
     }
 

@@ -19,9 +19,11 @@ use liqo_api::{
 use liqo_sharing::decide::{lists::ObjectLists, reduce, snapshot::ProviderSnapshot};
 use serde::Serialize;
 
-use super::warnings::BrokerWarning;
 use crate::{
-    finding::serialize_sentences, policy, readiness, status::LinkSummary, unpeer::lends_to,
+    finding::{Finding, serialize_sentences},
+    policy, readiness,
+    status::LinkSummary,
+    unpeer::lends_to,
 };
 
 /// Everything that `liqoctl broker status` shows; `-o json` prints it.
@@ -45,6 +47,9 @@ pub struct BrokerStatus {
     #[serde(serialize_with = "serialize_sentences")]
     pub warnings: Vec<BrokerWarning>,
 }
+
+/// A warning to a broker, which has no name of its own.
+pub type BrokerWarning = Finding<()>;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,16 +4,13 @@ use kube::ResourceExt as _;
 use liqo_api::{ContractPhase, NO_NEW_PODS, OfferPhase, PriceList, links, tenant_namespace};
 
 use super::status::{
-    BorrowedOffer, BrokerFacts, BrokerProvider, BrokerStatus, Customer, LentOffer,
+    BorrowedOffer, BrokerFacts, BrokerProvider, BrokerStatus, BrokerWarning, Customer, LentOffer,
 };
 use crate::{
     finding::{CheckVerdict, Finding},
     output::strip_control_characters,
     status::LinkSummary,
 };
-
-/// A warning to a broker, which has no name of its own.
-pub type BrokerWarning = Finding<()>;
 
 fn warning(what: impl Into<String>) -> BrokerWarning {
     Finding::new((), CheckVerdict::Warn, what)

@@ -4,13 +4,14 @@ use std::{path::Path, time::SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt as _};
 use liqo_api::{ClusterId, ForeignCluster};
 use liqo_peering::identity::{self, IdentityError};
 use liqo_signing::{ClusterIdentity, sign_in};
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, explain_request_error, list_or_none},
+    cluster::{Cluster, explain_request_error},
+    lists,
     manifests::NAMESPACE,
     output::existing_names,
     unpeer,
@@ -62,12 +63,7 @@ pub async fn identity_for_broker(
     let foreign = if let Some(name) = broker {
         unpeer::peer_by_name(cluster, name).await?
     } else {
-        let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
-        only_provider(
-            list_or_none(&peers, &ListParams::default())
-                .await
-                .doing("list the peers")?,
-        )?
+        only_provider(lists::list_peers(cluster).await?)?
     };
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let identity = identity::load_identity(&secrets).await.map_err(|error| match error {

@@ -13,6 +13,7 @@ use liqo_api::catalog::AUDIENCE;
 use super::https::CatalogClient;
 use crate::{
     cluster::{Cluster, ExplainFailure as _, is_absent},
+    lists,
     manifests::NAMESPACE,
     readiness,
 };
@@ -49,11 +50,7 @@ pub(super) enum CatalogPodError {
 pub async fn find_catalog_pod(cluster: &Cluster) -> anyhow::Result<CatalogClient> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let of_plugin = ListParams::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
-    let found = pods
-        .list(&of_plugin)
-        .await
-        .doing(format!("list the pods in namespace {NAMESPACE}"))?
-        .items;
+    let found = lists::list_pods_of_namespace(cluster, NAMESPACE, &of_plugin).await?;
     let (pod, port) = choose_ready_pod(&found)?;
     CatalogClient::for_pod(pods, &pod, port)
 }

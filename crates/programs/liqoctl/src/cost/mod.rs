@@ -19,12 +19,13 @@ use std::{
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
-use liqo_api::{ForeignCluster, Money, labels};
+use liqo_api::{Money, labels};
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, is_forbidden, list_or_none},
+    cluster::{Cluster, ExplainFailure as _},
+    lists::{self, NodeSelection, UNFINISHED_PODS},
     offload, unpeer,
 };
 use plan::WorkloadCosts;
@@ -35,7 +36,6 @@ const CONCURRENCY: usize = 16;
 /// Pods in one page of a list.
 const PAGE: u32 = 500;
 /// Field selector for pods whose phase is not final.
-const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// A month has 30 days here, whatever its name.
 const HOURS_OF_A_MONTH: i128 = 30 * 24;
 
@@ -69,16 +69,12 @@ pub async fn running_costs(
         ),
         None => None,
     };
-    let mut nodes = list_nodes(
-        cluster,
-        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)),
-    )
-    .await?;
+    let mut nodes = lists::list_nodes(cluster, NodeSelection::Virtual).await?;
     if let Some(peer) = &peer {
         nodes.retain(|node| node.labels().get(labels::REMOTE_CLUSTER_ID) == Some(peer));
     }
     let pods = nodes.into_iter().map(|node| async move {
-        let fields = format!("spec.nodeName={},{UNFINISHED}", node.name_any());
+        let fields = format!("spec.nodeName={},{UNFINISHED_PODS}", node.name_any());
         let pods = list_pods(cluster, namespace, &fields).await?;
         anyhow::Ok(VirtualNodePods { node, pods })
     });
@@ -108,19 +104,11 @@ pub async fn running_costs(
 
 /// The names of peers, by their ID.
 async fn peer_names(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
-    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&api, &ListParams::default())
-        .await
-        .doing("list the peers")?;
-    Ok(peers
+    Ok(lists::list_peers(cluster)
+        .await?
         .into_iter()
         .map(|peer| (peer.spec.cluster_id.to_string(), peer.name_any()))
         .collect())
-}
-
-async fn list_nodes(cluster: &Cluster, which: ListParams) -> anyhow::Result<Vec<Node>> {
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    Ok(api.list(&which).await.doing("list the nodes")?.items)
 }
 
 /// The pods of a namespace, or of all, that these fields select. Reads them page by page.
@@ -155,21 +143,17 @@ async fn pods_that_take_room(
     cluster: &Cluster,
     namespaces: BTreeSet<&str>,
 ) -> anyhow::Result<Vec<Pod>> {
-    let fields = format!("spec.nodeName!=,{UNFINISHED}");
+    let fields = format!("spec.nodeName!=,{UNFINISHED_PODS}");
     let api: Api<Pod> = Api::all(cluster.client.clone());
-    match list_pages(&api, &fields).await {
-        Err(error) if is_forbidden(&error) => {
-            eprintln!(
-                "you may not list pods of other namespaces, so nodes may have less room than shown"
-            );
-            let mut pods = Vec::new();
-            for namespace in namespaces {
-                pods.extend(list_pods(cluster, Some(namespace), &fields).await?);
-            }
-            Ok(pods)
-        }
-        found => found.doing("list pods"),
+    if let Some(all) = lists::if_allowed(list_pages(&api, &fields).await.doing("list pods"))? {
+        return Ok(all);
     }
+    eprintln!("you may not list pods of other namespaces, so nodes may have less room than shown");
+    let mut pods = Vec::new();
+    for namespace in namespaces {
+        pods.extend(list_pods(cluster, Some(namespace), &fields).await?);
+    }
+    Ok(pods)
 }
 
 /// Computes the costs of the workloads in a file at each place. Creates nothing.
@@ -182,7 +166,7 @@ pub async fn plan_costs(
     let own_name = own.map_or_else(String::new, |own| own.config.spec.cluster_name);
     let workloads = workload::parse_workloads(&read_workload_file(file)?, namespace)
         .with_context(|| format!("cannot read {}", file.display()))?;
-    let nodes = list_nodes(cluster, ListParams::default()).await?;
+    let nodes = lists::list_nodes(cluster, NodeSelection::All).await?;
     let namespaces = workloads.iter().map(|one| one.namespace.as_str());
     let pods = pods_that_take_room(cluster, namespaces.collect()).await?;
     let peers = peer_names(cluster).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::ResourceExt;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
     BudgetPeriod, ClusterId, Contract, ForeignCluster, Money, NAMESPACE_OFFLOADING,
@@ -24,9 +24,9 @@ use liqo_offloading_rules::budget::{
 use liqo_offloading_rules::node::priced::PricedNode;
 
 use super::running::{BudgetLine, NamespaceSpending, VirtualNodePods, charged_resources};
-use crate::cluster::{Cluster, ExplainFailure as _, is_forbidden, list_or_none};
 use crate::parties::{ContractRole, peer_and_role};
 use crate::usage::local_entry;
+use crate::{cluster::Cluster, lists};
 
 /// A contract with a provider, and what it cost.
 pub struct ContractCosts {
@@ -38,16 +38,10 @@ pub struct ContractCosts {
 /// All contracts with providers that were in force, and what usage records have; nothing if this
 /// user may not list contracts.
 pub async fn visible_contracts(cluster: &Cluster) -> anyhow::Result<Option<Vec<ContractCosts>>> {
-    let everything = ListParams::default();
-    let api: Api<Contract> = Api::all(cluster.client.clone());
-    let all = match list_or_none(&api, &everything).await {
-        Err(error) if is_forbidden(&error) => return Ok(None),
-        found => found.doing("list the contracts")?,
+    let Some(all) = lists::if_allowed(lists::list_contracts(cluster).await)? else {
+        return Ok(None);
     };
-    let api: Api<UsageRecord> = Api::all(cluster.client.clone());
-    let records = list_or_none(&api, &everything)
-        .await
-        .doing("list the usage records")?;
+    let records = lists::list_usage_records(cluster).await?;
     let contracts = all
         .iter()
         .filter(|contract| {
@@ -266,26 +260,13 @@ pub async fn budget_lines(
     namespace: Option<&str>,
     now: Timestamp,
 ) -> anyhow::Result<Vec<BudgetLine>> {
-    let everything = ListParams::default();
-    let client = cluster.client.clone();
-    let api: Api<NamespaceOffloading> = match namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    };
-    let offloadings = list_or_none(&api, &everything)
-        .await
-        .doing("list the NamespaceOffloadings")?;
-    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies: Vec<Arc<PeeringPolicy>> = list_or_none(&api, &everything)
-        .await
-        .doing("list the policies")?
+    let offloadings = lists::list_offloadings(cluster, namespace).await?;
+    let policies: Vec<Arc<PeeringPolicy>> = lists::list_peering_policies(cluster)
+        .await?
         .into_iter()
         .map(Arc::new)
         .collect();
-    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let peers = list_or_none(&api, &everything)
-        .await
-        .doing("list the peers")?;
+    let peers = lists::list_peers(cluster).await?;
 
     let providers = budget_providers(contracts, running, &policies, &peers, now);
     let mut lines = Vec::new();

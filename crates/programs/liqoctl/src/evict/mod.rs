@@ -13,15 +13,16 @@ pub mod decide;
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, api::ListParams, core::PartialObjectMeta};
-use liqo_api::{labels, pods};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use liqo_api::pods;
 use liqo_controller_runtime::eviction::{self, EvictionOutcome};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, is_forbidden},
+    cluster::{Cluster, ExplainFailure as _},
+    lists::{self, NodeSelection, UNFINISHED_PODS},
     progress::StepProgress,
     wait::{PollResult, final_error, wait_until_every},
 };
@@ -32,9 +33,6 @@ const CONCURRENCY: usize = 16;
 
 /// Time between two lists of the pods that are left.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Field selector for pods whose phase is not final.
-const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// Evicts the pods that `leaving` returns, until it returns none.
 pub async fn evict_until_gone<F, Fut>(
@@ -114,29 +112,15 @@ fn note_answer(
     Ok(())
 }
 
-fn virtual_node_selection() -> ListParams {
-    ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE))
-}
-
 /// All virtual nodes.
 pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<EvictionNode>> {
-    list_virtual_nodes(cluster)
-        .await
-        .doing("list the virtual nodes")
+    let nodes = lists::list_nodes(cluster, NodeSelection::Virtual).await?;
+    Ok(nodes.iter().map(EvictionNode::from_object).collect())
 }
 
 /// All virtual nodes, or nothing if this user may not list nodes.
 pub async fn visible_virtual_nodes(cluster: &Cluster) -> anyhow::Result<Option<Vec<EvictionNode>>> {
-    match list_virtual_nodes(cluster).await {
-        Err(error) if is_forbidden(&error) => Ok(None),
-        nodes => nodes.doing("list the virtual nodes").map(Some),
-    }
-}
-
-async fn list_virtual_nodes(cluster: &Cluster) -> kube::Result<Vec<EvictionNode>> {
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    let nodes = api.list(&virtual_node_selection()).await?;
-    Ok(nodes.iter().map(EvictionNode::from_object).collect())
+    lists::if_allowed(virtual_nodes(cluster).await)
 }
 
 /// The names of the virtual nodes whose cluster answers. Pods on others do not end before it
@@ -178,9 +162,8 @@ pub async fn virtual_nodes_of_namespaces(
     }
     let mut names = BTreeSet::new();
     for namespace in namespaces {
-        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-        let pods = api.list(&ListParams::default().fields(UNFINISHED)).await;
-        let pods = pods.doing(format!("list the pods of namespace {namespace}"))?;
+        let unfinished = ListParams::default().fields(UNFINISHED_PODS);
+        let pods = lists::list_pods_of_namespace(cluster, namespace, &unfinished).await?;
         names.extend(pods.into_iter().filter_map(node_of_remote_pod));
     }
     Ok(names.into_iter().map(EvictionNode::assumed).collect())
@@ -195,53 +178,6 @@ fn node_of_remote_pod(pod: Pod) -> Option<String> {
     pod.spec?.node_name.filter(|_| is_offloaded)
 }
 
-/// The unfinished pods of a namespace, or of all, on a node.
-pub async fn pods_on(
-    cluster: &Cluster,
-    namespace: Option<&str>,
-    node: &str,
-) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    unfinished_pods(
-        cluster,
-        namespace,
-        &format!("spec.nodeName={node},{UNFINISHED}"),
-        &format!("of Node {node}"),
-    )
-    .await
-}
-
-/// The unfinished pods of a namespace.
-pub async fn pods_in(
-    cluster: &Cluster,
-    namespace: &str,
-) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    unfinished_pods(
-        cluster,
-        Some(namespace),
-        UNFINISHED,
-        &format!("of namespace {namespace}"),
-    )
-    .await
-}
-
-async fn unfinished_pods(
-    cluster: &Cluster,
-    namespace: Option<&str>,
-    fields: &str,
-    which: &str,
-) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
-    let client = cluster.client.clone();
-    let api: Api<Pod> = namespace.map_or_else(
-        || Api::all(client.clone()),
-        |name| Api::namespaced(client.clone(), name),
-    );
-    Ok(api
-        .list_metadata(&ListParams::default().fields(fields))
-        .await
-        .doing(format!("list the pods {which}"))?
-        .items)
-}
-
 /// The pods of a namespace, or of all, that should leave these nodes, see [`that_can_end`].
 pub async fn pods_to_evict(
     cluster: &Cluster,
@@ -251,7 +187,7 @@ pub async fn pods_to_evict(
     let mut found = Vec::new();
     for node in nodes {
         found.extend(
-            pods_on(cluster, namespace, node)
+            lists::list_pod_metadata_on_node(cluster, namespace, node)
                 .await?
                 .iter()
                 .filter_map(|pod| PodToEvict::from_node(pod, node)),
@@ -285,7 +221,7 @@ mod tests {
     use std::sync::Arc;
 
     use http::{Method, Request, Response};
-    use kube::{Client, client::Body};
+    use kube::{Client, client::Body, core::PartialObjectMeta};
     use serde_json::{Value, json};
 
     use super::*;

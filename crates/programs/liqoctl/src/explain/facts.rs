@@ -26,6 +26,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     cluster::Cluster,
     inspect::{ClusterReader, ReadResult},
+    lists::NodeSelection,
 };
 
 /// The objects that were read. An object that could not be read is an error text instead.
@@ -115,8 +116,7 @@ pub async fn collect(
     let Some(pod) = reader.get::<Pod>(namespace, name).await? else {
         return Ok(None);
     };
-    let of_virtual_nodes =
-        ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let of_virtual_nodes = NodeSelection::Virtual.parameters();
     let all = ListParams::default();
     let (virtual_nodes, peers, offloading) = tokio::join!(
         reader.list::<Node>(&of_virtual_nodes),

@@ -33,7 +33,7 @@ use crate::{
         cordon::{UncordonWhen, with_cordon},
         decide::{EvictionNode, PodToEvict, first_few_names},
     },
-    offload, output,
+    lists, offload, output,
     progress::StepProgress,
     token, unpeer,
     wait::{PollResult, wait_until_every},
@@ -123,16 +123,11 @@ async fn free_resources(
     nodes: &[EvictionNode],
     wanted: &BTreeSet<String>,
 ) -> anyhow::Result<BTreeMap<String, ResourceList>> {
-    let api: Api<Pod> = Api::all(cluster.client.clone());
     let mut all = BTreeMap::new();
     for node in nodes.iter().filter(|node| wanted.contains(&node.name)) {
-        let fields = format!(
-            "spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed",
-            node.name
-        );
-        let found = match api.list(&ListParams::default().fields(&fields)).await {
-            Err(kube::Error::Api(status)) if status.code == 403 => continue,
-            found => found.doing(format!("list the pods of Node {}", node.name))?,
+        let found = lists::list_pods_on_node(cluster, &node.name).await;
+        let Some(found) = lists::if_allowed(found)? else {
+            continue;
         };
         let used = found.into_iter().filter_map(|pod| {
             Some(default_charge_on_node(
@@ -171,20 +166,7 @@ async fn requested_pods(cluster: &Cluster, options: &MoveOptions) -> anyhow::Res
         .map_or_else(ListParams::default, |selector| {
             ListParams::default().labels(selector)
         });
-    list_pods(cluster, options.namespace_in(cluster), &selected).await
-}
-
-async fn list_pods(
-    cluster: &Cluster,
-    namespace: &str,
-    parameters: &ListParams,
-) -> anyhow::Result<Vec<Pod>> {
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    Ok(api
-        .list(parameters)
-        .await
-        .doing(format!("list the pods of namespace {namespace}"))?
-        .items)
+    lists::list_pods_of_namespace(cluster, options.namespace_in(cluster), &selected).await
 }
 
 /// Moves the pods, and waits until those that replace them are ready. The virtual nodes that were
@@ -196,9 +178,9 @@ pub async fn move_planned_pods(
     progress: &StepProgress,
 ) -> anyhow::Result<Vec<MovedPod>> {
     // Pods that are created from now on may replace those that move.
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &plan.namespace);
-    let known = api.list_metadata(&ListParams::default()).await;
-    let known = known.doing(format!("list the pods of namespace {}", plan.namespace))?;
+    let everything = ListParams::default();
+    let known =
+        lists::list_pod_metadata_of_namespace(cluster, &plan.namespace, &everything).await?;
     let known = known.iter().filter_map(kube::ResourceExt::uid).collect();
     let moved = Box::pin(async {
         evict::evict_until_gone(cluster, "Evicting the pods", timeout, progress, || {
@@ -212,7 +194,8 @@ pub async fn move_planned_pods(
             timeout,
             |text| progress.message(step, text),
             || async {
-                let pods = list_pods(cluster, &plan.namespace, &ListParams::default()).await?;
+                let pods =
+                    lists::list_pods_of_namespace(cluster, &plan.namespace, &everything).await?;
                 let mut moved = decide::match_replacements(plan, &known, &pods);
                 let wanted = count_wanted_pods(
                     cluster,
@@ -237,7 +220,8 @@ async fn planned_pods_left(cluster: &Cluster, plan: &MovePlan) -> anyhow::Result
         .iter()
         .map(|one| (one.uid.as_str(), one.node.as_str()))
         .collect();
-    let pods = evict::pods_in(cluster, &plan.namespace).await?;
+    let unfinished = ListParams::default().fields(lists::UNFINISHED_PODS);
+    let pods = lists::list_pod_metadata_of_namespace(cluster, &plan.namespace, &unfinished).await?;
     let planned = pods
         .iter()
         .filter_map(|pod| PodToEvict::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));

@@ -12,8 +12,8 @@ use anyhow::Context as _;
 use futures::future::try_join_all;
 use k8s_openapi::api::{
     core::v1::{
-        Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
-        Service as ServiceObject, ServicePort,
+        NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Service as ServiceObject,
+        ServicePort,
     },
     discovery::v1::EndpointSlice,
 };
@@ -38,7 +38,8 @@ use super::{
     },
 };
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _},
+    lists,
     offload::OffloadResult,
     probes::{self, ExcludedNode, NamespaceSecurity, ProbeNode, TestNamespaces, pods},
     progress::StepProgress,
@@ -104,16 +105,10 @@ pub async fn read_clusters(clusters: &[Cluster]) -> anyhow::Result<Vec<KnownClus
 
 async fn read_cluster(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
     let installed = cluster.require_installed().await?;
-    let everything = ListParams::default();
-    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let nodes = probes::real_virtual_nodes(cluster).await?;
     let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, Vec<_>>) =
         Default::default();
-    for node in nodes
-        .list(&probes::real_virtual_nodes())
-        .await
-        .doing("list the virtual nodes")?
-        .items
-    {
+    for node in nodes {
         let Some(id) = node
             .labels()
             .get(labels::REMOTE_CLUSTER_ID)
@@ -127,18 +122,11 @@ async fn read_cluster(cluster: &Cluster) -> anyhow::Result<KnownCluster> {
             asleep.entry(id).or_default().push(node.name_any());
         }
     }
-    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let foreign = list_or_none(&foreign, &everything)
-        .await
-        .doing("list the peers")?;
+    let foreign = lists::list_peers(cluster).await?;
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
-    let endpoints = list_or_none(&endpoints, &everything)
-        .await
-        .doing("list the tunnel endpoints")?;
-    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policies = list_or_none(&policies, &everything)
-        .await
-        .doing("list the policies")?;
+    let endpoints =
+        lists::list_selected(&endpoints, &ListParams::default(), "the tunnel endpoints").await?;
+    let policies = lists::list_peering_policies(cluster).await?;
     let policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
     let transit = foreign
         .iter()

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, LargestPods, Money, NO_NEW_PODS, OfferDecision, OfferPhase,
     PriceList, ResourceList, ResourceOffer, provider_namespace, tenant_namespace,
@@ -13,7 +13,8 @@ use serde::Serialize;
 use super::decide::phase;
 use crate::{
     broker::{abbreviated_names, peer_name},
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    cluster::Cluster,
+    lists,
     output::{self, strip_control_characters},
 };
 
@@ -86,15 +87,8 @@ pub async fn list_offers(
     of: Option<&ForeignCluster>,
     which: OfferDirection,
 ) -> anyhow::Result<Vec<ListedOffer>> {
-    let everything = ListParams::default();
-    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let offers: Api<ResourceOffer> = Api::all(cluster.client.clone());
-    let known = list_or_none(&clusters, &everything)
-        .await
-        .doing("list the peers")?;
-    let offers = list_or_none(&offers, &everything)
-        .await
-        .doing("list the offers")?;
+    let known = lists::list_peers(cluster).await?;
+    let offers = lists::list_resource_offers(cluster).await?;
     let shown = offer_rows(&known, offers, which);
     Ok(shown
         .into_iter()

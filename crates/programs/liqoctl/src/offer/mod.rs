@@ -16,7 +16,6 @@ use std::{
 };
 
 use anyhow::anyhow;
-use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
@@ -26,7 +25,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, full_name, list_or_none},
+    cluster::{Cluster, ExplainFailure as _, full_name},
+    lists,
     progress::StepProgress,
     wait::{PollResult, final_error, until},
 };
@@ -65,8 +65,8 @@ pub async fn received_offers(
         cluster.client.clone(),
         &provider_namespace(&foreign.spec.cluster_id),
     );
-    let offers = list_or_none(&api, &ListParams::default()).await;
-    offers.doing(format!("list the offers of {}", foreign.name_any()))
+    let what = format!("the offers of {}", foreign.name_any());
+    lists::list_selected(&api, &ListParams::default(), &what).await
 }
 
 /// The unfinished pods that run on the Node of a pool: they end when it is refused.
@@ -81,15 +81,8 @@ pub async fn pods_on(
     else {
         return Ok(Vec::new());
     };
-    let api: Api<Pod> = Api::all(cluster.client.clone());
-    let on_it = ListParams::default().fields(&format!(
-        "spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
-    ));
-    let pods = api
-        .list_metadata(&on_it)
-        .await
-        .doing(format!("list the pods of Node {node}"))?;
-    Ok(pods.items.iter().map(full_name).collect())
+    let pods = lists::list_pod_metadata_on_node(cluster, None, &node).await?;
+    Ok(pods.iter().map(full_name).collect())
 }
 
 /// The question to ask before refusing an offer that is in use.

@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::{Api, api::ListParams};
-use liqo_api::conditions::StatusCondition;
+use kube::Api;
 use liqo_api::{
-    AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, VirtualNode, links,
-    provider_namespace,
+    AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, conditions::StatusCondition,
+    links,
 };
 
 use super::{PeeredNetwork, PeeredNode, PeeringTarget};
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    cluster::{Cluster, ExplainFailure as _},
+    lists,
     manifests::NAMESPACE,
     progress::StepProgress,
     wait::{PollResult, final_error, until},
@@ -86,10 +86,6 @@ pub async fn network_is_ready(
     progress: &StepProgress,
 ) -> anyhow::Result<PeeredNetwork> {
     let what = format!("pods of {name} can be reached");
-    let nodes: Api<VirtualNode> = Api::namespaced(
-        cluster.client.clone(),
-        &provider_namespace(&target.cluster_id),
-    );
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     watch_links(
         cluster,
@@ -99,11 +95,8 @@ pub async fn network_is_ready(
         timeout,
         progress,
         || async {
-            if !list_or_none(&nodes, &ListParams::default())
-                .await
-                .doing("list the virtual nodes")?
-                .is_empty()
-            {
+            let nodes = lists::list_virtual_nodes(cluster, Some(&target.cluster_id)).await?;
+            if !nodes.is_empty() {
                 return Ok(PollResult::NotYet(
                     "this cluster is giving back what it borrowed".to_owned(),
                 ));
@@ -280,14 +273,8 @@ fn missing_condition_text(link: Option<&str>) -> String {
 }
 
 async fn peered_nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Vec<PeeredNode>> {
-    let api: Api<VirtualNode> =
-        Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
-    let list = api
-        .list(&ListParams::default())
-        .await
-        .doing("list the virtual nodes")?;
-    Ok(list
-        .items
+    let nodes = lists::list_virtual_nodes(cluster, Some(provider)).await?;
+    Ok(nodes
         .into_iter()
         .filter_map(|node| {
             Some(PeeredNode {

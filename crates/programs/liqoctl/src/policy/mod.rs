@@ -16,20 +16,18 @@ mod words;
 
 use std::{cmp::Reverse, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::conditions::StatusCondition as _;
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
-use liqo_api::{
-    Accept, Contract, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest,
-    labels,
-};
+use liqo_api::{Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceRequest, labels};
 use liqo_sharing::decide::{lists::ObjectLists, snapshot::OwnWorkingMode};
 use serde::Serialize;
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
+    cluster::Cluster,
+    lists::{self, NodeSelection},
     output,
 };
 
@@ -67,15 +65,8 @@ pub struct ListedPolicy {
 
 /// All policies, in the order in which Liqo tries them.
 pub async fn list_policies(cluster: &Cluster) -> anyhow::Result<Vec<ListedPolicy>> {
-    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let everything = ListParams::default();
-    let policies = list_or_none(&policies, &everything)
-        .await
-        .doing("list the policies")?;
-    let foreign = list_or_none(&foreign, &everything)
-        .await
-        .doing("list the peers")?;
+    let policies = lists::list_peering_policies(cluster).await?;
+    let foreign = lists::list_peers(cluster).await?;
     Ok(policy_rows(policies, &foreign))
 }
 
@@ -186,40 +177,34 @@ fn first_peer_names(names: &[String]) -> String {
 /// The objects that determine the offers.
 pub async fn collect_offer_inputs(cluster: &Cluster) -> anyhow::Result<ObjectLists> {
     let client = &cluster.client;
-    let everything = ListParams::default();
-    let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+    let unfinished = ListParams::default().fields(lists::UNFINISHED_PODS);
     let of_consumers = ListParams::default().labels(labels::CONSUMER_ID);
-    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = (
-        Api::<PeeringPolicy>::all(client.clone()),
-        Api::<ForeignCluster>::all(client.clone()),
-        Api::<Node>::all(client.clone()),
-        Api::<Pod>::all(client.clone()),
-        Api::<Namespace>::all(client.clone()),
-        Api::<DeserializeGuard<ResourceRequest>>::all(client.clone()),
-        Api::<ResourceOffer>::all(client.clone()),
-        Api::<Contract>::all(client.clone()),
-    );
+    let pods = Api::<Pod>::all(client.clone());
+    let namespaces = Api::<Namespace>::all(client.clone());
     let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = tokio::join!(
-        list_or_none(&policies, &everything),
-        list_or_none(&foreign_clusters, &everything),
-        list_or_none(&nodes, &everything),
-        list_or_none(&pods, &unfinished),
-        list_or_none(&namespaces, &of_consumers),
-        list_or_none(&requests, &everything),
-        list_or_none(&offers, &everything),
-        list_or_none(&contracts, &everything),
+        lists::list_peering_policies(cluster),
+        lists::list_peers(cluster),
+        lists::list_nodes(cluster, NodeSelection::All),
+        lists::list_selected(&pods, &unfinished, "the pods of all namespaces"),
+        lists::list_selected(&namespaces, &of_consumers, "the namespaces of consumers"),
+        lists::list_everywhere::<DeserializeGuard<ResourceRequest>>(
+            cluster,
+            "what consumers ask for"
+        ),
+        lists::list_resource_offers(cluster),
+        lists::list_contracts(cluster),
     );
     let config = cluster.read_configuration().await?.unwrap_or_default();
     Ok(ObjectLists {
         lending: Lending::of_config(&config),
         mode: OwnWorkingMode::of_config(&config),
-        policies: policies.doing("list the policies")?,
-        foreign_clusters: foreign_clusters.doing("list the peers")?,
-        nodes: nodes.doing("list the nodes")?,
-        pods: pods.doing("list the pods of all namespaces")?,
-        namespaces: namespaces.doing("list the namespaces of consumers")?,
-        requests: requests.doing("list what consumers ask for")?,
-        offers: offers.doing("list the offers")?,
-        contracts: contracts.doing("list the contracts")?,
+        policies: policies?,
+        foreign_clusters: foreign_clusters?,
+        nodes: nodes?,
+        pods: pods?,
+        namespaces: namespaces?,
+        requests: requests?,
+        offers: offers?,
+        contracts: contracts?,
     })
 }

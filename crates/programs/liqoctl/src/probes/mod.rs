@@ -30,6 +30,7 @@ use tokio::io::{
 use crate::{
     cluster::{Cluster, ClusterAccess, ExplainFailure as _},
     inspect::is_virtual,
+    lists::{self, NodeSelection},
     manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
     playground, readiness,
 };
@@ -96,26 +97,22 @@ pub async fn clusters(
     Ok(clusters)
 }
 
-/// Selects the virtual nodes whose pods really run: in a playground, a provider lends its fake
-/// nodes as a pool of their own.
-pub fn real_virtual_nodes() -> ListParams {
-    ListParams::default().labels(&format!(
-        "{}={},{}!={FAKE_POOL}",
-        labels::TYPE,
-        labels::TYPE_VIRTUAL_NODE,
-        labels::POOL
-    ))
+/// The virtual nodes whose pods really run: in a playground, a provider lends its fake nodes as a
+/// pool of their own.
+pub async fn real_virtual_nodes(home: &Cluster) -> anyhow::Result<Vec<Node>> {
+    let mut nodes = lists::list_nodes(home, NodeSelection::Virtual).await?;
+    nodes.retain(|node| {
+        node.labels()
+            .get(labels::POOL)
+            .is_none_or(|pool| pool != FAKE_POOL)
+    });
+    Ok(nodes)
 }
 
 /// The virtual nodes whose pods really run, by the ID of their cluster.
 pub async fn virtual_nodes(home: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
-    let api: Api<Node> = Api::all(home.client.clone());
-    let all = api
-        .list_metadata(&real_virtual_nodes())
-        .await
-        .doing("list the virtual nodes")?
-        .items;
-    Ok(all
+    Ok(real_virtual_nodes(home)
+        .await?
         .iter()
         .filter_map(|node| {
             Some((
@@ -174,19 +171,9 @@ pub struct ProbeNodes {
 
 /// The nodes that should take part in the network: gateways `first`, then by name.
 pub async fn list_probe_nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<ProbeNodes> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
-    let pods = pods
-        .list(&ours)
-        .await
-        .doing(format!("list the pods of {FABRIC}"))?
-        .items;
-    let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let nodes = nodes
-        .list(&ListParams::default())
-        .await
-        .doing("list the nodes")?
-        .items;
+    let pods = lists::list_pods_of_namespace(cluster, FABRIC_NAMESPACE, &ours).await?;
+    let nodes = lists::list_nodes(cluster, NodeSelection::All).await?;
     let manager: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let manager = manager
         .get_opt(MANAGER)

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, ExplainFailure as _},
-    readiness,
+    lists, readiness,
     wait::{PollResult, until},
 };
 
@@ -128,7 +128,6 @@ pub async fn wait_for_pods(
     news: impl FnMut(&str),
     also: impl Fn(&Pod) -> Option<String>,
 ) -> anyhow::Result<Vec<Pod>> {
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     until(
         &format!(
             "the pods in namespace {namespace} of {} are ready",
@@ -137,11 +136,8 @@ pub async fn wait_for_pods(
         timeout,
         news,
         || async {
-            let pods = api
-                .list(&ListParams::default())
-                .await
-                .doing(format!("list the pods of namespace {namespace}"))?
-                .items;
+            let everything = ListParams::default();
+            let pods = lists::list_pods_of_namespace(cluster, namespace, &everything).await?;
             let missing = pods.iter().find_map(|pod| {
                 let why = if readiness::pod(pod) {
                     also(pod)

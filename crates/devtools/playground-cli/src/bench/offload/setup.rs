@@ -12,8 +12,8 @@ use liqo_api::{
 use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL, Write};
 use liqo_quantity::Quantity;
 use liqoctl::{
-    cluster::{Cluster, ExplainFailure as _, list_or_none},
-    offload,
+    cluster::Cluster,
+    lists, offload,
     probes::{NamespaceSecurity, TestNamespaces},
     progress::StepProgress,
 };
@@ -130,11 +130,8 @@ async fn allocatable_pods(
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let nodes = api
-        .list(&ListParams::default().labels(&text.join(",")))
-        .await
-        .doing("list the nodes")?
-        .items;
+    let selected = ListParams::default().labels(&text.join(","));
+    let nodes = lists::list_selected(&api, &selected, "the nodes").await?;
     let allocatable = nodes
         .iter()
         .filter_map(|node| node.status.as_ref()?.allocatable.as_ref()?.get("pods"));
@@ -239,9 +236,7 @@ pub(super) async fn create_setup(
 /// The contract under which the pods will run, in words.
 async fn contract_in_force(home: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
     let api: Api<Contract> = Api::namespaced(home.client.clone(), &provider_namespace(provider));
-    let contracts = list_or_none(&api, &ListParams::default())
-        .await
-        .doing("list the contracts")?;
+    let contracts = lists::list_selected(&api, &ListParams::default(), "the contracts").await?;
     let in_force = contracts.into_iter().find(|contract| {
         contract
             .status
