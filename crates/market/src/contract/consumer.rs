@@ -262,9 +262,14 @@ impl ContractView<'_> {
             .min();
         let bound = copy
             .filter(|copy| copy.spec.in_force_since.is_some() && copy.signed_document().is_some());
+        // Terms that the copy does not take over keep nothing: its own stay signed.
+        let taken_over = signed.filter(|_| {
+            let document = &record.spec.unverified().document;
+            bound.is_none() || spec.document == *document
+        });
         let own = OwnView {
             known,
-            signed,
+            signed: taken_over,
             bound,
             counts: spec.in_force_since.is_some(),
             ended: spec.ended.as_ref(),
@@ -696,7 +701,7 @@ impl ContractView<'_> {
 #[derive(Clone, Copy)]
 struct OwnView<'a> {
     known: &'a ContractStatus,
-    /// The terms at the provider, if this cluster signed them.
+    /// The terms at the provider, if this cluster signed them and its copy takes them over.
     signed: Option<&'a ContractDocument>,
     /// The copy, if it was in force under this cluster's signature.
     bound: Option<&'a ContractCopy>,

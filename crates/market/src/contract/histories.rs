@@ -826,3 +826,40 @@ fn a_crash_between_the_writes_for_a_removed_contract_lets_none_overlap_it() {
         }
     }
 }
+
+/// The provider shows other terms, and puts a signed amendment in force after the contract ended
+/// and another one followed.
+#[test]
+fn a_contract_that_ended_keeps_the_signature_of_its_last_terms() {
+    let propose = |id| Event::Propose {
+        id,
+        price: 0,
+        peering: 0,
+        starts: 0,
+    };
+    let amend = || Event::Amend {
+        id: 0,
+        price: 0,
+        delay: 300,
+        follows: true,
+        limits: false,
+        ends: None,
+    };
+    for document in 0..8 {
+        tell(vec![
+            propose(0),
+            Event::Since {
+                id: 0,
+                since: Some(0),
+            },
+            Event::Restore { seen: 0 },
+            propose(1),
+            propose(1),
+            amend(),
+            Event::Swap { id: 0, document },
+            Event::End { id: 0, at: Some(0) },
+            Event::Promote { id: 0, since: 0 },
+        ])
+        .unwrap();
+    }
+}
