@@ -263,7 +263,7 @@ impl<R: PartialEq> WatchContent<R> {
     /// Takes over one event. Returns whether it completed a list.
     fn apply_event(
         &mut self,
-        event: watcher::Event<(Key, Option<Arc<R>>)>,
+        event: ReducedEvent<R>,
         changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
     ) -> Result<bool, LimitExceeded> {
         match event {
@@ -287,7 +287,9 @@ impl<R: PartialEq> WatchContent<R> {
                 self.allowance.iter_mut().for_each(Allowance::end_list);
                 return Ok(true);
             }
-            watcher::Event::Apply((key, object)) => self.set_object(&key, object, changed)?,
+            watcher::Event::Apply((key, object)) => {
+                self.set_object(&key, object.as_ref(), changed)?;
+            }
             watcher::Event::Delete((key, _)) => self.set_object(&key, None, changed)?,
         }
         Ok(false)
@@ -296,14 +298,14 @@ impl<R: PartialEq> WatchContent<R> {
     fn set_object(
         &mut self,
         key: &Key,
-        new: Option<Arc<R>>,
+        new: Option<&Arc<R>>,
         changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
     ) -> Result<(), LimitExceeded> {
         if self.allowance.is_some() {
             let old = self.content.read().get(key).cloned();
-            self.charge_limits(key, old.as_deref(), new.as_deref())?;
+            self.charge_limits(key, old.as_deref(), new.map(AsRef::as_ref))?;
         }
-        store_object(&self.content, key, new.as_ref(), changed);
+        store_object(&self.content, key, new, changed);
         Ok(())
     }
 
@@ -339,6 +341,8 @@ impl<R: PartialEq> WatchContent<R> {
 
 /// The key of an object, and the object if it can be parsed; or the limit that it exceeds.
 type ParsedObject<K> = (Key, Result<Option<K>, LimitExceeded>);
+/// An event with the part of an object that is needed.
+type ReducedEvent<R> = watcher::Event<(Key, Option<Arc<R>>)>;
 type WatchEvents<K> = BoxStream<'static, watcher::Result<watcher::Event<ParsedObject<K>>>>;
 
 /// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that
@@ -412,7 +416,7 @@ pub(crate) fn small_pages(config: watcher::Config) -> watcher::Config {
 fn within_limits<K, R>(
     event: watcher::Event<ParsedObject<K>>,
     reduce: impl Fn(K) -> Option<R>,
-) -> Result<watcher::Event<(Key, Option<Arc<R>>)>, LimitExceeded> {
+) -> Result<ReducedEvent<R>, LimitExceeded> {
     let exceeded = match &event {
         watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => {
             object.as_ref().err().copied()

@@ -243,6 +243,7 @@ mod tests {
         assert_eq!(std::mem::take(&mut *seen.lock()), wanted);
     }
 
+    #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
     fn is_of_red_team(map: ConfigMap) -> Option<String> {
         let uid = map.uid();
         uid.filter(|_| map.labels().get("team").is_some_and(|team| team == "red"))

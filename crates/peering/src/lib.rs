@@ -237,7 +237,7 @@ fn watch_policies(context: &Context, queues: PeeringQueues) -> Cache<PeeringPoli
         .informers
         .of_kind::<PeeringPolicy>()
         .cache(context.stop.clone(), move |_, _, _| {
-            queues.add(triggers::policy_changed())
+            queues.add(triggers::policy_changed());
         })
 }
 

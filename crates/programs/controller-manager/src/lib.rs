@@ -227,7 +227,7 @@ fn start_leading(
     parts.spawn({
         let context = context.clone();
         async move {
-            liqo_sharing::run_controllers(context, identity)
+            Box::pin(liqo_sharing::run_controllers(context, identity))
                 .await
                 .context("sharing")
         }

@@ -184,9 +184,9 @@ pub async fn list_selected<K>(
     what: &str,
 ) -> anyhow::Result<Vec<K>>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned + Debug,
 {
-    until_not_busy(async || Ok(api.list(parameters).await?.items))
+    until_not_busy(api, async || Ok(api.list(parameters).await?.items))
         .await
         .doing(format!("list {what}"))
 }
@@ -200,7 +200,7 @@ pub async fn list_metadata<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    until_not_busy(async || Ok(api.list_metadata(parameters).await?.items))
+    until_not_busy(api, async || Ok(api.list_metadata(parameters).await?.items))
         .await
         .doing(format!("list {what}"))
 }
@@ -213,12 +213,17 @@ pub fn if_allowed<T>(list: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
     }
 }
 
-/// Repeats a list for as long as the API server is busy. It is empty where the kind is unknown.
-async fn until_not_busy<T>(list: impl AsyncFn() -> kube::Result<Vec<T>>) -> kube::Result<Vec<T>> {
+/// Repeats a list for as long as the API server is busy. It is empty where the kind is one of Liqo's
+/// that the API server does not know.
+async fn until_not_busy<K: Resource, T>(
+    api: &Api<K>,
+    list: impl AsyncFn() -> kube::Result<Vec<T>>,
+) -> kube::Result<Vec<T>> {
+    let is_of_liqo = api.resource_url().contains(".liqo.io/");
     let started = Instant::now();
     loop {
         match Box::pin(list()).await {
-            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            Err(error) if is_of_liqo && is_absent(&error) => return Ok(Vec::new()),
             Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => {
                 sleep(BUSY_RETRY_DELAY).await;
             }
@@ -269,6 +274,24 @@ mod tests {
         let listed = list_selected(&api, &ListParams::default(), "the namespaces").await;
         assert!(listed.unwrap().is_empty());
         assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn only_kinds_of_liqo_may_be_unknown() {
+        let service = tower::service_fn(|_: Request<Body>| {
+            let answer = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "message": "404 page not found", "code": 404 });
+            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+            std::future::ready(Ok::<_, kube::Error>(
+                Response::builder().status(404).body(answer).unwrap(),
+            ))
+        });
+        let client = Client::new(service, "default");
+        let contracts: Api<liqo_api::Contract> = Api::all(client.clone());
+        let listed = list_selected(&contracts, &ListParams::default(), "the contracts").await;
+        assert!(listed.unwrap().is_empty());
+        let nodes: Api<Node> = Api::all(client);
+        let listed = list_selected(&nodes, &ListParams::default(), "the nodes").await;
+        listed.unwrap_err();
     }
 
     #[tokio::test]

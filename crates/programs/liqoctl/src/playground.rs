@@ -35,7 +35,7 @@ pub fn cluster_accesses(instance: &str) -> anyhow::Result<Vec<ClusterAccess>> {
         .with_context(|| format!("cannot run {}", program.display()))?;
     ensure!(
         listed.status.success(),
-        "{}",
+        "{}\nIf that program is of another version: `cargo playground status` builds it anew.",
         String::from_utf8_lossy(&listed.stderr).trim()
     );
     let paths = String::from_utf8_lossy(&listed.stdout);

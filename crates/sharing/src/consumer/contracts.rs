@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
+use jiff::Timestamp;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},

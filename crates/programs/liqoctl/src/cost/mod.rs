@@ -35,7 +35,6 @@ use running::{CostReport, VirtualNodePods};
 const CONCURRENCY: usize = 16;
 /// Pods in one page of a list.
 const PAGE: u32 = 500;
-/// Field selector for pods whose phase is not final.
 /// A month has 30 days here, whatever its name.
 const HOURS_OF_A_MONTH: i128 = 30 * 24;
 
