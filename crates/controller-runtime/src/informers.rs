@@ -30,6 +30,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, without_managed_fields};
 
+/// A kind that an informer can watch.
+pub trait InformedKind:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + PartialEq + Send + Sync + 'static
+{
+}
+
+impl<K> InformedKind for K where
+    K: Resource<DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + PartialEq
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 /// The informers of one run of the leader, or of the webhook. Clones share them. A new leader has
 /// new ones: their first lists have all that the former leader wrote.
 #[derive(Clone)]
@@ -51,17 +69,7 @@ impl Informers {
     }
 
     /// The informer of a kind, in all namespaces.
-    pub fn of_kind<K>(&self) -> Informer<K>
-    where
-        K: Resource<DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + Debug
-            + PartialEq
-            + Send
-            + Sync
-            + 'static,
-    {
+    pub fn of_kind<K: InformedKind>(&self) -> Informer<K> {
         let mut by_kind = self.by_kind.lock();
         let known = by_kind
             .entry(TypeId::of::<K>())
@@ -120,17 +128,7 @@ impl<K> Followers<K> {
     }
 }
 
-impl<K> Informer<K>
-where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + PartialEq
-        + Send
-        + Sync
-        + 'static,
-{
+impl<K: InformedKind> Informer<K> {
     fn start(client: &Client, stop: &CancellationToken) -> Self {
         let followers = Arc::new(Mutex::new(Followers {
             is_listed: false,

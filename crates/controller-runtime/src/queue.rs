@@ -103,6 +103,9 @@ impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
 
     /// Adds a key after `delay`, unless it is added sooner. The earliest of several delays counts.
     pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
         self.state().add_at(key, Instant::now() + delay);
         self.shared.changed.notify_one();
     }

@@ -1,7 +1,5 @@
 //! The queues of this crate's controllers. [`triggers`](crate::triggers) says what they get.
 
-use std::{fmt::Debug, hash::Hash, time::Duration};
-
 use liqo_api::ClusterId;
 use liqo_controller_runtime::Queue;
 
@@ -23,28 +21,16 @@ impl SharingQueues {
     pub fn add(&self, triggers: impl IntoIterator<Item = SharingTrigger>) {
         for SharingTrigger { target, delay } in triggers {
             match target {
-                SharingTarget::Offers => add_key(&self.offers, (), delay),
-                SharingTarget::Provider(id) => add_key(&self.providers, id, delay),
-                SharingTarget::Conditions(id) => add_key(&self.conditions, id, delay),
+                SharingTarget::Offers => self.offers.add_after((), delay),
+                SharingTarget::Provider(id) => self.providers.add_after(id, delay),
+                SharingTarget::Conditions(id) => self.conditions.add_after(id, delay),
                 SharingTarget::Receipts(ReceiptSide::Issued, namespace) => {
-                    add_key(&self.issued_receipts, namespace, delay);
+                    self.issued_receipts.add_after(namespace, delay);
                 }
                 SharingTarget::Receipts(ReceiptSide::Received, namespace) => {
-                    add_key(&self.received_receipts, namespace, delay);
+                    self.received_receipts.add_after(namespace, delay);
                 }
             }
         }
-    }
-}
-
-fn add_key<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(
-    queue: &Queue<K>,
-    key: K,
-    delay: Duration,
-) {
-    if delay.is_zero() {
-        queue.add(key);
-    } else {
-        queue.add_after(key, delay);
     }
 }

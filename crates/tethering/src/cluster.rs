@@ -345,6 +345,17 @@ mod tests {
         ClusterId::of_public_key(&[1; 32])
     }
 
+    #[test]
+    fn only_a_virtual_node_has_a_provider() {
+        let provider = |kind: &str| {
+            let labels = json!({ "liqo.io/type": kind, "liqo.io/remote-cluster-id": rome() });
+            let node = json!({ "metadata": { "name": "n", "labels": labels } });
+            provider_of_node(&serde_json::from_value(node).unwrap())
+        };
+        assert_eq!(provider(labels::TYPE_VIRTUAL_NODE), Some(rome()));
+        assert_eq!(provider("another"), None);
+    }
+
     fn read(spec: &Value, answer: &str) -> Option<Borrower> {
         let condition = json!({ "type": "Tethering", "status": answer, "reason": "Reason", "message": "",
             "lastTransitionTime": "1970-01-01T00:00:00Z" });

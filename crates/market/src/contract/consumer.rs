@@ -263,10 +263,7 @@ impl ContractView<'_> {
         let bound = copy
             .filter(|copy| copy.spec.in_force_since.is_some() && copy.signed_document().is_some());
         // Terms that the copy does not take over keep nothing: its own stay signed.
-        let taken_over = signed.filter(|_| {
-            let document = &record.spec.unverified().document;
-            bound.is_none() || spec.document == *document
-        });
+        let taken_over = signed.filter(|document| bound.is_none() || spec.terms == document.terms);
         let own = OwnView {
             known,
             signed: taken_over,

@@ -519,6 +519,19 @@ mod tests {
     }
 
     #[test]
+    fn only_a_provider_namespace_that_stays_has_a_uid() {
+        let uid = |label: &str, deleted: Option<&str>| {
+            let labels = json!({ label: cluster(1) });
+            let meta =
+                json!({ "name": "n", "uid": "u", "labels": labels, "deletionTimestamp": deleted });
+            uid_of_provider_namespace(from_value(json!({ "metadata": meta })).unwrap())
+        };
+        assert_eq!(uid(labels::PROVIDER_ID, None).as_deref(), Some("u"));
+        assert_eq!(uid(labels::PROVIDER_ID, Some("2026-01-01T00:00:00Z")), None);
+        assert_eq!(uid(labels::CONSUMER_ID, None), None);
+    }
+
+    #[test]
     fn only_tenant_and_mapped_namespaces_are_known() {
         let id = cluster(1);
         let kept = |name: &str, kind: &str, managed: &str| {

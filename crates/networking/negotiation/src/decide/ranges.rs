@@ -293,6 +293,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_network_of_a_virtual_node_is_not_of_this_cluster() {
+        let found = |kind: &str| {
+            let labels = serde_json::json!({ "liqo.io/type": kind });
+            let node = serde_json::json!({ "metadata": { "name": "n", "labels": labels } });
+            NodeNetwork::from_node(serde_json::from_value(node).unwrap())
+        };
+        assert!(found("gateway").is_some());
+        assert_eq!(found(labels::TYPE_VIRTUAL_NODE), None);
+    }
+
     fn environment() -> RangeSources {
         RangeSources {
             nodes: vec![

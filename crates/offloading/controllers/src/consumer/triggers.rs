@@ -17,7 +17,7 @@ use liqo_api::{
     NamespaceMap, NamespaceOffloading, NamespaceOffloadingSpec, PodOffloadingStrategy, VirtualNode,
     annotations,
 };
-use liqo_controller_runtime::{Cache, Key, Queue};
+use liqo_controller_runtime::{Cache, Key};
 use serde_json::{Map, Value};
 
 use super::state::{
@@ -666,20 +666,22 @@ pub fn enqueue_triggers(
         match target {
             ConsumerTarget::NodesOfProvider => {
                 for (key, _) in consumer.nodes_of_provider(&peer.id) {
-                    add_key(&consumer.queues.nodes, NodeKey::VirtualNode(key), delay);
+                    consumer
+                        .queues
+                        .nodes
+                        .add_after(NodeKey::VirtualNode(key), delay);
                 }
             }
-            ConsumerTarget::Namespace(key) => add_key(&consumer.queues.namespaces, key, delay),
-            ConsumerTarget::Map => add_key(
-                &consumer.queues.namespaces,
-                NamespaceKey::Map(peer.id.clone()),
-                delay,
-            ),
+            ConsumerTarget::Namespace(key) => consumer.queues.namespaces.add_after(key, delay),
+            ConsumerTarget::Map => consumer
+                .queues
+                .namespaces
+                .add_after(NamespaceKey::Map(peer.id.clone()), delay),
             ConsumerTarget::Pods(pods) => enqueue_pods(peer, &pods, delay),
             ConsumerTarget::Events(events) => enqueue_events(peer, events, delay),
             ConsumerTarget::Records(records) => {
                 for reference in references_due(consumer, peer, records) {
-                    add_key(&peer.record_queue, reference, delay);
+                    peer.record_queue.add_after(reference, delay);
                 }
             }
         }
@@ -786,21 +788,9 @@ pub fn enqueue_map(consumer: &ConsumerState, provider: &ClusterId) {
         .add(NamespaceKey::Map(provider.clone()));
 }
 
-fn add_key<K: Clone + Eq + std::hash::Hash + Ord + std::fmt::Debug + Send + 'static>(
-    queue: &Queue<K>,
-    key: K,
-    delay: Duration,
-) {
-    if delay.is_zero() {
-        queue.add(key);
-    } else {
-        queue.add_after(key, delay);
-    }
-}
-
 fn enqueue_pods(peer: &RemoteProvider, pods: &DuePods, delay: Duration) {
     for uid in uids_of_pods(peer, pods) {
-        add_key(&peer.pod_queue, uid, delay);
+        peer.pod_queue.add_after(uid, delay);
     }
 }
 
@@ -832,11 +822,12 @@ fn enqueue_events(peer: &RemoteProvider, events: DueEvents, delay: Duration) {
     match events {
         DueEvents::Of(uid) => {
             if peer.journal.lock().has_events(&uid) {
-                add_key(&peer.event_queue, EventKey::Pod(uid), delay);
+                peer.event_queue.add_after(EventKey::Pod(uid), delay);
             }
         }
         DueEvents::Watch(namespace) => {
-            add_key(&peer.event_queue, EventKey::Watch(namespace), delay);
+            peer.event_queue
+                .add_after(EventKey::Watch(namespace), delay);
         }
         DueEvents::AllWatches => {
             let namespaces: BTreeSet<String> = peer
@@ -845,7 +836,8 @@ fn enqueue_events(peer: &RemoteProvider, events: DueEvents, delay: Duration) {
                 .map(|pod| pod.key.namespace.clone())
                 .collect();
             for namespace in namespaces {
-                add_key(&peer.event_queue, EventKey::Watch(namespace), delay);
+                peer.event_queue
+                    .add_after(EventKey::Watch(namespace), delay);
             }
         }
     }

@@ -21,6 +21,11 @@ fn consumer() -> ClusterId {
     ClusterId::of_public_key(&[7; 32])
 }
 
+/// The server ignores selectors, and serves either side.
+fn peer_labels() -> Value {
+    json!({ labels::CONSUMER_ID: consumer(), labels::PROVIDER_ID: ClusterId::of_public_key(&[1; 32]) })
+}
+
 fn contract(namespace: &str, period_seconds: u32) -> Value {
     let since = "2026-01-01T00:00:00Z";
     let limits = json!({ "podSecurity": "baseline", "maxNamespaces": 1, "maxServices": 1, "maxEndpoints": 1, "charge": "Requests",
@@ -29,7 +34,7 @@ fn contract(namespace: &str, period_seconds: u32) -> Value {
         "commitment": "BestEffort", "pools": [], "classes": {}, "prices": {}, "noticeSeconds": 0, "limits": limits, "start": since,
         "renewal": "None", "meteringPeriodSeconds": period_seconds });
     json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
-        "metadata": { "namespace": namespace, "name": "contract-01234567", "resourceVersion": "1" },
+        "metadata": { "namespace": namespace, "name": "contract-01234567", "resourceVersion": "1", "labels": peer_labels() },
         "spec": { "document": "", "terms": terms, "inForceSince": since } })
 }
 

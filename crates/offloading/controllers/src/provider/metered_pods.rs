@@ -232,7 +232,8 @@ mod tests {
             "commitment": "BestEffort", "pools": [], "classes": {}, "prices": {}, "noticeSeconds": 0, "limits": limits, "start": since,
             "renewal": "None", "meteringPeriodSeconds": 3600 });
         json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
-            "metadata": { "namespace": tenant_namespace(&rome()), "name": "contract-c", "uid": "c", "resourceVersion": "1" },
+            "metadata": { "namespace": tenant_namespace(&rome()), "name": "contract-c", "uid": "c", "resourceVersion": "1",
+                "labels": { labels::CONSUMER_ID: rome() } },
             "spec": { "document": "", "terms": terms, "inForceSince": since } })
     }
 

@@ -7,10 +7,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Debug,
-    hash::Hash,
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -29,6 +27,7 @@ use liqo_api::{
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue, cache::without_managed_fields, foreign_clusters,
+    informers::InformedKind,
 };
 use liqo_offloading_rules::namespace::lent_on;
 use liqo_offloading_rules::namespace::mapped::{
@@ -220,30 +219,18 @@ impl ProviderQueues {
     pub fn add(&self, triggers: impl IntoIterator<Item = ProviderTrigger>) {
         for ProviderTrigger { target, delay } in triggers {
             match target {
-                ProviderTarget::Namespaces(tenant) => add_key(&self.namespaces, tenant, delay),
+                ProviderTarget::Namespaces(tenant) => self.namespaces.add_after(tenant, delay),
                 ProviderTarget::TenantSecrets(tenant) => {
-                    add_key(&self.tenant_secrets, tenant, delay);
+                    self.tenant_secrets.add_after(tenant, delay);
                 }
-                ProviderTarget::TenantPods(pods) => add_key(&self.tenant_pods, pods, delay),
-                ProviderTarget::ShadowPod(key) => add_key(&self.shadow_pods, key, delay),
-                ProviderTarget::Replicas(group) => add_key(&self.replicas, group, delay),
-                ProviderTarget::Account(offer) => add_key(&self.accounts, offer, delay),
-                ProviderTarget::Usage => add_key(&self.usage, (), delay),
-                ProviderTarget::Isolation => add_key(&self.isolation, (), delay),
+                ProviderTarget::TenantPods(pods) => self.tenant_pods.add_after(pods, delay),
+                ProviderTarget::ShadowPod(key) => self.shadow_pods.add_after(key, delay),
+                ProviderTarget::Replicas(group) => self.replicas.add_after(group, delay),
+                ProviderTarget::Account(offer) => self.accounts.add_after(offer, delay),
+                ProviderTarget::Usage => self.usage.add_after((), delay),
+                ProviderTarget::Isolation => self.isolation.add_after((), delay),
             }
         }
-    }
-}
-
-fn add_key<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(
-    queue: &Queue<K>,
-    key: K,
-    delay: Duration,
-) {
-    if delay.is_zero() {
-        queue.add(key);
-    } else {
-        queue.add_after(key, delay);
     }
 }
 
@@ -284,14 +271,7 @@ impl WatchBuilder<'_> {
         triggers: impl FnMut(&Key, Option<&R>, Option<&R>) -> Vec<ProviderTrigger> + Send + 'static,
     ) -> Cache<R>
     where
-        K: Resource<DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + Debug
-            + PartialEq
-            + Send
-            + Sync
-            + 'static,
+        K: InformedKind,
         R: Send + Sync + PartialEq + 'static,
     {
         self.context.informers.of_kind::<K>().reduced_cache(

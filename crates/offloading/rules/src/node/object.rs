@@ -314,7 +314,7 @@ fn no_new_pods_condition(spec: &NodeSpec, live: &Views<'_, ConditionView<'_>>) -
 }
 
 fn is_condition_true(live: &Views<'_, ConditionView<'_>>, kind: &str) -> bool {
-    live.clone().any(|one| one.says(kind, "True"))
+    live.clone().any(|one| one.has_status(kind, "True"))
 }
 
 fn node_condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {

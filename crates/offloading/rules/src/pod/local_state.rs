@@ -285,7 +285,7 @@ fn travelling_metadata(metadata: ObjectMeta) -> Value {
 
 fn is_remote_ready(pod: &Value) -> bool {
     let mut conditions = PodView::of(pod).status().conditions();
-    conditions.any(|one| one.says("ContainersReady", "True"))
+    conditions.any(|one| one.has_status("ContainersReady", "True"))
 }
 
 fn pod_labels(pod: &Value) -> LabelMap {

@@ -323,7 +323,7 @@ pub(crate) fn with_not_ready(mut status: Value, (reason, message): (&str, &str))
         .into_iter()
         .flatten()
     {
-        if ConditionView::of(condition).says("Ready", "True") {
+        if ConditionView::of(condition).has_status("Ready", "True") {
             for (field, said) in [
                 ("status", "False"),
                 ("reason", reason),

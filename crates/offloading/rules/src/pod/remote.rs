@@ -867,7 +867,7 @@ fn status_headline(status: Option<&PodStatusText>) -> StatusHeadline {
         .flat_map(|list| status.statuses_in(list));
     StatusHeadline {
         phase: status.phase().unwrap_or("Pending").to_owned(),
-        is_ready: conditions.any(|condition| condition.says("Ready", "True")),
+        is_ready: conditions.any(|condition| condition.has_status("Ready", "True")),
         containers: containers.filter_map(container_headline).collect(),
     }
 }

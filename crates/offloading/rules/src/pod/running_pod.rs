@@ -54,7 +54,7 @@ impl RunningPod {
         let ready = view
             .status()
             .conditions()
-            .any(|one| one.says("Ready", "True"));
+            .any(|one| one.has_status("Ready", "True"));
         let excluded = nodes
             .iter()
             .filter(|node| !may_run_on(view, node))

@@ -34,7 +34,7 @@ pub fn moves_pods(offloading: &NamespaceOffloading) -> bool {
 pub fn takes_new_pods(node: &Value) -> bool {
     let node = NodeObjectView::of(node);
     let mut conditions = node.status().conditions();
-    let is_ready = conditions.any(|one| one.says("Ready", "True"));
+    let is_ready = conditions.any(|one| one.has_status("Ready", "True"));
     let mut taints = node.spec().taints().iter().map(TaintView::of);
     let repels_pods = taints.any(|taint| {
         taint.key() != Some(pods::VIRTUAL_NODE_TAINT) && taint.effect() != Some("PreferNoSchedule")

@@ -46,7 +46,11 @@ impl WaitingStatus {
         if has_started(status.json()) {
             return None;
         }
-        let false_condition = |kind| status.conditions().find(|one| one.says(kind, "False"));
+        let false_condition = |kind| {
+            status
+                .conditions()
+                .find(|one| one.has_status(kind, "False"))
+        };
         let cause = if let Some(condition) = false_condition(pods::REMOTE_SCHEDULED) {
             let message = condition.message().unwrap_or_default();
             Some((OffloadedReason::Unschedulable, message.to_owned()))

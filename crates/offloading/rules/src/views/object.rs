@@ -71,7 +71,7 @@ impl<'a> MetadataView<'a> {
 
 impl ConditionView<'_> {
     /// Whether it is the condition of this type, with this status.
-    pub fn says(self, kind: &str, status: &str) -> bool {
+    pub fn has_status(self, kind: &str, status: &str) -> bool {
         self.kind() == Some(kind) && self.status() == Some(status)
     }
 

@@ -362,7 +362,7 @@ fn is_finished(pod: &Value) -> bool {
 
 fn is_ready(pod: &Value) -> bool {
     let mut conditions = PodView::of(pod).status().conditions();
-    conditions.any(|condition| condition.says("Ready", "True"))
+    conditions.any(|condition| condition.has_status("Ready", "True"))
 }
 
 fn describe_pod_state(pod: &Value) -> String {

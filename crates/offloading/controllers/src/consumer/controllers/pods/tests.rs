@@ -350,7 +350,8 @@ fn with_contract(mut objects: Value) -> Value {
         "commitment": "BestEffort", "pools": [], "classes": {}, "prices": prices, "noticeSeconds": 0, "limits": limits, "start": since,
         "renewal": "None", "meteringPeriodSeconds": 3600 });
     objects["contracts"] = json!([{ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "Contract",
-        "metadata": { "namespace": provider_namespace(&provider()), "name": "contract-c", "resourceVersion": "1" },
+        "metadata": { "namespace": provider_namespace(&provider()), "name": "contract-c", "resourceVersion": "1",
+            "labels": { liqo_api::labels::PROVIDER_ID: provider() } },
         "spec": { "document": "", "terms": terms, "inForceSince": since } }]);
     objects
 }
