@@ -127,8 +127,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Terms that the consumer signed in this peering. It forgets a signature under terms that are not
-/// in force yet, if the provider shows other ones meanwhile, and may sign them anew.
+/// Terms that the consumer signed in this peering. While they are not in force, it forgets its
+/// signature if the provider shows other terms. Then it may sign them again.
 struct SignedTerms {
     first: Timestamp,
     last: Timestamp,
@@ -621,7 +621,7 @@ impl World {
                 name,
             ));
         }
-        // Of those that are not empty and overlap no one before, the last one ends last.
+        // While none overlaps another, the last of them also ends last, so neighbours are enough.
         spans.retain(|(from, end, _)| from < end);
         spans.sort_unstable();
         for pair in spans.windows(2) {
@@ -681,15 +681,36 @@ fn tell(events: Vec<Event>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Its provider says only after its end, and after the begin of the next one, that it was in force.
-#[test]
-fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
-    let propose = |id| Event::Propose {
+/// Proposes a free contract of this peering, which begins now.
+fn propose(id: u8) -> Event {
+    Event::Propose {
         id,
         price: 0,
         peering: 0,
         starts: 0,
-    };
+    }
+}
+
+/// Says that a contract is in force since now.
+fn in_force(id: u8) -> Event {
+    Event::Since { id, since: Some(0) }
+}
+
+/// Amends a contract to terms that are as free and count after this delay in seconds.
+fn amend(id: u8, delay: u16) -> Event {
+    Event::Amend {
+        id,
+        price: 0,
+        delay,
+        follows: true,
+        limits: false,
+        ends: None,
+    }
+}
+
+/// Its provider says only after its end, and after the begin of the next one, that it was in force.
+#[test]
+fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
     let end = Event::End { id: 1, at: Some(0) };
     let (next_begins, was_in_force) = (
         Event::Since {
@@ -716,27 +737,18 @@ fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
 /// delay begins again.
 #[test]
 fn terms_that_are_signed_anew_count_after_their_delay_from_then() {
-    let propose = |id, starts| Event::Propose {
-        id,
-        price: 0,
-        peering: 0,
-        starts,
-    };
-    let amend = Event::Amend {
-        id: 1,
-        price: 0,
-        delay: 301,
-        follows: true,
-        limits: false,
-        ends: None,
-    };
     tell(vec![
-        propose(0, 0),
-        propose(0, -1),
+        propose(0),
+        Event::Propose {
+            id: 0,
+            price: 0,
+            peering: 0,
+            starts: -1,
+        },
         Event::Since { id: 0, since: None },
         Event::PeersAgain,
-        propose(1, 0),
-        amend,
+        propose(1),
+        amend(1, 301),
         Event::Seconds(301),
         Event::Swap {
             id: 1,
@@ -750,13 +762,6 @@ fn terms_that_are_signed_anew_count_after_their_delay_from_then() {
 /// Its provider announces the end of a contract, and removes it before.
 #[test]
 fn a_contract_that_is_removed_before_its_end_overlaps_the_next_one_in_no_second() {
-    let propose = |id| Event::Propose {
-        id,
-        price: 0,
-        peering: 0,
-        starts: 0,
-    };
-    let in_force = |id| Event::Since { id, since: Some(0) };
     tell(vec![
         propose(0),
         in_force(0),
@@ -774,26 +779,19 @@ fn a_contract_that_is_removed_before_its_end_overlaps_the_next_one_in_no_second(
 /// The terms that it replaces do not count yet.
 #[test]
 fn an_amendment_counts_from_when_the_terms_before_it_would() {
-    let propose = Event::Propose {
-        id: 2,
-        price: 0,
-        peering: 0,
-        starts: 0,
-    };
-    let amend = |delay, follows| Event::Amend {
-        id: 2,
-        price: 0,
-        delay,
-        follows,
-        limits: false,
-        ends: None,
-    };
     let promote = || Event::Promote { id: 2, since: 0 };
     tell(vec![
-        propose,
-        amend(601, false),
+        propose(2),
+        Event::Amend {
+            id: 2,
+            price: 0,
+            delay: 601,
+            follows: false,
+            limits: false,
+            ends: None,
+        },
         promote(),
-        amend(300, true),
+        amend(2, 300),
         promote(),
     ])
     .unwrap();
@@ -802,13 +800,6 @@ fn an_amendment_counts_from_when_the_terms_before_it_would() {
 /// Its provider removes a contract, and brings it back while the consumer's manager is away.
 #[test]
 fn a_crash_between_the_writes_for_a_removed_contract_lets_none_overlap_it() {
-    let propose = |id| Event::Propose {
-        id,
-        price: 0,
-        peering: 0,
-        starts: 0,
-    };
-    let in_force = |id| Event::Since { id, since: Some(0) };
     for writes in 0..6 {
         for seen in 0..8 {
             tell(vec![
@@ -831,31 +822,14 @@ fn a_crash_between_the_writes_for_a_removed_contract_lets_none_overlap_it() {
 /// and another one followed.
 #[test]
 fn a_contract_that_ended_keeps_the_signature_of_its_last_terms() {
-    let propose = |id| Event::Propose {
-        id,
-        price: 0,
-        peering: 0,
-        starts: 0,
-    };
-    let amend = || Event::Amend {
-        id: 0,
-        price: 0,
-        delay: 300,
-        follows: true,
-        limits: false,
-        ends: None,
-    };
     for document in 0..8 {
         tell(vec![
             propose(0),
-            Event::Since {
-                id: 0,
-                since: Some(0),
-            },
+            in_force(0),
             Event::Restore { seen: 0 },
             propose(1),
             propose(1),
-            amend(),
+            amend(0, 300),
             Event::Swap { id: 0, document },
             Event::End { id: 0, at: Some(0) },
             Event::Promote { id: 0, since: 0 },
