@@ -29,7 +29,7 @@ impl TokenRate {
         }
     }
 
-    /// So many tokens come back in each second.
+    /// This number of tokens comes back in each second.
     pub const fn each_second(tokens: u32, burst: u32) -> Self {
         Self {
             tokens,

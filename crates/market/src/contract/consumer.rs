@@ -178,8 +178,8 @@ impl ContractView<'_> {
         copy.signed_document().is_some() && !copy.is_over(self.now)
     }
 
-    /// Ends the contracts that are gone at the provider. Until their ends are stored, they are in
-    /// force, and nothing is signed beside them.
+    /// Ends the contracts that are gone at the provider. They count as in force until their ends are
+    /// stored, so no other contract is signed before that.
     fn judge_removed(&self, judgement: &mut ContractJudgement) {
         for (name, copy) in self.copies.iter().filter(|(_, copy)| !copy.deleting) {
             let shown = self.contracts.get(name);
@@ -262,7 +262,7 @@ impl ContractView<'_> {
             .min();
         let bound = copy
             .filter(|copy| copy.spec.in_force_since.is_some() && copy.signed_document().is_some());
-        // Terms that the copy does not take over keep nothing: its own stay signed.
+        // If the copy keeps other terms, it keeps the signature under those.
         let taken_over = signed.filter(|document| bound.is_none() || spec.terms == document.terms);
         let own = OwnView {
             known,
