@@ -5,15 +5,23 @@
 
 PHASE_FILE holds the name of the present phase. A process is read once a second and counts with what it used until then. What processes used
 that lived between two readings is known only in sum, from /proc/stat: it is the last kind.
+
+A machine that has lent its processors to others, or has slowed them down, counts that time as used, too. So the last column says how much
+longer than its shortest time a fixed computation took: the median, and that of the slowest minute.
 """
 
 import collections
 import os
 import signal
+import statistics
 import sys
 import time
 
 INTERVAL = 1.0
+# Readings in which a slowness counts as lasting.
+MINUTE = 60
+# Steps of the fixed computation: about a millisecond.
+STEPS = 20_000
 # The first kind with a beginning of the process's name counts. The kernel keeps 15 characters of a name.
 KINDS = [
     ("compilers", ("rustc", "clippy-driver", "cargo", "rustdoc", "rust-lld", "ld", "cc", "gcc", "cc1", "collect2", "build-script",
@@ -57,6 +65,24 @@ def machine():
     return sum(fields[:3]) + sum(fields[5:7])
 
 
+def fixed_computation():
+    """Seconds of processor time that a computation takes, which is always the same."""
+    begun = time.thread_time()
+    value = 1
+    for _ in range(STEPS):
+        value = value * 16807 % 2147483647
+    return time.thread_time() - begun
+
+
+def slowness(seconds, shortest):
+    """How much longer than the shortest: the median, and the median of the slowest minute."""
+    if not seconds:
+        return ""
+    minutes = [seconds[begin:begin + MINUTE] for begin in range(0, len(seconds), MINUTE)]
+    slowest = max(statistics.median(minute) for minute in minutes)
+    return f"{statistics.median(seconds) / shortest:.1f}, {slowest / shortest:.1f}"
+
+
 def phase(path, before):
     """The name in the file, or the one before while somebody writes it."""
     try:
@@ -71,6 +97,7 @@ class Counts:
         self.ticks = collections.Counter()
         self.wall = collections.Counter()
         self.phases = []
+        self.computations = collections.defaultdict(list)
         self.last = {(pid, start): ticks for pid, start, _, ticks in processes()}
         self.busy, self.time = machine(), time.monotonic()
 
@@ -88,15 +115,19 @@ class Counts:
         busy, now = machine(), time.monotonic()
         self.ticks[now_phase, UNSEEN] += max(0, busy - self.busy - seen)
         self.wall[now_phase] += now - self.time
+        self.computations[now_phase].append(fixed_computation())
         self.last, self.busy, self.time = last, busy, now
 
     def table(self):
         kinds = [kind for kind, _ in KINDS] + [TESTS, UNSEEN]
-        rows = [["CPU seconds", "wall time", "all"] + kinds]
+        shortest = min((seconds for all in self.computations.values() for seconds in all), default=1)
+        rows = [["CPU seconds", "wall time", "all"] + kinds + ["slower (minute)"]]
         for name in self.phases + [None]:
             used = [sum(self.ticks[one, kind] for one in self.phases if name in (None, one)) for kind in kinds]
             wall = sum(seconds for one, seconds in self.wall.items() if name in (None, one))
-            rows.append([name or "in sum", f"{wall:.0f}"] + [f"{ticks / TICKS:.0f}" for ticks in [sum(used)] + used])
+            computations = [seconds for one in self.phases if name in (None, one) for seconds in self.computations[one]]
+            rows.append([name or "in sum", f"{wall:.0f}"] + [f"{ticks / TICKS:.0f}" for ticks in [sum(used)] + used]
+                        + [slowness(computations, shortest)])
         widths = [max(map(len, column)) for column in zip(*rows)]
         return "\n".join("  ".join(cell.rjust(width) if index else cell.ljust(width)
                                    for index, (cell, width) in enumerate(zip(row, widths))) for row in rows)

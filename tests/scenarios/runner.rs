@@ -13,7 +13,7 @@ use futures::{
     future::{BoxFuture, join_all},
     stream,
 };
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use liqo_tests::{
     Baseline, Built, Clusters, Fixture, World,
     attacks::{self, Attack},
@@ -35,6 +35,9 @@ const MAX_RUNNABLE: usize = 6;
 /// between two counts.
 const COUNTS: u32 = 5;
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
+/// Environment variable with the number of seconds after which no scenario starts any more. Whoever
+/// ends a run that takes too long sees nothing of it; this way, it says what is missing.
+const TIME_TO_START: &str = "LIQO_TEST_SECONDS";
 /// Kind of the scenarios that docs/reference/attacks.md names, and the filter that selects all of
 /// them.
 const ATTACK: &str = "attack";
@@ -170,7 +173,7 @@ impl Waiting {
 }
 
 /// The outcome of a scenario: an error message if it failed.
-type Outcome = Result<(), String>;
+type Outcome = Result<Completion, String>;
 
 /// A scenario to run, and where to send its outcome.
 struct Task {
@@ -205,7 +208,11 @@ struct Shared {
     admission: Mutex<()>,
     /// The groups that no set has begun yet.
     groups: Mutex<VecDeque<Vec<Task>>>,
+    /// No scenario starts after it.
+    last_start: Option<Instant>,
     ended: mpsc::UnboundedSender<Ended>,
+    /// Names of the scenarios that had no time to start.
+    late: mpsc::UnboundedSender<&'static str>,
 }
 
 impl Shared {
@@ -268,14 +275,21 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     let (mut trials, mut runs): (_, Vec<BoxFuture<Result<()>>>) = (Vec::new(), Vec::new());
+    let last_start = match time_to_start() {
+        Ok(seconds) => seconds.map(|seconds| begun + seconds),
+        Err(error) => return fail(&error),
+    };
     let (ended, mut all_ended) = mpsc::unbounded_channel();
+    let (late, mut all_late) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
         built: OnceCell::new(),
         permits: Semaphore::new(MAX_CONCURRENT),
         machine: Arc::default(),
         admission: Mutex::default(),
         groups: Mutex::default(),
+        last_start,
         ended,
+        late,
     });
     for set in sets {
         let mut tasks = |scenarios: Vec<Scenario>| {
@@ -288,7 +302,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
                     continue;
                 }
                 let (report, outcome) = oneshot::channel::<Outcome>();
-                let trial = Trial::test(scenario.name, move || {
+                let trial = Trial::ignorable_test(scenario.name, move || {
                     outcome
                         .blocking_recv()
                         .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
@@ -346,8 +360,21 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     show_attacks(&attacks, &scenarios);
     show_slowest(&mut scenarios, begun.elapsed());
     waiting.show();
+    while let Ok(name) = all_late.try_recv() {
+        println!("no time was left ({TIME_TO_START}): {name}");
+    }
     show_failed(&scenarios);
     conclusion.exit_code()
+}
+
+fn time_to_start() -> Result<Option<Duration>> {
+    let Ok(text) = std::env::var(TIME_TO_START) else {
+        return Ok(None);
+    };
+    let seconds = text.parse().with_context(|| {
+        format!("the variable {TIME_TO_START}: {text:?} is no number of seconds")
+    })?;
+    Ok(Some(Duration::from_secs(seconds)))
 }
 
 /// Whether the command line names the scenario: by one of the filters, which commas separate, and
@@ -452,12 +479,19 @@ async fn run_one(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
     run_admitted(world, task, shared).await
 }
 
-/// Runs a scenario and sends its outcome. Returns whether it succeeded.
+/// Runs a scenario, unless it is too late for it, and sends its outcome. Returns whether it
+/// succeeded or was not run.
 async fn run_admitted(
     world: &Arc<World>,
     Task { scenario, report }: Task,
     shared: &Shared,
 ) -> bool {
+    if shared.last_start.is_some_and(|last| last < Instant::now()) {
+        // Sending fails if the report has ended.
+        let _ = shared.late.send(scenario.name);
+        let _ = report.send(Ok(Completion::ignored_with("no time was left")));
+        return true;
+    }
     let _whole = if scenario.shares == Shares::Never {
         Some(shared.machine.write().await)
     } else {
@@ -477,7 +511,9 @@ async fn run_admitted(
         }
     };
     let outcome = match tokio::spawn(run).await {
-        Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
+        Ok(outcome) => outcome
+            .map(|()| Completion::Completed)
+            .map_err(|error| format!("{error:#}")),
         Err(panic) => Err(panic.to_string()),
     };
     if let Err(error) = &outcome {
@@ -493,7 +529,7 @@ async fn run_admitted(
     let _ = shared.ended.send(Ended {
         name,
         took: begun.elapsed(),
-        error: outcome.clone().err(),
+        error: outcome.as_ref().err().cloned(),
     });
     let _ = report.send(outcome);
     is_done

@@ -1,11 +1,11 @@
-//! `tests/scenarios-by-turns.md`: long scenarios, of which `.ci/run` runs a third each time.
+//! `tests/scenarios-by-turns.md`: long scenarios, of which `.ci/run` runs a fifth each time.
 
 use anyhow::{Context as _, Result, ensure};
 
 /// Chooses one turn. Without it, all scenarios run.
 pub const VARIABLE: &str = "LIQO_TEST_TURN";
 /// Number of turns.
-pub const TURNS: u8 = 3;
+pub const TURNS: u8 = 5;
 const PAGE: &str = include_str!("../scenarios-by-turns.md");
 /// The header of the table and the line below it.
 const HEADER_LINES: usize = 2;
@@ -89,7 +89,7 @@ mod tests {
                 proofs: "`crates/x` `y`".into()
             }
         );
-        assert_eq!(row("| 3 | `a::b` | `crates/x` `y` | packets |"), None);
+        assert_eq!(row("| 5 | `a::b` | `crates/x` `y` | packets |"), None);
         assert_eq!(row("| 2 | `a::b` | packets |"), None);
     }
 
@@ -100,6 +100,6 @@ mod tests {
             .map(|turn| all - waiting_in(&turn.to_string()).unwrap().len())
             .sum();
         assert_eq!(ran, all);
-        assert!(waiting_in("3").is_err() && waiting_in("all").is_err());
+        assert!(waiting_in("5").is_err() && waiting_in("all").is_err());
     }
 }
