@@ -276,7 +276,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     };
     let (mut trials, mut runs): (_, Vec<BoxFuture<Result<()>>>) = (Vec::new(), Vec::new());
     let last_start = match time_to_start() {
-        Ok(seconds) => seconds.map(|seconds| begun + seconds),
+        Ok(seconds) => seconds.and_then(|seconds| begun.checked_add(seconds)),
         Err(error) => return fail(&error),
     };
     let (ended, mut all_ended) = mpsc::unbounded_channel();
@@ -360,10 +360,15 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     show_attacks(&attacks, &scenarios);
     show_slowest(&mut scenarios, begun.elapsed());
     waiting.show();
+    let mut has_late = false;
     while let Ok(name) = all_late.try_recv() {
         println!("no time was left ({TIME_TO_START}): {name}");
+        has_late = true;
     }
     show_failed(&scenarios);
+    if has_late && scenarios.is_empty() {
+        return fail(&anyhow::anyhow!("no time was left for any of them"));
+    }
     conclusion.exit_code()
 }
 
@@ -486,12 +491,6 @@ async fn run_admitted(
     Task { scenario, report }: Task,
     shared: &Shared,
 ) -> bool {
-    if shared.last_start.is_some_and(|last| last < Instant::now()) {
-        // Sending fails if the report has ended.
-        let _ = shared.late.send(scenario.name);
-        let _ = report.send(Ok(Completion::ignored_with("no time was left")));
-        return true;
-    }
     let _whole = if scenario.shares == Shares::Never {
         Some(shared.machine.write().await)
     } else {
@@ -502,6 +501,12 @@ async fn run_admitted(
     } else {
         None
     };
+    if shared.last_start.is_some_and(|last| last < Instant::now()) {
+        // Sending fails if the report has ended.
+        let _ = shared.late.send(scenario.name);
+        let _ = report.send(Ok(Completion::ignored_with("no time was left")));
+        return true;
+    }
     let (name, begun) = (scenario.name, Instant::now());
     let run = {
         let world = world.clone();

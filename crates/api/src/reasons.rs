@@ -379,6 +379,8 @@ reasons! {
         ContractNotInForce = "ContractNotInForce",
         /// A budget of the consumer lets no new pod go to the provider.
         BudgetSpent = "BudgetSpent",
+        /// The same, because the provider's costs cannot be counted for the budget.
+        CostsNotCounted = "CostsNotCounted",
         NodeLeaving = "NodeLeaving",
         NamespaceNotOffloaded = "NamespaceNotOffloaded",
         NamespaceRefused = "NamespaceRefused",

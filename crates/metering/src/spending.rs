@@ -438,6 +438,13 @@ impl ContractAccount {
         costs
     }
 
+    /// The first second that the costs of contracts whose copies are gone do not include; second 0
+    /// if there are none.
+    pub fn former_until(&self) -> Seconds {
+        let former = self.settled.former.as_ref();
+        former.map(|former| former.until).unwrap_or_default()
+    }
+
     /// Cost of the pods that run now, for one hour.
     pub fn per_hour(&self) -> &CostsByNamespace {
         &self.per_hour

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Billionths in one.
-const NANOS: u128 = 1_000_000_000;
+pub(crate) const NANOS: u128 = 1_000_000_000;
 /// Billionths have nine decimals.
 const MAX_DECIMALS: usize = 9;
 

@@ -49,6 +49,21 @@ impl Money {
         self.nanos
     }
 
+    /// The text for people: at most two decimals from 1 on, at most four significant digits below
+    /// 1, half away from zero. Only zero is `0`. Use it for computed amounts; rates, budgets and
+    /// receipts are shown as they were written.
+    pub fn rounded(self) -> String {
+        let nanos = self.nanos.unsigned_abs();
+        let step = if nanos >= decimal::NANOS {
+            decimal::NANOS / 100
+        } else {
+            let zeros = nanos.checked_ilog10().unwrap_or_default();
+            10_u128.pow(zeros.saturating_sub(3))
+        };
+        let rounded = (nanos + step / 2) / step * step;
+        decimal::print(rounded, self.is_negative())
+    }
+
     /// Whether it is zero.
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
@@ -220,6 +235,28 @@ mod tests {
     }
 
     #[test]
+    fn people_read_few_digits_of_an_amount() {
+        for (text, shown) in [
+            ("0", "0"),
+            ("0.04", "0.04"),
+            ("0.173242787", "0.1732"),
+            ("0.173250000", "0.1733"),
+            ("0.000022578", "0.00002258"),
+            ("0.000000001", "0.000000001"),
+            ("0.000012345", "0.00001235"),
+            ("0.99996", "1"),
+            ("1.004999999", "1"),
+            ("1.005", "1.01"),
+            ("799.2", "799.2"),
+            ("-0.173242787", "-0.1732"),
+            ("-12.345", "-12.35"),
+            ("999999999999999999.999999999", "1000000000000000000"),
+        ] {
+            assert_eq!(money(text).rounded(), shown, "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_not_exact_is_an_error_and_never_rounded() {
         for text in [
             "", "-", ".", "1.", ".5", "+1", "1e3", "1,5", " 1", "1 ", "1.2.3", "--1", "0x1", "NaN",
@@ -320,6 +357,12 @@ mod tests {
             prop_assert_eq!(amount.to_string().parse::<Money>(), Ok(amount));
             let json = to_string(&amount).unwrap();
             prop_assert_eq!(from_str::<Money>(&json).unwrap(), amount);
+        }
+
+        #[test]
+        fn only_zero_is_shown_as_zero(nanos in -MAX_NANOS..=MAX_NANOS, shift in 0..90_u32) {
+            let amount = Money::from_nanos(nanos >> shift);
+            prop_assert_eq!(amount.rounded() == "0", amount.is_zero());
         }
 
         #[test]

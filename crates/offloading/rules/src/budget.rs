@@ -21,7 +21,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Budget, BudgetPeriod, ClusterId, Money, PriceList, WITHIN_BUDGET, WhenSpent,
+    Budget, BudgetPeriod, ClusterId, Money, OffloadedReason, PriceList, WITHIN_BUDGET, WhenSpent,
     WithinBudgetReason, rfc3339,
 };
 use liqo_metering::UsageEntry;
@@ -123,12 +123,15 @@ impl ProviderCosts {
                     .extend(with_prices.map(|prices| prices.currency.clone()));
             }
         }
-        let (asks, unmetered) = (
-            asks.values()
-                .map(|prices| prices.currency.clone())
-                .collect(),
-            pools.into_keys().collect(),
-        );
+        let asks = asks
+            .values()
+            .map(|prices| prices.currency.clone())
+            .collect();
+        let unmetered = pools
+            .into_iter()
+            .filter(|(_, pool)| pool.is_unmetered_now)
+            .map(|(name, _)| name)
+            .collect();
         Self {
             id,
             name,
@@ -163,13 +166,16 @@ impl ProviderCosts {
             .find(|asks| *asks != currency);
         if let Some(other) = asks {
             return Some(format!(
-                "{} asks for {other}, and Liqo converts nothing",
+                "{} asks for {other}, and Liqo converts nothing: set the budget in {other}, or \
+                 take it away",
                 self.name
             ));
         }
         let pool = self.unmetered.first()?;
         Some(format!(
-            "{} asks for {currency} without a contract for pool {pool}, and only contracts are metered",
+            "{} asks for {currency} without a contract for pool {pool}, and only contracts are \
+             metered: sign its contract if it offers one (`liqoctl contract list`), ask it for one \
+             (`provide.contract` of its PeeringPolicy), or take the budget away",
             self.name
         ))
     }
@@ -195,7 +201,15 @@ pub struct BudgetState {
     pub per_hour: Money,
     pub is_spent: bool,
     /// Clusters that get no new pods, and why.
-    pub closed: BTreeMap<ClusterId, String>,
+    pub closed: BTreeMap<ClusterId, ClosedByBudget>,
+}
+
+/// Says why a cluster gets no new pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClosedByBudget {
+    /// The reason of pods that come to its virtual node all the same.
+    pub reason: OffloadedReason,
+    pub message: String,
 }
 
 impl BudgetState {
@@ -224,7 +238,7 @@ impl BudgetState {
         let uncounted: Vec<&str> = self
             .closed
             .values()
-            .map(String::as_str)
+            .map(|closed| closed.message.as_str())
             .take(MAX_NAMED)
             .collect();
         if self.is_spent {
@@ -279,12 +293,19 @@ pub fn evaluate_budget(
     for provider in concerned {
         if let Some(why) = provider.uncounted_reason(&budget.currency) {
             let budget = holder.in_words();
-            closed.insert(
-                provider.id.clone(),
-                format!("the costs of new pods do not count for the budget of {budget}: {why}"),
-            );
+            let uncounted = ClosedByBudget {
+                reason: OffloadedReason::CostsNotCounted,
+                message: format!(
+                    "the costs of new pods do not count for the budget of {budget}: {why}"
+                ),
+            };
+            closed.insert(provider.id.clone(), uncounted);
         } else if is_spent && !provider.is_free() {
-            closed.insert(provider.id.clone(), spent_message(held, span.end));
+            let spent = ClosedByBudget {
+                reason: OffloadedReason::BudgetSpent,
+                message: spent_message(held, span.end),
+            };
+            closed.insert(provider.id.clone(), spent);
         }
     }
     BudgetState {
@@ -382,21 +403,17 @@ impl BudgetEvaluation {
         self.policies.contains_key(id)
     }
 
-    /// The reason why a provider gets no new pods at all.
-    pub fn closed_reason(&self, id: &ClusterId) -> Option<&str> {
-        self.state_of_provider(id)?
-            .closed
-            .get(id)
-            .map(String::as_str)
+    /// Says why a provider gets no new pods at all.
+    pub fn closed_for_all(&self, id: &ClusterId) -> Option<&ClosedByBudget> {
+        self.state_of_provider(id)?.closed.get(id)
     }
 
-    /// The reason why a provider gets no new pods of a namespace.
-    pub fn closed_reason_for(&self, namespace: &str, id: &ClusterId) -> Option<&str> {
+    /// Says why a provider gets no new pods of a namespace.
+    pub fn closed_for(&self, namespace: &str, id: &ClusterId) -> Option<&ClosedByBudget> {
         let own = self
             .state_of_namespace(namespace)
-            .and_then(|verdict| verdict.closed.get(id))
-            .map(String::as_str);
-        own.or_else(|| self.closed_reason(id))
+            .and_then(|verdict| verdict.closed.get(id));
+        own.or_else(|| self.closed_for_all(id))
     }
 
     /// Whether the running pods of a namespace at a provider go home.
@@ -444,10 +461,10 @@ impl BudgetEvaluation {
     }
 
     /// The providers that get no new pods because of the budgets of policies, and why.
-    fn closed_by_policies(&self) -> BTreeMap<&ClusterId, &str> {
+    fn closed_by_policies(&self) -> BTreeMap<&ClusterId, &ClosedByBudget> {
         self.policies
             .keys()
-            .filter_map(|id| Some((id, self.closed_reason(id)?)))
+            .filter_map(|id| Some((id, self.closed_for_all(id)?)))
             .collect()
     }
 }

@@ -7,8 +7,8 @@
 use serde::{Serialize, Serializer};
 
 use crate::{
+    branch::Branch,
     output::{Paint, strip_control_characters},
-    status::Branch,
 };
 
 /// The result of one check.

@@ -28,7 +28,7 @@ pub struct BorrowingInvitation {
 /// Creates a token and the command that uses it.
 pub async fn peer_command(
     cluster: &Cluster,
-    token: &token::TokenToCreate,
+    token: &token::TokenCreateOptions,
     through_tunnel: bool,
 ) -> anyhow::Result<BorrowingInvitation> {
     let target = peer::PeeringTarget::of_cluster(cluster).await?;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, Deployment},
-        core::v1::Pod,
+        core::v1::{Container, Pod},
     },
     apimachinery::pkg::apis::meta::v1::Condition,
 };
@@ -16,11 +16,13 @@ use kube::{
 };
 use liqo_api::isolation::{self, Lending};
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, PeeringPolicy};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::{
     apply,
     cluster::{Cluster, ExplainFailure as _, is_absent},
+    image_pulls::{FailedPulls, PullOutlook, missing_images_of_version},
     lists::{self, NodeSelection},
     manifests::{
         self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, ManifestError, NAMESPACE, RESOLVER,
@@ -30,7 +32,7 @@ use crate::{
     progress::StepProgress,
     readiness, replicas, rollout,
     settings::{InstallSettings, InstallValues, InstalledState},
-    wait::{PollResult, until},
+    wait::{PollResult, final_error, until},
 };
 
 /// Exit code of a program that does not know its arguments.
@@ -399,8 +401,8 @@ fn apply_stages<'a>(
     vec![definitions, rest]
 }
 
-/// Waits until every replica of the current version of a Deployment is available. Fails at once if
-/// its image has no resolver.
+/// Waits until every replica of the current version of a Deployment is available. Fails early if
+/// its image has no resolver, or if a node cannot get the image.
 async fn wait_until_available(
     cluster: &Cluster,
     name: &str,
@@ -408,27 +410,48 @@ async fn wait_until_available(
     news: impl FnMut(&str),
 ) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let pulls = Mutex::new(FailedPulls::default());
     until(&format!("Deployment {name} is available"), timeout, news, || async {
         let deployment = deployments.get(name).await.doing(format!("read Deployment {name}"))?;
         if is_available(&deployment) {
-            return Ok(PollResult::Done(Ok(())));
+            return Ok(PollResult::Done(()));
         }
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
         let pods = lists::list_pods_of_namespace(cluster, NAMESPACE, &ours).await?;
         if let Some(image) = too_old_image(&deployment, &pods) {
-            return Ok(PollResult::Done(Err(anyhow!(
+            return Err(final_error(format!(
                 "image {image} has no {name}: it is older than this liqoctl. Liqo runs, but remote pods resolve names as in this cluster. \
                  Set controllerManager.image to one of this version, or install with the liqoctl of the image's version"
-            ))));
+            )));
         }
-        let obstacle = pods.iter().find_map(|pod| Some((pod, readiness::why_pod_not_ready(pod.status.as_ref()?)?)));
-        Ok(PollResult::NotYet(match (obstacle, readiness::why_pods_refused(&deployment)) {
-            (_, Some(refusal)) => format!("its pods are refused: {refusal}"),
-            (Some((pod, obstacle)), None) => format!("pod {}: {obstacle}", pod.name_any()),
-            (None, None) => "its pods are starting".to_owned(),
-        }))
+        let missing = missing_images_of_version(&pods, containers_of(&deployment));
+        let outlook = pulls.lock().observe(missing);
+        match outlook {
+            PullOutlook::Hopeless(text) => Err(final_error(text)),
+            PullOutlook::TriedAgain(text) => Ok(PollResult::NotYet(text)),
+            PullOutlook::NothingMissing => Ok(PollResult::NotYet(why_not_available(&deployment, &pods))),
+        }
     })
-    .await?
+    .await
+}
+
+/// The containers of the current version of a Deployment.
+fn containers_of(deployment: &Deployment) -> &[Container] {
+    let spec = deployment.spec.as_ref();
+    let pod = spec.and_then(|spec| spec.template.spec.as_ref());
+    pod.map(|pod| pod.containers.as_slice()).unwrap_or_default()
+}
+
+/// The first thing that a Deployment waits for.
+fn why_not_available(deployment: &Deployment, pods: &[Pod]) -> String {
+    if let Some(refusal) = readiness::why_pods_refused(deployment) {
+        return format!("its pods are refused: {refusal}");
+    }
+    let obstacle = pods.iter().find_map(|pod| {
+        let why = readiness::why_pod_not_ready(pod.status.as_ref()?)?;
+        Some(format!("pod {}: {why}", pod.name_any()))
+    });
+    obstacle.unwrap_or_else(|| "its pods are starting".to_owned())
 }
 
 /// The image of the resolver's Deployment if its program ended because it does not know the
@@ -437,16 +460,7 @@ fn too_old_image<'a>(deployment: &'a Deployment, pods: &[Pod]) -> Option<&'a str
     if deployment.metadata.name.as_deref() != Some(RESOLVER) {
         return None;
     }
-    let wanted = deployment
-        .spec
-        .as_ref()?
-        .template
-        .spec
-        .as_ref()?
-        .containers
-        .first()?
-        .image
-        .as_deref()?;
+    let wanted = containers_of(deployment).first()?.image.as_deref()?;
     pods.iter()
         .any(|pod| runs_image(pod, wanted) && ended_for_unknown_argument(pod))
         .then_some(wanted)

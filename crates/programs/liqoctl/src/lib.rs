@@ -20,8 +20,8 @@
 //! Commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and
 //! the tests call the same functions.
 //!
-//! - Install: [`install`], [`settings`], [`manifests`], [`preflight`], [`uninstall`]; [`chart`]
-//!   generates the Helm chart.
+//! - Install: [`install`], [`settings`], [`manifests`], [`preflight`], [`image_pulls`],
+//!   [`uninstall`]; [`chart`] generates the Helm chart.
 //! - Peer: [`peer`], [`unpeer`], [`token`], [`approve`], [`discover`], [`renew`], [`tether`].
 //! - Lend and borrow: [`offer`], [`policy`], [`broker`] (lends on what this cluster borrows),
 //!   [`catalog`].
@@ -42,6 +42,7 @@
 pub mod apply;
 pub mod approve;
 pub mod ask;
+pub mod branch;
 pub mod broker;
 pub mod catalog;
 pub mod chart;
@@ -57,6 +58,7 @@ pub mod explain;
 pub mod finding;
 pub mod gateways;
 pub mod generate;
+pub mod image_pulls;
 pub mod inspect;
 pub mod install;
 mod interrupts;
@@ -65,6 +67,7 @@ pub mod lists;
 pub mod manifests;
 pub mod move_pods;
 pub mod network_test;
+mod node_fit;
 pub mod offer;
 pub mod offload;
 pub mod output;

@@ -83,7 +83,7 @@ async fn run_command(cli: Cli) -> anyhow::Result<()> {
         Command::Cost(arguments) => show_costs(&global, arguments).await,
         Command::Policy(command) => run_policy_command(&global, command).await,
         Command::Broker(command) => Box::pin(run_broker_command(&global, command)).await,
-        Command::Catalog(arguments) => Box::pin(show_catalog(&global, *arguments)).await,
+        Command::Catalog(options) => Box::pin(show_catalog(&global, &options)).await,
         Command::Explain(ExplainCommand::Pod { pod, namespace }) => {
             explain_pod(&global, &pod, namespace.as_deref()).await
         }
@@ -142,9 +142,9 @@ async fn untether_cluster(global: &GlobalFlags, timeout: Option<Duration>) -> an
 
 async fn show_catalog(
     global: &GlobalFlags,
-    arguments: cli::CatalogArguments,
+    options: &catalog::CatalogOptions,
 ) -> anyhow::Result<()> {
-    let offers = catalog::read_catalog(&global.access(), &arguments.catalog_options()).await?;
+    let offers = catalog::read_catalog(&global.access(), options).await?;
     output::print_result(global.output, &offers, |offers| {
         catalog::render_catalog_offers(offers)
     })
@@ -157,12 +157,9 @@ async fn run_generate_command(
     match command {
         GenerateCommand::PeerCommand(arguments) => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let invitation = generate::peer_command(
-                &cluster,
-                &arguments.token.token_to_create(),
-                arguments.through_tunnel,
-            )
-            .await?;
+            let invitation =
+                generate::peer_command(&cluster, &arguments.token, arguments.through_tunnel)
+                    .await?;
             output::print_result(global.output, &invitation, |invitation| {
                 invitation.command.clone()
             })
@@ -208,25 +205,17 @@ async fn show_status(
 ) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     if watch {
-        return status::watch_status(&cluster, global.output, |found| {
-            format_status(global, namespace, found)
+        return status::watch_status(&cluster, namespace, global.output, |found| {
+            format_status(global, &found)
         })
         .await;
     }
-    output::write_out(&format_status(
-        global,
-        namespace,
-        status::collect(&cluster).await?,
-    )?)
+    let found = status::collect(&cluster, namespace).await?;
+    output::write_out(&format_status(global, &found)?)
 }
 
-fn format_status(
-    global: &GlobalFlags,
-    namespace: Option<&str>,
-    found: status::StatusReport,
-) -> anyhow::Result<String> {
-    let found = found.only_namespace(namespace);
-    output::format_result(global.output, &found, |found| {
+fn format_status(global: &GlobalFlags, found: &status::StatusReport) -> anyhow::Result<String> {
+    output::format_result(global.output, found, |found| {
         status::render_status(found, Paint::for_stdout())
     })
 }
@@ -882,8 +871,8 @@ async fn run_token_command(global: &GlobalFlags, command: TokenCommand) -> anyho
     let cluster = Cluster::connect(&global.access()).await?;
     cluster.require_installed().await?;
     match command {
-        TokenCommand::Create(arguments) => {
-            let made = token::create_token(&cluster, &arguments.token_to_create()).await?;
+        TokenCommand::Create(options) => {
+            let made = token::create_token(&cluster, &options).await?;
             output::print_result(global.output, &made, |made| made.token.clone())
         }
         TokenCommand::List => output::print_result(

@@ -474,7 +474,7 @@ mod tests {
             allowed.starts_with("params.?spec.?tethering.?clusterID"),
             "{allowed}"
         );
-        // A mapped namespace that is lent on has the label of all of Liqo's objects.
+        // A brokered namespace has the label of all of Liqo's objects.
         let writes = variable(&admission_policy("liqo-manager-writes"), "offloading");
         for expression in [allowed, &writes] {
             assert!(

@@ -1,6 +1,7 @@
 //! `liqoctl offload namespace` and `liqoctl unoffload namespace`.
 
 mod bring_home;
+mod notes;
 
 pub use bring_home::bring_home;
 
@@ -92,8 +93,8 @@ pub struct OffloadResult {
     /// The rule where its pods may run now.
     pub pod_offloading_strategy: PodOffloadingStrategy,
     pub remote: Vec<ProviderNamespace>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The namespace at one provider.
@@ -309,7 +310,8 @@ pub async fn offload_all(
 }
 
 /// Lets the pods of a namespace run in other clusters, or changes where they run, and waits until
-/// the namespace exists there.
+/// the namespace exists there. Fails at once if there are virtual nodes and its selector matches
+/// none: it stays offloaded, for a cluster that matches later.
 pub async fn offload(
     cluster: &Cluster,
     namespace: &str,
@@ -346,12 +348,21 @@ pub async fn offload(
         namespace: namespace.to_owned(),
         pod_offloading_strategy: applied.spec.pod_offloading_strategy,
         remote: Vec::new(),
-        note: None,
+        notes: notes::own_nodes_first_note(&applied.spec, options)
+            .into_iter()
+            .collect(),
     };
+    let selector = applied.spec.cluster_selector.as_ref();
     let nodes = evict::visible_virtual_nodes(cluster).await?;
     if nodes.as_ref().is_some_and(Vec::is_empty) {
-        offloaded.note = Some(NO_VIRTUAL_NODE.to_owned());
+        offloaded.notes.push(NO_VIRTUAL_NODE.to_owned());
         return Ok(offloaded);
+    }
+    // The object stays, and nothing but another selector or cluster would end a wait.
+    if let Some(nodes) = &nodes
+        && let Some(why) = notes::why_no_cluster_is_selected(namespace, selector, nodes)
+    {
+        bail!(why);
     }
     let step = format!("Offloading namespace {namespace}");
     let what = format!("namespace {namespace} exists in all selected clusters");
@@ -389,7 +400,10 @@ pub async fn offload(
         })
         .collect();
     if offloaded.remote.is_empty() && nodes.is_none() {
-        offloaded.note = Some(NO_VIRTUAL_NODE.to_owned());
+        if selector.is_some() {
+            bail!(notes::no_visible_cluster_is_selected(namespace));
+        }
+        offloaded.notes.push(NO_VIRTUAL_NODE.to_owned());
     }
     Ok(offloaded)
 }
@@ -624,12 +638,7 @@ pub fn render_offload_result(offloaded: &OffloadResult) -> String {
             )
         })
         .collect();
-    lines.extend(offloaded.note.iter().map(|note| format!("Note: {note}.")));
-    if lines.is_empty() {
-        lines.push(format!(
-            "Namespace {namespace} is offloaded; its selector matches no cluster now."
-        ));
-    }
+    lines.extend(offloaded.notes.iter().map(|note| format!("Note: {note}.")));
     let new_pods = match offloaded.pod_offloading_strategy {
         PodOffloadingStrategy::LocalAndRemote => "New pods may run there",
         PodOffloadingStrategy::Remote => "New pods run only there",
@@ -641,7 +650,16 @@ pub fn render_offload_result(offloaded: &OffloadResult) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use http::{Method, Request, Response};
+    use kube::{Client, client::Body};
+
     use super::*;
+    use crate::cluster::ClusterAccess;
 
     #[test]
     fn a_namespace_that_clusters_keep_for_themselves_is_refused() {
@@ -677,6 +695,68 @@ mod tests {
         crate::selector::parse_node_selectors(&[format!("region={region}")])
             .unwrap()
             .unwrap()
+    }
+
+    /// A cluster with the namespace `demo`, which is not offloaded, and the virtual node `milan` with
+    /// the label `region=eu`. It counts how often the `NamespaceOffloading` is written.
+    fn cluster_with_milan() -> (Cluster, Arc<AtomicU32>) {
+        let written = Arc::new(AtomicU32::new(0));
+        let counter = written.clone();
+        let refusal = |code: u16| json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let last = request.uri().path().rsplit('/').next().unwrap_or_default();
+            let demo = json!({ "metadata": { "name": "demo" } });
+            let (code, answer) = match (request.method(), last) {
+                (&Method::GET | &Method::PATCH, "demo") => (200, demo),
+                (&Method::GET, "nodes") => {
+                    let milan =
+                        json!({ "metadata": { "name": "milan", "labels": { "region": "eu" } } });
+                    let items = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [milan] });
+                    (200, items)
+                }
+                (&Method::PATCH, NAMESPACE_OFFLOADING) => {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    let spec = json!({ "podOffloadingStrategy": "Remote", "clusterSelector": selector("mars") });
+                    let metadata = json!({ "name": NAMESPACE_OFFLOADING, "namespace": "demo" });
+                    (200, json!({ "metadata": metadata, "spec": spec }))
+                }
+                (&Method::GET, NAMESPACE_OFFLOADING) => (404, refusal(404)),
+                // Who may not read the ClusterConfig is believed to have Liqo.
+                _ => (403, refusal(403)),
+            };
+            let body = Body::from(serde_json::to_vec(&answer).unwrap());
+            let response = Response::builder().status(code).body(body);
+            std::future::ready(Ok::<_, kube::Error>(response.unwrap()))
+        });
+        let cluster = Cluster {
+            client: Client::new(service, "default"),
+            access: ClusterAccess::default(),
+            context: "rome".into(),
+            server: "https://rome".into(),
+        };
+        (cluster, written)
+    }
+
+    #[tokio::test]
+    async fn a_selector_that_matches_no_node_is_stored_and_not_waited_for() {
+        let (cluster, written) = cluster_with_milan();
+        let mars = OffloadOptions {
+            clusters: Some(SelectedClusters::Matching(selector("mars"))),
+            timeout: Duration::from_mins(10),
+            ..options()
+        };
+        let progress = StepProgress::silent();
+        let offloaded = offload(&cluster, "demo", &mars, &progress);
+        let error = tokio::time::timeout(Duration::from_secs(5), offloaded)
+            .await
+            .expect("it waits")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("NoClusterSelected") && error.contains("milan has region=eu"),
+            "{error}"
+        );
+        assert_eq!(written.load(Ordering::Relaxed), 1);
     }
 
     #[test]
@@ -839,7 +919,7 @@ mod tests {
                 namespace: "demo".into(),
                 pod_offloading_strategy,
                 remote,
-                note: None,
+                notes: Vec::new(),
             })
         };
         let both = "Namespace demo is demo-rome-abc in milan.\nNew pods may run there; existing pods stay where they are.";

@@ -13,13 +13,15 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
+use parking_lot::Mutex;
 
 use crate::{
     cluster::{Cluster, ExplainFailure as _, is_absent},
+    image_pulls::{FailedPulls, MissingImage, PullOutlook, missing_images_of_version},
     lists::{self, NodeSelection},
     manifests::{FABRIC, FABRIC_NAMESPACE},
     readiness,
-    wait::{PollResult, until},
+    wait::{PollResult, final_error, until},
 };
 
 /// The argument with which the agent removes its changes from the node.
@@ -32,6 +34,8 @@ pub struct Rollout {
     pub is_done: bool,
     /// Nodes on which it is not complete, and why.
     pub waiting: BTreeMap<String, String>,
+    /// Images that nodes do not have.
+    pub missing_images: Vec<MissingImage>,
     /// Nodes that are not Ready. The rollout does not wait for them.
     pub away: BTreeSet<String>,
 }
@@ -57,24 +61,33 @@ pub enum FabricForm {
     Clearing,
 }
 
-/// Waits until the current version of the agent is ready in this form on every Ready node.
+/// Waits until the current version of the agent is ready in this form on every Ready node. Fails
+/// early if a node cannot get the image, unless the agent cleans up: other nodes go on with that.
 pub async fn wait_for_rollout(
     cluster: &Cluster,
     timeout: Duration,
     form: FabricForm,
     news: impl FnMut(&str),
 ) -> anyhow::Result<Rollout> {
+    let pulls = Mutex::new(FailedPulls::default());
     until(
         "liqo-fabric is ready on every node",
         timeout,
         news,
         || async {
             let rollout = read_rollout(cluster, form).await?;
-            Ok(if rollout.is_done {
-                PollResult::Done(rollout)
-            } else {
-                PollResult::NotYet(rollout.describe())
-            })
+            if rollout.is_done {
+                return Ok(PollResult::Done(rollout));
+            }
+            let outlook = match form {
+                FabricForm::Normal => pulls.lock().observe(rollout.missing_images.clone()),
+                FabricForm::Clearing => PullOutlook::NothingMissing,
+            };
+            match outlook {
+                PullOutlook::Hopeless(text) => Err(final_error(text)),
+                PullOutlook::TriedAgain(text) => Ok(PollResult::NotYet(text)),
+                PullOutlook::NothingMissing => Ok(PollResult::NotYet(rollout.describe())),
+            }
         },
     )
     .await
@@ -157,6 +170,13 @@ fn judge_rollout(
         })
     });
     let waiting: BTreeMap<String, String> = unready.collect();
+    let template = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let containers = template.map(|spec| spec.containers.as_slice());
+    let missing_images =
+        missing_images_of_version(present.iter().copied(), containers.unwrap_or_default());
     let is_done = set.status.as_ref().is_some_and(|status| {
         let wanted = pod_count(status.desired_number_scheduled).saturating_sub(gone.len());
         status.observed_generation >= set.metadata.generation
@@ -167,6 +187,7 @@ fn judge_rollout(
     Rollout {
         is_done,
         waiting,
+        missing_images,
         away: away.clone(),
     }
 }
@@ -238,6 +259,27 @@ mod tests {
             FabricForm::Normal,
         );
         assert!(rollout.is_done && rollout.away == away);
+    }
+
+    #[test]
+    fn an_image_that_a_ready_node_cannot_get_is_told_and_that_of_a_node_that_is_away_is_not() {
+        let set: DaemonSet = serde_json::from_value(json!({ "spec": { "selector": {},
+            "template": { "spec": { "containers": [{ "name": "c", "image": "fabric:2" }] } } } }))
+        .unwrap();
+        let without_image = |node: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": format!("liqo-fabric-{node}"), "namespace": FABRIC_NAMESPACE },
+                "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "fabric:2" }] },
+                "status": { "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "waiting": { "reason": "ErrImagePull", "message": "not found" } } }] },
+            }))
+            .unwrap()
+        };
+        let away = BTreeSet::from(["n2".to_owned()]);
+        let pods = [without_image("n1"), without_image("n2")];
+        let missing = judge_rollout(&set, &pods, &away, FabricForm::Normal).missing_images;
+        let pods: Vec<&str> = missing.iter().map(|missing| missing.pod.as_str()).collect();
+        assert_eq!(pods, ["liqo-fabric/liqo-fabric-n1"]);
     }
 
     #[test]

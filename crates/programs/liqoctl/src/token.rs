@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use data_encoding::BASE32_NOPAD;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -19,7 +20,7 @@ use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, ExplainFailure as _, is_absent},
     manifests::NAMESPACE,
-    output,
+    output, settings,
 };
 
 /// The key in the Secret.
@@ -45,16 +46,36 @@ impl TokenUse {
     }
 }
 
-/// A token to create.
-#[derive(Clone, Debug)]
-pub struct TokenToCreate {
-    /// Name of its Secret; nothing for a random name.
+/// Options of `token create`, and part of those of `generate peer-command`.
+#[derive(Clone, Debug, Args)]
+pub struct TokenCreateOptions {
+    /// Name of the token [default: random]
+    #[arg(long, value_parser = settings::cluster_name)]
     pub name: Option<String>,
-    /// Whether it may replace a token of that name.
+    /// Replace the token of that name, which becomes invalid
+    #[arg(long, requires = "name")]
     pub replace: bool,
-    pub usage: TokenUse,
-    /// Time until it expires; nothing for no limit.
-    pub lifetime: Option<Duration>,
+    /// Let several clusters use the token
+    #[arg(long)]
+    pub reusable: bool,
+    /// How many clusters may use a reusable token
+    #[arg(long, requires = "reusable", default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_uses: u16,
+    /// How long the token is valid, for example 15m, 24h, 7d
+    #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "DURATION")]
+    pub lifetime: Duration,
+}
+
+impl TokenCreateOptions {
+    fn usage(&self) -> TokenUse {
+        if self.reusable {
+            TokenUse::Reusable {
+                max_uses: self.max_uses,
+            }
+        } else {
+            TokenUse::OneTime
+        }
+    }
 }
 
 /// A token in the list.
@@ -139,25 +160,20 @@ pub async fn store_secret(cluster: &Cluster, secret: &Secret) -> anyhow::Result<
 
 pub async fn create_token(
     cluster: &Cluster,
-    wanted: &TokenToCreate,
+    options: &TokenCreateOptions,
 ) -> anyhow::Result<ListedToken> {
     let token = random_token()?;
-    let name = wanted
+    let name = options
         .name
         .clone()
         .unwrap_or_else(|| format!("peering-token-{}", &token[..8]));
-    let expires_at = match wanted.lifetime {
-        Some(lifetime) => {
-            let at = Timestamp::now()
-                .checked_add(SignedDuration::try_from(lifetime)?)
-                .context("this lifetime is too long")?;
-            Some(Timestamp::from_second(at.as_second())?)
-        }
-        None => None,
-    };
+    let end = Timestamp::now()
+        .checked_add(SignedDuration::try_from(options.lifetime)?)
+        .context("this lifetime is too long")?;
+    let expires_at = Timestamp::from_second(end.as_second())?;
     // An expired token does not keep its name.
     remove_expired_tokens(cluster, Timestamp::now()).await?;
-    let secret = secret_with_token(&name, &token, Some(wanted.usage), expires_at);
+    let secret = secret_with_token(&name, &token, Some(options.usage()), Some(expires_at));
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     match api
         .create(
@@ -174,7 +190,7 @@ pub async fn create_token(
                 .get_opt(&name)
                 .await
                 .doing(format!("read Secret {name}"))?;
-            may_replace(&name, present.as_ref(), wanted.replace)?;
+            may_replace(&name, present.as_ref(), options.replace)?;
             store_secret(cluster, &secret).await?;
         }
         created => drop(created.doing(format!(

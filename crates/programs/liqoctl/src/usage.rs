@@ -1,7 +1,10 @@
-//! `liqoctl usage`: what pods used under contracts since the last receipt.
+//! `liqoctl usage`: what pods used under contracts since the last receipt, and what consumers use of
+//! this cluster now, with a contract or without.
 //!
 //! Usage records contain what has ended. For what still runs, a provider reads the status of shadow
 //! pods. A consumer counts from the time when its local pods show that they run there.
+
+mod lent;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +14,14 @@ use kube::ResourceExt as _;
 use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{Contract, ForeignCluster, Money, PriceList, ShadowPod, is_final_phase, pods};
 use liqo_metering::{Charges, UsageEntries, UsageEntry};
-use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
+use liqo_quantity::{AmountSeconds, Quantity, cost_of_use, priced_unit};
 use serde::Serialize;
 
 use crate::output::{self, strip_control_characters};
 use crate::parties::{ContractParty, ContractRole, peer_and_role, peer_name};
 use crate::{cluster::Cluster, lists};
 
-/// Usage of one resource of one pool by pods.
+/// Usage of one resource of one pool by pods: since the last receipt, and now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceUsage {
@@ -35,6 +38,32 @@ pub struct ResourceUsage {
     pub currency: Option<String>,
     /// Number of pods that used it.
     pub pods: usize,
+    /// The usage at this moment, with a contract or without; only at the provider, while a pod of
+    /// the consumer has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub now: Option<UsageNow>,
+}
+
+/// What a consumer uses of one resource at this moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UsageNow {
+    /// The amount that is charged for its unfinished pods.
+    pub amount: Quantity,
+    /// The cost of this amount for one hour, at the prices of the contract, or else of the offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_hour: Option<Money>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    /// Whether a contract in force has prices for the pool.
+    pub in_contract: bool,
+}
+
+impl ResourceUsage {
+    /// The order of rows; two of them differ in it.
+    fn key(&self) -> (&str, ContractRole, &str, &str) {
+        (&self.peer, self.role, &self.pool, &self.resource)
+    }
 }
 
 /// Usage with all peers, or with one.
@@ -97,15 +126,12 @@ pub async fn collect(
         .iter()
         .flat_map(|(party, usage)| usage_rows(&known, party, usage, prices.get(party)))
         .collect();
+    if let Some(objects) = lent::list_lending_objects(cluster).await? {
+        let pools = lent::lent_pools(&known, &contracts, &objects, now);
+        lent::add_lent_pools(&mut used, &pools, &known);
+    }
     used.retain(|one| of.is_none_or(|of| of.name_any() == one.peer));
-    used.sort_by(|one, other| {
-        (&one.peer, one.role, &one.pool, &one.resource).cmp(&(
-            &other.peer,
-            other.role,
-            &other.pool,
-            &other.resource,
-        ))
-    });
+    used.sort_by(|one, other| one.key().cmp(&other.key()));
     Ok(used)
 }
 
@@ -214,6 +240,7 @@ fn usage_rows(
                 cost: rate.map(|rate| cost_of_use(rate, priced_unit(resource), sum.amount_seconds)),
                 currency: prices.map(|prices| prices.currency.clone()),
                 pods: sum.pods.len(),
+                now: None,
             }
         })
         .collect()
@@ -221,14 +248,25 @@ fn usage_rows(
 
 /// The usage as text for people.
 pub fn render_usage(used: &[ResourceUsage]) -> String {
-    if used.is_empty() {
-        return "Nothing was used under a contract since the last receipt (`liqoctl receipt list`).".to_owned();
+    let metered: Vec<&ResourceUsage> = used.iter().filter(|one| one.pods > 0).collect();
+    let text = if metered.is_empty() {
+        "Nothing was used under a contract since the last receipt (`liqoctl receipt list`)."
+            .to_owned()
+    } else {
+        render_metered(&metered)
+    };
+    match lent::render_lent(used) {
+        Some(lent) => format!("{text}\n\n{lent}"),
+        None => text,
     }
+}
+
+fn render_metered(used: &[&ResourceUsage]) -> String {
     let rows = used.iter().map(|one| {
-        let cost = one
-            .cost
-            .zip(one.currency.as_ref())
-            .map(|(cost, currency)| format!("{cost} {}", strip_control_characters(currency)));
+        let cost = one.cost.zip(one.currency.as_ref()).map(|(cost, currency)| {
+            let currency = strip_control_characters(currency);
+            format!("{} {currency}", cost.rounded())
+        });
         vec![
             strip_control_characters(&one.peer),
             one.role.to_string(),
@@ -258,7 +296,7 @@ mod tests {
             "a gold 0 1800 cpu=2\nb gold 0 3600 cpu=1\nc gold ~0 ~3600 cpu=9\n",
         )
         .unwrap();
-        let rates = [("cpu", "0.04".parse().unwrap())].into_iter().collect();
+        let rates = [("cpu", "0.040004".parse().unwrap())].into_iter().collect();
         let prices = BTreeMap::from([(
             "gold".to_owned(),
             PriceList {
@@ -278,7 +316,7 @@ mod tests {
         );
         let text = render_usage(&used);
         assert!(
-            text.contains("2 core-hours") && text.contains("0.08 EUR"),
+            text.contains("2 core-hours") && text.contains(" 0.08001 EUR"),
             "{text}"
         );
         assert!(render_usage(&[]).contains("receipt list"));

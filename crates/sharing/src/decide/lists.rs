@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_a_broker_has_the_virtual_nodes_that_are_lent_on() {
+    fn a_pool_of_a_broker_has_the_virtual_nodes_that_it_lends() {
         let mut lists = lists();
         let labels = |pool: &str| json!({ "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": cluster(TURIN), "liqo.io/pool": pool });
         lists.nodes.extend(objects::<Node>(json!([

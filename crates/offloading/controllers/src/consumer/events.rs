@@ -1,7 +1,7 @@
 //! Events on local pods.
 //!
-//! Warnings about pods that this cluster lends on are shown to their consumer, who knows no names
-//! for the clusters behind this one.
+//! Warnings about brokered pods are shown to their consumer, who knows no names for the clusters
+//! behind this one.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use liqo_controller_runtime::events::object_ref;

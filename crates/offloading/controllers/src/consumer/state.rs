@@ -36,8 +36,8 @@ use crate::{
     server::ClientAuthority,
     webhook::SelectedNamespaces,
 };
-use liqo_offloading_rules::budget::BudgetEvaluation;
-use liqo_offloading_rules::namespace::lent_on;
+use liqo_offloading_rules::budget::{BudgetEvaluation, ClosedByBudget};
+use liqo_offloading_rules::namespace::brokered;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::CandidateNode;
 use liqo_offloading_rules::namespace::unoffloaded::UnoffloadedNamespaces;
@@ -249,6 +249,15 @@ impl ConsumerState {
         providers
     }
 
+    /// The name of a provider, as its virtual nodes have it; its ID if it has none.
+    pub fn name_of_provider(&self, id: &ClusterId) -> String {
+        let named = self.nodes_of_provider(id).into_iter().next();
+        named.map_or_else(
+            || id.to_string(),
+            |(_, node)| node.spec.cluster_name.clone(),
+        )
+    }
+
     /// Whether the pods on all virtual nodes of a provider are known. Until then, a pod's absence
     /// proves nothing.
     pub fn all_pods_known(&self, id: &ClusterId) -> bool {
@@ -279,14 +288,14 @@ impl ConsumerState {
                 .all(|(_, policy)| policy.spec.consume.budget.is_none())
     }
 
-    /// Returns the reason why a budget lets no new pod of this namespace go to this provider. `Err`
-    /// while that is not known.
+    /// Says why a budget lets no new pod of this namespace go to this provider. `Err` while that is
+    /// not known.
     pub fn closed_by_budget(
         &self,
         offloading: &NamespaceOffloading,
         namespace: &str,
         id: &ClusterId,
-    ) -> Result<Option<String>, ()> {
+    ) -> Result<Option<ClosedByBudget>, ()> {
         if !self.policy_budgets_known(id) {
             return Err(());
         }
@@ -299,7 +308,7 @@ impl ConsumerState {
             .map(|verdict| &verdict.held.budget);
         let is_judged = judged == budget && (budget.is_none() || standing.has_evaluated(id));
         if is_judged {
-            Ok(standing.closed_reason_for(namespace, id).map(str::to_owned))
+            Ok(standing.closed_for(namespace, id).cloned())
         } else {
             Err(())
         }
@@ -369,10 +378,10 @@ impl ConsumerState {
     }
 
     /// Whether the namespace is that of one of our consumers, whose pods run at a provider of ours.
-    pub fn is_lent_on(&self, namespace: &str) -> bool {
+    pub fn is_brokered(&self, namespace: &str) -> bool {
         self.offloadings
             .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
-            .is_some_and(|offloading| lent_on::is_brokered(&offloading))
+            .is_some_and(|offloading| brokered::is_brokered(&offloading))
     }
 
     /// Selects the events about the remote pods of this namespace that come back.
@@ -473,7 +482,7 @@ impl ConsumerState {
         reference: &Reference,
     ) -> Option<bool> {
         // The Ingresses of our consumers go no further, and so do their keys.
-        if reference.kind != ReplicaKind::Secret || self.is_lent_on(&reference.namespace) {
+        if reference.kind != ReplicaKind::Secret || self.is_brokered(&reference.namespace) {
             return Some(false);
         }
         // A namespace that is not followed is not offloaded.

@@ -459,7 +459,7 @@ async fn report_skipped_events(
     let (Some(offloading), Some(remote)) = (consumer.offloadings.get(&key), peer.remote()) else {
         return false;
     };
-    let provider = if consumer.is_lent_on(namespace) {
+    let provider = if consumer.is_brokered(namespace) {
         BEHIND
     } else {
         &remote.connection.cluster_name

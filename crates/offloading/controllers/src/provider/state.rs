@@ -29,7 +29,7 @@ use liqo_controller_runtime::{
     Cache, Context, Key, Queue, cache::without_managed_fields, foreign_clusters,
     informers::InformedKind,
 };
-use liqo_offloading_rules::namespace::lent_on;
+use liqo_offloading_rules::namespace::brokered;
 use liqo_offloading_rules::namespace::mapped::{
     self, ConsumerNamespace, Destination, DestinationState, NamespaceKind,
 };
@@ -77,8 +77,8 @@ pub struct ProviderState {
     pub namespaces: Cache<ConsumerNamespace>,
     maps: Cache<NamespaceMap>,
     pub offers: Cache<PoolOffer>,
-    /// The `NamespaceOffloading`s that Liqo created, in mapped namespaces whose pods are lent on.
-    pub lent_on: Cache<NamespaceOffloading>,
+    /// The `NamespaceOffloading`s of brokered namespaces, all of which Liqo created.
+    pub brokered_offloadings: Cache<NamespaceOffloading>,
     pub shadows: Cache<ProviderShadowPod>,
     pub pods: Cache<RemotePod>,
     /// Everything reflected but Secrets.
@@ -386,12 +386,15 @@ impl WatchBuilder<'_> {
         )
     }
 
-    fn lent_on(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<NamespaceOffloading> {
+    fn brokered_offloadings(
+        &self,
+        namespaces: &Cache<ConsumerNamespace>,
+    ) -> Cache<NamespaceOffloading> {
         let namespaces = namespaces.clone();
         self.follow_kind(reduce_brokered, move |key, _, _| {
             let namespace = namespaces.get(&Key::new("", key.namespace.as_str()));
             namespace
-                .map(|namespace| triggers::lent_on_changed(&namespace))
+                .map(|namespace| triggers::brokered_offloading_changed(&namespace))
                 .unwrap_or_default()
         })
     }
@@ -466,7 +469,7 @@ impl ProviderState {
             pods: watches.pods(&namespaces),
             nodes: watches.nodes(&records),
             records,
-            lent_on: watches.lent_on(&namespaces),
+            brokered_offloadings: watches.brokered_offloadings(&namespaces),
             remote_namespaces: watches.follow_kind(remote_namespaces, |_, _, _| {
                 triggers::remote_namespaces_changed()
             }),
@@ -496,7 +499,7 @@ impl ProviderState {
         self.namespaces.wait_until_synced().await
             && self.maps.wait_until_synced().await
             && self.offers.wait_until_synced().await
-            && self.lent_on.wait_until_synced().await
+            && self.brokered_offloadings.wait_until_synced().await
             && self.shadows.wait_until_synced().await
             && self.pods.wait_until_synced().await
             && self.records.wait_until_synced().await
@@ -549,7 +552,7 @@ impl ProviderState {
 
     /// Returns the destination of pods of a consumer's namespace and pool. They wait until the
     /// namespace enforces the Pod Security standard of the policy and, if the pool is borrowed,
-    /// until the namespace is lent on: otherwise nothing would keep them apart at its providers.
+    /// until the namespace is brokered: otherwise nothing would keep them apart at its providers.
     pub fn destination_of_pods(&self, tenant: &str, home: &str, pool: &str) -> Destination {
         let mut destination = self.destination(tenant, home);
         if destination.state == DestinationState::Ready
@@ -563,7 +566,7 @@ impl ProviderState {
             ));
         }
         if destination.state == DestinationState::Ready
-            && !self.takes_lent_on_pods(&destination.namespace)
+            && !self.takes_brokered_pods(&destination.namespace)
             && self.is_borrowed_pool(tenant, pool)
         {
             destination.state =
@@ -588,16 +591,16 @@ impl ProviderState {
 
     /// Whether pods of this mapped namespace may run at other clusters: also after the offers that
     /// they came with, until the last of them is gone.
-    pub fn is_lent_on(&self, namespace: &str) -> bool {
-        self.lent_on
+    pub fn is_brokered(&self, namespace: &str) -> bool {
+        self.brokered_offloadings
             .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
             .is_some()
     }
 
     /// Whether new pods of this mapped namespace may be created for other clusters.
-    pub fn takes_lent_on_pods(&self, namespace: &str) -> bool {
-        lent_on::takes_new_pods(
-            self.lent_on
+    pub fn takes_brokered_pods(&self, namespace: &str) -> bool {
+        brokered::takes_new_pods(
+            self.brokered_offloadings
                 .get(&Key::new(namespace, NAMESPACE_OFFLOADING))
                 .as_deref(),
         )
@@ -609,11 +612,11 @@ impl ProviderState {
     }
 
     /// Whether a namespace has remote pods that were created for virtual nodes.
-    pub fn has_lent_on_pods(&self, namespace: &str) -> bool {
+    pub fn has_brokered_pods(&self, namespace: &str) -> bool {
         self.pods
             .in_namespace(namespace)
             .iter()
-            .any(|(_, pod)| pod.is_lent_on)
+            .any(|(_, pod)| pod.is_brokered)
     }
 
     /// The DNS domain of this cluster, if it is known.
@@ -795,9 +798,9 @@ fn namespaces_by_name(
         .collect()
 }
 
-/// The `NamespaceOffloading` of a namespace that is lent on, without what its controller reports.
+/// The `NamespaceOffloading` of a brokered namespace, without what its controller reports.
 fn reduce_brokered(mut offloading: NamespaceOffloading) -> Option<NamespaceOffloading> {
-    if !lent_on::is_brokered(&offloading) {
+    if !brokered::is_brokered(&offloading) {
         return None;
     }
     offloading.status = None;

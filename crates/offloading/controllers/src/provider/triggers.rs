@@ -288,7 +288,7 @@ pub fn offer_changed(
     old: Option<&PoolOffer>,
     new: Option<&PoolOffer>,
 ) -> Vec<ProviderTrigger> {
-    let lent_on =
+    let namespaces =
         (borrowed_nodes(old) != borrowed_nodes(new)).then(|| namespaces_due(&offer.namespace));
     // Pods that wait for the nodes that it had are created again.
     let has_other_nodes = old
@@ -301,7 +301,7 @@ pub fn offer_changed(
     };
     [pods, ProviderTarget::Account(offer.clone()).due_now()]
         .into_iter()
-        .chain(lent_on)
+        .chain(namespaces)
         .collect()
 }
 
@@ -312,9 +312,9 @@ fn borrowed_nodes(offer: Option<&PoolOffer>) -> Option<&Vec<Value>> {
         .map(|offer| &offer.nodes)
 }
 
-/// The `NamespaceOffloading` of a mapped namespace changed. While it exists, the namespace has
+/// The `NamespaceOffloading` of a brokered namespace changed. While it exists, the namespace has
 /// policies that travel, and pods that do.
-pub fn lent_on_changed(namespace: &ConsumerNamespace) -> Vec<ProviderTrigger> {
+pub fn brokered_offloading_changed(namespace: &ConsumerNamespace) -> Vec<ProviderTrigger> {
     let tenant = tenant_namespace(&namespace.consumer);
     [namespaces_due(&tenant), waiting_pods_due(&tenant)]
         .into_iter()

@@ -49,7 +49,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::server::{self, Certificate, ListenerTls, ServingTlsError};
-use liqo_offloading_rules::namespace::{lent_on, node_selector};
+use liqo_offloading_rules::namespace::{brokered, node_selector};
 use liqo_offloading_rules::node::priced::{PricedNode, default_charge_of_json};
 use liqo_offloading_rules::pod::preference::{self, add_preference};
 use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner, avoided_message};
@@ -138,13 +138,13 @@ pub(crate) struct PlacementContext<'a> {
 }
 
 impl Offloading {
-    /// A namespace that is being unoffloaded sends no new pods. The pods of one that is lent on
-    /// have what they need: they run on the nodes of their pools.
+    /// A namespace that is being unoffloaded sends no new pods. The pods of a brokered one have
+    /// what they need: they run on the nodes of their pools.
     pub(crate) fn from_object(object: NamespaceOffloading) -> Option<Self> {
         let is_leaving = object.metadata.deletion_timestamp.is_some();
         if is_leaving
             || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING)
-            || lent_on::is_brokered(&object)
+            || brokered::is_brokered(&object)
         {
             return None;
         }

@@ -880,7 +880,7 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
 }
 
 #[test]
-fn the_pods_of_a_namespace_that_is_lent_on_are_left_alone() {
+fn the_pods_of_a_brokered_namespace_are_left_alone() {
     assert!(labelled(&json!({ "liqo.io/managed": "" })).is_some());
     assert!(labelled(&json!({ "liqo.io/managed": "true" })).is_none());
 }

@@ -1,5 +1,6 @@
 use liqo_metering::receipt::{ContractVersion, ReceiptContract};
 use liqo_metering::spending::SettledCosts;
+use liqo_metering::{Period, UsageEntries};
 use proptest::prelude::*;
 
 use super::*;
@@ -115,6 +116,8 @@ fn a_spent_budget_closes_the_providers_that_cost_something() {
     };
     let verdict = judged(&of_demo("1"), &[provider(1, &[("demo", "1")], &[]), free]);
     assert_eq!(verdict.closed.keys().collect::<Vec<_>>(), [&id(1)]);
+    let reason = verdict.closed[&id(1)].reason;
+    assert_eq!(reason, OffloadedReason::BudgetSpent);
     let condition = verdict.condition();
     assert_eq!(
         (condition.status, condition.reason.as_str()),
@@ -144,8 +147,21 @@ fn what_cannot_be_counted_closes_a_provider_before_anything_is_spent() {
         &[without_contract, dollars, provider(3, &[], &[])],
     );
     assert!(!verdict.is_spent && verdict.closed.len() == 2);
-    assert!(verdict.closed[&id(1)].contains("p1 asks for EUR without a contract"));
-    assert!(verdict.closed[&id(2)].contains("p2 asks for USD"));
+    for (closed, words) in [
+        (
+            &verdict.closed[&id(1)],
+            ["p1 asks for EUR without a contract", "`provide.contract`"],
+        ),
+        (
+            &verdict.closed[&id(2)],
+            ["p2 asks for USD", "set the budget in USD"],
+        ),
+    ] {
+        assert_eq!(closed.reason, OffloadedReason::CostsNotCounted);
+        for words in words {
+            assert!(closed.message.contains(words), "{}", closed.message);
+        }
+    }
     assert_eq!(verdict.condition().reason, "CostsNotCounted");
     assert_eq!(
         judged(&of_demo("1"), &[provider(3, &[], &[])])
@@ -164,24 +180,26 @@ fn eur(cpu: &str) -> PriceList {
 
 /// A contract for pool `default` from noon on.
 fn account(end: Option<i64>) -> ContractAccount {
+    let contract = contract(1, noon().as_second(), end);
+    ContractAccount::new(contract, 3600, SettledCosts::default())
+}
+
+/// A contract for pool `default`, beginning with this version.
+fn contract(version: u32, from: i64, end: Option<i64>) -> ReceiptContract {
     let prices = BTreeMap::from([("default".to_owned(), eur("0.04"))]);
     let versions = vec![ContractVersion {
-        version: 1,
+        version,
         digest: String::new(),
-        from: noon().as_second(),
+        from,
         prices,
     }];
-    ContractAccount::new(
-        ReceiptContract {
-            id: "c".to_owned(),
-            provider: id(1),
-            consumer: id(2),
-            versions,
-            end,
-        },
-        3600,
-        SettledCosts::default(),
-    )
+    ReceiptContract {
+        id: "c".to_owned(),
+        provider: id(1),
+        consumer: id(2),
+        versions,
+        end,
+    }
 }
 
 /// Milan, one hour after noon, with pools that ask for so much for a core, and with pods that run.
@@ -218,7 +236,9 @@ fn a_pool_that_asks_for_money_beside_the_contract_is_not_taken_for_nothing() {
         (None, None),
         "a pool without prices is free"
     );
-    let why = closed(&[("default", "0.04"), ("gold", "0.04")]).unwrap();
+    let why = closed(&[("default", "0.04"), ("gold", "0.04")])
+        .unwrap()
+        .message;
     assert!(
         why.contains("milan asks for EUR without a contract for pool gold"),
         "{why}"
@@ -283,6 +303,99 @@ fn a_pod_that_outlives_its_contract_counts_once() {
     );
 }
 
+/// What a pod cost on its day that runs since ten o'clock, with a core that costs 0.04 an hour.
+fn spent_since_ten(mut accounts: Vec<ContractAccount>, now: i64) -> Money {
+    let ten = noon().as_second() - 7200;
+    let pod: UsageEntry = format!("u default {ten} {now} cpu=1 demo").parse().unwrap();
+    for account in &mut accounts {
+        account.add_running(std::slice::from_ref(&pod));
+    }
+    let asks = BTreeMap::from([("default".to_owned(), eur("0.04"))]);
+    let now = Timestamp::from_second(now).unwrap();
+    let name = "milan".to_owned();
+    ProviderCosts::from_accounts(id(1), name, None, &asks, &accounts, &[pod], now)
+        .day
+        .of_namespace("EUR", "demo")
+}
+
+#[test]
+fn the_costs_of_a_running_pod_never_fall_when_contracts_come_and_go() {
+    let noon = noon().as_second();
+    let (first_end, second) = (noon + 5400, noon + 9000);
+    for minutes in 1..6 * 60 {
+        let now = noon - 7200 + 60 * minutes;
+        let known_end = (first_end <= now).then_some(first_end);
+        let all = [(noon, known_end), (second, None)];
+        let accounts = all
+            .into_iter()
+            .filter(|(from, _)| *from <= now)
+            .map(|(from, end)| {
+                ContractAccount::new(contract(1, from, end), 3600, SettledCosts::default())
+            })
+            .collect();
+        let exact = Money::from_nanos(i128::from(minutes) * 40_000_000 / 60);
+        let spent = spent_since_ten(accounts, now);
+        // Each part is rounded.
+        let difference = (spent - exact).nanos().abs();
+        assert!(difference <= 10, "{spent} after {minutes} minutes");
+    }
+}
+
+/// What a pod cost on its day that runs since noon, an hour after it, if this contract is stored.
+fn spent_in_an_hour(contract: ReceiptContract) -> ProviderCosts {
+    let from = noon().as_second();
+    let pod: UsageEntry = format!("u default {from} {} cpu=1 demo", from + 3600)
+        .parse()
+        .unwrap();
+    let account = ContractAccount::new(contract, 3600, SettledCosts::default());
+    milan(&[("default", "0.04")], &[account], &[pod])
+}
+
+#[test]
+fn a_contract_that_ends_before_its_last_terms_count_is_followed_by_one_estimate() {
+    let noon = noon().as_second();
+    let mut two = contract(1, noon - 3600, Some(noon));
+    two.versions.extend(contract(2, noon + 1800, None).versions);
+    let spent = spent_in_an_hour(two);
+    assert_eq!(spent.day.of_namespace("EUR", "demo"), money("0.04"));
+}
+
+#[test]
+fn a_pool_is_not_metered_before_the_terms_that_are_signed_count() {
+    let later = contract(2, noon().as_second() + 7200, None);
+    let costs = spent_in_an_hour(later);
+    let verdict = judged(&of_demo("13"), &[costs]);
+    let closed = &verdict.closed[&id(1)];
+    assert_eq!(closed.reason, OffloadedReason::CostsNotCounted);
+}
+
+#[test]
+fn time_whose_contracts_may_be_gone_is_not_estimated() {
+    let noon = noon().as_second();
+    let one_o_clock = noon + 3600;
+    let with = |version, settled| {
+        let account = ContractAccount::new(contract(version, noon, None), 3600, settled);
+        spent_since_ten(vec![account], one_o_clock)
+    };
+    assert_eq!(with(1, SettledCosts::default()), money("0.12"));
+    assert_eq!(
+        with(2, SettledCosts::default()),
+        money("0.04"),
+        "its version 1 may have counted the pod"
+    );
+    // A contract that is gone counted the hour from ten to eleven.
+    let ten = noon - 7200;
+    let period = Period::at(ten, 3600);
+    let usage = UsageEntries::parse(&format!("u default {ten} {} cpu=1 demo\n", ten + 3600));
+    let gone = SettledCosts::default().with_period(
+        &contract(1, ten, Some(ten + 3600)),
+        period,
+        &usage.unwrap(),
+    );
+    let taken_over = SettledCosts::default().taking_over("gone", &gone);
+    assert_eq!(with(1, taken_over), money("0.12"), "that hour counts once");
+}
+
 #[test]
 fn a_spent_budget_stays_so_until_the_next_day_or_until_it_is_raised() {
     let running = [provider(1, &[("demo", "0.9995")], &[("demo", "0.36")])];
@@ -318,16 +431,16 @@ fn what_all_budgets_do_is_known_by_namespace_and_provider() {
     let none = standing(&[of_demo("9"), policy("9")]);
     assert_eq!(
         (
-            none.closed_reason(&id(1)),
-            none.closed_reason_for("demo", &id(1)),
+            none.closed_for_all(&id(1)),
+            none.closed_for("demo", &id(1)),
             none.moves_any_home()
         ),
         (None, None, false)
     );
     let namespace = standing(&[of_demo("1"), policy("9")]);
     assert!(
-        namespace.closed_reason_for("demo", &id(1)).is_some()
-            && namespace.closed_reason_for("shop", &id(1)).is_none()
+        namespace.closed_for("demo", &id(1)).is_some()
+            && namespace.closed_for("shop", &id(1)).is_none()
     );
     assert!(!namespace.moves_home("demo", &id(1)), "its pods are kept");
     assert_eq!(
@@ -336,7 +449,7 @@ fn what_all_budgets_do_is_known_by_namespace_and_provider() {
     );
     let all = standing(&[of_demo("9"), policy("2")]);
     assert!(
-        all.closed_reason_for("shop", &id(1)).is_some()
+        all.closed_for("shop", &id(1)).is_some()
             && all.moves_home("shop", &id(1))
             && all.moves_any_home()
     );

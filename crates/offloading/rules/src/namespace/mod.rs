@@ -3,9 +3,9 @@
 //! Consumer: `placement` decides which namespaces should exist at which provider, by
 //! `node_selector`; `unoffloaded` finds pods that came too late. Provider: `mapping` decides which
 //! mapped namespaces to create and delete, `manifests` what is in them, `mapped` describes one.
-//! Broker: `lent_on` offloads a mapped namespace on to the next provider.
+//! Broker: `brokered` offloads a mapped namespace to the next provider.
 
-pub mod lent_on;
+pub mod brokered;
 pub mod manifests;
 pub mod mapped;
 pub mod mapping;

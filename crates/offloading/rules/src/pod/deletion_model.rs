@@ -152,8 +152,8 @@ impl World {
         }
     }
 
-    /// A pod that this cluster created for a consumer and lends on.
-    fn lent_on() -> Self {
+    /// A pod that this cluster created for a consumer, and that runs at a provider.
+    fn brokered() -> Self {
         let mut world = Self {
             held: true,
             ..Self::new(true)
@@ -365,7 +365,7 @@ impl World {
             sent: self.sent.unwrap_or(SendProgress::No),
             removed: self.removed,
             eviction_delay: None,
-            is_lent_on: self.held,
+            is_brokered: self.held,
             may_run_here: Some(false),
             stuck: None,
             refusal_timeout: Duration::from_mins(5),
@@ -721,10 +721,10 @@ proptest! {
     }
 
     #[test]
-    fn a_pod_that_is_lent_on_is_held_until_its_end_is_known_and_goes_then(
+    fn a_brokered_pod_is_held_until_its_end_is_known_and_goes_then(
         events in prop::collection::vec(event(), 0..60),
     ) {
-        let mut world = World::lent_on();
+        let mut world = World::brokered();
         for event in events {
             world.happens(event);
         }

@@ -118,7 +118,7 @@ pub struct LocalPodFacts<'a> {
     /// sets none.
     pub eviction_delay: Option<EvictionDelay>,
     /// Whether the namespace is that of a consumer of ours, whose pods this cluster creates.
-    pub is_lent_on: bool,
+    pub is_brokered: bool,
     /// Whether new pods of the namespace may run in this cluster, too; `None` if that is not known,
     /// or a matter of a consumer.
     pub may_run_here: Option<bool>,
@@ -415,7 +415,7 @@ fn decide_deletion(
     };
     // Nobody here forces the end of a consumer's pod that must not run twice: its end at the
     // provider is waited for.
-    let grace = if facts.is_lent_on {
+    let grace = if facts.is_brokered {
         grace.max(1)
     } else {
         grace
@@ -466,8 +466,8 @@ fn may_delete(
     // Without the finalizer the shadow pod would be gone before the remote pod.
     let stays = shadow.has_finalizer;
     // A provider records no end for a shadow pod that is being deleted, and limits its grace. A
-    // consumer of ours may wait for the end of a pod that we lend on.
-    let end_matters = !home.restarts || home.has_finalizers || facts.is_lent_on;
+    // consumer of ours may wait for the end of a brokered pod.
+    let end_matters = !home.restarts || home.has_finalizers || facts.is_brokered;
     let end_is_known = home.finished || !end_matters;
     stays && end_is_known && grace <= MAX_GRACE_SECONDS
 }
@@ -652,7 +652,7 @@ fn decide_refusal(
     obstacle: PodObstacle,
 ) -> LocalPodDecision {
     let refusal = obstacle.refusal_action();
-    if home.recreation_key(facts.is_lent_on).is_none() || node_bound_refusal(home).is_some() {
+    if home.recreation_key(facts.is_brokered).is_none() || node_bound_refusal(home).is_some() {
         return LocalPodDecision::from_actions([refusal]);
     }
     let refused = home

@@ -224,14 +224,14 @@ impl LocalPod {
     }
 
     /// Identifies what creates it again after its deletion, by a name that the next pod shares: the
-    /// UID of its controller or, in a namespace that is lent on, its own name. There the provider's
-    /// side of this cluster creates a pod again that may restart.
-    pub fn recreation_key(&self, is_lent_on: bool) -> Option<String> {
+    /// UID of its controller or, in a brokered namespace, its own name. There the provider's side
+    /// of this cluster creates a pod again that may restart.
+    pub fn recreation_key(&self, is_brokered: bool) -> Option<String> {
         let controller = self
             .controller
             .as_ref()
             .map(|controller| controller.uid.clone());
-        controller.or_else(|| (is_lent_on && self.restarts).then(|| self.key.to_string()))
+        controller.or_else(|| (is_brokered && self.restarts).then(|| self.key.to_string()))
     }
 
     /// The amounts that it takes of its node beyond its requests.

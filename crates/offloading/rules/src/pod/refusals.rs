@@ -215,6 +215,7 @@ pub fn remembered_reason(reason: &str) -> Option<(OffloadedReason, RefusalCause)
         | Reason::NoOffer
         | Reason::PoolWithdrawn
         | Reason::BudgetSpent
+        | Reason::CostsNotCounted
         | Reason::NodeLeaving
         | Reason::NamespaceNotOffloaded
         | Reason::OffloadingIsLocal
@@ -476,7 +477,12 @@ mod tests {
         ] {
             assert_eq!(cause(reason), Some(RefusalCause::Passes), "{reason}");
         }
-        for reason in ["PoolWithdrawn", "BudgetSpent", "OffloadingIsLocal"] {
+        for reason in [
+            "PoolWithdrawn",
+            "BudgetSpent",
+            "CostsNotCounted",
+            "OffloadingIsLocal",
+        ] {
             assert_eq!(cause(reason), None, "{reason}");
         }
         // From behind a broker, no API server is reached later either.

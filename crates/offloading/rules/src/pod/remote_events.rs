@@ -156,14 +156,14 @@ impl RemoteEvent {
 
     /// The event of the local pod. Its name follows from the pod and the remote event, so the same
     /// one is never written twice, not even by another process. `mapped` is the provider's
-    /// namespace; `node` is the virtual node's name. The consumer of a pod that is lent on reads
-    /// who reports the event, and knows no names for the clusters behind this one.
+    /// namespace; `node` is the virtual node's name. The consumer of a brokered pod reads who
+    /// reports the event, and knows no names for the clusters behind this one.
     pub fn to_local_event(
         &self,
         pod: &LocalPod,
         mapped: &str,
         node: &str,
-        is_lent_on: bool,
+        is_brokered: bool,
     ) -> (Key, Value) {
         let hash = short_hash(&format!("{} {}", pod.uid, self.uid));
         // kubectl shows events of the same second in the order of their names.
@@ -184,7 +184,7 @@ impl RemoteEvent {
         if !self.field_path.is_empty() {
             set_at(&mut object, &["fieldPath"], self.field_path.as_str());
         }
-        let component = match (self.component.as_str(), is_lent_on) {
+        let component = match (self.component.as_str(), is_brokered) {
             ("", true) => liqo_api::CONTROLLER_MANAGER.to_owned(),
             (component, true) => component.to_owned(),
             ("", false) => node.to_owned(),

@@ -65,7 +65,7 @@ pub struct RemotePod {
     /// [`annotations::POOL_NODES`].
     pub pool_nodes: Option<String>,
     /// Whether it was created for the virtual nodes of this cluster.
-    pub is_lent_on: bool,
+    pub is_brokered: bool,
     /// Its addresses, until it ends: then another pod may get them.
     pub addresses: Vec<IpAddr>,
 }
@@ -86,9 +86,9 @@ impl RemotePod {
             _ => None,
         };
         let ended_at = end.and_then(|_| end_time(&status));
-        let is_lent_on = tolerates_virtual_nodes(&pod.spec);
-        // A pod that was lent on has the address by which this cluster sees it: its consumer sees
-        // that one behind this cluster.
+        let is_brokered = tolerates_virtual_nodes(&pod.spec);
+        // A brokered pod has the address by which this cluster sees it: its consumer sees that one
+        // behind this cluster.
         let addresses = if end.is_none() {
             status_addresses(&status)
         } else {
@@ -133,7 +133,7 @@ impl RemotePod {
                 .as_ref()
                 .and_then(|all| all.get(annotations::POOL_NODES))
                 .cloned(),
-            is_lent_on,
+            is_brokered,
             asked: (asked != charge).then_some(asked),
             charge,
             status: PodStatusText::from_status(&reduced),
@@ -458,15 +458,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_lent_on_has_the_address_by_which_the_broker_sees_it() {
-        let lent_on = pod("web", "u", |object| {
+    fn a_brokered_pod_has_the_address_by_which_the_broker_sees_it() {
+        let brokered = pod("web", "u", |object| {
             object["spec"]["tolerations"] =
                 json!([{ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }]);
             object["status"] = json!({ "phase": "Running", "podIP": "10.65.0.9" });
         });
-        assert!(lent_on.is_lent_on && lent_on.addresses.len() == 1);
+        assert!(brokered.is_brokered && brokered.addresses.len() == 1);
         assert_eq!(
-            lent_on.status.to_value().get("podIP"),
+            brokered.status.to_value().get("podIP"),
             Some(&json!("10.65.0.9"))
         );
     }

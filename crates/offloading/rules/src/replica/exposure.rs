@@ -64,9 +64,9 @@ pub fn object_class(kind: ReplicaKind, object: &Value) -> Option<&str> {
     })
 }
 
-/// The part of a replica that travels on from a namespace that is lent on: only the cluster that
-/// the consumer asked lets clients outside the cluster reach it, by its own policy. The classes of
-/// that cluster mean nothing to the next one.
+/// The part of a replica that travels on from a brokered namespace: only the cluster that the
+/// consumer asked lets clients outside the cluster reach it, by its own policy. The classes of that
+/// cluster mean nothing to the next one.
 pub fn brokered_content(kind: ReplicaKind, mut object: Value) -> Option<Value> {
     if kind == ReplicaKind::Service && object_class(kind, &object).is_some() {
         let spec = object.get_mut("spec")?.as_object_mut()?;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_on_is_reached_from_outside_only_where_the_consumer_asked() {
+    fn a_brokered_replica_is_reached_from_outside_only_where_the_consumer_asked() {
         let replica = json!({ "metadata": { "annotations": { REMOTE_CLASS: "brokers" } }, "spec": { "type": "LoadBalancer", "loadBalancerClass": "brokers",
             "loadBalancerSourceRanges": ["198.51.100.0/24"], "allocateLoadBalancerNodePorts": false, "ports": [{ "port": 80 }] } });
         let object = LocalService::from_service(serde_json::from_value(replica).unwrap())

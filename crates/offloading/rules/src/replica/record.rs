@@ -73,8 +73,8 @@ pub fn no_pod_message(addresses: &BTreeSet<IpAddr>, cluster: &str) -> String {
 /// Whether a `ConfigMap` or Secret that a pod names travels with it. In a namespace of one of our
 /// consumers whose pods run at a provider of ours, only what that consumer sent does: everything
 /// else there belongs to this cluster.
-pub fn travels_with_pods(object: &impl Resource, is_lent_on: bool) -> bool {
-    !is_lent_on || is_replica(object)
+pub fn travels_with_pods(object: &impl Resource, is_brokered: bool) -> bool {
+    !is_brokered || is_replica(object)
 }
 
 /// An object at home that is reflected.

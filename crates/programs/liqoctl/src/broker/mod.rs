@@ -24,7 +24,7 @@ use liqo_api::{ForeignCluster, PeeringPolicy, PeeringPolicySpec, ResourceOffer};
 use serde_json::json;
 
 pub use change::{Customers, EnablePlan, MarginChange, PolicyDisablePlan, RequestedPolicyChange};
-pub use status::{BrokerStatus, peer_name};
+pub use status::{BrokerStatus, CustomerPod, customer_pods, peer_name};
 pub use text::{render_disabled, render_enabled, render_planned_changes, render_planned_endings};
 pub use tree::{abbreviated_names, render_broker_status};
 

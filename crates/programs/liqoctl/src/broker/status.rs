@@ -250,12 +250,12 @@ pub(super) struct BrokerFacts {
 }
 
 /// An unfinished pod.
-struct CustomerPod {
+pub struct CustomerPod {
     /// Nothing for this cluster's own pods.
-    customer: Option<ClusterId>,
-    pool: String,
+    pub customer: Option<ClusterId>,
+    pub pool: String,
     node: Option<String>,
-    amounts: EffectiveAmounts,
+    pub amounts: EffectiveAmounts,
 }
 
 impl BrokerFacts {
@@ -266,18 +266,7 @@ impl BrokerFacts {
         virtual_nodes: &[VirtualNode],
         now: Timestamp,
     ) -> Self {
-        let owners: BTreeMap<String, ClusterId> = lists
-            .namespaces
-            .iter()
-            .cloned()
-            .filter_map(namespace_owner)
-            .collect();
-        let running = lists
-            .pods
-            .iter()
-            .cloned()
-            .filter_map(|pod| unfinished_customer_pod(pod, &owners))
-            .collect();
+        let running = customer_pods(&lists.namespaces, &lists.pods);
         let ready = lists
             .nodes
             .iter()
@@ -486,6 +475,19 @@ impl BrokerFacts {
 pub fn peer_name(known: &[ForeignCluster], id: &ClusterId) -> String {
     let found = known.iter().find(|foreign| foreign.spec.cluster_id == *id);
     found.map_or_else(|| id.short_id().to_owned(), kube::ResourceExt::name_any)
+}
+
+/// The unfinished pods among these, with their owners.
+pub fn customer_pods(namespaces: &[Namespace], pods: &[Pod]) -> Vec<CustomerPod> {
+    let owners: BTreeMap<String, ClusterId> = namespaces
+        .iter()
+        .cloned()
+        .filter_map(namespace_owner)
+        .collect();
+    pods.iter()
+        .cloned()
+        .filter_map(|pod| unfinished_customer_pod(pod, &owners))
+        .collect()
 }
 
 /// A mapped namespace, and whose it is.

@@ -166,7 +166,7 @@ fn the_tree_shows_who_uses_what_of_which_provider() {
     lists.policies = objects(json!([default_policy(), broker_policy(&offers)]));
     lists.offers = objects(json!([
         from_turin(&rates("0.04")),
-        to_rome(&rates("0.045"))
+        to_rome(&rates("0.0450003"))
     ]));
     let expected = format!(
         "\
@@ -174,7 +174,7 @@ milan (ID {}) lends on what it borrows
 ├─ policy broker: 100 % of it to ID {}; margin 10 % and cpu=0.001 (EUR)
 ├─ customer rome ✓ answers, policy broker, 3 pods
 │  └─ offer default: Accepted: cpu=4, memory=8Gi, through 2 clusters (turin)
-│     ├─ price: 0.18 EUR per hour (cpu=0.045)
+│     ├─ price: 0.18 EUR per hour (cpu=0.0450003)
 │     ├─ used: cpu=1500m, memory=3Gi, pods=3
 │     ├─ from turin (node turin): 2 pods: cpu=1, memory=2Gi, pods=2
 │     └─ 1 pod without a node
@@ -376,7 +376,7 @@ fn a_broker_is_warned_about_what_it_borrows() {
 }
 
 #[test]
-fn a_node_that_gets_no_new_pods_is_not_lent_on() {
+fn a_node_that_gets_no_new_pods_is_not_lent() {
     let nodes = virtual_nodes(&json!({ "noNewPods": "no new pods: too dear" }));
     let status = with_nodes(lists(), &nodes);
     assert!(

@@ -11,8 +11,9 @@ use super::status::{
     CustomerNodeUsage, LentOffer, OtherConsumer,
 };
 use crate::{
+    branch::Branch,
     output::{Paint, strip_control_characters},
-    status::{Branch, LinkSummary},
+    status::LinkSummary,
 };
 
 /// Maximum number of clusters to name behind an offer.
@@ -155,7 +156,7 @@ fn offer_branch(offer: &BrokerOffer, paint: Paint) -> Branch {
         clusters_behind(offer)
     ));
     if let Some(prices) = &offer.prices {
-        let all = per_hour(&prices.rates, &offer.resources);
+        let all = per_hour(&prices.rates, &offer.resources).rounded();
         let rates = if prices.rates.is_empty() {
             "nothing".to_owned()
         } else {

@@ -20,7 +20,8 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use liqo_api::catalog::{Entry, MAX_PAGE, OFFERS, Page, Parameters};
+use clap::{Args, ValueEnum};
+use liqo_api::catalog::{Entry, MAX_PAGE, OFFERS, Page, Parameters, Sort};
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -43,26 +44,89 @@ const REPETITION_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of a refusal that is shown, in characters.
 const MAX_REFUSAL_LEN: usize = 500;
 
-/// The location of the catalog, and how to read it.
-#[derive(Clone, Debug)]
-pub enum CatalogLocation {
-    /// The plugin in the cluster of the kubeconfig.
-    Here,
-    At {
-        url: CatalogUrl,
-        trust: CertificateTrust,
-        /// Name or ID of the broker; nothing for the only cluster that this one borrows from.
-        broker: Option<String>,
-    },
+/// Options of `catalog`.
+#[derive(Clone, Debug, Args)]
+pub struct CatalogOptions {
+    /// Name or ID of the broker: only there this sign-in counts
+    /// [default: the only cluster that this one borrows from]
+    #[arg(requires = "url", conflicts_with = "token_file")]
+    pub peer: Option<String>,
+    /// URL of the catalog, https://HOST:PORT
+    /// [default: the plugin in the cluster of the kubeconfig, through its API server]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<CatalogUrl>,
+    /// Certificates (PEM) that signed the one of the catalog
+    /// [default: those that this machine trusts]
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub ca_file: Option<PathBuf>,
+    /// Accept any certificate of the catalog. Whoever is in between then reads along, and can use
+    /// the sign-in for two minutes, or the token
+    #[arg(long, requires = "url", conflicts_with = "ca_file")]
+    pub insecure_skip_tls_verify: bool,
+    /// File with a token of the broker for the audience liqo-broker-catalog, instead of a sign-in
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Only offers with prices in this currency, or that cost nothing
+    #[arg(long, value_name = "CURRENCY")]
+    pub currency: Option<String>,
+    /// The highest price of resources for one hour, for example cpu=0.04,memory=0.01
+    #[arg(long, value_name = "NAME=RATE,...", requires = "currency")]
+    pub max_price: Option<String>,
+    /// Only offers with these labels, as in `kubectl get --selector`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// The highest latency between the broker and the provider
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub max_latency: Option<u32>,
+    /// Through how many clusters the resources may come to the broker
+    #[arg(long, value_name = "NUMBER")]
+    pub max_hops: Option<u8>,
+    /// The least amounts, for example cpu=4,memory=8Gi. With --sort price, their price is compared;
+    /// without, that of one core and one GiB
+    #[arg(long, value_name = "NAME=QUANTITY,...")]
+    pub capacity: Option<String>,
+    /// Only offers that the broker accepted; with `=false`, only the others
+    #[arg(long, value_name = "BOOLEAN", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub accepted: Option<bool>,
+    /// The order of the offers; by price it needs --currency
+    #[arg(long, value_enum, default_value_t = OfferOrder::Name, value_name = "ORDER", requires_if("price", "currency"))]
+    pub sort: OfferOrder,
 }
 
-/// The options of `liqoctl catalog`.
-#[derive(Clone, Debug)]
-pub struct CatalogOptions {
-    pub place: CatalogLocation,
-    /// A file with a token for the catalog; nothing to sign in, or at the broker to get one.
-    pub token_file: Option<PathBuf>,
-    pub criteria: Parameters,
+/// The order of the offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OfferOrder {
+    Name,
+    Price,
+    Latency,
+}
+
+impl CatalogOptions {
+    fn trust(&self) -> CertificateTrust {
+        match (&self.ca_file, self.insecure_skip_tls_verify) {
+            (Some(file), _) => CertificateTrust::File(file.clone()),
+            (None, true) => CertificateTrust::Any,
+            (None, false) => CertificateTrust::Machine,
+        }
+    }
+
+    fn criteria(&self) -> Parameters {
+        Parameters {
+            currency: self.currency.clone(),
+            max_price: self.max_price.clone(),
+            label_selector: self.selector.clone(),
+            max_latency_milliseconds: self.max_latency,
+            max_hops: self.max_hops,
+            capacity: self.capacity.clone(),
+            accepted: self.accepted,
+            sort: match self.sort {
+                OfferOrder::Name => Sort::Name,
+                OfferOrder::Price => Sort::Price,
+                OfferOrder::Latency => Sort::Latency,
+            },
+            ..Parameters::default()
+        }
+    }
 }
 
 /// The offers that meet the criteria, in their order.
@@ -76,32 +140,25 @@ pub async fn read_catalog(
         .map(credentials::token_in)
         .transpose()?
         .map(CatalogCredentials::Token);
-    let (https, credentials) = match &options.place {
-        CatalogLocation::At { url, trust, broker } => {
-            let https = CatalogClient::for_url(url, trust)?;
-            let credentials = match token {
-                Some(token) => token,
-                None => {
-                    credentials::identity_for_broker(
-                        &Cluster::connect(access).await?,
-                        broker.as_deref(),
-                    )
-                    .await?
-                }
-            };
-            (https, credentials)
-        }
-        CatalogLocation::Here => {
+    let (https, credentials) = if let Some(url) = &options.url {
+        let https = CatalogClient::for_url(url, &options.trust())?;
+        let credentials = if let Some(token) = token {
+            token
+        } else {
             let cluster = Cluster::connect(access).await?;
-            let https = plugin::find_catalog_pod(&cluster).await?;
-            let credentials = match token {
-                Some(token) => token,
-                None => CatalogCredentials::Token(plugin::request_catalog_token(&cluster).await?),
-            };
-            (https, credentials)
-        }
+            credentials::identity_for_broker(&cluster, options.peer.as_deref()).await?
+        };
+        (https, credentials)
+    } else {
+        let cluster = Cluster::connect(access).await?;
+        let https = plugin::find_catalog_pod(&cluster).await?;
+        let credentials = match token {
+            Some(token) => token,
+            None => CatalogCredentials::Token(plugin::request_catalog_token(&cluster).await?),
+        };
+        (https, credentials)
     };
-    request_all_pages(&https, &credentials, &options.criteria).await
+    request_all_pages(&https, &credentials, &options.criteria()).await
 }
 
 /// All pages of the answer.

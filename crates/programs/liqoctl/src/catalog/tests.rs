@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
+use clap::Parser as _;
 use k8s_openapi::api::core::v1::Pod;
 use liqo_api::{ClusterId, ForeignCluster};
 use liqo_signing::{ClusterIdentity, sign_in};
@@ -18,6 +19,7 @@ use super::{
     plugin::{CatalogPodError, PORT_NAME, READER, SELECTOR, choose_ready_pod},
     *,
 };
+use crate::cli::{Cli, Command};
 
 fn id(seed: u8) -> ClusterId {
     ClusterId::of_public_key(&[seed; 32])
@@ -378,4 +380,70 @@ genoa      default   cpu=3700m, memory=8Gi   cpu=0.04, memory=0.005 EUR   12.3 m
     );
     assert_eq!(render_catalog_offers(&entries), expected);
     assert_eq!(render_catalog_offers(&[]), "No offer meets these criteria.");
+}
+
+fn options(arguments: &[&str]) -> Result<CatalogOptions, String> {
+    let cli = Cli::try_parse_from([&["liqoctl", "catalog"], arguments].concat())
+        .map_err(|error| error.to_string())?;
+    let Command::Catalog(options) = cli.command else {
+        unreachable!()
+    };
+    Ok(*options)
+}
+
+#[test]
+fn every_criterion_has_a_flag() {
+    let line = "--currency EUR --max-price cpu=0.04 -l region=eu --max-latency 20 --max-hops 2 --capacity cpu=4 --accepted --sort price";
+    let arguments: Vec<&str> = line.split(' ').collect();
+    let criteria = options(&arguments).unwrap().criteria();
+    let all = json!({
+        "currency": "EUR", "maxPrice": "cpu=0.04", "labelSelector": "region=eu", "maxLatencyMilliseconds": 20, "maxHops": 2,
+        "capacity": "cpu=4", "accepted": true, "sort": "price", "offset": 0,
+    });
+    assert_eq!(serde_json::to_value(criteria).unwrap(), all);
+    assert_eq!(
+        options(&["--accepted=false"]).unwrap().accepted,
+        Some(false)
+    );
+    assert_eq!(options(&[]).unwrap().criteria(), Parameters::default());
+    for wrong in [
+        &["--max-price", "cpu=1"][..],
+        &["--sort", "price"],
+        &["--sort", "size"],
+        &["--max-hops", "many"],
+    ] {
+        assert!(options(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_catalog_is_at_a_url_or_in_this_cluster() {
+    assert!(options(&[]).unwrap().url.is_none());
+    assert!(options(&["--token-file", "f"]).unwrap().url.is_none());
+    let url = ["--url", "https://203.0.113.5:8443"];
+    let at_url = |more: &[&str]| options(&[&url, more].concat());
+    let trust = |more: &[&str]| at_url(more).unwrap().trust();
+    assert_eq!(trust(&[]), CertificateTrust::Machine);
+    assert_eq!(
+        trust(&["--ca-file", "f"]),
+        CertificateTrust::File("f".into())
+    );
+    assert_eq!(
+        trust(&["--insecure-skip-tls-verify"]),
+        CertificateTrust::Any
+    );
+    assert_eq!(at_url(&["milan"]).unwrap().peer.as_deref(), Some("milan"));
+    assert!(at_url(&["--ca-file", "f", "--insecure-skip-tls-verify"]).is_err());
+    assert!(
+        at_url(&["milan", "--token-file", "f"]).is_err(),
+        "a token says itself for whom it is"
+    );
+    for wrong in [
+        &["milan"][..],
+        &["--ca-file", "f"],
+        &["--insecure-skip-tls-verify"],
+        &["--url", "http://milan"],
+    ] {
+        assert!(options(wrong).is_err(), "{wrong:?}");
+    }
 }

@@ -1,9 +1,9 @@
 //! The command line: commands, flags, help.
 
 mod broker;
-mod catalog;
 mod cost;
 mod doctor;
+mod help;
 mod network;
 mod offload;
 mod sharing;
@@ -17,7 +17,6 @@ use clap::{
 use liqo_quantity::ResourceArgumentError;
 
 pub use broker::{BrokerCommand, BrokerEnableArguments};
-pub use catalog::CatalogArguments;
 pub use cost::{CostArguments, CostCommand, CostPlanArguments};
 pub use doctor::DoctorArguments;
 pub use network::{RenewCommand, TestCommand};
@@ -31,12 +30,14 @@ pub use sharing::{
 };
 
 use crate::{
+    catalog::CatalogOptions,
     cluster::ClusterAccess,
     gateways::GatewayArgument,
     output::OutputFormat,
     peer::{LimitArgument, PoolGranularity, RequestArguments},
     plugin::PluginOptions,
-    settings, token,
+    settings,
+    token::{self, TokenCreateOptions},
     uninstall::UninstallOptions,
     unpeer::UnpeerOptions,
 };
@@ -49,7 +50,7 @@ use crate::{
 #[command(
     name = "liqoctl",
     version,
-    propagate_version = true,
+    help_template = help::grouped_help(),
     arg_required_else_help = true
 )]
 pub struct Cli {
@@ -61,6 +62,7 @@ pub struct Cli {
 
 /// Flags that every command takes.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of all commands")]
 pub struct GlobalFlags {
     /// Kubeconfig file of the cluster [default: as kubectl]
     #[arg(long, global = true, value_name = "FILE")]
@@ -68,7 +70,8 @@ pub struct GlobalFlags {
     /// Context in the kubeconfig [default: the current one]
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// Format of the results
+    /// Format of the results. With json or yaml, `offload`, `unoffload` and `move` only print what
+    /// they would do, and change nothing
     #[arg(
         short,
         long,
@@ -95,10 +98,18 @@ impl GlobalFlags {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Install Liqo in the cluster, or upgrade it
+    #[command(after_help = help::examples(&[
+        "liqoctl install --set discovery.config.clusterName=rome",
+        "liqoctl install -f values.yaml --set global.imageRegistry=registry.example.org",
+    ]))]
     Install(InstallArguments),
     /// Remove Liqo from the cluster
     Uninstall(UninstallOptions),
     /// Borrow resources from another cluster
+    #[command(after_help = help::examples(&[
+        "liqoctl peer --remote-kubeconfig milan.yaml",
+        "liqoctl peer --remote-context milan --cpu 4 --memory 8Gi",
+    ]))]
     Peer(Box<PeerArguments>),
     /// Stop borrowing resources from another cluster
     Unpeer(UnpeerOptions),
@@ -146,7 +157,8 @@ pub enum Command {
     /// Show, verify and end contracts with peers
     #[command(subcommand)]
     Contract(ContractCommand),
-    /// Show what pods used under contracts since the last receipt, and what that costs
+    /// Show what pods used under contracts since the last receipt, what each consumer uses now, and
+    /// what that costs
     Usage {
         /// Name or ID of one peer [default: all]
         peer: Option<String>,
@@ -156,6 +168,10 @@ pub enum Command {
     Receipt(ReceiptCommand),
     /// Show what the pods in other clusters cost now, or with `plan` what workloads would cost
     /// where
+    #[command(after_help = help::examples(&[
+        "liqoctl cost -n demo",
+        "liqoctl cost plan -f web.yaml -n demo",
+    ]))]
     Cost(CostArguments),
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
@@ -168,13 +184,17 @@ pub enum Command {
     /// With --url, this cluster signs in there with its key (Secret liqo-identity); a broker lets
     /// in clusters that borrow from it. Without, the cluster of the kubeconfig is the broker, and
     /// its plugin is asked through the API server.
-    Catalog(Box<CatalogArguments>),
+    Catalog(Box<CatalogOptions>),
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
     Explain(ExplainCommand),
     /// Show the clusters that discovery finds now, and why this cluster is not peered with one
     Discover,
     /// Show this cluster, its peers, and the state of each step of a peering
+    #[command(after_help = help::examples(&[
+        "liqoctl status --watch",
+        "liqoctl status -n demo",
+    ]))]
     Status {
         /// Show it again whenever it changes, until you interrupt it
         #[arg(short, long)]
@@ -189,6 +209,10 @@ pub enum Command {
     /// Check each step from this cluster to pods in other clusters, and print how to repair faults
     ///
     /// It changes nothing. The exit code is 1 if a check failed.
+    #[command(after_help = help::examples(&[
+        "liqoctl doctor",
+        "liqoctl doctor --remote-kubeconfig milan.yaml",
+    ]))]
     Doctor(DoctorArguments),
     /// Manage the tokens that other clusters need for their first contact
     #[command(subcommand)]
@@ -200,7 +224,7 @@ pub enum Command {
     #[command(subcommand)]
     Plugin(PluginCommand),
     /// Run real clusters on this machine, with the program `liqo-playground`
-    #[command(disable_help_flag = true, disable_version_flag = true)]
+    #[command(disable_help_flag = true)]
     Playground {
         /// Arguments of `liqo-playground`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -215,12 +239,7 @@ pub enum Command {
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
     /// Print the names that can stand at the end of these words of a command line
-    #[command(
-        name = "__complete",
-        hide = true,
-        disable_help_flag = true,
-        disable_version_flag = true
-    )]
+    #[command(name = "__complete", hide = true, disable_help_flag = true)]
     Complete {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
@@ -378,6 +397,7 @@ pub enum ExplainCommand {
     ///
     /// It changes nothing. What it shows of the provider, it reads there with this cluster's
     /// credential.
+    #[command(after_help = help::examples(&["liqoctl explain pod demo/web"]))]
     Pod {
         /// Name of the pod, or NAMESPACE/NAME
         pod: String,
@@ -391,7 +411,7 @@ pub enum ExplainCommand {
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
     /// Create a token and print it; it is shown only once
-    Create(TokenCreateArguments),
+    Create(TokenCreateOptions),
     /// Show the valid tokens, without their text
     List,
     /// Make a token invalid; existing peerings stay
@@ -401,47 +421,14 @@ pub enum TokenCommand {
     },
 }
 
-/// Arguments of `token create` and `generate peer-command`.
-#[derive(Debug, Args)]
-pub struct TokenCreateArguments {
-    /// Name of the token [default: random]
-    #[arg(long, value_parser = settings::cluster_name)]
-    pub name: Option<String>,
-    /// Replace the token of that name, which becomes invalid
-    #[arg(long, requires = "name")]
-    pub replace: bool,
-    /// Let several clusters use the token
-    #[arg(long)]
-    pub reusable: bool,
-    /// How many clusters may use a reusable token
-    #[arg(long, requires = "reusable", default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub max_uses: u16,
-    /// How long the token is valid, for example 15m, 24h, 7d
-    #[arg(long, default_value = "24h", value_parser = token::parse_duration, value_name = "DURATION")]
-    pub lifetime: Duration,
-}
-
-impl TokenCreateArguments {
-    pub fn token_to_create(&self) -> token::TokenToCreate {
-        token::TokenToCreate {
-            name: self.name.clone(),
-            replace: self.replace,
-            usage: if self.reusable {
-                token::TokenUse::Reusable {
-                    max_uses: self.max_uses,
-                }
-            } else {
-                token::TokenUse::OneTime
-            },
-            lifetime: Some(self.lifetime),
-        }
-    }
-}
-
 /// `generate ...`.
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
     /// Print a command that peers another cluster with this one, so that it can borrow from here
+    #[command(after_help = help::examples(&[
+        "liqoctl generate peer-command",
+        "liqoctl generate peer-command --lifetime 15m --through-tunnel",
+    ]))]
     PeerCommand(PeerCommandArguments),
     /// Write the custom resource definitions
     #[command(hide = true)]
@@ -480,7 +467,7 @@ pub enum GenerateCommand {
 #[derive(Debug, Args)]
 pub struct PeerCommandArguments {
     #[command(flatten)]
-    pub token: TokenCreateArguments,
+    pub token: TokenCreateOptions,
     /// For a cluster that reaches only the tunnel port of this one. Each cluster needs its own
     /// token, so this excludes --reusable
     #[arg(long, conflicts_with = "reusable")]

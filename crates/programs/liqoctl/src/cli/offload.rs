@@ -7,6 +7,7 @@ use liqo_api::{
     EvictionDelay, NamespaceMappingStrategy, PlacementStrategy, PodOffloadingStrategy, Reflection,
 };
 
+use super::help;
 use crate::{
     move_pods::MoveOptions,
     offload,
@@ -24,7 +25,10 @@ pub enum OffloadCommand {
     /// one go. On a namespace that is offloaded already, only the settings whose flags you give
     /// change. With `-o yaml` or `-o json` it prints the objects that it would write, and writes
     /// nothing.
-    #[command(visible_alias = "ns")]
+    #[command(visible_alias = "ns", after_help = help::examples(&[
+        "liqoctl offload namespace demo",
+        "liqoctl offload namespace demo --pod-offloading-strategy Remote -l region=eu",
+    ]))]
     Namespace(OffloadNamespaceArguments),
 }
 
@@ -149,7 +153,7 @@ pub enum PlacementChoice {
     Default,
     /// Those of this cluster, then the others, the cheapest first
     OwnFirst,
-    /// The cheapest; those of this cluster cost nothing
+    /// The cheapest. Those of this cluster cost nothing, so with `LocalAndRemote` they are the first
     Cheapest,
     /// Evenly over the providers with strategy Remote, otherwise over the nodes
     Spread,
@@ -273,7 +277,10 @@ pub enum UnoffloadCommand {
     /// The pods are evicted as disruption budgets allow, and created again in this cluster by their
     /// controllers. Pods at a cluster that does not answer are deleted. With `-o yaml` or `-o json`
     /// it prints what it would end, and ends nothing.
-    #[command(visible_alias = "ns")]
+    #[command(visible_alias = "ns", after_help = help::examples(&[
+        "liqoctl unoffload namespace demo",
+        "liqoctl unoffload namespace demo -o yaml",
+    ]))]
     Namespace(UnoffloadNamespaceArguments),
 }
 
@@ -303,7 +310,10 @@ pub enum MoveCommand {
     /// their controllers create new ones. Until these are ready, the virtual nodes that should not
     /// get them are cordoned. With `-o yaml` or `-o json` it prints what it would do, and changes
     /// nothing.
-    #[command(visible_alias = "pod")]
+    #[command(visible_alias = "pod", after_help = help::examples(&[
+        "liqoctl move pods -n demo --from milan",
+        "liqoctl move pods -n demo -l app=web --from turin --to milan",
+    ]))]
     Pods(MoveOptions),
 }
 

@@ -24,7 +24,7 @@ fn terms_of(parties: &Parties) -> ContractTerms {
     .unwrap();
     let resources = [
         ("cpu", "4".parse().unwrap()),
-        ("memory", "8Gi".parse().unwrap()),
+        ("memory", "8590000000".parse().unwrap()),
     ]
     .into();
     ContractTerms {
@@ -79,7 +79,7 @@ fn a_contract_is_shown_as_people_read_it() {
 contract-01234567 with milan, as its provider: in force since 2026-01-01T00:01:00Z
   version      1
   commitment   Guaranteed: the amounts are reserved until the end
-  pool         default: cpu=4, memory=8Gi
+  pool         default: cpu=4, memory=8.0Gi
     price      cpu 0.04 EUR per core and hour, memory 0.005 EUR per GiB and hour
                all of it: 0.2 EUR per hour
   notice       5 minutes

@@ -108,7 +108,7 @@ pub fn render_terms(terms: &ContractTerms) -> String {
             format!(
                 "{}: {}",
                 strip_control_characters(&pool.name),
-                pool.resources
+                pool.resources.rounded()
             ),
         ));
         match terms.prices.get(&pool.name) {
@@ -118,7 +118,7 @@ pub fn render_terms(terms: &ContractTerms) -> String {
                     "",
                     format!(
                         "all of it: {} {} per hour",
-                        per_hour(&list.rates, &pool.resources),
+                        per_hour(&list.rates, &pool.resources).rounded(),
                         strip_control_characters(&list.currency)
                     ),
                 ));

@@ -43,11 +43,11 @@ fn in_thirty_days(per_hour: Money) -> Money {
     Money::from_nanos(per_hour.nanos().saturating_mul(HOURS_OF_A_MONTH))
 }
 
-/// An amount for people; without a currency it is nothing.
+/// A rounded amount for people; without a currency it is nothing.
 fn amount_in_words(amount: Money, currency: Option<&str>) -> String {
     currency.map_or_else(
-        || amount.to_string(),
-        |currency| format!("{amount} {currency}"),
+        || amount.rounded(),
+        |currency| format!("{} {currency}", amount.rounded()),
     )
 }
 
@@ -211,6 +211,10 @@ mod tests {
         assert_eq!(
             amount_in_words("0.04".parse().unwrap(), Some("EUR")),
             "0.04 EUR"
+        );
+        assert_eq!(
+            amount_in_words("0.000022578".parse().unwrap(), Some("EUR")),
+            "0.00002258 EUR"
         );
         assert_eq!(amount_in_words(Money::ZERO, None), "0");
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, pods, requests,
+    Money, NamespaceOffloadingSpec, PodOffloadingStrategy, ResourceList, labels, requests,
     short_on_largest_node,
 };
 use liqo_offloading_rules::{
@@ -17,7 +17,10 @@ use liqo_offloading_rules::{
 use serde::Serialize;
 
 use super::{amount_in_words, in_thirty_days, workload::PodWorkload};
-use crate::output::{self, strip_control_characters};
+use crate::{
+    node_fit::why_not_on_node,
+    output::{self, strip_control_characters},
+};
 
 /// The state of the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -383,77 +386,6 @@ fn reason_not_allowed(
         )),
         Some(_) => None,
     }
-}
-
-/// The reason why the scheduler would not choose a node, apart from room.
-fn why_not_on_node(spec: &PodSpec, node: &Node) -> Option<String> {
-    if let Some(closed) = find_condition(node, pods::NO_NEW_PODS, "True") {
-        return Some(
-            closed
-                .message
-                .clone()
-                .unwrap_or_else(|| "it takes no new pods".to_owned()),
-        );
-    }
-    if find_condition(node, "Ready", "True").is_none() {
-        return Some("the node is not Ready".to_owned());
-    }
-    let node_spec = node.spec.as_ref();
-    if node_spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
-        return Some("the node is cordoned".to_owned());
-    }
-    let taints = node_spec
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
-    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-    if let Some(taint) = taints.iter().find(|taint| repels_pods(taint, tolerations)) {
-        return Some(format!("the pods do not tolerate the taint {}", taint.key));
-    }
-    let labels = node.labels();
-    let by_label = spec
-        .node_selector
-        .iter()
-        .flatten()
-        .all(|(key, value)| labels.get(key) == Some(value));
-    let affinity = spec
-        .affinity
-        .as_ref()
-        .and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| {
-        affinity
-            .required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    let by_affinity =
-        required.is_none() || node_selector::selects_node(required, &node.name_any(), labels);
-    (!by_label || !by_affinity)
-        .then(|| "the node selector or affinity of the pods does not match".to_owned())
-}
-
-/// The webhook adds the toleration for virtual nodes.
-fn repels_pods(taint: &Taint, tolerations: &[Toleration]) -> bool {
-    taint.effect != "PreferNoSchedule"
-        && taint.key != pods::VIRTUAL_NODE_TAINT
-        && !tolerations.iter().any(|one| tolerates(one, taint))
-}
-
-fn find_condition<'a>(node: &'a Node, kind: &str, status: &str) -> Option<&'a NodeCondition> {
-    let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    conditions
-        .iter()
-        .find(|one| one.type_ == kind && one.status == status)
-}
-
-/// Kubernetes' rules.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let exists = toleration.operator.as_deref() == Some("Exists");
-    let same_value = toleration.value.as_deref().unwrap_or_default()
-        == taint.value.as_deref().unwrap_or_default();
-    (key == taint.key || key.is_empty() && exists)
-        && (exists || same_value)
-        && (effect.is_empty() || effect == taint.effect)
 }
 
 /// The plan as text for people.

@@ -298,8 +298,9 @@ fn cost_row(
 
 fn budgets_table(budgets: &[BudgetLine]) -> String {
     let rows = budgets.iter().map(|one| {
-        let [amount, spent, left] = [one.amount, one.spent, one.left]
-            .map(|amount| amount_in_words(amount, Some(&one.currency)));
+        let amount = format!("{} {}", one.amount, one.currency);
+        let [spent, left] =
+            [one.spent, one.left].map(|amount| amount_in_words(amount, Some(&one.currency)));
         let state = if one.open {
             "open".to_owned()
         } else {
@@ -386,14 +387,14 @@ demo        milan        -          3      1.11 EUR    799.2 EUR      0 EUR     
 demo        turin        -          1      3 credits   2160 credits   0 credits   0 credits
 shop        milan        -          1      0.045 EUR   32.4 EUR       0 EUR       0 EUR
 (total)                             1      0           0              0           0
-(total)                             4      1.155 EUR   831.6 EUR      0 EUR       0 EUR
+(total)                             4      1.16 EUR    831.6 EUR      0 EUR       0 EUR
 (total)                             1      3 credits   2160 credits   0 credits   0 credits";
         assert_eq!(render_costs(&costs), shown);
         costs.budgets = vec![budget(true), budget(false)];
         let shown = "\
-BUDGET OF        FOR EACH   AMOUNT   SPENT     LEFT      STATE
-namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   open
-namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
+BUDGET OF        FOR EACH   AMOUNT      SPENT     LEFT         STATE
+namespace demo   day        1.001 EUR   0.4 EUR   0.6006 EUR   open
+namespace demo   day        1.001 EUR   0.4 EUR   0.6006 EUR   it is spent";
         assert!(
             render_costs(&costs).ends_with(shown),
             "{}",
@@ -411,7 +412,7 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
         );
         assert_eq!(
             (&json["budgets"][0]["left"], &json["budgets"][0]["open"]),
-            (&json!("0.6"), &json!(true))
+            (&json!("0.600596"), &json!(true))
         );
         assert!(render_costs(&CostReport::default()).starts_with("No pod runs in another cluster"));
     }
@@ -421,10 +422,10 @@ namespace demo   day        1 EUR    0.4 EUR   0.6 EUR   it is spent";
         BudgetLine {
             of: "namespace demo".to_owned(),
             period: BudgetPeriod::Day,
-            amount: money("1"),
+            amount: money("1.001"),
             currency: "EUR".to_owned(),
-            spent: money("0.4"),
-            left: money("0.6"),
+            spent: money("0.400004"),
+            left: money("0.600596"),
             open,
             message: (!open).then(|| "it is spent".to_owned()),
         }

@@ -14,6 +14,7 @@ mod snapshot;
 use futures::future::join_all;
 
 pub use check::{Area, Check, CheckFinding, DoctorReport, ExaminedClusters, VerdictCounts};
+pub use decide::isolation_verdict;
 pub use render::{ShownDetails, render_report};
 
 use crate::{

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{Cluster, ExplainFailure as _},
+    cluster::{Cluster, ExplainFailure as _, explain_request_error},
     lists::{self, NodeSelection, UNFINISHED_PODS},
     progress::StepProgress,
     wait::{PollResult, final_error, wait_until_every},
@@ -102,9 +102,10 @@ fn note_answer(
                 .note_refusal(&pod.uid, status.message.clone(), Instant::now());
         }
         Err(kube::Error::Api(status)) if status.code < 500 => {
+            let why = explain_request_error(kube::Error::Api(status));
             return Err(final_error(format!(
-                "cannot evict pod {}: {}",
-                pod.key, status.message
+                "cannot evict pod {}: {why:#}",
+                pod.key
             )));
         }
         Err(error) => return Err(error).doing(format!("evict pod {}", pod.key)),
@@ -221,11 +222,15 @@ mod tests {
     use std::sync::Arc;
 
     use http::{Method, Request, Response};
-    use kube::{Client, client::Body, core::PartialObjectMeta};
+    use kube::{
+        Client,
+        client::Body,
+        core::{PartialObjectMeta, Status},
+    };
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::ClusterAccess;
+    use crate::{cluster::ClusterAccess, wait::FinalError};
 
     fn status(code: u16, message: &str) -> Value {
         let causes = json!([{ "reason": "DisruptionBudget", "message": message }]);
@@ -357,6 +362,26 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("cannot evict pod demo/web"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_right_is_said_in_one_line() {
+        let deployed = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "web" } });
+        let object: PartialObjectMeta<Pod> = serde_json::from_value(deployed).unwrap();
+        let pod = PodToEvict::from_node(&object, "milan").unwrap();
+        let message = "pods \"web\" is forbidden: User \"ann\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"demo\"";
+        let forbidden = Status {
+            code: 403,
+            message: message.into(),
+            ..Status::default()
+        };
+        let answer = Err(kube::Error::Api(forbidden.boxed()));
+        let error = note_answer(&pod, answer, &Mutex::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot evict pod demo/web: you may not create pods/eviction in namespace demo: ask an administrator of the cluster"
+        );
+        assert!(error.is::<FinalError>(), "waiting does not help");
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! Judges what was read about a pod. Pure.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodSpec, PodStatus};
 use kube::ResourceExt as _;
 use liqo_api::conditions::{StatusCondition as _, has_true_condition};
@@ -27,13 +29,14 @@ use crate::{
     doctor::advice,
     finding::CheckVerdict,
     inspect::{ReadResult, is_virtual},
+    node_fit::why_not_on_node,
     output::strip_control_characters,
     readiness,
 };
 
 /// The steps, and which of them the pod waits for.
 pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
-    let steps = steps_of_pod(facts);
+    let mut steps = steps_of_pod(facts);
     let waits_for = [
         CheckVerdict::Fail,
         CheckVerdict::Warn,
@@ -42,12 +45,31 @@ pub fn explain_facts(facts: &PodFacts) -> PodExplanation {
     .into_iter()
     .find_map(|verdict| step_to_wait_for(&steps, verdict))
     .map(|step| step.check.as_str());
+    drop_repeated_advice(&mut steps, waits_for);
     PodExplanation {
         namespace: facts.pod.namespace().unwrap_or_default(),
         pod: facts.pod.name_any(),
         phase: phase(&facts.pod).to_owned(),
         waits_for,
         steps,
+    }
+}
+
+/// Several steps see one fault, and its advice is read once: at the step that the pod waits for, or
+/// at the first of them.
+fn drop_repeated_advice(steps: &mut [PodStep], waits_for: Option<&str>) {
+    let mut given = BTreeSet::new();
+    let (waited_for, others): (Vec<_>, Vec<_>) = steps
+        .iter_mut()
+        .partition(|step| Some(step.check.as_str()) == waits_for);
+    for step in waited_for.into_iter().chain(others) {
+        let is_repeated = step
+            .advice
+            .as_ref()
+            .is_some_and(|advice| !given.insert(advice.clone()));
+        if is_repeated {
+            step.advice = None;
+        }
     }
 }
 
@@ -389,7 +411,7 @@ fn candidate_nodes(facts: &PodFacts, refusals: &[RefusedOwner]) -> PodStep {
         return PodStep::new(step, CheckVerdict::Ok, what);
     }
     PodStep::new(step, CheckVerdict::Warn, what)
-        .with_advice("`liqoctl status` shows the peering behind each node; `kubectl uncordon` opens a cordoned node")
+        .with_advice("`liqoctl status` shows the peering behind each node, `kubectl describe node` its labels and taints; `kubectl uncordon` opens a cordoned node")
 }
 
 fn judge_candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool, String) {
@@ -404,21 +426,21 @@ fn judge_candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> 
             .is_some_and(|remote| remote.ready)
     });
     let has_refused = id.is_some_and(|id| refusals.iter().any(|one| one.cluster_id == id));
-    match node_state(node) {
-        NodeState::NotReady(why) => (false, format!("{name} is not Ready: {why}")),
-        NodeState::Closed(why) => (false, format!("{name} is Ready, but {why}")),
-        NodeState::Open if !has_namespace => (
-            false,
-            format!("{name} is Ready, but its cluster does not have the namespace"),
-        ),
-        NodeState::Open if has_refused => (
-            false,
-            format!("{name} is Ready, but its cluster refused a pod with this template"),
-        ),
-        NodeState::Open => match reason_without_room(node, &facts.pod) {
-            Some(short) => (false, format!("{name} is Ready, but {short}")),
-            None => (true, format!("{name} is Ready and takes pods")),
-        },
+    if let NodeState::NotReady(why) = node_state(node) {
+        return (false, format!("{name} is not Ready: {why}"));
+    }
+    let why_not = if !has_namespace {
+        Some("its cluster does not have the namespace".to_owned())
+    } else if has_refused {
+        Some("its cluster refused a pod with this template".to_owned())
+    } else {
+        let spec = facts.pod.spec.as_ref();
+        spec.and_then(|spec| why_not_on_node(spec, node))
+            .or_else(|| reason_without_room(node, &facts.pod))
+    };
+    match why_not {
+        Some(why) => (false, format!("{name} is Ready, but {why}")),
+        None => (true, format!("{name} is Ready and takes pods")),
     }
 }
 
@@ -759,12 +781,12 @@ fn not_ready_because(status: &PodStatus) -> Option<String> {
 /// provider's pool may have nodes of both kinds.
 fn node_at_provider(spec: &PodSpec) -> Option<String> {
     let node = spec.node_name.as_deref()?;
-    let is_lent_on = spec
+    let is_brokered = spec
         .tolerations
         .iter()
         .flatten()
         .any(|one| one.key.as_deref() == Some(pods::VIRTUAL_NODE_TAINT));
-    Some(if is_lent_on {
+    Some(if is_brokered {
         ", there or behind it".to_owned()
     } else {
         format!(", on node {node} there")

@@ -2,9 +2,9 @@
 
 use super::PodExplanation;
 use crate::{
+    branch::Branch,
     finding::{FindingLook, finding_branch},
     output::{Paint, strip_control_characters},
-    status::Branch,
 };
 
 pub fn render_pod_explanation(explanation: &PodExplanation, paint: Paint) -> String {

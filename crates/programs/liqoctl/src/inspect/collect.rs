@@ -50,7 +50,7 @@ pub async fn collect(cluster: &Cluster) -> ReadResult<ClusterFacts> {
     let all = ListParams::default();
     let of_liqo = ListParams::default().labels(labels::NAMESPACE_KIND);
     let (liqo, definitions, pods, leases, slices, webhook, webhook_certificate, rights) = tokio::join!(
-        reader.liqo_objects(),
+        reader.liqo_objects(None),
         reader.list(&all),
         reader.own_pods(),
         reader.list_in(NAMESPACE, &all),
@@ -160,8 +160,9 @@ fn is_tenant(peer: &ForeignCluster) -> bool {
 }
 
 impl ClusterReader {
-    /// Liqo's own objects. Where Liqo is not installed there are none.
-    pub async fn liqo_objects(&self) -> LiqoObjects {
+    /// Liqo's own objects; of the offloaded namespaces all, or only this one. Where Liqo is not
+    /// installed there are none.
+    pub async fn liqo_objects(&self, namespace: Option<&str>) -> LiqoObjects {
         let all = ListParams::default();
         let (config, manager, peers, tunnels, offers, virtual_nodes, offloadings) = tokio::join!(
             self.get_cluster_wide(CLUSTER_CONFIG),
@@ -170,7 +171,7 @@ impl ClusterReader {
             self.list_in(NAMESPACE, &all),
             self.list(&all),
             self.list(&all),
-            self.list(&all),
+            self.offloadings(namespace),
         );
         LiqoObjects {
             config,
@@ -180,6 +181,14 @@ impl ClusterReader {
             offers,
             virtual_nodes,
             offloadings,
+        }
+    }
+
+    async fn offloadings(&self, namespace: Option<&str>) -> ReadResult<Vec<NamespaceOffloading>> {
+        let all = ListParams::default();
+        match namespace {
+            Some(namespace) => self.list_in(namespace, &all).await,
+            None => self.list(&all).await,
         }
     }
 

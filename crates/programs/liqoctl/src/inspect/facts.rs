@@ -170,6 +170,15 @@ impl LiqoObjects {
         self.configuration()?.status.as_ref()?.cluster_id.as_ref()
     }
 
+    /// Whether another cluster borrows from this one, or wants to; else why that could not be read.
+    pub fn is_provider(&self) -> Result<bool, &String> {
+        Ok(self.peers.as_ref()?.iter().any(|peer| {
+            peer.status
+                .as_ref()
+                .is_some_and(|status| status.tenant_namespace.is_some())
+        }))
+    }
+
     /// The peer with this ID, if it is known; else why that could not be read.
     pub fn peer(&self, id: &ClusterId) -> Result<Option<&ForeignCluster>, &String> {
         Ok(self

@@ -282,7 +282,9 @@ fn price(one: &ListedOffer) -> String {
     let price = one.prices.as_ref().zip(one.price_per_hour);
     price.map_or_else(
         || "-".to_owned(),
-        |(prices, all)| strip_control_characters(&format!("{all} {}/h", prices.currency)),
+        |(prices, all)| {
+            strip_control_characters(&format!("{} {}/h", all.rounded(), prices.currency))
+        },
     )
 }
 
@@ -408,7 +410,7 @@ mod tests {
                 "Accepted",
                 Some("no new pods: too dear"),
                 json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z", "hops": 2, "path": [id(2), id(3)],
-                    "prices": { "currency": "EUR", "rates": { "cpu": "0.04", "memory": "0.005" } } }),
+                    "prices": { "currency": "EUR", "rates": { "cpu": "0.0400001", "memory": "0.005" } } }),
             ),
             offer(
                 milan,
@@ -522,7 +524,7 @@ milan   silver   not offered            Accept    nothing             -         
             OfferDirection::Received,
         );
         assert!(
-            text.contains("per hour and unit: cpu=0.04, memory=0.005; no new pods: too dear"),
+            text.contains("per hour and unit: cpu=0.0400001, memory=0.005; no new pods: too dear"),
             "{text}"
         );
     }
@@ -579,7 +581,7 @@ milan   silver   not offered            Accept    nothing             -         
         assert_eq!(json[0]["withdrawalTimestamp"], "2026-01-01T00:05:00Z");
         assert_eq!(
             (&json[0]["pricePerHour"], &json[0]["prices"]["rates"]["cpu"]),
-            (&json!("0.1"), &json!("0.04"))
+            (&json!("0.1000002"), &json!("0.0400001"))
         );
         assert_eq!(
             (&json[0]["hops"], &json[0]["path"]),

@@ -14,21 +14,21 @@ mod render;
 mod tests;
 mod words;
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, fmt::Write as _, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::conditions::StatusCondition as _;
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
-use liqo_api::{Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceRequest, labels};
+use liqo_api::{ACTIVE, Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceRequest, labels};
 use liqo_sharing::decide::{lists::ObjectLists, snapshot::OwnWorkingMode};
 use serde::Serialize;
 
 use crate::{
     cluster::Cluster,
     lists::{self, NodeSelection},
-    output,
+    output::{self, strip_control_characters},
 };
 
 pub use explain::{
@@ -61,6 +61,9 @@ pub struct ListedPolicy {
     /// reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub honoured: Option<String>,
+    /// Why it applies to no peer, as the provider reported it; nothing if it applies to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inactive: Option<String>,
 }
 
 /// All policies, in the order in which Liqo tries them.
@@ -105,10 +108,12 @@ fn in_order_of_priority(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>>
 }
 
 fn listed_policy(policy: &PeeringPolicy) -> ListedPolicy {
-    let conditions = policy.status.iter().flat_map(|status| &status.conditions);
-    let honoured = conditions
-        .into_iter()
-        .find(|condition| condition.type_ == HONOURED);
+    let conditions = policy
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    let of_type = |type_: &str| conditions.iter().find(|one| one.type_ == type_);
     ListedPolicy {
         name: policy.name_any(),
         priority: policy.spec.priority,
@@ -118,13 +123,16 @@ fn listed_policy(policy: &PeeringPolicy) -> ListedPolicy {
         source: words::source_in_short(&policy.spec.provide.source),
         shares: words::shares_in_words(&policy.spec.provide),
         accept: policy.spec.consume.accept,
-        honoured: honoured.map(|honoured| {
+        honoured: of_type(HONOURED).map(|honoured| {
             if honoured.is_true() {
                 "yes".to_owned()
             } else {
                 honoured.reason.clone()
             }
         }),
+        inactive: of_type(ACTIVE)
+            .filter(|active| !active.is_true())
+            .map(|active| active.message.clone()),
     }
 }
 
@@ -145,7 +153,18 @@ pub fn render_policies(shown: &[ListedPolicy]) -> String {
         "ACCEPT",
         "HONOURED",
     ];
-    output::format_table(&header, shown.iter().map(policy_row))
+    let mut text = output::format_table(&header, shown.iter().map(policy_row));
+    for one in shown {
+        if let Some(inactive) = &one.inactive {
+            let _ = write!(
+                text,
+                "\n{}: {}",
+                one.name,
+                strip_control_characters(inactive)
+            );
+        }
+    }
+    text
 }
 
 fn policy_row(one: &ListedPolicy) -> Vec<String> {

@@ -186,7 +186,7 @@ fn format_cost(prices: &PriceList, resources: &ResourceList) -> String {
     let PriceList { currency, rates } = prices;
     format!(
         ", for {} {currency} per hour ({rates})",
-        per_hour(rates, resources)
+        per_hour(rates, resources).rounded()
     )
 }
 
@@ -211,4 +211,24 @@ fn describe_change(outcome: &OfferOutcome, pool: &OfferedPool) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_price_of_all_of_it_is_rounded_and_that_of_a_unit_is_not() {
+        let prices = PriceList {
+            currency: "EUR".to_owned(),
+            rates: [("cpu", "0.0400001".parse().unwrap())]
+                .into_iter()
+                .collect(),
+        };
+        let resources = [("cpu", "2".parse().unwrap())].into_iter().collect();
+        assert_eq!(
+            format_cost(&prices, &resources),
+            ", for 0.08 EUR per hour (cpu=0.0400001)"
+        );
+    }
 }

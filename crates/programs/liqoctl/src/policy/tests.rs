@@ -111,6 +111,24 @@ default    0          everybody                    -            rome, turin    a
 }
 
 #[test]
+fn a_policy_for_nobody_is_listed_with_the_reason() {
+    let message = "the policy applies to no peer: `peers` selects none of rome, turin";
+    let mut policies = milan().policies;
+    policies.truncate(1);
+    policies[0].status = Some(
+        from_value(
+            json!({ "conditions": [{ "type": "Active", "status": "False",
+        "reason": "NoPeer", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z" }] }),
+        )
+        .unwrap(),
+    );
+    let rows = policy_rows(policies, &[]);
+    let text = render_policies(&rows);
+    assert_eq!(text.lines().last(), Some(&*format!("default: {message}")));
+    assert_eq!(serde_json::to_value(&rows).unwrap()[0]["inactive"], message);
+}
+
+#[test]
 fn many_peers_are_counted_and_not_named() {
     let mut row = policy_rows(milan().policies, &[]).remove(0);
     row.holds_for = (1..=7).map(|number| format!("p{number}")).collect();

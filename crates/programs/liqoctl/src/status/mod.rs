@@ -14,39 +14,39 @@ use liqo_api::{
 };
 use serde::Serialize;
 
-pub use tree::{Branch, render_status};
+pub use tree::render_status;
 pub use watch::watch_status;
 
 use crate::{
     cluster::Cluster,
+    finding::CheckVerdict,
     inspect::{self, ClusterReader},
     kept_addresses::KeepableRanges,
 };
 
-pub async fn collect(cluster: &Cluster) -> anyhow::Result<StatusReport> {
+/// Reads the status of the cluster, with all offloaded namespaces, or only this one. Users who name
+/// a namespace, and may not read what is about the whole cluster, get the namespace alone.
+pub async fn collect(cluster: &Cluster, namespace: Option<&str>) -> anyhow::Result<StatusReport> {
     let reader = ClusterReader::new(cluster);
-    let objects = Box::pin(reader.liqo_objects()).await;
+    let objects = Box::pin(reader.liqo_objects(namespace)).await;
     let usage = inspect::collect_usage(&reader, &objects).await;
+    let lacks_rights = !reader.forbidden_requests().is_empty();
     usage
         .and_then(|usage| summary::summarize_status(&cluster.context, &objects, &usage))
+        .or_else(|why| match namespace {
+            Some(_) if lacks_rights => summary::summarize_namespaces_alone(&objects),
+            _ => Err(why),
+        })
         .map_err(anyhow::Error::msg)
-}
-
-impl StatusReport {
-    /// Only this offloaded namespace, if the user names one.
-    #[must_use]
-    pub fn only_namespace(mut self, namespace: Option<&str>) -> Self {
-        self.namespaces
-            .retain(|one| namespace.is_none_or(|namespace| one.namespace == namespace));
-        self
-    }
 }
 
 /// Everything that `liqoctl status` shows; `-o json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
-    pub cluster: ThisCluster,
+    /// Nothing if the user may see the offloaded namespaces alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ThisCluster>,
     pub peers: Vec<PeerSummary>,
     pub namespaces: Vec<OffloadedNamespaceSummary>,
 }
@@ -69,6 +69,10 @@ pub struct ThisCluster {
     #[serde(rename = "apiServerURL", skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
     pub conditions: Vec<LinkSummary>,
+    /// How bad it is if the pod network does not enforce `NetworkPolicies`. Programs judge the
+    /// condition themselves.
+    #[serde(skip)]
+    pub isolation: CheckVerdict,
     /// The working mode, unless nobody ever changed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<WorkingMode>,
@@ -286,4 +290,73 @@ fn links(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<LinkSummary> {
 /// Whether this cluster wants to borrow, or still has something to give back.
 fn borrows(foreign: &ForeignCluster, links: &[LinkSummary]) -> bool {
     foreign.wants_outgoing() || !links.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::ClusterAccess;
+
+    /// A cluster whose user may list the offloaded namespaces of namespace `shop`, and nothing else.
+    fn cluster_of_colleague() -> Cluster {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let (code, answer) = answer_colleague(request.uri().path());
+            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+            std::future::ready(Ok::<_, kube::Error>(
+                Response::builder().status(code).body(answer).unwrap(),
+            ))
+        });
+        Cluster {
+            client: Client::new(service, "default"),
+            access: ClusterAccess::default(),
+            context: "kind".into(),
+            server: "https://rome".into(),
+        }
+    }
+
+    fn answer_colleague(path: &str) -> (u16, Value) {
+        if path.ends_with("/namespaces/shop/namespaceoffloadings") {
+            let offloading = json!({
+                "metadata": { "name": "offloading", "namespace": "shop" },
+                "spec": { "podOffloadingStrategy": "Remote" },
+            });
+            let list = json!({
+                "apiVersion": "offloading.liqo.io/v1beta1",
+                "kind": "NamespaceOffloadingList",
+                "metadata": {},
+                "items": [offloading],
+            });
+            return (200, list);
+        }
+        let text = "x is forbidden: User \"ann\" cannot list resource \"pods\" in API group \"\" at the cluster scope";
+        let status = json!({
+            "kind": "Status",
+            "status": "Failure",
+            "reason": "Forbidden",
+            "message": text,
+            "code": 403,
+        });
+        (403, status)
+    }
+
+    #[tokio::test]
+    async fn a_colleague_sees_her_namespace_and_not_the_cluster() {
+        let cluster = cluster_of_colleague();
+        let status = collect(&cluster, Some("shop")).await.unwrap();
+        assert!(status.cluster.is_none() && status.peers.is_empty());
+        let namespaces: Vec<&str> = status
+            .namespaces
+            .iter()
+            .map(|one| one.namespace.as_str())
+            .collect();
+        assert_eq!(namespaces, ["shop"]);
+        for namespace in [None, Some("other-team")] {
+            let error = collect(&cluster, namespace).await.unwrap_err();
+            assert!(error.to_string().contains("you may not list"), "{error}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use kube::ResourceExt as _;
 use liqo_api::{
     ForeignCluster, NamespaceOffloading, NetworkRanges, ResourceOffer, ShadowPodPhase,
-    TetheringStatus, links, provider_namespace, tenant_namespace,
+    TetheringStatus, isolation::Lending, links, provider_namespace, tenant_namespace,
 };
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     ThisCluster, TunnelPath, VirtualNodeSummary, WorkingMode, borrows,
 };
 use crate::{
+    doctor::isolation_verdict,
     inspect::{BorrowedAndLentUsage, LiqoObjects, ReadResult},
     kept_addresses::KeepableRanges,
     replicas,
@@ -31,16 +32,29 @@ pub fn summarize_status(
         .into_iter()
         .map(|foreign| summarize_peer(foreign, objects, usage))
         .collect::<ReadResult<_>>()?;
-    let namespaces = as_read_result(&objects.offloadings)?
+    Ok(StatusReport {
+        cluster: Some(cluster),
+        peers,
+        namespaces: summarize_namespaces(objects)?,
+    })
+}
+
+/// The offloaded namespaces, for a user who may not read the rest.
+pub fn summarize_namespaces_alone(objects: &LiqoObjects) -> ReadResult<StatusReport> {
+    Ok(StatusReport {
+        cluster: None,
+        peers: Vec::new(),
+        namespaces: summarize_namespaces(objects)?,
+    })
+}
+
+fn summarize_namespaces(objects: &LiqoObjects) -> ReadResult<Vec<OffloadedNamespaceSummary>> {
+    let offloadings = as_read_result(&objects.offloadings)?;
+    Ok(offloadings
         .iter()
         .cloned()
         .map(summarize_namespace)
-        .collect();
-    Ok(StatusReport {
-        cluster,
-        peers,
-        namespaces,
-    })
+        .collect())
 }
 
 fn as_read_result<T>(value: &ReadResult<T>) -> ReadResult<&T> {
@@ -73,6 +87,8 @@ fn summarize_own_cluster(
     let status = config
         .and_then(|config| config.status.clone())
         .unwrap_or_default();
+    let lending = config.map(Lending::of_config).unwrap_or_default();
+    let is_provider = objects.is_provider().map_err(Clone::clone)?;
     Ok(ThisCluster {
         name: config
             .map_or(context, |config| config.spec.cluster_name.as_str())
@@ -83,6 +99,7 @@ fn summarize_own_cluster(
         auth_url: status.auth_url,
         api_server_url: status.api_server_url,
         conditions: status.conditions.iter().map(LinkSummary::from).collect(),
+        isolation: isolation_verdict(lending, is_provider),
         mode: status
             .tethering
             .map(|tethering| working_mode(tethering, objects))
@@ -327,9 +344,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::inspect::{
-        VirtualNodeUsage,
-        fixtures::{facts, milan, of},
+    use crate::{
+        finding::CheckVerdict,
+        inspect::{
+            VirtualNodeUsage,
+            fixtures::{condition, facts, milan, of},
+        },
     };
 
     #[test]
@@ -404,12 +424,31 @@ mod tests {
     }
 
     #[test]
+    fn isolation_matters_once_a_peer_borrows() {
+        let mut objects = facts().liqo;
+        let config = objects.config.as_mut().unwrap().as_mut().unwrap();
+        config.status.as_mut().unwrap().conditions = vec![condition(
+            liqo_api::NETWORK_POLICIES_ENFORCED,
+            "False",
+            "NotEnforced",
+        )];
+        let mut verdict = |tenant: Option<&str>| {
+            let peer = &mut objects.peers.as_mut().unwrap()[0];
+            peer.status.as_mut().unwrap().tenant_namespace = tenant.map(str::to_owned);
+            let usage = BorrowedAndLentUsage::default();
+            let status = summarize_status("kind", &objects, &usage).unwrap();
+            status.cluster.unwrap().isolation
+        };
+        assert_eq!(verdict(None), CheckVerdict::Ok);
+        assert_eq!(verdict(Some("liqo-tenant-x")), CheckVerdict::Fail);
+    }
+
+    #[test]
     fn a_cluster_without_liqo_has_the_name_of_its_context() {
         let mut objects = facts().liqo;
         (objects.config, objects.manager, objects.peers) = (Ok(None), Ok(None), Ok(Vec::new()));
         let status = summarize_status("kind", &objects, &BorrowedAndLentUsage::default()).unwrap();
-        assert!(
-            status.cluster.name == "kind" && !status.cluster.installed && status.peers.is_empty()
-        );
+        let cluster = status.cluster.unwrap();
+        assert!(cluster.name == "kind" && !cluster.installed && status.peers.is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! The status as a tree for people.
 
-use liqo_api::{CallReason, Exposed, OfferPhase, TetheringState, Transport, links};
+use liqo_api::{
+    CallReason, Exposed, NETWORK_POLICIES_ENFORCED, OfferPhase, TetheringState, Transport, links,
+};
 
 use super::{
     BorrowingSummary, LendingSummary, LinkSummary, NetworkSummary, OfferSummary,
@@ -8,53 +10,18 @@ use super::{
     VirtualNodeSummary, WorkingMode,
 };
 use crate::{
+    branch::Branch,
+    finding::CheckVerdict,
     kept_addresses::KeepableRanges,
     output::{Paint, strip_control_characters},
 };
 
-/// A line and the lines below it.
-pub struct Branch {
-    pub text: String,
-    pub children: Vec<Branch>,
-}
-
-impl Branch {
-    pub fn leaf(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            children: Vec::new(),
-        }
-    }
-
-    /// Adds the line and the lines below it; `indent` is what the lines below it begin with.
-    pub fn draw(&self, indent: &str, out: &mut String) {
-        out.push_str(&self.text);
-        out.push('\n');
-        for (index, child) in self.children.iter().enumerate() {
-            let last = index + 1 == self.children.len();
-            out.push_str(indent);
-            out.push_str(if last { "└─ " } else { "├─ " });
-            child.draw(
-                &format!("{indent}{}", if last { "   " } else { "│  " }),
-                out,
-            );
-        }
-    }
-
-    /// Adds the line with this indent, and the lines below it two columns further right.
-    pub fn draw_list(&self, indent: &str, out: &mut String) {
-        out.push_str(indent);
-        out.push_str(&self.text);
-        out.push('\n');
-        for child in &self.children {
-            child.draw_list(&format!("{indent}  "), out);
-        }
-    }
-}
-
 pub fn render_status(status: &StatusReport, paint: Paint) -> String {
-    let mut root = own_cluster_branch(&status.cluster, paint);
-    if status.cluster.installed {
+    let Some(cluster) = &status.cluster else {
+        return render_namespaces_alone(&status.namespaces, paint);
+    };
+    let mut root = own_cluster_branch(cluster, paint);
+    if cluster.installed {
         if status.peers.is_empty() {
             root.children.push(Branch::leaf(paint.faint(
                 "no peers: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster",
@@ -76,6 +43,19 @@ pub fn render_status(status: &StatusReport, paint: Paint) -> String {
     }
     let mut out = String::new();
     root.draw("", &mut out);
+    out
+}
+
+/// The offloaded namespaces for a user who may see nothing else.
+fn render_namespaces_alone(namespaces: &[OffloadedNamespaceSummary], paint: Paint) -> String {
+    let mut out = String::new();
+    for namespace in namespaces {
+        namespace_branch(namespace, paint).draw("", &mut out);
+    }
+    if namespaces.is_empty() {
+        out.push_str("The namespace is not offloaded.\n");
+    }
+    out.push_str("You may not see the rest, which is about the whole cluster.\n");
     out
 }
 
@@ -116,7 +96,7 @@ fn own_cluster_branch(cluster: &ThisCluster, paint: Paint) -> Branch {
         cluster
             .conditions
             .iter()
-            .map(|condition| link_branch(condition, paint)),
+            .map(|condition| own_condition_branch(condition, cluster.isolation, paint)),
     );
     children.extend(
         cluster
@@ -180,8 +160,13 @@ fn link_branch(link: &LinkSummary, paint: Paint) -> Branch {
         "False" => Some(false),
         _ => None,
     };
-    let mut text = format!("{} {}", condition_mark(holds, paint), link.name);
-    if holds != Some(true) {
+    marked_link_branch(link, &condition_mark(holds, paint), paint)
+}
+
+/// The link with this mark; and why, if it does not hold.
+fn marked_link_branch(link: &LinkSummary, mark: &str, paint: Paint) -> Branch {
+    let mut text = format!("{mark} {}", link.name);
+    if link.status != "True" {
         text = format!(
             "{text}: {}: {} {}",
             link.reason,
@@ -190,6 +175,21 @@ fn link_branch(link: &LinkSummary, paint: Paint) -> Branch {
         );
     }
     Branch::leaf(text)
+}
+
+/// A condition of this cluster. Where nobody borrows, it is no fault that nothing isolates pods of
+/// consumers.
+fn own_condition_branch(link: &LinkSummary, isolation: CheckVerdict, paint: Paint) -> Branch {
+    if link.name != NETWORK_POLICIES_ENFORCED || link.status != "False" {
+        return link_branch(link, paint);
+    }
+    if isolation == CheckVerdict::Ok {
+        return Branch::leaf(paint.faint(&format!(
+            "- {}: {}: this matters once this cluster lends",
+            link.name, link.reason
+        )));
+    }
+    marked_link_branch(link, &isolation.mark(paint), paint)
 }
 
 fn peer_branch(peer: &PeerSummary, paint: Paint) -> Branch {
@@ -682,7 +682,7 @@ mod tests {
 
     fn example() -> StatusReport {
         StatusReport {
-            cluster: ThisCluster {
+            cluster: Some(ThisCluster {
                 name: "rome".into(),
                 installed: true,
                 cluster_id: Some(ClusterId::of_public_key(&[1; 32])),
@@ -690,13 +690,14 @@ mod tests {
                 auth_url: Some("https://203.0.113.5:30443".into()),
                 api_server_url: Some("https://203.0.113.5:6443".into()),
                 conditions: vec![link("AddressesKnown", "True")],
+                isolation: CheckVerdict::Unknown,
                 mode: None,
                 manager: ReplicaCounts {
                     available: 1,
                     wanted: 1,
                 },
                 replicas_note: Some("one replica".into()),
-            },
+            }),
             peers: vec![
                 milan(),
                 PeerSummary {
@@ -912,10 +913,56 @@ lent to milan
     #[test]
     fn a_cluster_without_liqo_says_what_to_do() {
         let mut status = example();
-        status.cluster.installed = false;
-        status.cluster.cluster_id = None;
+        let cluster = status.cluster.as_mut().unwrap();
+        cluster.installed = false;
+        cluster.cluster_id = None;
         status.peers.clear();
         assert!(render_status(&status, Paint::off()).contains("`liqoctl install`"));
+    }
+
+    #[test]
+    fn a_network_without_isolation_is_a_fault_only_where_somebody_borrows() {
+        let line = |isolation| {
+            let condition = link(NETWORK_POLICIES_ENFORCED, "False");
+            own_condition_branch(&condition, isolation, Paint::off()).text
+        };
+        assert_eq!(
+            line(CheckVerdict::Ok),
+            "- NetworkPoliciesEnforced: Reason: this matters once this cluster lends"
+        );
+        let fault =
+            "NetworkPoliciesEnforced: Reason: what is the case (since 2026-01-01T00:00:00Z)";
+        assert_eq!(line(CheckVerdict::Fail), format!("✗ {fault}"));
+        assert_eq!(line(CheckVerdict::Warn), format!("! {fault}"));
+        let other = link("AddressesKnown", "False");
+        let other = own_condition_branch(&other, CheckVerdict::Ok, Paint::off());
+        assert!(
+            other.text.starts_with("✗ AddressesKnown: "),
+            "{}",
+            other.text
+        );
+    }
+
+    #[test]
+    fn a_user_who_may_see_her_namespace_alone_is_told_so() {
+        let mut status = example();
+        status.cluster = None;
+        status.peers.clear();
+        let text = render_status(&status, Paint::off());
+        assert!(
+            text.starts_with("demo (LocalAndRemote, Cheapest)\n├─ ✗ Ready: "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("\nYou may not see the rest, which is about the whole cluster.\n"),
+            "{text}"
+        );
+        status.namespaces.clear();
+        let text = render_status(&status, Paint::off());
+        assert!(
+            text.starts_with("The namespace is not offloaded.\n"),
+            "{text}"
+        );
     }
 
     #[test]

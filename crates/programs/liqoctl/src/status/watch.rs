@@ -17,6 +17,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// the first look is shown in the place of the status, and the next look follows.
 pub async fn watch_status(
     cluster: &Cluster,
+    namespace: Option<&str>,
     format: OutputFormat,
     show: impl Fn(StatusReport) -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
@@ -24,11 +25,11 @@ pub async fn watch_status(
         is_terminal: std::io::stdout().is_terminal(),
         format,
     };
-    let mut shown = show(collect(cluster).await?)?;
+    let mut shown = show(collect(cluster, namespace).await?)?;
     while output::write_while_open(&screen.draw(&shown, Timestamp::now()))? {
         loop {
             tokio::time::sleep(INTERVAL).await;
-            let text = match collect(cluster).await {
+            let text = match collect(cluster, namespace).await {
                 Ok(found) => show(found)?,
                 Err(error) => format!("{error:#}"),
             };

@@ -7,13 +7,17 @@ use std::{
 };
 
 use liqo_api::conditions::{self, DesiredCondition};
+use liqo_api::policies::{PolicyPeer, selects_peer};
 use liqo_api::{
-    ACTIVE, ActiveReason, ClusterId, HONOURED, HonouredReason, PeeringPolicy, PeeringPolicyStatus,
-    ResourceList,
+    ACTIVE, ActiveReason, ClusterId, HONOURED, HonouredReason, PeerSelector, PeeringPolicy,
+    PeeringPolicyStatus, ResourceList, labels,
 };
 
 use super::allocations::{OverusedResource, PoolAllocation};
 use crate::decide::snapshot::{PolicyStatusWrite, ProviderSnapshot, Requester};
+
+/// Maximum number of peers that a message names.
+const MAX_NAMED: usize = 3;
 
 /// The statuses that differ from the existing ones.
 pub fn policy_statuses(
@@ -57,7 +61,11 @@ pub fn policy_statuses(
                     .is_some_and(|applied| name(applied) == name(policy))
         });
         let wanted = [
-            active_condition(peers),
+            if peers == 0 {
+                inactive_condition(snapshot, &policy.spec.peers)
+            } else {
+                active_condition()
+            },
             overused.map_or_else(honoured_condition, |allocation| {
                 not_honoured_condition(snapshot, requesters, allocation, &existing)
             }),
@@ -89,16 +97,92 @@ fn name(policy: &PeeringPolicy) -> &str {
     name.split_once('/').map_or(name, |(name, _)| name)
 }
 
-fn active_condition(peers: u32) -> DesiredCondition {
-    if peers == 0 {
-        let message = "the policy applies to no known peer: it selects none, or policies with a higher priority select the same ones";
-        return DesiredCondition::no(ACTIVE, ActiveReason::NoPeer, message);
-    }
+fn active_condition() -> DesiredCondition {
     DesiredCondition::yes(
         ACTIVE,
         ActiveReason::HoldsForPeers,
         "the policy applies to peers; `liqoctl policy list` names them",
     )
+}
+
+fn inactive_condition(snapshot: &ProviderSnapshot, selector: &PeerSelector) -> DesiredCondition {
+    let why = reason_without_peer(&known_peers(snapshot), selector);
+    let message = format!("the policy applies to no peer: {why}");
+    DesiredCondition::no(ACTIVE, ActiveReason::NoPeer, message)
+}
+
+/// The peers that policies can select, by name. A consumer without a `ForeignCluster` has its ID.
+fn known_peers(snapshot: &ProviderSnapshot) -> BTreeMap<String, PolicyPeer> {
+    let consumers = snapshot
+        .tenants()
+        .map(|(_, tenant)| PolicyPeer::new(&tenant.consumer, None))
+        .filter(|consumer| !snapshot.peers.contains_key(&consumer.id));
+    let peers = snapshot.peers.values().cloned().chain(consumers);
+    peers
+        .map(|peer| {
+            (
+                peer.name.clone().unwrap_or_else(|| peer.id.to_string()),
+                peer,
+            )
+        })
+        .collect()
+}
+
+/// Says why a policy with this selector applies to no peer, and which command helps.
+fn reason_without_peer(peers: &BTreeMap<String, PolicyPeer>, selector: &PeerSelector) -> String {
+    let Some(first) = peers.keys().next() else {
+        return "this cluster has no peer yet".to_owned();
+    };
+    let selected: Vec<&str> = names_where(peers, |peer| selects_peer(selector, peer));
+    if let Some(first) = selected.first() {
+        return format!(
+            "it selects {}, where another policy comes first, or the working mode of this cluster \
+             decides; `liqoctl policy explain {first}` says which",
+            first_names(&selected)
+        );
+    }
+    let self_named = names_where(peers, |peer| {
+        peer.was_made_by_liqo() && selects_peer(selector, &taken_over(peer))
+    });
+    if let Some(first) = self_named.first() {
+        return format!(
+            "`peers.names` does not select a peer that chose its name itself, as {} did; compare \
+             its clusterID, then write that into `peers.clusterIDs`, or run `kubectl label \
+             foreigncluster {first} {}-`",
+            first_names(&self_named),
+            labels::MANAGED
+        );
+    }
+    let all: Vec<&str> = peers.keys().map(String::as_str).collect();
+    format!(
+        "`peers` selects none of {}; `liqoctl policy explain {first}` says what does not fit",
+        first_names(&all)
+    )
+}
+
+/// The peer as it would be if a person took over its `ForeignCluster`.
+fn taken_over(peer: &PolicyPeer) -> PolicyPeer {
+    let mut peer = peer.clone();
+    peer.labels.remove(labels::MANAGED);
+    peer
+}
+
+fn names_where(
+    peers: &BTreeMap<String, PolicyPeer>,
+    is_wanted: impl Fn(&PolicyPeer) -> bool,
+) -> Vec<&str> {
+    let wanted = peers.iter().filter(|(_, peer)| is_wanted(peer));
+    wanted.map(|(name, _)| name.as_str()).collect()
+}
+
+/// The first names, and how many more there are.
+fn first_names(names: &[&str]) -> String {
+    let shown = names.len().min(MAX_NAMED);
+    let text = names[..shown].join(", ");
+    match names.len() - shown {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
 }
 
 fn honoured_condition() -> DesiredCondition {
@@ -155,7 +239,7 @@ fn not_honoured_condition(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::{
         super::tests::{ROME, TURIN, milan, write},
@@ -242,6 +326,79 @@ mod tests {
             [],
             "an unchanged status is written again"
         );
+    }
+
+    /// The `ForeignCluster` of a peer, with the one label if it has any.
+    type NamedPeer = (u8, &'static str, Option<(&'static str, &'static str)>);
+
+    /// The message of condition `Active` of a policy for these peers.
+    fn inactive_message(selector: &Value, peers: &[NamedPeer]) -> String {
+        let mut snapshot = milan().under(&[("idle", 1, json!({ "peers": selector }))]);
+        for (seed, name, label) in peers {
+            let mut peer = PolicyPeer::new(&cluster(*seed), None);
+            peer.name = Some((*name).to_owned());
+            let label = label.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            peer.labels.extend(label);
+            snapshot.peers.insert(peer.id.clone(), peer);
+        }
+        let settled = snapshot.settled_with_statuses();
+        assert_eq!(settled.plan().policy_statuses, [], "it is written again");
+        let (reason, message) = settled.condition("idle", ACTIVE);
+        assert_eq!(reason, "False NoPeer");
+        message
+    }
+
+    #[test]
+    fn a_policy_that_applies_to_nobody_says_why_and_what_helps() {
+        let named = json!({ "names": ["rome"] });
+        let labelled = json!({ "selector": { "matchLabels": { "tier": "partner" } } });
+        let rome = (ROME, "rome", Some(("liqo.io/managed", "true")));
+        let four = [
+            (TURIN, "turin", None),
+            (7, "oslo", None),
+            (8, "paris", None),
+            (9, "zurich", None),
+        ];
+        let cases = [
+            (&named, &[][..], "this cluster has no peer yet"),
+            (
+                &named,
+                &four,
+                "`peers` selects none of oslo, paris, turin and 1 more; `liqoctl policy explain oslo`",
+            ),
+            (
+                &named,
+                &[rome],
+                "or run `kubectl label foreigncluster rome liqo.io/managed-`",
+            ),
+            // To take rome over would not help here.
+            (
+                &labelled,
+                &[rome],
+                "`peers` selects none of rome; `liqoctl policy explain rome`",
+            ),
+        ];
+        for (selector, peers, expected) in cases {
+            let message = inactive_message(selector, peers);
+            assert!(
+                message.starts_with("the policy applies to no peer: ")
+                    && message.contains(expected),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_policy_that_always_comes_second_names_the_peers_that_it_selects() {
+        let policies = [("first", 2, json!({})), ("second", 1, json!({}))];
+        let settled = milan()
+            .asks(ROME, "")
+            .under(&policies)
+            .settled_with_statuses();
+        let (_, message) = settled.condition("second", ACTIVE);
+        let rome = cluster(ROME);
+        let expected = format!("it selects {rome}, where another policy comes first");
+        assert!(message.contains(&expected), "{message}");
     }
 
     #[test]

@@ -198,15 +198,17 @@ mod tests {
         tokio::spawn(run_controller(consumer.clone()));
         let standing = until(|| consumer.budgets.read().clone()).await;
         let milan = ClusterId::of_public_key(&[2; 32]);
-        let why = standing.closed_reason_for("demo", &milan).unwrap();
+        let closed = standing.closed_for("demo", &milan).unwrap();
         assert!(
-            why.contains("milan asks for EUR without a contract"),
-            "{why}"
+            closed
+                .message
+                .contains("milan asks for EUR without a contract"),
+            "{closed:?}"
         );
         assert_eq!(
             (
-                standing.closed_reason_for("shop", &milan),
-                standing.closed_reason(&milan)
+                standing.closed_for("shop", &milan),
+                standing.closed_for_all(&milan)
             ),
             (None, None)
         );

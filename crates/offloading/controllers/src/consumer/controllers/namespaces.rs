@@ -38,7 +38,7 @@ use crate::consumer::state::{ConsumerState, NamespaceKey, RemoteObjects, RemoteP
 use crate::consumer::triggers;
 use crate::consumer::watches;
 use crate::webhook;
-use liqo_offloading_rules::namespace::lent_on;
+use liqo_offloading_rules::namespace::brokered;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::OffloadingProvider;
 use liqo_offloading_rules::namespace::unoffloaded::is_recreated_here;
@@ -272,7 +272,7 @@ async fn update_status(
             remote_namespace(consumer, namespace, &asked, (id, name), shown)
         })
         .collect();
-    let placed = lent_on::is_brokered(offloading)
+    let placed = brokered::is_brokered(offloading)
         || webhook::selected_namespaces(&consumer.webhook)
             .covers(namespace, offloading.spec.pod_offloading_strategy);
     let ready = placement::ready_condition(&remote_namespaces, placed);
@@ -712,7 +712,7 @@ async fn grant_namespace_access(
         Key::new(namespace, ROLE_BINDING),
     )?;
     if is_our_binding(&live)
-        || (refers_to(&live, roles::OWN_NAMESPACE) && lent_on::is_brokered(offloading))
+        || (refers_to(&live, roles::OWN_NAMESPACE) && brokered::is_brokered(offloading))
     {
         return Ok(());
     }

@@ -59,7 +59,7 @@ pub async fn run_controller(consumer: Arc<ConsumerState>) {
         let nodes = known_nodes(&consumer);
         for namespace in leaving
             .iter()
-            .filter(|namespace| !consumer.is_lent_on(namespace))
+            .filter(|namespace| !consumer.is_brokered(namespace))
         {
             if resting.contains_key(namespace) {
                 continue;

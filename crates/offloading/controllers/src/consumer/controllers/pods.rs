@@ -172,9 +172,9 @@ async fn reconcile_pod(
         eviction_delay: local
             .as_ref()
             .and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
-        is_lent_on: local
+        is_brokered: local
             .as_ref()
-            .is_some_and(|pod| consumer.is_lent_on(&pod.key.namespace)),
+            .is_some_and(|pod| consumer.is_brokered(&pod.key.namespace)),
         may_run_here: local
             .as_ref()
             .and_then(|pod| may_run_here(consumer, &pod.key.namespace)),
@@ -339,7 +339,7 @@ fn refusal_timeout(consumer: &ConsumerState) -> Duration {
 /// Whether new pods of a namespace may run in this cluster, too. `None` if that is not known yet,
 /// or where pods of a consumer are.
 fn may_run_here(consumer: &ConsumerState, namespace: &str) -> Option<bool> {
-    if !consumer.offloadings.is_synced() || consumer.is_lent_on(namespace) {
+    if !consumer.offloadings.is_synced() || consumer.is_brokered(namespace) {
         return None;
     }
     let offloading = consumer
@@ -435,10 +435,10 @@ fn namespace_state(
     }
     match consumer.closed_by_budget(&offloading, namespace, &node.spec.cluster_id) {
         Ok(None) => {}
-        Ok(Some(message)) => {
+        Ok(Some(closed)) => {
             return RemoteNamespaceState::Refused {
-                reason: OffloadedReason::BudgetSpent.as_str(),
-                message,
+                reason: closed.reason.as_str(),
+                message: closed.message,
             };
         }
         Err(()) => return RemoteNamespaceState::Waiting,
@@ -914,7 +914,7 @@ impl LocalPodReconciliation<'_> {
     /// The provider, for the pod's owner. To a consumer of ours the clusters behind this one have
     /// no names.
     fn provider_description(&self) -> String {
-        if self.facts.is_lent_on {
+        if self.facts.is_brokered {
             return BEHIND.to_owned();
         }
         let name = self.node.map_or_else(
@@ -939,7 +939,7 @@ impl LocalPodReconciliation<'_> {
         let now = self.consumer.context.now();
         let Some(owner) = self
             .pod
-            .recreation_key(self.consumer.is_lent_on(&self.pod.key.namespace))
+            .recreation_key(self.consumer.is_brokered(&self.pod.key.namespace))
         else {
             return Ok(Requeue::OnChange);
         };
@@ -1103,4 +1103,4 @@ impl LocalPodReconciliation<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::consumer) mod tests;

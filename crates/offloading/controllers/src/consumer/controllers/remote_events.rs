@@ -137,7 +137,7 @@ async fn write_event(
     node: &str,
 ) -> Result<(), StepError> {
     let (key, object) =
-        event.to_local_event(pod, mapped, node, consumer.is_lent_on(&pod.key.namespace));
+        event.to_local_event(pod, mapped, node, consumer.is_brokered(&pod.key.namespace));
     let api: Api<PartialObjectMeta<Event>> =
         Api::namespaced(consumer.context.client.clone(), &key.namespace);
     let answer = api

@@ -174,7 +174,7 @@ fn takes_pods_of(
         .node
         .cluster_id()
         .parse()
-        .is_ok_and(|id| standing.closed_reason_for(namespace, &id).is_some());
+        .is_ok_and(|id| standing.closed_for(namespace, &id).is_some());
     let selector = offloading.spec.cluster_selector.as_ref();
     node.open
         && !is_closed

@@ -385,8 +385,8 @@ fn held_by_budgets(
         .into_iter()
         .map(|(id, _)| {
             standing
-                .closed_reason_for(namespace, &id)
-                .map(str::to_owned)
+                .closed_for(namespace, &id)
+                .map(|closed| closed.message.clone())
         })
         .collect();
     reasons?.into_iter().next()

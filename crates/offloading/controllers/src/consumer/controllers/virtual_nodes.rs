@@ -230,7 +230,8 @@ async fn write_node(
     let standing = consumer.budgets.read().clone();
     let closed = standing
         .as_ref()
-        .and_then(|standing| standing.closed_reason(&node.spec.cluster_id));
+        .and_then(|standing| standing.closed_for_all(&node.spec.cluster_id))
+        .map(|closed| closed.message.as_str());
     let spec = NodeSpec {
         name,
         cluster_id: node.spec.cluster_id.as_str(),

@@ -58,12 +58,7 @@ pub async fn warn_of_silent_addresses(
         }
     };
     if !silent.is_empty() {
-        let name = consumer
-            .providers()
-            .into_iter()
-            .find(|(id, _)| *id == peer.id)
-            .map(|(_, name)| name);
-        let message = no_pod_message(&silent, &name.unwrap_or_else(|| peer.id.to_string()));
+        let message = no_pod_message(&silent, &consumer.name_of_provider(&peer.id));
         let service = Reference {
             kind: ReplicaKind::Service,
             namespace: reference.namespace.clone(),

@@ -153,10 +153,10 @@ async fn write_named(
     records: &[Arc<ReflectionRecord>],
 ) -> Result<(), RequestError> {
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
-    let is_lent_on = consumer.is_lent_on(namespace);
+    let is_brokered = consumer.is_brokered(namespace);
     if reference.kind == ReplicaKind::Secret {
         let local = read_local(reference, Api::<Secret>::namespaced(client, namespace)).await?;
-        let Some(local) = local.filter(|secret| travels_with_pods(secret, is_lent_on)) else {
+        let Some(local) = local.filter(|secret| travels_with_pods(secret, is_brokered)) else {
             return remove_all(peer, remote, records).await;
         };
         // A Secret of another type is another Secret.
@@ -180,7 +180,7 @@ async fn write_named(
         }
     } else {
         let local = read_local(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        let Some(local) = local.filter(|map| travels_with_pods(map, is_lent_on)) else {
+        let Some(local) = local.filter(|map| travels_with_pods(map, is_brokered)) else {
             return remove_all(peer, remote, records).await;
         };
         match chunks::chunks_of_config_map(&local) {
@@ -207,13 +207,15 @@ async fn show_obstacle(
 ) {
     let obstacle = format!("{reason}: {message}");
     if peer.may_warn_about(reference, reason) {
-        let message = format!(
-            "cluster {} does not have it as it is here: {obstacle}",
-            peer.id
-        );
+        let message = not_reflected_message(consumer, peer, &obstacle);
         warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
     peer.set_obstacle(reference, obstacle);
+}
+
+fn not_reflected_message(consumer: &ConsumerState, peer: &RemoteProvider, why: &str) -> String {
+    let name = consumer.name_of_provider(&peer.id);
+    format!("cluster {name} does not have it as it is here: {why}")
 }
 
 async fn read_local<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
@@ -283,17 +285,14 @@ async fn reconcile_namespaced(
     if let Some(problem) = problem {
         let reason = reason.unwrap_or_default();
         if peer.may_warn_about(reference, reason) {
-            let message = format!(
-                "cluster {} does not have it as it is here: {problem}",
-                peer.id
-            );
+            let message = not_reflected_message(consumer, peer, &problem);
             warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
         }
     }
     if is_narrowed && peer.may_warn_about(reference, NARROWED) {
         let message = format!(
             "cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}",
-            peer.id
+            consumer.name_of_provider(&peer.id)
         );
         warn_about_object(consumer, reference, NARROWED, message).await;
     }
@@ -320,7 +319,7 @@ async fn warn_of_unknown_labels(
             .join(", ");
         let message = format!(
             "drains at cluster {} do not wait for it: pods there may not have the labels {labels}",
-            peer.id
+            consumer.name_of_provider(&peer.id)
         );
         warn_about_object(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
@@ -586,7 +585,29 @@ async fn remove_record(
 
 #[cfg(test)]
 mod tests {
-    use super::is_lasting_problem;
+    use liqo_api::ClusterId;
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::consumer::controllers::pods::tests::{api_server, here, started, until};
+
+    #[tokio::test]
+    async fn an_event_names_the_provider_as_its_virtual_node_does() {
+        let objects = here(&json!({}));
+        let consumer = started(api_server(objects, |_, _| std::future::ready(true)));
+        until(|| consumer.virtual_nodes.all().first().cloned()).await;
+        let message = |id: ClusterId| {
+            let peer = RemoteProvider::new(id, CancellationToken::new());
+            not_reflected_message(&consumer, &peer, "Invalid: a name")
+        };
+        assert_eq!(
+            message(ClusterId::of_public_key(&[2; 32])),
+            "cluster milan does not have it as it is here: Invalid: a name"
+        );
+        let unknown = ClusterId::of_public_key(&[9; 32]);
+        assert!(message(unknown.clone()).starts_with(&format!("cluster {unknown} ")));
+    }
 
     #[test]
     fn what_only_a_person_can_change_lasts() {

@@ -94,7 +94,7 @@ pub fn hand_written_slice(
     let namespace = &reference.namespace;
     let objects = consumer
         .local_objects(namespace)
-        .filter(|_| !consumer.is_lent_on(namespace))?;
+        .filter(|_| !consumer.is_brokered(namespace))?;
     let slice = objects
         .slices
         .get(&reference.key())
@@ -154,7 +154,7 @@ pub fn service_or_ingress(
                 .unwrap_or_default()
         }
     };
-    if !consumer.is_lent_on(namespace) {
+    if !consumer.is_brokered(namespace) {
         return WantedObjects::Objects(found);
     }
     WantedObjects::Objects(
@@ -251,7 +251,7 @@ pub fn wanted_budget(
     let budget = objects
         .budgets
         .get(&reference.key())
-        .filter(|budget| budget.is_replica || !consumer.is_lent_on(namespace))
+        .filter(|budget| budget.is_replica || !consumer.is_brokered(namespace))
         .filter(|budget| budget.unknown_labels.is_empty());
     let Some(budget) = budget else {
         return WantedObjects::NOTHING.into();

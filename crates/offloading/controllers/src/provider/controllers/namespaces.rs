@@ -20,7 +20,7 @@ use liqo_controller_runtime::writes::{
     StepContext as _, create_missing, delete_if_present, only_with_uid, unless_changed, unless_gone,
 };
 use liqo_controller_runtime::{Key, Requeue};
-use liqo_offloading_rules::namespace::lent_on::{self, OffloadingChange};
+use liqo_offloading_rules::namespace::brokered::{self, OffloadingChange};
 use liqo_offloading_rules::namespace::manifests;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use liqo_offloading_rules::namespace::mapping::{
@@ -131,8 +131,8 @@ impl NamespaceController {
             }
         }
         // Before the consumer learns that a namespace is ready.
-        let is_lent_on = self
-            .lend_on(tenant_namespace, &consumer, &namespaces)
+        let all_offloaded = self
+            .offload_brokered_namespaces(tenant_namespace, &consumer, &namespaces)
             .await?;
         if let Some(map) = map
             .as_deref()
@@ -145,7 +145,7 @@ impl NamespaceController {
         }
         let phases: Vec<_> = last.status.values().map(|entry| entry.phase).collect();
         Ok(
-            if phases.contains(&MappedNamespacePhase::Refused) || !is_lent_on {
+            if phases.contains(&MappedNamespacePhase::Refused) || !all_offloaded {
                 Requeue::After(REFUSED_RETRY)
             } else if phases.contains(&MappedNamespacePhase::Ready) {
                 Requeue::After(CHECK_INTERVAL)
@@ -210,20 +210,20 @@ impl NamespaceController {
 
     /// Offloads the mapped namespaces of a consumer whose pools are borrowed to the providers of
     /// these pools. Returns whether no person's `NamespaceOffloading` is in the way.
-    async fn lend_on(
+    async fn offload_brokered_namespaces(
         &self,
         tenant_namespace: &str,
         consumer: &ClusterId,
         namespaces: &BTreeMap<String, Arc<ConsumerNamespace>>,
     ) -> Result<bool, ProviderError> {
         let provider = &self.provider;
-        let mut is_lent_on = true;
+        let mut all_offloaded = true;
         let offers = provider.offers.all();
         let of_consumer = offers
             .iter()
             .filter(|(key, _)| key.namespace == tenant_namespace)
             .map(|(_, offer)| offer.as_ref());
-        let terms = lent_on::borrowed_pool_terms(of_consumer);
+        let terms = brokered::borrowed_pool_terms(of_consumer);
         for (name, namespace) in namespaces {
             let is_mapped = namespace.consumer == *consumer
                 && matches!(namespace.kind, NamespaceKind::Mapped { .. })
@@ -236,13 +236,13 @@ impl NamespaceController {
                 continue;
             }
             let key = Key::new(name, NAMESPACE_OFFLOADING);
-            let live = provider.lent_on.get(&key);
-            match lent_on::offloading_change(name, live.as_deref(), &terms, || {
-                provider.has_lent_on_pods(name)
+            let live = provider.brokered_offloadings.get(&key);
+            match brokered::offloading_change(name, live.as_deref(), &terms, || {
+                provider.has_brokered_pods(name)
             }) {
                 OffloadingChange::Nothing => {}
                 OffloadingChange::Create(wanted) => {
-                    is_lent_on &= self.create_offloading(&key, &wanted).await?;
+                    all_offloaded &= self.create_offloading(&key, &wanted).await?;
                 }
                 OffloadingChange::Update(wanted) => self.ensure_object(&wanted).await?,
                 OffloadingChange::Delete => {
@@ -260,7 +260,7 @@ impl NamespaceController {
                 }
             }
         }
-        Ok(is_lent_on)
+        Ok(all_offloaded)
     }
 
     /// Creates the `NamespaceOffloading` of a mapped namespace. Returns `false` if that of a person
@@ -278,7 +278,7 @@ impl NamespaceController {
                 "the pods of a mapped namespace run at other clusters"
             );
         }
-        if is_new || lent_on::is_brokered(&found) {
+        if is_new || brokered::is_brokered(&found) {
             return Ok(true);
         }
         if self

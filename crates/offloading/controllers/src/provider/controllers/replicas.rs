@@ -741,7 +741,7 @@ impl ReplicaGroupReconciliation<'_> {
             .collect();
         let mut wanted = isolation.own_policies(&policies);
         let cluster = &self.provider.context.cluster_id;
-        if self.provider.is_lent_on(self.namespace) {
+        if self.provider.is_brokered(self.namespace) {
             wanted = with_brokered_copies(wanted, cluster);
         }
         let prefix = brokered_copy_prefix(cluster);

@@ -830,8 +830,8 @@ impl ShadowPodReconciliation<'_> {
         };
         let offer = self.offer(&shadow.pool);
         // The offer may have changed since the destination was looked up.
-        let is_lent_on = offer.as_ref().is_some_and(|offer| offer.borrowed);
-        if is_lent_on && !self.provider.takes_lent_on_pods(&key.namespace) {
+        let is_brokered = offer.as_ref().is_some_and(|offer| offer.borrowed);
+        if is_brokered && !self.provider.takes_brokered_pods(&key.namespace) {
             return Err(AdmissionRefusal {
                 reason: NAMESPACE_NOT_READY,
                 message: mapped::not_brokered_message(&key.namespace),
@@ -846,11 +846,11 @@ impl ShadowPodReconciliation<'_> {
             reason: refusal.reason,
             message: refusal.message,
         })?;
-        // The names of a pod that is lent on are a matter of the cluster that runs it.
+        // The cluster that runs a brokered pod sets up its name resolution.
         if let Some(resolver) = self
             .provider
             .resolver_for(&self.key.namespace)
-            .filter(|_| !is_lent_on)
+            .filter(|_| !is_brokered)
         {
             use_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
@@ -862,8 +862,8 @@ impl ShadowPodReconciliation<'_> {
         })?;
         // The API server adds the overhead of the RuntimeClass.
         let charge = EffectiveAmounts::of_pod(&spec).with_overhead(&input.overhead);
-        // The host name of a pod that is lent on is a matter of the cluster that runs it.
-        let domain = self.provider.domain().filter(|_| !is_lent_on);
+        // The cluster that runs a brokered pod checks its host name.
+        let domain = self.provider.domain().filter(|_| !is_brokered);
         let host_name = domain.and_then(|domain| {
             host_name::long_name_refusal(&carried, (&key.name, &key.namespace), domain)
         });
@@ -895,7 +895,7 @@ impl ShadowPodReconciliation<'_> {
         // Ephemeral containers are added to a pod that exists, so it needs an update.
         let spec = PodView::of(&carried).spec();
         let is_complete = spec.containers_in(ContainerList::Ephemeral).len() == 0;
-        let asks_cluster = !is_lent_on && home_names::uses_cluster_dns(spec.json());
+        let asks_cluster = !is_brokered && home_names::uses_cluster_dns(spec.json());
         Ok(AdmittedPod {
             body: pod.to_string().into_bytes(),
             is_complete,

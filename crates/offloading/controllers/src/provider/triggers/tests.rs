@@ -243,14 +243,16 @@ fn an_offer_concerns_its_account_and_the_pods_that_wait() {
 }
 
 #[test]
-fn a_namespace_that_is_lent_on_or_no_longer_concerns_its_pods_and_policies_whatever_the_offers_are()
-{
+fn a_brokered_offloading_concerns_the_pods_and_policies_of_its_namespace_whatever_the_offers_are() {
     let concerned = set([
         ProviderTarget::Namespaces(tenant()),
         waiting_pods(),
         group("demo", SourceGroup::Policies),
     ]);
-    assert_eq!(targets(&lent_on_changed(&mapped("demo"))), concerned);
+    assert_eq!(
+        targets(&brokered_offloading_changed(&mapped("demo"))),
+        concerned
+    );
     let borrowed = PoolOffer {
         borrowed: true,
         nodes: vec![json!({})],

@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_lent_on_reads_the_values_of_its_first_home() {
+    fn a_brokered_pod_reads_the_values_of_its_first_home() {
         let read = [
             "metadata.namespace",
             "metadata.uid",

@@ -1353,9 +1353,9 @@ fn only_pods_of_borrowed_pools_may_run_on_virtual_nodes() {
     assert!(!tolerates(
         &remote_pod(&hostile, &IDENTITY, &by_label).unwrap()
     ));
-    let lent_on = remote_pod(&hostile, &IDENTITY, &borrowed()).unwrap();
-    assert!(tolerates(&lent_on));
-    assert_eq!(lent_on.pointer(TERMS), Some(&json!(borrowed().nodes)));
+    let brokered = remote_pod(&hostile, &IDENTITY, &borrowed()).unwrap();
+    assert!(tolerates(&brokered));
+    assert_eq!(brokered.pointer(TERMS), Some(&json!(borrowed().nodes)));
     let kept = ProviderRules {
         tolerations: vec![Toleration {
             key: Some("gpu".into()),
@@ -1444,7 +1444,7 @@ fn a_consumer_cannot_write_the_labels_by_which_the_provider_knows_its_pods() {
 }
 
 #[test]
-fn a_pod_that_is_lent_on_uses_no_api_server() {
+fn a_brokered_pod_uses_no_api_server() {
     let refusal = |pod: &Value| {
         remote_pod(
             pod,

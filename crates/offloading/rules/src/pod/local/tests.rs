@@ -73,7 +73,7 @@ fn facts<'a>(
         sent: SendProgress::No,
         removed: false,
         eviction_delay: None,
-        is_lent_on: false,
+        is_brokered: false,
         may_run_here: Some(false),
         stuck: None,
         refusal_timeout: TIMEOUT,
@@ -734,7 +734,7 @@ fn nobody_at_a_broker_forces_the_end_of_a_pod_of_a_consumer() {
     let (pod, there) = (once(held), shadow(json!({"status": {"pod": null}})));
     assert_eq!(
         decide_local_pod(&LocalPodFacts {
-            is_lent_on: true,
+            is_brokered: true,
             ..facts(Some(&pod), Some(&there))
         })
         .actions,
@@ -952,7 +952,7 @@ fn a_pod_refused_for_long_is_replaced_if_it_is_created_again() {
     assert!(!is_replaced(&decision(&alone, at(9_999))));
     assert!(is_replaced(&decide_local_pod(&LocalPodFacts {
         now: at(9_999),
-        is_lent_on: true,
+        is_brokered: true,
         ..facts(Some(&alone), Some(&refused))
     })));
 }

@@ -20,7 +20,7 @@ const MAX_NAME_LEN: usize = 317;
 const TIMES: [&str; 4] = ["startTime", "lastTransitionTime", "startedAt", "finishedAt"];
 
 /// The conditions that the local pod's conditions are derived from; [`DISRUPTION_TARGET`] only at
-/// the pod's end. Those of Liqo are on a pod that the provider lends on.
+/// the pod's end. Those of Liqo are on a pod that the provider brokers.
 const CONDITIONS: [&str; 7] = [
     "ContainersReady",
     "Initialized",

@@ -142,7 +142,7 @@ fn texts_and_numbers_of_a_hostile_provider_are_bounded() {
 }
 
 #[test]
-fn who_reports_an_event_of_a_pod_that_is_lent_on_says_nothing_of_its_node() {
+fn who_reports_an_event_of_a_brokered_pod_says_nothing_of_its_node() {
     let source = |changes: &Value| {
         remote(changes)
             .unwrap()

@@ -240,7 +240,7 @@ fn the_reasons_are_named() {
     let selecting = with(json!({ "nodeSelector": { "region": "us" } }));
     assert_eq!(
         why(&selecting, Some(json!({})), "milan"),
-        "the node selector or affinity of the pods does not match"
+        "the pod's nodeSelector wants region=us, which the node does not have"
     );
     assert_eq!(why(&selecting, Some(json!({})), "us"), "");
 }

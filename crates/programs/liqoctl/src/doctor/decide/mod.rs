@@ -13,6 +13,7 @@ mod rights;
 mod workloads;
 
 pub use between::check_cluster_pair;
+pub use nodes::isolation_verdict;
 pub use offloading::advice as offloading_advice;
 pub use peers::advice as link_advice;
 

@@ -10,6 +10,7 @@ use super::{count_of, first_few, unread_finding, workloads};
 use crate::{
     cluster::full_name,
     doctor::{Check, CheckFinding},
+    finding::CheckVerdict,
     inspect::{ClusterFacts, container_statuses, is_fabric},
     manifests::avoided_nodes,
     readiness,
@@ -280,22 +281,37 @@ fn network_policies(facts: &ClusterFacts) -> CheckFinding {
         isolation::are_policies_enforced(config),
         config.spec.lend_without_network_policies,
     );
-    match Lending::of_config(config) {
-        Lending::Isolated => CheckFinding::ok(check, what),
-        Lending::Untested => CheckFinding::unknown(check, what),
-        lending => match (is_provider(facts), lending) {
-            (Err(why), _) => unread_finding(check, why),
-            (Ok(false), _) => CheckFinding::ok(
-                check,
-                format!("{what}. This matters once this cluster lends"),
-            ),
-            (Ok(true), Lending::Refused) => CheckFinding::fail(
-                check,
-                what,
-                format!("{ENFORCE}; or allow it, after reading {RISK}"),
-            ),
-            (Ok(true), _) => CheckFinding::warn(check, what, ENFORCE),
-        },
+    let lending = Lending::of_config(config);
+    if matches!(lending, Lending::Isolated | Lending::Untested) {
+        return CheckFinding::new(check, isolation_verdict(lending, false), what);
+    }
+    let is_provider = match facts.liqo.is_provider() {
+        Ok(is_provider) => is_provider,
+        Err(why) => return unread_finding(check, why),
+    };
+    match isolation_verdict(lending, is_provider) {
+        CheckVerdict::Fail => CheckFinding::fail(
+            check,
+            what,
+            format!("{ENFORCE}; or allow it, after reading {RISK}"),
+        ),
+        CheckVerdict::Warn => CheckFinding::warn(check, what, ENFORCE),
+        verdict => CheckFinding::new(
+            check,
+            verdict,
+            format!("{what}. This matters once this cluster lends"),
+        ),
+    }
+}
+
+/// How bad it is if the pod network does not enforce `NetworkPolicies`: nothing isolates pods of
+/// consumers then, so it depends on whether there are any. `status` has the same verdict.
+pub fn isolation_verdict(lending: Lending, is_provider: bool) -> CheckVerdict {
+    match (lending, is_provider) {
+        (Lending::Untested, _) => CheckVerdict::Unknown,
+        (Lending::Refused, true) => CheckVerdict::Fail,
+        (Lending::Allowed, true) => CheckVerdict::Warn,
+        (Lending::Isolated, _) | (_, false) => CheckVerdict::Ok,
     }
 }
 
@@ -303,16 +319,6 @@ fn network_policies(facts: &ClusterFacts) -> CheckFinding {
 const ENFORCE: &str = "add something that enforces them, for example kube-router's policy controller or Calico; the manager tests it within a minute";
 /// The section of the docs about the risks without isolation.
 const RISK: &str = "docs/how-to/require-enforced-networkpolicies.md";
-
-/// Whether another cluster borrows from this one, or wants to.
-fn is_provider(facts: &ClusterFacts) -> Result<bool, &str> {
-    let peers = facts.liqo.peers.as_ref().map_err(String::as_str)?;
-    Ok(peers.iter().any(|peer| {
-        peer.status
-            .as_ref()
-            .is_some_and(|status| status.tenant_namespace.is_some())
-    }))
-}
 
 fn check_dns(facts: &ClusterFacts) -> CheckFinding {
     let check = Check::Dns;
@@ -359,10 +365,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        finding::CheckVerdict,
-        inspect::fixtures::{condition, fabric_pod, facts, of, slice},
-    };
+    use crate::inspect::fixtures::{condition, fabric_pod, facts, of, slice};
 
     fn second_node(ready: &str) -> Node {
         of(

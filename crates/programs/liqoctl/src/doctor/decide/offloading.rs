@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition};
 use kube::ResourceExt;
 use liqo_api::conditions::StatusCondition as _;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
-use liqo_offloading_rules::namespace::lent_on::is_brokered;
+use liqo_offloading_rules::namespace::brokered::is_brokered;
 
 use super::{count_of, first_few, unread_finding};
 use crate::{

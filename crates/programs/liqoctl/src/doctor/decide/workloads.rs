@@ -7,6 +7,7 @@ use super::{count_of, unread_finding};
 use crate::{
     cluster::full_name,
     doctor::{Check, CheckFinding},
+    image_pulls,
     inspect::{ClusterFacts, container_statuses},
 };
 
@@ -85,6 +86,9 @@ pub fn why_not_starting(pod: &Pod, facts: &ClusterFacts) -> Option<(String, &'st
     let waiting = container_statuses(pod)
         .find_map(|status| Some((status, status.state.as_ref()?.waiting.as_ref()?)));
     let (container, waiting) = waiting?;
+    if let Some(missing) = image_pulls::missing_image(pod) {
+        return Some((missing.to_string(), image_pulls::ADVICE));
+    }
     let reason = waiting.reason.as_deref().unwrap_or_default();
     let message = waiting.message.as_deref().unwrap_or_default();
     match reason {
@@ -98,10 +102,6 @@ pub fn why_not_starting(pod: &Pod, facts: &ClusterFacts) -> Option<(String, &'st
                 "the end of its log says why; `kubectl -n NAMESPACE logs POD --previous` shows all of it",
             ))
         }
-        "ImagePullBackOff" | "ErrImagePull" | "InvalidImageName" | "ErrImageNeverPull" => Some((
-            format!("{name} has no image: {message}"),
-            "build and push the image, or name another: `liqoctl install --set controllerManager.image=... --set fabric.image=...`",
-        )),
         "" | "ContainerCreating" | "PodInitializing" => None,
         _ => Some((
             format!("{name} does not start: {reason}: {message}"),

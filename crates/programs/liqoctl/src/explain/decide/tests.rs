@@ -291,11 +291,11 @@ fn a_pod_whose_node_there_does_not_answer_says_so() {
 #[test]
 fn a_broker_does_not_name_the_node_of_a_pod_that_it_lends_on() {
     let mut facts = running();
-    let lent_on = pod(
+    let brokered = pod(
         Some("genoa"),
         json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] }),
     );
-    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(lent_on));
+    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(brokered));
     assert_eq!(
         find(&facts, PodStepName::RemotePod).what,
         "Running, Ready, there or behind it"
@@ -432,7 +432,7 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
         json!({ "unschedulable": true, "taints": [taint] }),
     )]);
     let step = find(&facts, PodStepName::VirtualNode);
-    let expected = "milan is Ready, but it is cordoned and has the taints virtual-node.liqo.io/peer-unreachable";
+    let expected = "milan is Ready, but the node is cordoned";
     assert_eq!(
         (step.verdict, step.what.as_str()),
         (CheckVerdict::Warn, expected)
@@ -455,7 +455,7 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     facts.virtual_nodes = Ok(vec![dear]);
     assert_eq!(
         find(&facts, PodStepName::VirtualNode).what,
-        "milan is Ready, but it has the taints virtual-node.liqo.io/no-new-pods (no new pods come: cpu costs too much)"
+        "milan is Ready, but no new pods come: cpu costs too much"
     );
     facts.virtual_nodes = Ok(Vec::new());
     assert_eq!(waits_for(&facts), Some(PodStepName::VirtualNode));
@@ -463,6 +463,118 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     assert_eq!(
         find(&facts, PodStepName::Namespace).verdict,
         CheckVerdict::Skipped
+    );
+}
+
+/// What is said of milan, a node with the label `region=eu` and this spec, for a pod with these
+/// fields.
+fn said_of_candidate(node_spec: Value, pod_fields: Value) -> (CheckVerdict, String) {
+    let mut facts = unscheduled();
+    let mut spec = json!(facts.pod.spec);
+    json_patch::merge(&mut spec, &pod_fields);
+    facts.pod.spec = of(spec);
+    let mut milan = node("milan", "True", node_spec);
+    milan
+        .labels_mut()
+        .insert("region".to_owned(), "eu".to_owned());
+    facts.virtual_nodes = Ok(vec![milan]);
+    let step = find(&facts, PodStepName::VirtualNode);
+    (step.verdict, step.what)
+}
+
+const TAKES_PODS: &str = "milan is Ready and takes pods";
+
+#[test]
+fn a_node_without_the_labels_of_the_node_selector_takes_no_pod() {
+    let wants = |region: &str| json!({ "nodeSelector": { "region": region } });
+    assert_eq!(
+        said_of_candidate(json!({}), wants("us")),
+        (
+            CheckVerdict::Warn,
+            "milan is Ready, but the pod's nodeSelector wants region=us, which the node does not have"
+                .to_owned()
+        )
+    );
+    assert_eq!(said_of_candidate(json!({}), wants("eu")).1, TAKES_PODS);
+}
+
+#[test]
+fn a_node_that_the_required_affinity_does_not_match_takes_no_pod() {
+    let wants = |region: &str| {
+        let expression = json!({ "key": "region", "operator": "In", "values": [region] });
+        let required = json!({ "nodeSelectorTerms": [{ "matchExpressions": [expression] }] });
+        json!({ "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } } })
+    };
+    assert_eq!(
+        said_of_candidate(json!({}), wants("us")),
+        (
+            CheckVerdict::Warn,
+            "milan is Ready, but the pod's required node affinity does not match the node"
+                .to_owned()
+        )
+    );
+    assert_eq!(said_of_candidate(json!({}), wants("eu")).1, TAKES_PODS);
+}
+
+#[test]
+fn a_taint_keeps_only_pods_away_that_do_not_tolerate_it() {
+    let tainted =
+        || json!({ "taints": [{ "key": "team", "value": "web", "effect": "NoSchedule" }] });
+    assert_eq!(
+        said_of_candidate(tainted(), json!({})),
+        (
+            CheckVerdict::Warn,
+            "milan is Ready, but the pod does not tolerate the taint team=web:NoSchedule"
+                .to_owned()
+        )
+    );
+    let tolerating = json!({ "tolerations": [{ "operator": "Exists" }] });
+    assert_eq!(said_of_candidate(tainted(), tolerating).1, TAKES_PODS);
+}
+
+#[test]
+fn a_node_without_a_gpu_takes_no_pod_that_requests_one() {
+    let mut facts = unscheduled();
+    let requests = json!({ "requests": { "example.com/gpu": "1" } });
+    facts.pod.spec.as_mut().unwrap().containers =
+        of(json!([{ "name": "c", "resources": requests }]));
+    let milan = &mut facts.virtual_nodes.as_mut().unwrap()[0];
+    let offered = json!({ "cpu": "8", "memory": "8Gi", "ephemeral-storage": "99Gi", "pods": "99" });
+    milan.status.get_or_insert_default().allocatable = of(offered);
+    let step = find(&facts, PodStepName::VirtualNode);
+    assert_eq!(
+        (step.verdict, step.what.as_str()),
+        (
+            CheckVerdict::Warn,
+            "milan is Ready, but offers too little: example.com/gpu: 1 short (1 requested, 0 available)"
+        )
+    );
+}
+
+#[test]
+fn the_advice_for_one_fault_is_given_once() {
+    let mut facts = running();
+    let unplaced =
+        json!([{ "type": pods::REMOTE_SCHEDULED, "status": "False", "reason": "Unschedulable" }]);
+    facts.pod = pod(
+        Some("milan"),
+        json!({ "phase": "Pending", "conditions": unplaced }),
+    );
+    let no_node = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes" }]);
+    facts.provider.as_mut().unwrap().remote_pod = Ok(Some(remote(
+        json!({ "phase": "Pending", "conditions": no_node }),
+    )));
+    let advised: Vec<PodStepName> = explain_facts(&facts)
+        .steps
+        .into_iter()
+        .filter(|step| step.advice.as_deref() == Some(advice::UNPLACED))
+        .map(|step| step.check)
+        .collect();
+    assert_eq!(advised, [PodStepName::Conditions]);
+    assert_eq!(waits_for(&facts), Some(PodStepName::Conditions));
+    assert_eq!(
+        find(&facts, PodStepName::RemotePod).verdict,
+        CheckVerdict::Warn
     );
 }
 

@@ -315,13 +315,13 @@ impl LocalPodReconciliation<'_> {
         // Without them, the pods of one of our consumers would reach those of the others there.
         let closed = isolation::brokered_closed_copy(&self.consumer.context.cluster_id);
         let closed = policies.iter().find(|one| one.name == closed);
-        let is_lent_on = self.consumer.is_lent_on(&self.pod.key.namespace);
-        if is_lent_on && closed.is_none() {
+        let is_brokered = self.consumer.is_brokered(&self.pod.key.namespace);
+        if is_brokered && closed.is_none() {
             return false;
         }
         let recorded = records::ensure_records(self.consumer, self.peer, remote, &policies).await
             && closed
-                .filter(|_| is_lent_on)
+                .filter(|_| is_brokered)
                 .is_none_or(|closed| is_policy_recorded(remote.record(closed).as_deref()));
         if !recorded {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
@@ -406,7 +406,7 @@ impl LocalPodReconciliation<'_> {
     /// server here gives those of the `ServiceAccount` also to the pods of our consumers.
     async fn carried_pod(&self, node: &VirtualNode) -> Result<Value, PodRefusal> {
         let mut carried = outgoing_pod(&self.pod.to_json(), &advertised_labels(node))?;
-        if self.consumer.is_lent_on(&self.pod.key.namespace) {
+        if self.consumer.is_brokered(&self.pod.key.namespace) {
             let own = self.own_secrets(pull_secrets(&carried)).await;
             leave_out_pull_secrets(&mut carried, &own);
         }

@@ -20,7 +20,7 @@ use liqo_offloading_rules::replica::kind::ReplicaKind;
 
 /// An API server with these objects, by the last part of the path at which they are listed; it
 /// reports no change, and creates objects as long as `answer` lets it.
-pub(in crate::consumer::controllers) fn api_server<F>(
+pub(in crate::consumer) fn api_server<F>(
     objects: Value,
     answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static,
 ) -> Client
@@ -73,7 +73,7 @@ fn voucher_key() -> VoucherKey {
 }
 
 /// The state, with the controllers of providers.
-pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<ConsumerState> {
+pub(in crate::consumer) fn started(client: Client) -> Arc<ConsumerState> {
     let context = testing::context("rome", client);
     let remote_pods = ProviderState::start(context.clone()).remote_pods();
     let (consumer, new_peers) = watches::start_consumer(context, voucher_key(), remote_pods);
@@ -81,7 +81,7 @@ pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<ConsumerS
     consumer
 }
 
-pub(in crate::consumer::controllers) async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+pub(in crate::consumer) async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(found) = found() {
@@ -106,7 +106,7 @@ fn virtual_node() -> Value {
 }
 
 /// The objects here: a virtual node, and a namespace that is offloaded like this.
-pub(in crate::consumer::controllers) fn here(offloading: &Value) -> Value {
+pub(in crate::consumer) fn here(offloading: &Value) -> Value {
     json!({ "virtualnodes": [virtual_node()],
         "nodes": [{ "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": "milan", "labels": { "region": "us" }, "resourceVersion": "1" } }],
@@ -206,7 +206,7 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         sent: local::SendProgress::No,
         removed: false,
         eviction_delay: None,
-        is_lent_on: false,
+        is_brokered: false,
         may_run_here: Some(true),
         stuck: None,
         refusal_timeout: Duration::from_mins(5),

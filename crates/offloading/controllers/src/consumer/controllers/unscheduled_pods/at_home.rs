@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::{RepairMemory, held_by_budgets, pod_api, tell_owner};
 use crate::consumer::state::ConsumerState;
 use crate::webhook::{self, Offloading};
-use liqo_offloading_rules::namespace::lent_on::is_brokered;
+use liqo_offloading_rules::namespace::brokered::is_brokered;
 use liqo_offloading_rules::pod::unscheduled::{
     Repair, UnscheduledPod, UnscheduledPodFacts, decide_repair_here, strategy_since,
 };
@@ -133,8 +133,8 @@ async fn reconcile_namespace(
     Ok(next)
 }
 
-/// Whether new pods of the namespace run in other clusters only. The pods of one that is lent on
-/// are those of a consumer.
+/// Whether new pods of the namespace run in other clusters only. The pods of a brokered one are
+/// those of a consumer.
 fn sends_all_away(offloading: &NamespaceOffloading) -> bool {
     let is_leaving = offloading.metadata.deletion_timestamp.is_some();
     offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote

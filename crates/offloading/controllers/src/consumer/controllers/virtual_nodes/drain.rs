@@ -91,7 +91,7 @@ pub async fn drain(
     ];
     let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
         if due.contains(&pod.uid) {
-            let message = &messages[usize::from(consumer.is_lent_on(&pod.key.namespace))];
+            let message = &messages[usize::from(consumer.is_brokered(&pod.key.namespace))];
             events::warn(
                 consumer,
                 &pod,
@@ -176,8 +176,8 @@ fn due_events(pods: &[(Key, Arc<LocalPod>)], told: &mut HashSet<String>) -> Hash
     due
 }
 
-/// Message for the owner of a pod that this cluster lends on, when its node goes: the owner knows
-/// no names for clusters behind this one.
+/// Message for the owner of a brokered pod, when its node goes: the owner knows no names for
+/// clusters behind this one.
 const REMOVED_BEHIND: &str = "a cluster behind the provider lends to it no longer, or is not wanted there any more, and its pods end: \
      one that may run again is created again at the provider, if there is room";
 

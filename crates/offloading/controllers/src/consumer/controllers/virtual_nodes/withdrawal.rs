@@ -7,7 +7,7 @@
 //!      +--- withdrawn notice: uncordoned, if we cordoned it <--+
 //! ```
 //!
-//! Pods of our own consumers have a notice of their own, see [`lent_on::moves_before_notice_ends`].
+//! Pods of our own consumers have their own notice, see [`brokered::moves_before_notice_ends`].
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::VirtualNodeError;
 use crate::consumer::node_objects;
 use crate::consumer::state::{ConsumerState, DelayedEvictions, EvictionBackoff};
-use liqo_offloading_rules::namespace::lent_on;
+use liqo_offloading_rules::namespace::brokered;
 use liqo_offloading_rules::namespace::placement::CandidateNode;
 use liqo_offloading_rules::pod::controller;
 use liqo_offloading_rules::pod::local_state::LocalPod;
@@ -152,12 +152,12 @@ impl WithdrawnNode {
 
     /// Whether the pod may be evicted before the provider ends it.
     fn may_leave(&self, consumer: &ConsumerState, pod: &LocalPod) -> bool {
-        if !consumer.is_lent_on(&pod.key.namespace) {
+        if !consumer.is_brokered(&pod.key.namespace) {
             return true;
         }
         let offer =
-            lent_on::offer_of_pod(&pod.to_json()).and_then(|offer| consumer.offers.get(&offer));
-        lent_on::moves_before_notice_ends(pod.restarts, offer.as_deref(), &self.node, &self.others)
+            brokered::offer_of_pod(&pod.to_json()).and_then(|offer| consumer.offers.get(&offer));
+        brokered::moves_before_notice_ends(pod.restarts, offer.as_deref(), &self.node, &self.others)
     }
 }
 

@@ -11,7 +11,7 @@ pub const UNPLACED: &str =
 pub fn namespace_advice(reason: &str) -> &'static str {
     match NamespaceReadyReason::parse(reason) {
         Some(NamespaceReadyReason::NoClusterSelected) => {
-            "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
+            "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector; `liqoctl offload namespace NAMESPACE --all-clusters` takes it away"
         }
         Some(NamespaceReadyReason::NamespaceNotAllowed) => {
             "`liqoctl unoffload namespace NAME`, and use another namespace"
@@ -58,7 +58,10 @@ pub fn refused_pod_advice(reason: &str) -> &'static str {
             "not both clusters signed the contract of this pool, or a breach keeps new pods away: `liqoctl contract list` shows it"
         }
         Some(Reason::BudgetSpent) => {
-            "a budget of this cluster is spent, or the costs at that cluster cannot be counted: `liqoctl cost` shows what is left"
+            "a budget of this cluster is spent: `liqoctl cost` shows what is left; raise it, or wait for the next day or month"
+        }
+        Some(Reason::CostsNotCounted) => {
+            "the costs at that cluster cannot be counted for a budget: sign its contract if it offers one (`liqoctl contract list`), ask it for one (`provide.contract` of its PeeringPolicy), or take the budget away"
         }
         Some(Reason::PoolWithdrawn | Reason::NodeLeaving) => {
             "the provider takes its resources back: pods with a controller are replaced elsewhere"

@@ -49,10 +49,12 @@ fn a_pod_without_an_image_or_a_node_is_shown() {
         &json!({}),
     ));
     assert!(
-        image.verdict == CheckVerdict::Fail && image.what.contains("no image: not found"),
+        image.verdict == CheckVerdict::Fail
+            && image.what == "pod liqo/m cannot get image i: ErrImagePull: not found",
         "{}",
         image.what
     );
+    assert_eq!(image.advice.as_deref(), Some(image_pulls::ADVICE));
     let mut homeless = pod(&json!({}), &json!({}));
     homeless.status = Some(of(
         json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" }] }),

@@ -1,6 +1,6 @@
-//! Mapped namespaces whose pods run on virtual nodes, because the pools of their consumer are
-//! borrowed themselves: such a namespace is offloaded on by itself, to the providers of these pools
-//! and to nobody else.
+//! Brokered namespaces: mapped namespaces whose pods run on virtual nodes, because the pools of
+//! their consumer are borrowed themselves. Liqo offloads them to the providers of these pools and
+//! to nobody else.
 //!
 //! ```text
 //!   rome: demo ──▶ milan: demo-rome-qqvaqy ──▶ turin: demo-rome-qqvaqy-milan-ke5rfu
@@ -37,7 +37,7 @@ pub enum OffloadingChange {
     Delete,
 }
 
-/// Whether the namespace of this `NamespaceOffloading` is lent on: it is the mapped namespace of a
+/// Whether the namespace of this `NamespaceOffloading` is brokered: it is the mapped namespace of a
 /// consumer, and Liqo offloaded it. All of its pods are those of the consumer. The
 /// `NamespaceOffloading` of a person stays as it is. One that the working mode created is in a
 /// namespace of a user.
@@ -81,7 +81,7 @@ pub fn borrowed_pool_terms<'a>(offers: impl IntoIterator<Item = &'a PoolOffer>) 
     terms
 }
 
-/// The offer whose room a pod in a namespace that is lent on takes.
+/// The offer whose room a pod in a brokered namespace takes.
 pub fn offer_of_pod(pod: &Value) -> Option<Key> {
     let metadata = PodView::of(pod).metadata();
     let consumer: ClusterId = metadata.label(labels::CONSUMER_ID)?.parse().ok()?;
@@ -127,7 +127,7 @@ pub fn offloading_change(
     namespace: &str,
     live: Option<&NamespaceOffloading>,
     terms: &[Value],
-    has_lent_on_pods: impl FnOnce() -> bool,
+    has_brokered_pods: impl FnOnce() -> bool,
 ) -> OffloadingChange {
     match live {
         None if terms.is_empty() => OffloadingChange::Nothing,
@@ -135,7 +135,7 @@ pub fn offloading_change(
         // Its end is written before another one.
         Some(live) if live.metadata.deletion_timestamp.is_some() => OffloadingChange::Nothing,
         Some(_) if terms.is_empty() => {
-            if has_lent_on_pods() {
+            if has_brokered_pods() {
                 OffloadingChange::Nothing
             } else {
                 OffloadingChange::Delete
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_a_person_offloaded_is_not_lent_on() {
+    fn a_namespace_that_a_person_offloaded_is_not_brokered() {
         let terms = borrowed_pool_terms(&[offer(true, "turin")]);
         assert!(is_brokered(&live(&terms, |_| {})));
         assert!(!is_brokered(&live(
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_of_a_user_that_the_working_mode_offloaded_is_not_lent_on() {
+    fn a_namespace_of_a_user_that_the_working_mode_offloaded_is_not_brokered() {
         let tethered = json!({ "liqo.io/managed": "true", "liqo.io/tethered": "true" });
         assert!(!is_brokered(&live(
             &[],
