@@ -604,9 +604,11 @@ impl World {
                     signed.terms.counts_after_seconds.unwrap_or_default(),
                 );
                 let latest = self.now.max(whole_delay).as_second() + TOLERANCE.as_secs();
-                // Terms may be replaced before their own delay is over.
+                // Terms may be replaced before their own delay is over, and a contract that has ended
+                // counts nothing.
+                let has_ended = priced.end.is_some_and(|end| end <= version.from);
                 prop_assert!(
-                    version.from <= latest.max(last),
+                    has_ended || version.from <= latest.max(last),
                     "{}: {} counts in the future of {}",
                     name,
                     version.from,
@@ -729,6 +731,23 @@ fn a_contract_that_was_signed_and_ended_overlaps_the_next_one_in_no_second() {
         end,
         next_begins,
         was_in_force,
+    ])
+    .unwrap();
+}
+
+/// Its provider says that it was in force when the next one, which also ends one day, is signed.
+#[test]
+fn a_contract_that_has_ended_counts_nothing_whenever_it_was_in_force() {
+    tell(vec![
+        propose(0),
+        propose(1),
+        Event::End { id: 0, at: Some(0) },
+        Event::End {
+            id: 1,
+            at: Some(1_000_000_000),
+        },
+        propose(2),
+        in_force(0),
     ])
     .unwrap();
 }
