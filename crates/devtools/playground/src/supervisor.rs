@@ -576,8 +576,8 @@ fn spawn(instance: &Instance, definition: &Definition) -> Result<Child> {
     })
 }
 
-/// What starts a program that all others wait for: it gets the processors before them. On a busy
-/// machine, etcd and API servers that answer late lose their clients, who then list everything
+/// The command that starts a program before others, if all of them wait for it. On a busy machine,
+/// etcd and API servers that answer late lose their clients, who then list everything
 /// again. Kernels that divide the processors between sessions (autogroup) weigh the session only.
 fn first_served(component: &str) -> Vec<String> {
     let nice = match component {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::{cluster::full_name, inspect::container_statuses};
 
-/// What to do if a node cannot get an image of Liqo.
+/// The advice for a node that cannot get an image of Liqo.
 pub const ADVICE: &str = "push both images of Liqo to a registry that the nodes reach, and run \
      `liqoctl install --set global.imageRegistry=...`, or name each of them: \
      `liqoctl install --set controllerManager.image=... --set fabric.image=...`. \

@@ -303,7 +303,7 @@ fn a_pod_that_outlives_its_contract_counts_once() {
     );
 }
 
-/// What a pod cost on its day that runs since ten o'clock, with a core that costs 0.04 an hour.
+/// Today's cost of a pod that runs since ten o'clock, with a core that costs 0.04 an hour.
 fn spent_since_ten(mut accounts: Vec<ContractAccount>, now: i64) -> Money {
     let ten = noon().as_second() - 7200;
     let pod: UsageEntry = format!("u default {ten} {now} cpu=1 demo").parse().unwrap();
@@ -341,7 +341,7 @@ fn the_costs_of_a_running_pod_never_fall_when_contracts_come_and_go() {
     }
 }
 
-/// What a pod cost on its day that runs since noon, an hour after it, if this contract is stored.
+/// The costs of a pod that runs since noon, an hour later, if this contract is stored.
 fn spent_in_an_hour(contract: ReceiptContract) -> ProviderCosts {
     let from = noon().as_second();
     let pod: UsageEntry = format!("u default {from} {} cpu=1 demo", from + 3600)

@@ -1,4 +1,4 @@
-//! What `--help` shows besides flags: the commands by group, and examples.
+//! The parts of `--help` besides flags: the commands by group, and examples.
 
 use std::fmt::Write as _;
 

@@ -466,7 +466,7 @@ fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
     );
 }
 
-/// What is said of milan, a node with the label `region=eu` and this spec, for a pod with these
+/// The words about milan, a node with the label `region=eu` and this spec, for a pod with these
 /// fields.
 fn said_of_candidate(node_spec: Value, pod_fields: Value) -> (CheckVerdict, String) {
     let mut facts = unscheduled();
