@@ -6,11 +6,16 @@
 PHASE_FILE holds the name of the present phase. A process is read once a second and counts with what it used until then. What processes used
 that lived between two readings is known only in sum, from /proc/stat: it is the last kind.
 
-A machine that has lent its processors to others, or has slowed them down, counts that time as used, too. So the last column says how much
+A machine that has lent its processors to others, or has slowed them down, counts that time as used, too. So one column says how much
 longer than its shortest time a fixed computation took: the median, and that of the slowest minute.
+
+A hypervisor that keeps page tables of its own may take tens of microseconds for a small page that was not used a moment ago, and counts that
+time as used, too. So the last column says how many microseconds it took to read a byte of a page: the median, and that of the slowest minute.
+Where this is more than one, programs need several times their seconds unless large pages are on.
 """
 
 import collections
+import mmap
 import os
 import signal
 import statistics
@@ -22,6 +27,9 @@ INTERVAL = 1.0
 MINUTE = 60
 # Steps of the fixed computation: about a millisecond.
 STEPS = 20_000
+# Small pages of which one byte is read, and the readings between two such passes, which may take half a second.
+PAGES = 8192
+READINGS_PER_PASS = 10
 # The first kind with a beginning of the process's name counts. The kernel keeps 15 characters of a name.
 KINDS = [
     ("compilers", ("rustc", "clippy-driver", "cargo", "rustdoc", "rust-lld", "ld", "cc", "gcc", "cc1", "collect2", "build-script",
@@ -74,13 +82,29 @@ def fixed_computation():
     return time.thread_time() - begun
 
 
-def slowness(seconds, shortest):
-    """How much longer than the shortest: the median, and the median of the slowest minute."""
+def small_pages():
+    """Memory in small pages, all of them written once."""
+    memory = mmap.mmap(-1, PAGES * mmap.PAGESIZE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for page in range(PAGES):
+        memory[page * mmap.PAGESIZE] = 1
+    return memory
+
+
+def pass_over(memory):
+    """Seconds of processor time to read a byte of a page."""
+    begun = time.thread_time()
+    sum(memoryview(memory)[::mmap.PAGESIZE])
+    return (time.thread_time() - begun) / PAGES
+
+
+def middle_and_slowest(seconds, unit, per_minute):
+    """In this unit: the median, and the median of the slowest minute."""
     if not seconds:
         return ""
-    minutes = [seconds[begin:begin + MINUTE] for begin in range(0, len(seconds), MINUTE)]
+    minutes = [seconds[begin:begin + per_minute] for begin in range(0, len(seconds), per_minute)]
     slowest = max(statistics.median(minute) for minute in minutes)
-    return f"{statistics.median(seconds) / shortest:.1f}, {slowest / shortest:.1f}"
+    return f"{statistics.median(seconds) / unit:.1f}, {slowest / unit:.1f}"
 
 
 def phase(path, before):
@@ -98,6 +122,8 @@ class Counts:
         self.wall = collections.Counter()
         self.phases = []
         self.computations = collections.defaultdict(list)
+        self.memory, self.passes = small_pages(), collections.defaultdict(list)
+        self.readings = 0
         self.last = {(pid, start): ticks for pid, start, _, ticks in processes()}
         self.busy, self.time = machine(), time.monotonic()
 
@@ -116,18 +142,23 @@ class Counts:
         self.ticks[now_phase, UNSEEN] += max(0, busy - self.busy - seen)
         self.wall[now_phase] += now - self.time
         self.computations[now_phase].append(fixed_computation())
+        if self.readings % READINGS_PER_PASS == 0:
+            self.passes[now_phase].append(pass_over(self.memory))
+        self.readings += 1
         self.last, self.busy, self.time = last, busy, now
 
     def table(self):
         kinds = [kind for kind, _ in KINDS] + [TESTS, UNSEEN]
         shortest = min((seconds for all in self.computations.values() for seconds in all), default=1)
-        rows = [["CPU seconds", "wall time", "all"] + kinds + ["slower (minute)"]]
+        rows = [["CPU seconds", "wall time", "all"] + kinds + ["slower (minute)", "us a page (minute)"]]
         for name in self.phases + [None]:
             used = [sum(self.ticks[one, kind] for one in self.phases if name in (None, one)) for kind in kinds]
             wall = sum(seconds for one, seconds in self.wall.items() if name in (None, one))
             computations = [seconds for one in self.phases if name in (None, one) for seconds in self.computations[one]]
+            passes = [seconds for one in self.phases if name in (None, one) for seconds in self.passes[one]]
             rows.append([name or "in sum", f"{wall:.0f}"] + [f"{ticks / TICKS:.0f}" for ticks in [sum(used)] + used]
-                        + [slowness(computations, shortest)])
+                        + [middle_and_slowest(computations, shortest, MINUTE),
+                           middle_and_slowest(passes, 1e-6, MINUTE // READINGS_PER_PASS)])
         widths = [max(map(len, column)) for column in zip(*rows)]
         return "\n".join("  ".join(cell.rjust(width) if index else cell.ljust(width)
                                    for index, (cell, width) in enumerate(zip(row, widths))) for row in rows)
