@@ -1,7 +1,7 @@
 //! Scenarios on real clusters: each one is a sentence that Liqo promises to its users.
 //!
-//! There are three sets, each with its own clusters, which run at the same time. Each set has these
-//! lists:
+//! There are three sets, each with its own clusters, which run at the same time (or one after
+//! another, with `LIQO_TEST_SETS=1`). Each set has these lists:
 //!
 //! ```text
 //!   parallel     run several at a time: they change nothing that another scenario sees

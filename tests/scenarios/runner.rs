@@ -2,7 +2,9 @@
 
 use std::{
     collections::VecDeque,
+    num::NonZeroUsize,
     process::ExitCode,
+    str::FromStr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -38,6 +40,10 @@ const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 /// Environment variable with the number of seconds after which no scenario starts any more. Whoever
 /// ends a run that takes too long sees nothing of it; this way, it says what is missing.
 const TIME_TO_START: &str = "LIQO_TEST_SECONDS";
+/// Environment variable with the number of sets whose clusters run at the same time; all, if it is
+/// not set. Clusters that have nothing to do take a part of the processors, too: on some machines,
+/// those of two sets take all there is.
+const SETS_AT_A_TIME: &str = "LIQO_TEST_SETS";
 /// Kind of the scenarios that docs/reference/attacks.md names, and the filter that selects all of
 /// them.
 const ATTACK: &str = "attack";
@@ -195,11 +201,19 @@ impl Tasks {
             .into_iter()
             .all(Vec::is_empty)
     }
+
+    fn all(self) -> impl Iterator<Item = Task> {
+        [self.parallel, self.with_turin, self.alone, self.last]
+            .into_iter()
+            .flatten()
+    }
 }
 
 /// What the sets share.
 struct Shared {
     built: OnceCell<Built>,
+    /// A set needs one as long as its clusters run.
+    sets: Semaphore,
     permits: Semaphore,
     /// Running scenarios read it. Who has the whole machine writes it: some scenarios, and the
     /// start of clusters.
@@ -216,6 +230,16 @@ struct Shared {
 }
 
 impl Shared {
+    fn is_too_late(&self) -> bool {
+        self.last_start.is_some_and(|last| last < Instant::now())
+    }
+
+    /// Says that a scenario had no time to start. Whoever reads it may have ended.
+    fn report_late(&self, Task { scenario, report }: Task) {
+        let _ = self.late.send(scenario.name);
+        let _ = report.send(Ok(Completion::ignored_with("no time was left")));
+    }
+
     /// Waits until the processors have room for another scenario, or none runs.
     async fn admit(&self) {
         let _admission = self.admission.lock().await;
@@ -275,14 +299,19 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     let (mut trials, mut runs): (_, Vec<BoxFuture<Result<()>>>) = (Vec::new(), Vec::new());
-    let last_start = match time_to_start() {
-        Ok(seconds) => seconds.and_then(|seconds| begun.checked_add(seconds)),
+    let last_start = match number_in(TIME_TO_START) {
+        Ok(seconds) => seconds.and_then(|seconds| begun.checked_add(Duration::from_secs(seconds))),
+        Err(error) => return fail(&error),
+    };
+    let sets_at_a_time = match number_in::<NonZeroUsize>(SETS_AT_A_TIME) {
+        Ok(number) => number.map_or(sets.len(), NonZeroUsize::get),
         Err(error) => return fail(&error),
     };
     let (ended, mut all_ended) = mpsc::unbounded_channel();
     let (late, mut all_late) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
         built: OnceCell::new(),
+        sets: Semaphore::new(sets_at_a_time),
         permits: Semaphore::new(MAX_CONCURRENT),
         machine: Arc::default(),
         admission: Mutex::default(),
@@ -372,14 +401,17 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     conclusion.exit_code()
 }
 
-fn time_to_start() -> Result<Option<Duration>> {
-    let Ok(text) = std::env::var(TIME_TO_START) else {
+/// The number in an environment variable.
+fn number_in<N>(variable: &str) -> Result<Option<N>>
+where
+    N: FromStr<Err = std::num::ParseIntError>,
+{
+    let Ok(text) = std::env::var(variable) else {
         return Ok(None);
     };
-    let seconds = text.parse().with_context(|| {
-        format!("the variable {TIME_TO_START}: {text:?} is no number of seconds")
-    })?;
-    Ok(Some(Duration::from_secs(seconds)))
+    text.parse()
+        .map(Some)
+        .with_context(|| format!("the variable {variable}: {text:?} is no number that it may have"))
 }
 
 /// Whether the command line names the scenario: by one of the filters, which commas separate, and
@@ -401,6 +433,16 @@ fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack:
 /// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters
 /// before others run.
 async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
+    // The semaphore is never closed, so there is no error.
+    let _set = shared.sets.acquire().await;
+    if shared.is_too_late() {
+        let groups = std::mem::take(&mut *shared.groups.lock().await);
+        tasks
+            .all()
+            .chain(groups.into_iter().flatten())
+            .for_each(|task| shared.report_late(task));
+        return Ok(());
+    }
     let (begun, instance) = (Instant::now(), clusters.instance);
     let built = shared.built.get_or_try_init(Built::build).await?;
     // Beside it, API servers would not answer for a minute, and managers would lose their Leases.
@@ -486,11 +528,8 @@ async fn run_one(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
 
 /// Runs a scenario, unless it is too late for it, and sends its outcome. Returns whether it
 /// succeeded or was not run.
-async fn run_admitted(
-    world: &Arc<World>,
-    Task { scenario, report }: Task,
-    shared: &Shared,
-) -> bool {
+async fn run_admitted(world: &Arc<World>, task: Task, shared: &Shared) -> bool {
+    let scenario = &task.scenario;
     let _whole = if scenario.shares == Shares::Never {
         Some(shared.machine.write().await)
     } else {
@@ -501,12 +540,11 @@ async fn run_admitted(
     } else {
         None
     };
-    if shared.last_start.is_some_and(|last| last < Instant::now()) {
-        // Sending fails if the report has ended.
-        let _ = shared.late.send(scenario.name);
-        let _ = report.send(Ok(Completion::ignored_with("no time was left")));
+    if shared.is_too_late() {
+        shared.report_late(task);
         return true;
     }
+    let Task { scenario, report } = task;
     let (name, begun) = (scenario.name, Instant::now());
     let run = {
         let world = world.clone();
