@@ -47,6 +47,10 @@ impl Objects for Store {
     fn ownership(&self) -> u64 {
         self.ownership()
     }
+
+    fn changed(&self, resource: &str) -> u64 {
+        self.changed(resource)
+    }
 }
 
 /// The settings of a cluster that runs: they stay as they are, or who holds the sender changes

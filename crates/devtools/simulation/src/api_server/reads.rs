@@ -87,10 +87,10 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
     let begin = continuation.map(|continuation| continuation.after);
     let rest: Vec<_> = all
         .into_iter()
-        .filter(|(key, _)| begin.as_ref().is_none_or(|begin| begin < key))
+        .filter(|(key, _)| begin.as_ref().is_none_or(|begin| begin < *key))
         .collect();
-    let end = rest.last().map(|(key, _)| key.clone());
-    let mut selected: Vec<(Key, Arc<Value>)> = rest
+    let end = rest.last().map(|(key, _)| *key);
+    let mut selected: Vec<(&Key, &Arc<Value>)> = rest
         .into_iter()
         .filter(|(_, object)| selector.matches(object))
         .collect();
@@ -104,7 +104,7 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
     // A full answer goes on if there is any other object, whether it is selected or not.
     if let Some(limit) = limit
         && selected.len() >= limit
-        && selected.get(limit - 1).map(|(key, _)| key) != end.as_ref()
+        && selected.get(limit - 1).map(|(key, _)| *key) != end
     {
         let remaining = selected.len() - limit;
         selected.truncate(limit);
@@ -112,7 +112,7 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
             metadata["continue"] = json!(
                 Continuation {
                     version,
-                    after: after.clone()
+                    after: (*after).clone()
                 }
                 .to_text()
             );
@@ -124,7 +124,7 @@ pub fn list(state: &State, request: &Request) -> Result<Value, Failure> {
     Ok(list_in_form(request, &selected, &metadata))
 }
 
-fn list_in_form(request: &Request, objects: &[(Key, Arc<Value>)], metadata: &Value) -> Value {
+fn list_in_form(request: &Request, objects: &[(&Key, &Arc<Value>)], metadata: &Value) -> Value {
     let items: Vec<Value> = objects
         .iter()
         .map(|(_, object)| in_list(request, object))

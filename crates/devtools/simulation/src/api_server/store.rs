@@ -42,6 +42,8 @@ pub struct Store {
     compacted: u64,
     /// The version of the newest change that may make garbage, see [`concerns_owners`].
     ownership: u64,
+    /// By resource, the version of its newest change.
+    changed: BTreeMap<String, u64>,
     /// The last end of a [`COMPACTION_INTERVAL`], and the version at that time: the next compaction
     /// goes up to it.
     interval: (Instant, u64),
@@ -59,6 +61,7 @@ impl Default for Store {
             history: VecDeque::new(),
             compacted: 0,
             ownership: 0,
+            changed: BTreeMap::new(),
             interval,
         }
     }
@@ -87,6 +90,11 @@ impl Store {
     /// The version of the newest change after which an object may be garbage.
     pub fn ownership(&self) -> u64 {
         self.ownership
+    }
+
+    /// The version of the newest change of a resource, since this store was made.
+    pub fn changed(&self, resource: &str) -> u64 {
+        self.changed.get(resource).copied().unwrap_or_default()
     }
 
     /// Forgets all changes: who watches from before now must list again.
@@ -167,20 +175,20 @@ impl Store {
         self.objects.iter()
     }
 
-    /// The objects of a resource as they were.
-    pub fn list_at(
-        &self,
-        resource: &str,
-        namespace: &str,
+    /// The objects of a resource as they were, in the order of namespace and name.
+    pub fn list_at<'a>(
+        &'a self,
+        resource: &'a str,
+        namespace: &'a str,
         version: u64,
-    ) -> Result<Vec<(Key, Arc<Value>)>, Compacted> {
+    ) -> Result<Vec<(&'a Key, &'a Arc<Value>)>, Compacted> {
         if version < self.compacted_now() {
             return Err(Compacted);
         }
-        let now = self
-            .list(resource, namespace)
-            .map(|(key, object)| (key.clone(), object.clone()));
-        let mut objects: BTreeMap<Key, Arc<Value>> = now.collect();
+        if self.changed(resource) <= version {
+            return Ok(self.list(resource, namespace).collect());
+        }
+        let mut objects: BTreeMap<&Key, &Arc<Value>> = self.list(resource, namespace).collect();
         for change in self
             .history
             .iter()
@@ -193,7 +201,7 @@ impl Store {
                 continue;
             }
             match &change.before {
-                Some(before) => objects.insert(change.key.clone(), before.clone()),
+                Some(before) => objects.insert(&change.key, before),
                 None => objects.remove(&change.key),
             };
         }
@@ -246,6 +254,13 @@ impl Store {
         if concerns_owners(&change) {
             self.ownership = change.version;
         }
+        match self.changed.get_mut(&change.key.resource) {
+            Some(version) => *version = change.version,
+            None => drop(
+                self.changed
+                    .insert(change.key.resource.clone(), change.version),
+            ),
+        }
         self.history.push_back(change.clone());
         change
     }
@@ -278,7 +293,7 @@ mod tests {
         }
     }
 
-    fn names(objects: &[(Key, Arc<Value>)]) -> Vec<&str> {
+    fn names<'a>(objects: &[(&'a Key, &Arc<Value>)]) -> Vec<&'a str> {
         objects.iter().map(|(key, _)| key.name.as_str()).collect()
     }
 

@@ -15,7 +15,7 @@ pub struct Addresses(HashSet<Ipv4Addr>);
 
 impl Addresses {
     pub fn in_use(snapshot: &Snapshot) -> Self {
-        let pods = snapshot.pods.iter().filter(|pod| !is_finished(pod));
+        let pods = snapshot.pods().iter().filter(|pod| !is_finished(pod));
         Self(
             pods.filter_map(|pod| text(&pod["status"]["podIP"]).parse().ok())
                 .collect(),

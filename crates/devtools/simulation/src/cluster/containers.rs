@@ -416,7 +416,7 @@ fn missing(
     }
     let (namespace, wanted) = (text(&pod["metadata"]["namespace"]), text(&reference[field]));
     let kind = resource.trim_end_matches('s');
-    let Some(object) = snapshot.objects.get(resource, namespace, wanted) else {
+    let Some(object) = snapshot.get(resource, namespace, wanted) else {
         return Some(format!("{kind} \"{wanted}\" not found"));
     };
     let key = text(&reference["key"]);

@@ -88,7 +88,6 @@ impl Deployment<'_> {
         let Some(new) = self.new else {
             let set = self.new_set(replicas, revision);
             if snapshot
-                .objects
                 .get(SETS, namespace(self.object), name(&set))
                 .is_none()
             {

@@ -100,9 +100,7 @@ fn scale_of(snapshot: &Snapshot, object: &Value) -> Option<std::sync::Arc<Value>
         "StatefulSet" => "statefulsets.apps",
         _ => return None,
     };
-    let found = snapshot
-        .objects
-        .get(resource, namespace(object), text(&owner["name"]))?;
+    let found = snapshot.get(resource, namespace(object), text(&owner["name"]))?;
     let is_same = found["metadata"]["uid"] == owner["uid"];
     is_same.then(|| scale_of(snapshot, &found).unwrap_or(found))
 }

@@ -15,7 +15,6 @@ const ORPHAN: &str = "orphan";
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let all: Vec<(String, Vec<Arc<Value>>)> = snapshot
-        .objects
         .resources()
         .into_iter()
         .map(|resource| {
@@ -111,7 +110,6 @@ impl<'a> Graph<'a> {
             .get(&(text(&reference["apiVersion"]), text(&reference["kind"])))?;
         let in_namespace = |namespace: &str| {
             self.snapshot
-                .objects
                 .get(resource, namespace, text(&reference["name"]))
         };
         in_namespace(namespace(object)).or_else(|| in_namespace(""))

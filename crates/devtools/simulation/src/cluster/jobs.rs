@@ -33,7 +33,7 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     }
     let uids: HashSet<&str> = jobs.iter().map(|job| uid(job)).collect();
     for pod in snapshot
-        .pods
+        .pods()
         .iter()
         .filter(|pod| has_finalizer(pod, TRACKING))
     {

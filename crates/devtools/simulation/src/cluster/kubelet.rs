@@ -27,7 +27,7 @@ pub fn has_kubelet(node: &Value) -> bool {
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let mut addresses = Addresses::in_use(snapshot);
-    for node in snapshot.nodes.iter().filter(|node| has_kubelet(node)) {
+    for node in snapshot.nodes().iter().filter(|node| has_kubelet(node)) {
         if snapshot.settings.nodes_without_power.contains(name(node)) {
             continue;
         }
@@ -42,10 +42,7 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 fn renew_lease(snapshot: &Snapshot, node: &Value, plan: &mut Plan) {
     let namespace = "kube-node-lease";
     let renewed = snapshot.now.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
-    let Some(lease) = snapshot
-        .objects
-        .get("leases.coordination.k8s.io", namespace, name(node))
-    else {
+    let Some(lease) = snapshot.get("leases.coordination.k8s.io", namespace, name(node)) else {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {

@@ -52,7 +52,10 @@ use std::{
 use jiff::Timestamp;
 use serde_json::Value;
 
-use self::{plan::Plan, snapshot::Snapshot};
+use self::{
+    plan::Plan,
+    snapshot::{Read, Snapshot},
+};
 
 /// The objects of a cluster as they are now. Resources are plural with their group: `pods`,
 /// `deployments.apps`.
@@ -64,6 +67,8 @@ pub trait Objects {
     fn resources(&self) -> Vec<String>;
     /// Changes at least when an object goes, begins to end, or gets other owners or finalizers.
     fn ownership(&self) -> u64;
+    /// A number that changes at least when an object of the resource comes, changes or goes.
+    fn changed(&self, resource: &str) -> u64;
 }
 
 /// A request to the API server.
@@ -107,7 +112,7 @@ pub enum Write {
 }
 
 /// How a cluster differs from others.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// First address and prefix length of the pods' addresses. A node with a `podCIDR` uses that
     /// instead.
@@ -145,13 +150,34 @@ pub type MissingNodes = BTreeMap<String, Timestamp>;
 #[derive(Debug, Default)]
 pub struct Memory {
     missing_nodes: MissingNodes,
+    /// What the missing nodes follow from.
+    missing_nodes_of: Option<Read>,
     /// The [`Objects::ownership`] with which there was no garbage. To look for some costs more than
     /// all else.
     without_garbage: Option<u64>,
+    /// The settings with which the controllers rest.
+    settings: Settings,
+    /// The controllers that had nothing to do, by their place in [`CONTROLLERS`].
+    resting: BTreeMap<usize, Rest>,
 }
 
-/// In the order of their writes, after the controller of namespaces and the garbage collector.
-const CONTROLLERS: [fn(&Snapshot, &mut Plan); 10] = [
+/// A controller that had nothing to do: it has nothing to do as long as it would read the same, up
+/// to a time.
+#[derive(Debug)]
+struct Rest {
+    read: Read,
+    until: Option<Timestamp>,
+}
+
+impl Rest {
+    fn lasts(&self, objects: &dyn Objects, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until) && self.read.is_still_so(objects)
+    }
+}
+
+/// In the order of their writes. The garbage collector comes after the first one.
+const CONTROLLERS: [fn(&Snapshot, &mut Plan); 11] = [
+    namespaces::run,
     deployments::run,
     replica_sets::run,
     stateful_sets::run,
@@ -175,22 +201,68 @@ pub fn decide(
     settings: &Settings,
     memory: &mut Memory,
 ) -> (Vec<Write>, Option<Timestamp>) {
-    let mut snapshot = Snapshot::read(objects, now, settings);
-    memory.missing_nodes = nodes::missing(&snapshot, &memory.missing_nodes);
+    if memory.settings != *settings {
+        memory.settings = settings.clone();
+        memory.resting.clear();
+    }
+    let mut snapshot = Snapshot::new(objects, now, settings);
+    find_missing_nodes(&snapshot, objects, memory);
     snapshot.missing_nodes.clone_from(&memory.missing_nodes);
     let mut plan = Plan::at(now);
-    namespaces::run(&snapshot, &mut plan);
-    let ownership = objects.ownership();
-    if memory.without_garbage != Some(ownership) {
-        let mut collected = Plan::at(now);
-        garbage::run(&snapshot, &mut collected);
-        memory.without_garbage = collected.is_empty().then_some(ownership);
-        plan.append(collected);
-    }
-    for run in CONTROLLERS {
-        run(&snapshot, &mut plan);
+    for (place, run) in CONTROLLERS.into_iter().enumerate() {
+        if place == 1 {
+            plan.append(collect_garbage(&snapshot, objects, memory));
+        }
+        plan.append(run_controller((place, run), &snapshot, objects, memory));
     }
     plan.finish()
+}
+
+fn find_missing_nodes(snapshot: &Snapshot, objects: &dyn Objects, memory: &mut Memory) {
+    let known = memory.missing_nodes_of.as_ref();
+    if known.is_some_and(|read| read.is_still_so(objects)) {
+        return;
+    }
+    let missing = nodes::missing(snapshot, &memory.missing_nodes);
+    memory.missing_nodes_of = Some(snapshot.take_read());
+    if missing != memory.missing_nodes {
+        memory.missing_nodes = missing;
+        memory.resting.clear();
+    }
+}
+
+fn collect_garbage(snapshot: &Snapshot, objects: &dyn Objects, memory: &mut Memory) -> Plan {
+    let mut plan = Plan::at(snapshot.now);
+    let ownership = objects.ownership();
+    if memory.without_garbage != Some(ownership) {
+        garbage::run(snapshot, &mut plan);
+        memory.without_garbage = plan.is_empty().then_some(ownership);
+    }
+    plan
+}
+
+/// Runs a controller, unless it rests.
+fn run_controller(
+    (place, run): (usize, fn(&Snapshot, &mut Plan)),
+    snapshot: &Snapshot,
+    objects: &dyn Objects,
+    memory: &mut Memory,
+) -> Plan {
+    let mut plan = Plan::at(snapshot.now);
+    let rest = memory.resting.remove(&place);
+    let rest = rest.filter(|rest| rest.lasts(objects, snapshot.now));
+    if let Some(rest) = rest {
+        plan.look_again(rest.until);
+        memory.resting.insert(place, rest);
+        return plan;
+    }
+    snapshot.take_read();
+    run(snapshot, &mut plan);
+    if plan.is_empty() {
+        let (read, until) = (snapshot.take_read(), plan.next());
+        memory.resting.insert(place, Rest { read, until });
+    }
+    plan
 }
 
 #[cfg(test)]

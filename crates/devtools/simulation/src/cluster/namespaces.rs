@@ -13,7 +13,7 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let mut resources = None;
     for namespace in snapshot.list("namespaces") {
         if is_ending(&namespace) {
-            let resources = resources.get_or_insert_with(|| snapshot.objects.resources());
+            let resources = resources.get_or_insert_with(|| snapshot.resources());
             empty(snapshot, &namespace, resources, plan);
         } else {
             furnish(snapshot, name(&namespace), plan);
@@ -24,7 +24,6 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
 fn furnish(snapshot: &Snapshot, namespace: &str, plan: &mut Plan) {
     let metadata = |name: &str| json!({ "name": name, "namespace": namespace });
     if snapshot
-        .objects
         .get("configmaps", namespace, "kube-root-ca.crt")
         .is_none()
     {
@@ -33,7 +32,6 @@ fn furnish(snapshot: &Snapshot, namespace: &str, plan: &mut Plan) {
         plan.create("configmaps", object);
     }
     if snapshot
-        .objects
         .get("serviceaccounts", namespace, "default")
         .is_none()
     {
@@ -46,7 +44,7 @@ fn furnish(snapshot: &Snapshot, namespace: &str, plan: &mut Plan) {
 fn empty(snapshot: &Snapshot, namespace: &Value, resources: &[String], plan: &mut Plan) {
     let mut is_empty = true;
     for resource in resources {
-        for object in snapshot.objects.list(resource, name(namespace)) {
+        for object in snapshot.list_in(resource, name(namespace)) {
             is_empty = false;
             if !is_ending(&object) {
                 plan.delete_with(resource, &object, None, Some("Background"));

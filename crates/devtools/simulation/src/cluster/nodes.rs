@@ -24,7 +24,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 const DELETED_NODE_SECONDS: i64 = 40;
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
-    for node in &snapshot.nodes {
+    for node in snapshot.nodes() {
         if !watch_heartbeat(snapshot, node, plan) {
             taint(snapshot, node, plan);
         }
@@ -33,7 +33,7 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
             .for_each(|pod| evict(snapshot, node, pod, plan));
     }
     for pod in snapshot
-        .pods
+        .pods()
         .iter()
         .filter(|pod| is_bound(pod) && snapshot.node(node_of(pod)).is_none())
     {
@@ -47,9 +47,7 @@ fn watch_heartbeat(snapshot: &Snapshot, node: &Value, plan: &mut Plan) -> bool {
     if ready["status"] == "Unknown" || is_ending(node) {
         return false;
     }
-    let lease = snapshot
-        .objects
-        .get("leases.coordination.k8s.io", "kube-node-lease", name(node));
+    let lease = snapshot.get("leases.coordination.k8s.io", "kube-node-lease", name(node));
     let renewed = lease.and_then(|lease| time(&lease["spec"]["renewTime"]));
     let seen = [renewed, time(&ready["lastHeartbeatTime"]), created_at(node)]
         .into_iter()
@@ -170,7 +168,7 @@ fn end_of_stay(snapshot: &Snapshot, pod: &Value, taint: &Value) -> Option<Timest
 /// Finds the missing nodes, of which some were missing `before`.
 pub fn missing(snapshot: &Snapshot, before: &MissingNodes) -> MissingNodes {
     let bound = snapshot
-        .pods
+        .pods()
         .iter()
         .filter(|pod| is_bound(pod))
         .map(|pod| node_of(pod));

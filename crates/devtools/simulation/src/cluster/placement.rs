@@ -20,7 +20,7 @@ pub struct NodeRoom<'a> {
 
 impl<'a> NodeRoom<'a> {
     pub fn all(snapshot: &'a Snapshot) -> Vec<Self> {
-        let nodes = snapshot.nodes.iter();
+        let nodes = snapshot.nodes().iter();
         nodes
             .map(|node| {
                 let pods: Vec<&Value> = snapshot

@@ -31,9 +31,20 @@ impl Plan {
         self.writes.is_empty()
     }
 
-    /// Adds the writes of another plan, which waits for no time.
+    /// Adds the writes of another plan, and the time that it waits for.
     pub fn append(&mut self, other: Self) {
         self.writes.extend(other.writes);
+        self.look_again(other.next);
+    }
+
+    /// The time of the next look that was asked for.
+    pub fn next(&self) -> Option<Timestamp> {
+        self.next
+    }
+
+    /// Asks for a look at a time, if it is one.
+    pub fn look_again(&mut self, time: Option<Timestamp>) {
+        self.next = self.next.into_iter().chain(time).min();
     }
 
     /// Returns true if the time has come, or asks for a look at that time.
@@ -41,7 +52,7 @@ impl Plan {
         if time <= self.now {
             return true;
         }
-        self.next = Some(self.next.map_or(time, |next| next.min(time)));
+        self.look_again(Some(time));
         false
     }
 

@@ -27,7 +27,6 @@ pub fn has_image(
     let mut tell = |reason: &str, at: Timestamp, message: &str| {
         let event = event(pod, container, reason, at, message);
         if snapshot
-            .objects
             .get("events", namespace(pod), name(&event))
             .is_none()
         {

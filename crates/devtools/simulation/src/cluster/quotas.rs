@@ -36,7 +36,7 @@ pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
                 _ if ["pods", "count/pods"].contains(&resource.as_str()) => quantity(pods.len()),
                 _ => {
                     let counted = resource.strip_prefix("count/").unwrap_or(resource);
-                    quantity(snapshot.objects.list(counted, namespace(&quota)).len())
+                    quantity(snapshot.list_in(counted, namespace(&quota)).len())
                 }
             };
             status["used"][resource] = json!(used.to_string());

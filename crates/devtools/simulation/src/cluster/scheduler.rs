@@ -16,7 +16,7 @@ use super::{
 
 pub fn run(snapshot: &Snapshot, plan: &mut Plan) {
     let mut waiting: Vec<&Value> = snapshot
-        .pods
+        .pods()
         .iter()
         .map(|pod| &**pod)
         .filter(|pod| is_waiting(pod))

@@ -91,11 +91,7 @@ impl<'a> StatefulSet<'a> {
             ordinal.to_string(),
         );
         // A pod of that name that belongs to somebody else must go first.
-        if snapshot
-            .objects
-            .get("pods", namespace(self.object), &own)
-            .is_some()
-        {
+        if snapshot.get("pods", namespace(self.object), &own).is_some() {
             return;
         }
         let labels = [

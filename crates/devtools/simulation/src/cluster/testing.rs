@@ -56,6 +56,10 @@ impl Objects for Cluster {
     fn ownership(&self) -> u64 {
         self.counter
     }
+
+    fn changed(&self, _: &str) -> u64 {
+        self.counter
+    }
 }
 
 impl Cluster {
@@ -142,6 +146,7 @@ impl Cluster {
                 > 0;
         if is_ending(&object) && !is_held {
             self.objects.remove(&key);
+            self.counter += 1;
         } else {
             self.objects.insert(key, Arc::new(object));
         }
