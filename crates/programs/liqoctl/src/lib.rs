@@ -90,6 +90,7 @@ pub mod rollout;
 pub mod selector;
 pub mod settings;
 pub mod status;
+pub mod terminal;
 pub mod tether;
 pub mod token;
 pub mod uninstall;

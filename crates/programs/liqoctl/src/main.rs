@@ -21,12 +21,13 @@ use liqoctl::{
     output::{self, OutputFormat, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::StepProgress,
-    receipt, reference_pages, renew, settings, status, tether, token, uninstall, unpeer, usage,
-    version,
+    receipt, reference_pages, renew, settings, status, terminal, tether, token, uninstall, unpeer,
+    usage, version,
 };
 
 fn main() -> ExitCode {
     let cli = parse_command_line();
+    terminal::fit_results();
     program::run_program("liqoctl", cli.global.verbose, run_command(cli))
 }
 

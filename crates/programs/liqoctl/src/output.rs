@@ -3,7 +3,10 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use clap::ValueEnum;
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use serde::Serialize;
+
+use crate::terminal;
 
 /// How a result is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -153,7 +156,20 @@ impl Paint {
 
 /// A table without lines, as kubectl prints them.
 pub fn format_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = comfy_table::Table::new();
+    format_table_within(terminal::columns(), header, rows)
+}
+
+/// Between two columns of a table.
+const GAP: u16 = 3;
+
+/// Where the table has more columns than these, cells of several words get several lines. Words stay
+/// whole: a table that does not fit even so is as wide as it is.
+fn format_table_within(
+    columns: Option<usize>,
+    header: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let mut table = Table::new();
     table
         .load_preset(comfy_table::presets::NOTHING)
         .set_header(header.iter().copied());
@@ -161,11 +177,82 @@ pub fn format_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
         table.add_row(row);
     }
     for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
+        column.set_padding((0, GAP));
     }
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max();
+    let text = without_trailing_spaces(&table);
+    match columns {
+        Some(columns) if widest(&text) > Some(columns) => {
+            fit_table(&mut table, columns);
+            without_trailing_spaces(&table)
+        }
+        _ => text,
+    }
+}
+
+fn without_trailing_spaces(table: &Table) -> String {
     let text = table.to_string();
     text.lines()
         .map(str::trim_end)
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// Gives each column at least the width of its longest word, and shares the rest.
+fn fit_table(table: &mut Table, columns: usize) {
+    let mut longest = vec![0; table.column_count()];
+    let rows = table.row_iter().chain(table.header());
+    for (index, cell) in rows.flat_map(|row| row.cell_iter().enumerate()) {
+        let words = cell.content();
+        let words = words.split_whitespace().map(|word| word.chars().count());
+        longest[index] = words.fold(longest[index], usize::max);
+    }
+    // The gap after the last column may be outside.
+    let width = columns + usize::from(GAP);
+    let least: usize = longest.iter().map(|word| word + usize::from(GAP)).sum();
+    if least > width {
+        return;
+    }
+    table
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    for (column, word) in table.column_iter_mut().zip(longest) {
+        let least = u16::try_from(word).unwrap_or(u16::MAX).saturating_add(GAP);
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offers(columns: Option<usize>) -> String {
+        let rows = [
+            ["milan", "cpu=4, memory=8Gi", "the largest node has cpu=2"],
+            ["turin", "cpu=2", "-"],
+        ];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        format_table_within(columns, &["PEER", "RESOURCES", "NOTES"], rows)
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_cells() {
+        let natural = offers(None);
+        assert_eq!(natural.lines().count(), 3);
+        assert_eq!(offers(Some(200)), natural);
+        assert_eq!(offers(Some(20)), natural, "no word is broken");
+    }
+
+    #[test]
+    fn cells_of_several_words_get_several_lines_where_the_terminal_is_narrow() {
+        let fitted = offers(Some(44));
+        assert!(fitted.lines().count() > 3, "{fitted}");
+        assert!(
+            fitted.lines().all(|line| line.chars().count() <= 44),
+            "{fitted}"
+        );
+        for word in ["memory=8Gi", "RESOURCES", "largest", "cpu=2"] {
+            assert!(fitted.contains(word), "{fitted}");
+        }
+    }
 }

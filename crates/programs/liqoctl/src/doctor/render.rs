@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::check::{Area, CheckFinding, DoctorReport, ExaminedClusters, VerdictCounts};
 use crate::{
+    branch::Branch,
     finding::{CheckVerdict, FindingLook, finding_branch},
     output::{Paint, strip_control_characters},
 };
@@ -74,12 +75,8 @@ fn draw_group(
             finding.verdict == CheckVerdict::Ok && details == ShownDetails::OfFaults
         });
     if rest.is_empty() {
-        let _ = writeln!(
-            out,
-            "  {} {title}{}",
-            CheckVerdict::Ok.mark(paint),
-            names(": ", &well, paint)
-        );
+        let mark = CheckVerdict::Ok.mark(paint);
+        Branch::leaf(format!("{mark} {title}{}", names(": ", &well, paint))).draw_list("  ", out);
         return;
     }
     let _ = writeln!(out, "  {title}");
@@ -90,12 +87,8 @@ fn draw_group(
         .filter(|one| rest.iter().all(|other| other.check != one.check))
         .collect();
     if !well.is_empty() {
-        let _ = writeln!(
-            out,
-            "    {}{}",
-            CheckVerdict::Ok.mark(paint),
-            names(" ", &well, paint)
-        );
+        let mark = CheckVerdict::Ok.mark(paint);
+        Branch::leaf(format!("{mark}{}", names(" ", &well, paint))).draw_list("    ", out);
     }
     // Equal findings of several checks are shown once.
     for alike in rest.chunk_by(|one, next| {

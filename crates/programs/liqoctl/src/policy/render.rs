@@ -6,7 +6,10 @@ use liqo_quantity::per_hour;
 use super::explain::{
     ConsideredPolicy, OfferOutcome, OfferedPool, PolicyExplanation, ReceivedOffers, format_labels,
 };
-use crate::output::{Paint, strip_control_characters};
+use crate::{
+    output::{Paint, strip_control_characters},
+    terminal,
+};
 
 pub fn render_policy_explanation(explanation: &PolicyExplanation, paint: Paint) -> String {
     let mut lines = vec![render_head(explanation, paint), String::new()];
@@ -31,12 +34,10 @@ pub fn render_policy_explanation(explanation: &PolicyExplanation, paint: Paint) 
                 .max()
                 .unwrap_or_default();
             for one in &explanation.says {
-                let field = format!("{:width$}", one.field);
-                lines.push(format!(
-                    "  {}   {}",
-                    paint.faint(&field),
-                    strip_control_characters(&one.text)
-                ));
+                let field = format!("  {:width$}   ", one.field);
+                let text = strip_control_characters(&one.text);
+                let text = terminal::hang(&text, field.len());
+                lines.push(format!("{}{text}", paint.faint(&field)));
             }
         }
     }
