@@ -54,7 +54,7 @@ use serde_json::Value;
 
 use self::{
     plan::Plan,
-    snapshot::{Read, Snapshot},
+    snapshot::{ReadObjects, Snapshot},
 };
 
 /// The objects of a cluster as they are now. Resources are plural with their group: `pods`,
@@ -150,8 +150,8 @@ pub type MissingNodes = BTreeMap<String, Timestamp>;
 #[derive(Debug, Default)]
 pub struct Memory {
     missing_nodes: MissingNodes,
-    /// What the missing nodes follow from.
-    missing_nodes_of: Option<Read>,
+    /// What was read to find the missing nodes.
+    missing_nodes_of: Option<ReadObjects>,
     /// The [`Objects::ownership`] with which there was no garbage. To look for some costs more than
     /// all else.
     without_garbage: Option<u64>,
@@ -165,7 +165,7 @@ pub struct Memory {
 /// to a time.
 #[derive(Debug)]
 struct Rest {
-    read: Read,
+    read: ReadObjects,
     until: Option<Timestamp>,
 }
 

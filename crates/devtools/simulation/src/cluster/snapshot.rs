@@ -22,12 +22,12 @@ pub struct Snapshot<'a> {
     pub missing_nodes: MissingNodes,
     nodes: OnceCell<Vec<Arc<Value>>>,
     pods: OnceCell<Pods>,
-    read: RefCell<Read>,
+    read: RefCell<ReadObjects>,
 }
 
-/// What somebody has read of the objects, and as what.
+/// The lists and objects that a controller has read, each with its version.
 #[derive(Debug, Default)]
-pub struct Read {
+pub struct ReadObjects {
     /// Which resources have objects, whatever they are.
     resources: bool,
     /// By resource, the number of its newest change.
@@ -36,7 +36,7 @@ pub struct Read {
     objects: BTreeMap<[String; 3], Option<Arc<Value>>>,
 }
 
-impl Read {
+impl ReadObjects {
     /// Whether somebody who reads it again reads the same.
     pub fn is_still_so(&self, objects: &dyn Objects) -> bool {
         let is_same_list =
@@ -114,8 +114,8 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// What was read since the last call.
-    pub fn take_read(&self) -> Read {
+    /// Returns what was read since the last call.
+    pub fn take_read(&self) -> ReadObjects {
         self.read.take()
     }
 
