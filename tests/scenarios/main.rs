@@ -352,7 +352,7 @@ fn enforced_network_policies() -> Vec<Scenario> {
     }
 }
 
-/// The last ones of the first set.
+/// The last ones of the set of pods and policies.
 fn doctor_and_the_end() -> Vec<Scenario> {
     scenarios! {
         // The doctor would report what other scenarios do as faults.
@@ -561,8 +561,8 @@ fn main() -> ExitCode {
         eprintln!("a TLS provider was installed already");
     }
     runner::run(vec![
-        pods_and_policies(),
         network_and_sharing(),
+        pods_and_policies(),
         two_providers(),
     ])
 }

@@ -366,9 +366,14 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         };
         if !tasks.is_empty() || !groups.is_empty() {
             shared.groups.blocking_lock().extend(groups);
-            let run = run_set(set.clusters, tasks, shared.clone());
-            // In a task of its own, so that a panic ends only this set.
-            runs.push(Box::pin(async move { tokio::spawn(run).await? }));
+            let shared = shared.clone();
+            runs.push(Box::pin(async move {
+                // The semaphore is never closed, so there is no error. Here, sets get it in their
+                // order.
+                let _set = shared.sets.acquire().await;
+                // In a task of its own, so that a panic ends only this set.
+                tokio::spawn(run_set(set.clusters, tasks, shared.clone())).await?
+            }));
         }
     }
     drop(shared);
@@ -433,8 +438,6 @@ fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack:
 /// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters
 /// before others run.
 async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
-    // The semaphore is never closed, so there is no error.
-    let _set = shared.sets.acquire().await;
     if shared.is_too_late() {
         let groups = std::mem::take(&mut *shared.groups.lock().await);
         tasks
