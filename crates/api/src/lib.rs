@@ -28,7 +28,7 @@
 //!   reasons of conditions,
 //! - `prices`, `largest_pods`, `contract_policy`, `budget`, `tethering`, `schema`: parts of kinds,
 //! - `claimed`: the type of everything that a peer wrote and nobody has verified; [`record_text`]:
-//!   objects inside records,
+//!   objects inside records; `partial_object`: objects of which only a part is read,
 //! - [`peer_namespace`]: which namespaces are Liqo's, and whose; [`policies`]: which `PeeringPolicy`
 //!   applies to a peer; [`reflection`]: which Services and
 //!   Ingresses are reflected,
@@ -67,6 +67,7 @@ mod names;
 mod namespace_map;
 mod namespace_offloading;
 mod network_config;
+mod partial_object;
 pub mod peer_namespace;
 mod peering_policy;
 mod pod_phase;
@@ -106,6 +107,7 @@ pub use names::*;
 pub use namespace_map::*;
 pub use namespace_offloading::*;
 pub use network_config::*;
+pub use partial_object::{MetadataOnly, PartialObject};
 pub use peering_policy::*;
 pub use pod_phase::is_final_phase;
 pub use prices::*;

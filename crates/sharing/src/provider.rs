@@ -5,10 +5,10 @@ pub mod contracts;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::isolation::Lending;
 use liqo_api::{
@@ -32,6 +32,7 @@ use crate::{
         provider::decide_offers,
         publish::MIN_REWRITE_INTERVAL,
         reduce::{self, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
+        scheduled_pod::ScheduledPod,
         snapshot::{
             OfferId, OfferWrite, OwnWorkingMode, PolicyVersion, ProviderPlan, ProviderSnapshot,
             RecentWrite, Replacements,
@@ -51,8 +52,10 @@ const INVALID: u16 = 422;
 
 pub struct ProviderController {
     context: Context,
+    stop: CancellationToken,
     nodes: Cache<LocalNode>,
-    pods: Cache<PodUsage>,
+    /// Watched from the first consumer on: a cluster that only borrows keeps none.
+    pods: OnceLock<Cache<PodUsage>>,
     /// The same pods, summed by node. A snapshot holds a reference to one version of it.
     pod_sums: Arc<Mutex<Arc<PodsByNode>>>,
     namespaces: Cache<TenancyNamespace>,
@@ -76,49 +79,29 @@ impl ProviderController {
         contracts: ProviderContracts,
         queues: SharingQueues,
     ) -> Arc<Self> {
-        let client = &context.client;
-        let (nodes, pods, namespaces, requests) = (
-            queues.clone(),
-            queues.clone(),
-            queues.clone(),
-            queues.clone(),
-        );
-        let pod_sums: Arc<Mutex<Arc<PodsByNode>>> = Arc::default();
-        let sums = pod_sums.clone();
-        // Finished pods use nothing, so the API server does not send them.
-        let unfinished = Config::default()
-            .fields("status.phase!=Succeeded,status.phase!=Failed")
-            .page_size(PODS_PAGE);
+        let (nodes, namespaces, requests) = (queues.clone(), queues.clone(), queues.clone());
         Arc::new(Self {
             context: context.clone(),
+            stop: stop.clone(),
             nodes: context.informers.of_kind::<Node>().reduced_cache(
                 stop.clone(),
                 reduce::node,
                 move |_, _, _| nodes.add(triggers::node_changed()),
             ),
-            pods: Cache::watch(
-                Api::<Pod>::all(client.clone()),
-                unfinished,
-                stop.clone(),
-                reduce::pod,
-                move |_, old, new| {
-                    Arc::make_mut(&mut lock(&sums)).update(old, new);
-                    pods.add(triggers::pod_changed());
-                },
-            ),
+            pods: OnceLock::new(),
             namespaces: context.informers.of_kind::<Namespace>().reduced_cache(
                 stop.clone(),
                 reduce::namespace,
                 move |_, _, _| namespaces.add(triggers::consumer_namespace_changed()),
             ),
             requests: Cache::watch(
-                Api::<DeserializeGuard<ResourceRequest>>::all(client.clone()),
+                Api::<DeserializeGuard<ResourceRequest>>::all(context.client.clone()),
                 Config::default(),
                 stop.clone(),
                 reduce::request,
                 move |_, _, _| requests.add(triggers::request_changed()),
             ),
-            pod_sums,
+            pod_sums: Arc::default(),
             policies: shared.policies.clone(),
             plugins: Plugins::new(context.clone(), queues.offers.clone()),
             offers: shared.offers.clone(),
@@ -134,7 +117,6 @@ impl ProviderController {
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let synced = [
             self.nodes.wait_until_synced().await,
-            self.pods.wait_until_synced().await,
             self.namespaces.wait_until_synced().await,
             self.requests.wait_until_synced().await,
             self.policies.wait_until_synced().await,
@@ -169,9 +151,36 @@ impl ProviderController {
         }
     }
 
+    fn watch_pods(&self) -> Cache<PodUsage> {
+        // Finished pods use nothing, so the API server does not send them.
+        let unfinished = Config::default()
+            .fields("status.phase!=Succeeded,status.phase!=Failed")
+            .page_size(PODS_PAGE);
+        let (sums, queues) = (self.pod_sums.clone(), self.queues.clone());
+        Cache::watch(
+            Api::<ScheduledPod>::all(self.context.client.clone()),
+            unfinished,
+            self.stop.clone(),
+            reduce::pod,
+            move |_, old, new| {
+                Arc::make_mut(&mut lock(&sums)).update(old, new);
+                queues.add(triggers::pod_changed());
+            },
+        )
+    }
+
     async fn reconcile(&self) -> Result<Requeue, SharingError> {
-        let now = Instant::now();
-        let snapshot = self.snapshot(now);
+        let mut now = Instant::now();
+        let mut snapshot = self.snapshot(now);
+        // Without a consumer, no decision reads pods.
+        if snapshot.tenants().next().is_some() && self.pods.get().is_none() {
+            let pods = self.pods.get_or_init(|| self.watch_pods());
+            if !pods.wait_until_synced().await {
+                return Ok(Requeue::OnChange);
+            }
+            now = Instant::now();
+            snapshot = self.snapshot(now);
+        }
         let sources = snapshot
             .policies
             .iter()

@@ -181,7 +181,10 @@ impl ExposureWatches {
             ),
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
-                all().labels(labels::SHADOW_POD).page_size(POD_PAGE),
+                all()
+                    .labels(labels::SHADOW_POD)
+                    .fields(WITH_ADDRESS)
+                    .page_size(POD_PAGE),
                 stop.clone(),
                 |pod| view::remote_pod(&pod),
                 notify_of_changes(dirty),

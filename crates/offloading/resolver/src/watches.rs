@@ -4,12 +4,10 @@
 use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
-use kube::{
-    Api, Client, ResourceExt as _, api::ApiResource, core::Object, runtime::watcher::Config,
-};
+use kube::{Api, Client, ResourceExt as _, runtime::watcher::Config};
 use liqo_api::{
-    Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, is_final_phase,
-    labels,
+    Key, NAMESPACE_MAP, NamespaceMap, PartialObject, annotations, consumer_of_tenant_namespace,
+    is_final_phase, labels,
 };
 use liqo_controller_runtime::Cache;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
@@ -22,7 +20,7 @@ use crate::message::DomainName;
 use crate::server::SharedDirectory;
 
 /// A pod, of which only the addresses are read.
-type PodWithAddresses = Object<IgnoredAny, PodAddresses>;
+type PodWithAddresses = PartialObject<Pod, IgnoredAny, PodAddresses>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -129,7 +127,7 @@ pub fn start_watches(
         .labels(labels::SHADOW_POD)
         .page_size(POD_PAGE)
         .timeout(WATCH_TIMEOUT);
-    let api: Api<PodWithAddresses> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
+    let api: Api<PodWithAddresses> = Api::all(client.clone());
     let directory = known.clone();
     let pods = Cache::watch(
         api,

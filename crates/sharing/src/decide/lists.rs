@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{Resource, core::DeserializeGuard};
 use liqo_api::{
     ClusterId, Contract, ForeignCluster, PeeringPolicy, Provide, RESOURCE_REQUEST, ResourceList,
@@ -20,6 +20,7 @@ use super::{
     absence::Silence,
     pools,
     reduce::{self, ConsumerRequest, TenancyNamespace},
+    scheduled_pod::ScheduledPod,
     snapshot::{ContractFacts, OwnWorkingMode, ProviderPlan, ProviderSnapshot, Replacements},
     tethering, upstream,
 };
@@ -33,7 +34,7 @@ pub struct ObjectLists {
     pub foreign_clusters: Vec<ForeignCluster>,
     pub nodes: Vec<Node>,
     /// All pods, or all unfinished ones.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<ScheduledPod>,
     /// All namespaces, or all tenant and mapped ones.
     pub namespaces: Vec<Namespace>,
     pub requests: Vec<DeserializeGuard<ResourceRequest>>,

@@ -34,6 +34,7 @@ pub mod provider;
 pub(crate) mod publish;
 pub mod reduce;
 pub(crate) mod request_answers;
+pub mod scheduled_pod;
 pub(crate) mod shares;
 pub mod snapshot;
 pub(crate) mod source;

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{self as core, Affinity, Namespace, PodSpec};
+use k8s_openapi::api::core::v1::{self as core, Affinity, Namespace, PodSpec, PodStatus};
 use kube::{ResourceExt as _, core::DeserializeGuard};
 use liqo_api::conditions::has_true_condition;
 use liqo_api::requests::{self, EffectiveAmounts, MAX_RESOURCES, is_bounded};
@@ -17,6 +17,8 @@ use liqo_api::{
     pods, provider_namespace,
 };
 use liqo_market::contract::record::{ContractCopy, ContractRecord, IssuedContract};
+
+use super::scheduled_pod::ScheduledPod;
 
 /// A node of this cluster, real or virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -134,12 +136,12 @@ pub struct ClaimedOwner {
 }
 
 /// Reduces a pod; `None` if it is finished.
-pub fn pod(pod: core::Pod) -> Option<PodUsage> {
-    let status = pod.status.unwrap_or_default();
+pub fn pod(pod: ScheduledPod) -> Option<PodUsage> {
+    let status: PodStatus = pod.status.unwrap_or_default().into();
     if status.phase.as_deref().is_some_and(is_final_phase) {
         return None;
     }
-    let spec = pod.spec?;
+    let spec: PodSpec = pod.spec.into();
     let mut found = pod.metadata.labels.unwrap_or_default();
     let node = spec.node_name.clone().filter(|name| !name.is_empty());
     let owner = found

@@ -202,6 +202,11 @@ impl ApiServer {
         read(&self.0.lock().store)
     }
 
+    /// How many open watches are told of changes of this object.
+    pub fn watch_count(&self, resource: &str, object: &Value) -> usize {
+        self.0.lock().watch_count(resource, object)
+    }
+
     /// The number of requests so far.
     pub fn request_count(&self) -> u64 {
         self.0.lock().requests

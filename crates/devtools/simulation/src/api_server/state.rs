@@ -195,6 +195,17 @@ impl State {
         self.watchers.push(watcher);
     }
 
+    pub fn watch_count(&self, resource: &str, object: &Value) -> usize {
+        let of_object = self.watchers.iter().filter(|watcher| {
+            let in_namespace = watcher.namespace.is_empty()
+                || object["metadata"]["namespace"] == watcher.namespace.as_str();
+            watcher.resource == resource && in_namespace && watcher.selector.matches(object)
+        });
+        of_object
+            .filter(|watcher| !watcher.events.is_closed())
+            .count()
+    }
+
     pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.store.get(&key(kind, namespace, name)).cloned()
     }

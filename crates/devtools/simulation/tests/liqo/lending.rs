@@ -550,3 +550,17 @@ async fn a_pod_that_may_run_nowhere_else_waits_until_a_node_has_room() {
         .await;
     assert_eq!(milan.pods_of("large").len(), 1);
 }
+
+/// A large cluster has many pods, and each change of one is an event.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_watches_the_pods_of_others_only_from_its_first_consumer_on() {
+    let world = World::peered(Start::default()).await;
+    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+    let pod = json!({
+        "metadata": { "name": "a", "namespace": "somebodys", "labels": {} },
+        "spec": { "nodeName": "a-node", "containers": [] },
+        "status": { "phase": "Running" },
+    });
+    let watches = |cluster: &Cluster| cluster.server.watch_count("pods", &pod);
+    assert_eq!((watches(rome), watches(milan)), (0, 1));
+}

@@ -261,10 +261,7 @@ pub fn pods(
         virtual_node.clone(),
     );
     Cache::watch(
-        Api::<JsonPod>::all_with(
-            consumer.context.client.clone(),
-            &ApiResource::erase::<Pod>(&()),
-        ),
+        Api::<JsonPod>::all(consumer.context.client.clone()),
         watcher::Config::default().fields(&format!("spec.nodeName={node}")),
         stop,
         move |pod| LocalPod::from_pod(pod, &virtual_node),
@@ -616,9 +613,7 @@ fn watch_unscheduled_pods(
     namespace: &str,
     stop: CancellationToken,
 ) -> Cache<UnscheduledPod> {
-    let resource = ApiResource::erase::<Pod>(&());
-    let api: Api<JsonPod> =
-        Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
+    let api: Api<JsonPod> = Api::namespaced(consumer.context.client.clone(), namespace);
     let (queue, weak) = (
         consumer.queues.unscheduled.clone(),
         Arc::downgrade(consumer),

@@ -14,10 +14,10 @@ use std::{
 use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{Node, Pod, Secret},
+    core::v1::{Node, Secret},
     node::v1::RuntimeClass,
 };
-use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
+use kube::{Api, Resource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
     Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap,
@@ -342,8 +342,7 @@ impl WatchBuilder<'_> {
     }
 
     fn pods(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<RemotePod> {
-        let api: Api<WatchedPod> =
-            Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
+        let api: Api<WatchedPod> = Api::all(self.context.client.clone());
         let config = Config::default()
             .labels(labels::SHADOW_POD)
             .page_size(PODS_PAGE);

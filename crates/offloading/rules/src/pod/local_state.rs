@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{
-    Claimed, EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods, requests,
+    Claimed, EvictionDelay, Key, PartialObject, ShadowPod, ShadowPodPhase, annotations, finalizers,
+    pods, requests,
 };
 use liqo_metering::charges::MAX_CHARGES_LEN;
 use liqo_metering::voucher::MAX_VOUCHER_LEN;
@@ -35,7 +35,7 @@ use crate::replica::label_selector::LabelMap;
 use crate::views::{ContainerList, ContainerView, PodView};
 
 /// A pod as JSON, so that unknown fields survive.
-pub type JsonPod = Object<Value, Value>;
+pub type JsonPod = PartialObject<Pod, Value, Value>;
 
 /// A pod that is bound to one of our virtual nodes.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,8 +132,9 @@ impl LocalPod {
             .as_ref()
             .and_then(|all| all.get(annotations::SENT_TO))
             .cloned();
-        let whole =
-            json!({ "metadata": travelling_metadata(metadata), "spec": spec, "status": status });
+        let mut whole = json!({ "metadata": travelling_metadata(metadata) });
+        whole["spec"] = spec;
+        whole["status"] = status.unwrap_or_default();
         // Neither result depends on the labels that the provider advertises.
         let carried = outgoing_pod(&whole, &advertised).map(|carried| changeable_fields(&carried));
         let part = carried

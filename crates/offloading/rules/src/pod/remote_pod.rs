@@ -7,11 +7,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
-use kube::core::Object;
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use liqo_api::requests::EffectiveAmounts;
 use liqo_api::{
-    ClusterId, Key, annotations, finalizers, is_final_phase, labels, pods, tenant_namespace,
+    ClusterId, Key, PartialObject, annotations, finalizers, is_final_phase, labels, pods,
+    tenant_namespace,
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::replica::label_selector::LabelMap;
 use crate::views::{AddressView, ConditionView, ContainerList, PodStatusView};
 
 /// A pod whose status is JSON, so that unknown fields survive.
-pub type WatchedPod = Object<PodSpec, Value>;
+pub type WatchedPod = PartialObject<Pod, PodSpec, Value>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodEnd {

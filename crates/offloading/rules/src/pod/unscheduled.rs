@@ -15,13 +15,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::departure::{DepartureCause, JOB, LeavingPods};
-use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
+use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, is_final_phase};
 use serde_json::{Value, json};
 
 use crate::json::field_at;
 use crate::pod::controller::{self, OwningController};
 use crate::pod::local_state::JsonPod;
-use crate::pod::local_status::is_final;
 use crate::pod::refusals::{RefusedOwner, avoided_message};
 use crate::pod::scheduling::{NewPodPlacement, is_held_back, must_leave};
 use crate::views::PodView;
@@ -84,15 +83,16 @@ impl UnscheduledPod {
             .and_then(Value::as_str)
             .filter(|node| !node.is_empty())
             .map(str::to_owned);
-        let whole = json!({
+        let mut whole = json!({
             "metadata": {
                 "labels": metadata.labels,
                 "annotations": metadata.annotations,
                 "ownerReferences": metadata.owner_references,
             },
-            "spec": spec,
         });
-        if is_final(&json!({ "status": status })) {
+        whole["spec"] = spec;
+        let phase = status.as_ref().and_then(|status| status["phase"].as_str());
+        if phase.is_some_and(is_final_phase) {
             return None;
         }
         let held_back = is_held_back(&whole);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, Granularity, Margin, OfferPhase, PeeringPolicy, PoolBy, PriceList,
@@ -16,7 +16,9 @@ use liqo_api::{
     requests::EffectiveAmounts,
     tenant_namespace,
 };
-use liqo_sharing::decide::{lists::ObjectLists, reduce, snapshot::ProviderSnapshot};
+use liqo_sharing::decide::{
+    lists::ObjectLists, reduce, scheduled_pod::ScheduledPod, snapshot::ProviderSnapshot,
+};
 use serde::Serialize;
 
 use crate::{
@@ -478,7 +480,7 @@ pub fn peer_name(known: &[ForeignCluster], id: &ClusterId) -> String {
 }
 
 /// The unfinished pods among these, with their owners.
-pub fn customer_pods(namespaces: &[Namespace], pods: &[Pod]) -> Vec<CustomerPod> {
+pub fn customer_pods(namespaces: &[Namespace], pods: &[ScheduledPod]) -> Vec<CustomerPod> {
     let owners: BTreeMap<String, ClusterId> = namespaces
         .iter()
         .cloned()
@@ -499,7 +501,10 @@ fn namespace_owner(namespace: Namespace) -> Option<(String, ClusterId)> {
 }
 
 /// A pod that has not finished, with the owner of its namespace: the labels of a pod prove nothing.
-fn unfinished_customer_pod(pod: Pod, owners: &BTreeMap<String, ClusterId>) -> Option<CustomerPod> {
+fn unfinished_customer_pod(
+    pod: ScheduledPod,
+    owners: &BTreeMap<String, ClusterId>,
+) -> Option<CustomerPod> {
     let owner = owners.get(&pod.namespace().unwrap_or_default()).cloned();
     let pod = reduce::pod(pod)?;
     let claimed = pod.owner.filter(|claimed| {

@@ -16,13 +16,15 @@ mod words;
 
 use std::{cmp::Reverse, fmt::Write as _, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use liqo_api::conditions::StatusCondition as _;
 use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{ACTIVE, Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceRequest, labels};
-use liqo_sharing::decide::{lists::ObjectLists, snapshot::OwnWorkingMode};
+use liqo_sharing::decide::{
+    lists::ObjectLists, scheduled_pod::ScheduledPod, snapshot::OwnWorkingMode,
+};
 use serde::Serialize;
 
 use crate::{
@@ -198,7 +200,7 @@ pub async fn collect_offer_inputs(cluster: &Cluster) -> anyhow::Result<ObjectLis
     let client = &cluster.client;
     let unfinished = ListParams::default().fields(lists::UNFINISHED_PODS);
     let of_consumers = ListParams::default().labels(labels::CONSUMER_ID);
-    let pods = Api::<Pod>::all(client.clone());
+    let pods = Api::<ScheduledPod>::all(client.clone());
     let namespaces = Api::<Namespace>::all(client.clone());
     let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers, contracts) = tokio::join!(
         lists::list_peering_policies(cluster),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::ListParams};
 use liqo_api::policies::{PolicyPeer, policies_of_peer};
 use liqo_api::{
@@ -18,6 +18,7 @@ use liqo_api::{
     ResourceOffer, labels,
 };
 use liqo_quantity::{AmountSeconds, per_hour};
+use liqo_sharing::decide::scheduled_pod::ScheduledPod;
 
 use super::{ResourceUsage, UsageNow};
 use crate::broker::{CustomerPod, customer_pods};
@@ -40,7 +41,7 @@ pub struct LendingObjects {
     pub policies: Vec<Arc<PeeringPolicy>>,
     pub offers: Vec<ResourceOffer>,
     pub namespaces: Vec<Namespace>,
-    pub pods: Vec<Pod>,
+    pub pods: Vec<ScheduledPod>,
 }
 
 /// Lists these objects; nothing if this user may not.
@@ -56,7 +57,7 @@ async fn read_lending_objects(cluster: &Cluster) -> anyhow::Result<LendingObject
     if namespaces.is_empty() {
         return Ok(LendingObjects::default());
     }
-    let pods: Api<Pod> = Api::all(cluster.client.clone());
+    let pods: Api<ScheduledPod> = Api::all(cluster.client.clone());
     let unfinished = of_consumers.fields(lists::UNFINISHED_PODS);
     let policies = lists::list_peering_policies(cluster).await?;
     Ok(LendingObjects {

@@ -18,12 +18,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, Patch, PatchParams},
-    core::PartialObjectMeta,
+    api::{DeleteParams, Patch, PatchParams},
 };
 use liqo_api::departure::DepartureCause;
 use liqo_api::{
-    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason,
+    EvictionDelay, MetadataOnly, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason,
     PodOffloadingStrategy, ShadowPod, ShadowPodPhase, VirtualNode, annotations, pods,
     provider_namespace,
 };
@@ -769,8 +768,7 @@ impl LocalPodReconciliation<'_> {
             return Ok(Requeue::After(local::VISIBLE_WITHIN));
         }
         let (client, key) = (self.consumer.context.client.clone(), &self.pod.key);
-        let api: Api<JsonPod> =
-            Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Pod>(&()));
+        let api: Api<JsonPod> = Api::namespaced(client, &key.namespace);
         let live = api.get_opt(&key.name).await.step("read", "Pod", key)?;
         let live = live
             .and_then(|live| LocalPod::from_pod(live, &self.pod.virtual_node))
@@ -801,7 +799,7 @@ impl LocalPodReconciliation<'_> {
         let tolerations = tolerations_with_delay(&self.pod.to_json(), delay);
         let patch =
             json!({ "metadata": { "uid": self.pod.uid }, "spec": { "tolerations": tolerations } });
-        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(
+        let api: Api<MetadataOnly<Pod>> = Api::namespaced(
             self.consumer.context.client.clone(),
             &self.pod.key.namespace,
         );
@@ -839,7 +837,7 @@ impl LocalPodReconciliation<'_> {
             remote.connection.client.clone(),
             &remote.connection.tenant_namespace,
         );
-        let api: Api<PartialObjectMeta<ShadowPod>> = Api::namespaced(client, namespace);
+        let api: Api<MetadataOnly<ShadowPod>> = Api::namespaced(client, namespace);
         let answer = call(api.patch(&self.pod.uid, &PatchParams::default(), patch)).await;
         // If it is gone, the watch triggers us again.
         unless_gone(answer).step(verb, "Pod", &self.pod.key)?;
@@ -856,7 +854,7 @@ impl LocalPodReconciliation<'_> {
             patch["metadata"] = json!({});
         }
         patch["metadata"]["uid"] = self.pod.uid.as_str().into();
-        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(
+        let api: Api<MetadataOnly<Pod>> = Api::namespaced(
             self.consumer.context.client.clone(),
             &self.pod.key.namespace,
         );

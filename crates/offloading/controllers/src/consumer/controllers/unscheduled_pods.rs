@@ -13,11 +13,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, ListParams, Patch, PatchParams},
-    core::PartialObjectMeta,
+    api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::departure::{DepartureCause, JOB};
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET};
+use liqo_api::{
+    MetadataOnly, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, WITHIN_BUDGET,
+};
 use liqo_controller_runtime::{
     Context, Key, Requeue,
     departures::{self, Departure},
@@ -439,7 +440,7 @@ async fn patch_pod(
     patch: &Patch<Value>,
     what: &'static str,
 ) -> Result<bool, StepError> {
-    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
+    let api: Api<MetadataOnly<Pod>> = Api::namespaced(client.clone(), &key.namespace);
     match api.patch(&key.name, &PatchParams::default(), patch).await {
         // It changed meanwhile, or a policy of this cluster does not allow it, or not yet.
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
@@ -479,7 +480,7 @@ pub async fn bring_home(context: &Context, namespace: &str) -> Result<bool, Step
 }
 
 fn pod_api(client: &Client, namespace: &str) -> Api<JsonPod> {
-    Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
+    Api::namespaced(client.clone(), namespace)
 }
 
 /// Takes this pod away, unless it changed since the watch showed it.

@@ -8,12 +8,14 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{
     Api, Resource as _,
-    api::{ApiResource, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions},
-    core::{Object, Request},
+    api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions},
+    core::{NamespaceResourceScope, Request},
 };
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::requests::EffectiveAmounts;
-use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers};
+use liqo_api::{
+    ClusterId, MetadataOnly, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers,
+};
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::eviction::{self, EvictionOutcome};
 use liqo_controller_runtime::writes::{
@@ -47,7 +49,7 @@ use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use liqo_offloading_rules::views::{ContainerList, PodView};
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
-use serde::{Deserialize as _, de::IgnoredAny};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -69,9 +71,6 @@ const TOO_MANY_STEPS_RETRY: Duration = Duration::from_secs(10);
 
 /// A generation that no object has.
 const NO_GENERATION: i64 = -1;
-
-/// An object in an answer of which only the metadata is read.
-type MetadataOnly = Object<IgnoredAny, IgnoredAny>;
 
 struct ShadowPodController {
     provider: Arc<ProviderState>,
@@ -991,7 +990,7 @@ impl ShadowPodReconciliation<'_> {
             if_not_resized
         } {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
-            let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
+            let api: Api<MetadataOnly<Pod>> = self.pod_api(&pod.key.namespace);
             match api
                 .patch(
                     &pod.key.name,
@@ -1075,7 +1074,7 @@ impl ShadowPodReconciliation<'_> {
         self.memory
             .refused_containers
             .retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
-        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
+        let api: Api<MetadataOnly<Pod>> = self.pod_api(&pod.key.namespace);
         for (added, container) in missing {
             if self.memory.refused_containers.contains_key(&added) {
                 continue;
@@ -1135,7 +1134,7 @@ impl ShadowPodReconciliation<'_> {
             grace_period_seconds,
             ..only_with_uid(pod.uid.clone())
         };
-        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
+        let api: Api<MetadataOnly<Pod>> = self.pod_api(&pod.key.namespace);
         delete_if_present(&api, &pod.key.name, &params)
             .await
             .step("delete", "Pod", &pod.key)?;
@@ -1164,7 +1163,7 @@ impl ShadowPodReconciliation<'_> {
             uid: Some(pod.uid.clone()),
             resource_version: version,
         };
-        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
+        let api: Api<MetadataOnly<Pod>> = self.pod_api(&pod.key.namespace);
         let params = DeleteParams::default().preconditions(unchanged);
         let deleted = delete_if_present(&api, &pod.key.name, &params)
             .await
@@ -1206,7 +1205,7 @@ impl ShadowPodReconciliation<'_> {
 
     async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), ProviderError> {
         let patch = json!({ "metadata": { "uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [finalizers::FINAL_STATUS] } });
-        let api: Api<MetadataOnly> = self.pod_api(&pod.key.namespace);
+        let api: Api<MetadataOnly<Pod>> = self.pod_api(&pod.key.namespace);
         let answer = api
             .patch(
                 &pod.key.name,
@@ -1259,22 +1258,14 @@ impl ShadowPodReconciliation<'_> {
             .step("read", "ShadowPod", self.key)?)
     }
 
-    fn shadow_pod_api(&self) -> Api<MetadataOnly> {
-        Api::namespaced_with(
-            self.provider.context.client.clone(),
-            &self.key.namespace,
-            &ApiResource::erase::<ShadowPod>(&()),
-        )
+    fn shadow_pod_api(&self) -> Api<MetadataOnly<ShadowPod>> {
+        Api::namespaced(self.provider.context.client.clone(), &self.key.namespace)
     }
 
     fn pod_api<K>(&self, namespace: &str) -> Api<K>
     where
-        K: kube::Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Api::namespaced_with(
-            self.provider.context.client.clone(),
-            namespace,
-            &ApiResource::erase::<Pod>(&()),
-        )
+        Api::namespaced(self.provider.context.client.clone(), namespace)
     }
 }

@@ -7,12 +7,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, Resource as _,
     api::{Patch, PostParams},
-    core::{PartialObjectMeta, Request},
+    core::Request,
 };
 use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{
-    Claimed, OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods,
-    rfc3339,
+    Claimed, MetadataOnly, OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers,
+    labels, pods, rfc3339,
 };
 use liqo_controller_runtime::{
     Cache, Requeue,
@@ -595,7 +595,7 @@ async fn post_shadow_pod(client: &Client, namespace: &str, shadow: &Value) -> ku
         .create(&PostParams::default(), body)
         .map_err(kube::Error::BuildRequest)?;
     client
-        .request::<PartialObjectMeta<ShadowPod>>(request)
+        .request::<MetadataOnly<ShadowPod>>(request)
         .await
         .map(drop)
 }
