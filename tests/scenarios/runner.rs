@@ -278,7 +278,7 @@ struct Ended {
     error: Option<String>,
 }
 
-/// Runs the sets side by side; their clusters start in this order.
+/// Runs the sets side by side. If they have to take turns, they do so in this order.
 pub fn run(sets: Vec<Set>) -> ExitCode {
     let begun = Instant::now();
     let mut arguments = Arguments::from_args();
@@ -368,8 +368,8 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
             shared.groups.blocking_lock().extend(groups);
             let shared = shared.clone();
             runs.push(Box::pin(async move {
-                // The semaphore is never closed, so there is no error. Here, sets get it in their
-                // order.
+                // The semaphore is never closed, so there is no error. Sets wait here in their order:
+                // the tasks below would wait in that of the threads.
                 let _set = shared.sets.acquire().await;
                 // In a task of its own, so that a panic ends only this set.
                 tokio::spawn(run_set(set.clusters, tasks, shared.clone())).await?

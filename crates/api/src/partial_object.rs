@@ -12,10 +12,10 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 #[serde(bound(deserialize = "Spec: Deserialize<'de> + Default, Status: Deserialize<'de>"))]
 pub struct PartialObject<K, Spec, Status> {
     /// Without managed fields.
-    #[serde(deserialize_with = "without_managed_fields")]
+    #[serde(deserialize_with = "read_metadata")]
     pub metadata: ObjectMeta,
     /// What is read of the spec.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub spec: Spec,
     /// What is read of the status.
     pub status: Option<Status>,
@@ -74,9 +74,17 @@ impl<K: Resource, Spec, Status> Resource for PartialObject<K, Spec, Status> {
     }
 }
 
-fn without_managed_fields<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<ObjectMeta, D::Error> {
+/// Go prints `null` for some fields that are not there.
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// All metadata but the managed fields.
+fn read_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Metadata {
@@ -117,7 +125,7 @@ fn without_managed_fields<'de, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::api::core::v1::{Pod, PodSpec};
     use serde_json::{Value, json};
 
     use super::*;
@@ -155,12 +163,16 @@ mod tests {
         assert_eq!(answer.metadata, whole);
     }
 
-    /// `null` is how Go prints a list that is not there.
     #[test]
     fn an_object_without_spec_and_status_is_read() {
         let object = json!({ "metadata": { "name": "a", "managedFields": null, "labels": null } });
-        let read: PartialObject<Pod, Value, Value> = serde_json::from_value(object).unwrap();
-        assert_eq!(read.metadata.name.as_deref(), Some("a"));
-        assert_eq!((read.spec, read.status), (Value::Null, None));
+        let mut with_null = object.clone();
+        with_null["spec"] = Value::Null;
+        with_null["status"] = Value::Null;
+        for object in [object, with_null] {
+            let read: PartialObject<Pod, PodSpec, Value> = serde_json::from_value(object).unwrap();
+            assert_eq!(read.metadata.name.as_deref(), Some("a"));
+            assert_eq!((read.spec, read.status), (PodSpec::default(), None));
+        }
     }
 }

@@ -110,6 +110,9 @@ pub fn is_bounded(list: &ResourceList) -> bool {
 /// resources that they name. Then overhead and one pod are added. Invalid quantities count as zero;
 /// the API server does not admit them.
 ///
+/// The ledger reads only some fields of pods: whoever reads another one here adds it to
+/// `crates/sharing/src/decide/scheduled_pod.rs`.
+///
 /// Source: KEP-753 (sidecar containers) and KEP-2837 (pod-level resources).
 pub fn of_pod(spec: &PodSpec) -> ResourceList {
     effective_amounts(spec, container_requests, container_requests)

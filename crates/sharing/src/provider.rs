@@ -54,7 +54,8 @@ pub struct ProviderController {
     context: Context,
     stop: CancellationToken,
     nodes: Cache<LocalNode>,
-    /// Watched from the first consumer on: a cluster that only borrows keeps none.
+    /// Watched from the first tenant namespace on, until this replica leads no more. A cluster that
+    /// only borrows keeps none.
     pods: OnceLock<Cache<PodUsage>>,
     /// The same pods, summed by node. A snapshot holds a reference to one version of it.
     pod_sums: Arc<Mutex<Arc<PodsByNode>>>,
@@ -170,17 +171,9 @@ impl ProviderController {
     }
 
     async fn reconcile(&self) -> Result<Requeue, SharingError> {
-        let mut now = Instant::now();
-        let mut snapshot = self.snapshot(now);
-        // Without a consumer, no decision reads pods.
-        if snapshot.tenants().next().is_some() && self.pods.get().is_none() {
-            let pods = self.pods.get_or_init(|| self.watch_pods());
-            if !pods.wait_until_synced().await {
-                return Ok(Requeue::OnChange);
-            }
-            now = Instant::now();
-            snapshot = self.snapshot(now);
-        }
+        let Some((now, snapshot)) = self.snapshot_with_pods().await else {
+            return Ok(Requeue::OnChange);
+        };
         let sources = snapshot
             .policies
             .iter()
@@ -208,6 +201,23 @@ impl ProviderController {
         drop(applied_policies);
         outcome?;
         Ok(requeue_after.map_or(Requeue::OnChange, Requeue::After))
+    }
+
+    /// Takes a snapshot in which the pods are known if there is a tenant namespace: no decision reads
+    /// them otherwise. Returns `None` if the watch of pods ended before it knew them.
+    async fn snapshot_with_pods(&self) -> Option<(Instant, ProviderSnapshot)> {
+        let knew_pods = self.pods.get().is_some_and(Cache::is_synced);
+        let now = Instant::now();
+        let snapshot = self.snapshot(now);
+        if knew_pods || snapshot.tenants().next().is_none() {
+            return Some((now, snapshot));
+        }
+        let pods = self.pods.get_or_init(|| self.watch_pods());
+        if !pods.wait_until_synced().await {
+            return None;
+        }
+        let now = Instant::now();
+        Some((now, self.snapshot(now)))
     }
 
     fn snapshot(&self, now: Instant) -> ProviderSnapshot {

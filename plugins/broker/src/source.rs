@@ -9,7 +9,7 @@ use std::{
 
 use futures::{StreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{Api, Client, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::{
     ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer, ResourceRequest,
@@ -32,6 +32,7 @@ use liqo_sharing::decide::{
     absence::Silence,
     pods::PodsByNode,
     reduce::{self, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
+    scheduled_pod::ScheduledPod,
     snapshot::{ContractFacts, OwnWorkingMode, ProviderSnapshot, Replacements},
 };
 use serde::de::DeserializeOwned;
@@ -155,7 +156,7 @@ impl LedgerWatches {
             }),
             nodes: watch_kind::<Node, _>(client, all(), stop, &changed, reduce::node),
             pods: Cache::watch(
-                Api::<Pod>::all(client.clone()),
+                Api::<ScheduledPod>::all(client.clone()),
                 unfinished,
                 stop.clone(),
                 reduce::pod,

@@ -123,8 +123,8 @@ pub fn peer_view(endpoint: TunnelEndpoint) -> Option<PeerView> {
     })
 }
 
-/// The addresses of a pod that is not finished and not in the node's own network: no peer may reach
-/// the node's address.
+/// The addresses of a pod that has one, is not finished and not in the node's own network: no peer
+/// may reach the node's address.
 fn pod_addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let status = pod.status.as_ref()?;
     let is_finished = status.phase.as_deref().is_some_and(is_final_phase);
@@ -136,14 +136,13 @@ fn pod_addresses(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     {
         return None;
     }
-    Some(
-        status
-            .pod_ips
-            .iter()
-            .flatten()
-            .filter_map(|address| address.ip.parse().ok())
-            .collect(),
-    )
+    let addresses: BTreeSet<IpAddr> = status
+        .pod_ips
+        .iter()
+        .flatten()
+        .filter_map(|address| address.ip.parse().ok())
+        .collect();
+    (!addresses.is_empty()).then_some(addresses)
 }
 
 /// A pod of an offloaded namespace that has an address.
@@ -158,7 +157,7 @@ pub struct LocalPodView {
 /// Keeps pods that have an address, until they are finished. Nothing else closes the address of a
 /// pod: it may answer while it is not ready or terminates.
 pub fn local_pod(pod: &Pod) -> Option<LocalPodView> {
-    let addresses = pod_addresses(pod).filter(|addresses| !addresses.is_empty())?;
+    let addresses = pod_addresses(pod)?;
     Some(LocalPodView {
         node: pod.spec.as_ref()?.node_name.clone()?,
         addresses,
@@ -199,7 +198,7 @@ pub fn mapped_namespace(namespace: &Namespace) -> Option<MappedNamespaceView> {
     })
 }
 
-/// Keeps the consumer and the addresses of remote pods that are not finished.
+/// Keeps the consumer and the addresses of remote pods that have one and are not finished.
 pub fn remote_pod(pod: &Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
     let consumer = pod.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
     Some((consumer, pod_addresses(pod)?))
@@ -446,6 +445,13 @@ mod tests {
         assert!(remote_pod(&pod("Running", consumer.clone())).is_some());
         assert_eq!(remote_pod(&pod("Failed", consumer)), None);
         assert_eq!(remote_pod(&pod("Running", json!({}))), None);
+    }
+
+    #[test]
+    fn a_remote_pod_without_an_address_is_left_out() {
+        let labels = json!({ labels::CONSUMER_ID: "a".repeat(32) });
+        let pod = json!({ "metadata": { "name": "p", "labels": labels }, "status": { "phase": "Pending" } });
+        assert_eq!(remote_pod(&serde_json::from_value(pod).unwrap()), None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What a scheduler needs of a pod: its amounts, and which nodes it accepts.
 //!
-//! This cluster's manager gets every change of every pod. To build a whole pod each time costs more
-//! than all that is computed of it here.
+//! A provider's manager gets every change of every pod. To build a whole pod each time costs more
+//! than all that is computed of it here. So these types have the fields that `reduce::pod` and the
+//! functions of [`liqo_api::requests`] read, and no others.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ pub type ScheduledPod = PartialObject<Pod, SchedulingSpec, SchedulingStatus>;
 #[serde(default, rename_all = "camelCase")]
 pub struct SchedulingSpec {
     affinity: Option<NodeAffinityOnly>,
-    containers: Vec<ContainerAmounts>,
+    containers: Option<Vec<ContainerAmounts>>,
     init_containers: Option<Vec<ContainerAmounts>>,
     node_name: Option<String>,
     node_selector: Option<BTreeMap<String, String>>,
@@ -72,7 +73,8 @@ struct GivenAmounts {
     resources: Option<ResourceRequirements>,
 }
 
-/// All other fields are as if the pod did not have them.
+/// All other fields are as if the pod did not have them: for `reduce::pod` and
+/// [`liqo_api::requests`] only.
 impl From<SchedulingSpec> for PodSpec {
     fn from(read: SchedulingSpec) -> Self {
         Self {
@@ -80,7 +82,12 @@ impl From<SchedulingSpec> for PodSpec {
                 node_affinity: affinity.node_affinity,
                 ..Affinity::default()
             }),
-            containers: read.containers.into_iter().map(Container::from).collect(),
+            containers: read
+                .containers
+                .into_iter()
+                .flatten()
+                .map(Container::from)
+                .collect(),
             init_containers: read
                 .init_containers
                 .map(|all| all.into_iter().map(Container::from).collect()),
@@ -106,7 +113,7 @@ impl From<ContainerAmounts> for Container {
     }
 }
 
-/// All other fields are as if the pod did not have them.
+/// As for the spec.
 impl From<SchedulingStatus> for PodStatus {
     fn from(read: SchedulingStatus) -> Self {
         let statuses = |all: Vec<GivenAmounts>| all.into_iter().map(ContainerStatus::from);
@@ -150,7 +157,7 @@ impl From<GivenAmounts> for ContainerStatus {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1 as core;
-    use liqo_api::requests::EffectiveAmounts;
+    use liqo_api::{Charge, requests::EffectiveAmounts};
     use serde_json::json;
 
     use super::*;
@@ -171,6 +178,7 @@ mod tests {
                 },
                 "nodeSelector": { "a": "b" },
                 "overhead": { "cpu": "250m" },
+                "resources": { "requests": { "memory": "2Gi" }, "limits": { "memory": "3Gi" } },
                 "schedulingGates": [{ "name": "g" }],
                 "tolerations": [{ "key": "k", "operator": "Exists" }],
                 "containers": [{ "name": "c", "image": "i", "resources": amounts("2"), "env": [{ "name": "E" }] }],
@@ -200,7 +208,12 @@ mod tests {
         assert_eq!(status.phase, whole_status.phase);
         let amounts = |spec, status| EffectiveAmounts::of_bound_pod(Some(2), spec, status);
         let read = amounts(spec, &status);
-        assert_eq!(read.requests.get("cpu").to_string(), "4250m");
+        let charged = |charge| {
+            let charged = read.charged_amounts(charge);
+            ["cpu", "memory"].map(|name| charged.get(name).to_string())
+        };
+        assert_eq!(charged(Charge::Requests), ["4250m", "2Gi"]);
+        assert_eq!(charged(Charge::Limits), ["4250m", "3Gi"]);
         assert_eq!(read, amounts(whole_spec, &whole_status));
     }
 }

@@ -17,7 +17,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use liqo_api::{ForeignCluster, PeeringPolicy, annotations, links};
+use liqo_api::{ForeignCluster, PeeringPolicy, ResourceOffer, annotations, links};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -553,14 +553,40 @@ async fn a_pod_that_may_run_nowhere_else_waits_until_a_node_has_room() {
 
 /// A large cluster has many pods, and each change of one is an event.
 #[tokio::test(start_paused = true)]
-async fn a_cluster_watches_the_pods_of_others_only_from_its_first_consumer_on() {
-    let world = World::peered(Start::default()).await;
-    let (rome, milan) = (&world.clusters[0], &world.clusters[1]);
+async fn a_cluster_watches_all_pods_from_its_first_consumer_on_and_a_new_leader_knows_them_first() {
+    let mut world = World::start(&["rome", "milan"], Start::default()).await;
+    let milan = &world.clusters[1];
+    milan.deploy("default", "own", 20).await;
+    world
+        .until("milan's own pods run", SOON, async || {
+            milan.ready_pods("default").await.len() == 20
+        })
+        .await;
     let pod = json!({
         "metadata": { "name": "a", "namespace": "somebodys", "labels": {} },
         "spec": { "nodeName": "a-node", "containers": [] },
         "status": { "phase": "Running" },
     });
-    let watches = |cluster: &Cluster| cluster.server.watch_count("pods", &pod);
-    assert_eq!((watches(rome), watches(milan)), (0, 1));
+    let watches = |world: &World| {
+        let clusters = world.clusters.iter();
+        let counts = clusters.map(|cluster| cluster.server.watch_count("pods", &pod));
+        counts.collect::<Vec<_>>()
+    };
+    assert_eq!(watches(&world), [0, 0]);
+    world.peer_and_wait(0, 1).await;
+    assert_eq!(watches(&world), [0, 1]);
+    world.clusters[1].manager(1).kill();
+    world.clusters[1].restart_manager(1);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(watches(&world), [0, 1]);
+    let offers: Api<ResourceOffer> = world.clusters[1].all();
+    let offers = offers.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(offers.len(), 1);
+    // An offer with the 2 cpu of these pods would have been another one.
+    assert_eq!(
+        offers[0].metadata.generation,
+        Some(1),
+        "{:?}",
+        offers[0].spec
+    );
 }

@@ -133,8 +133,9 @@ impl LocalPod {
             .and_then(|all| all.get(annotations::SENT_TO))
             .cloned();
         let mut whole = json!({ "metadata": travelling_metadata(metadata) });
-        whole["spec"] = spec;
-        whole["status"] = status.unwrap_or_default();
+        // The macro would copy them.
+        set_at(&mut whole, &["spec"], spec);
+        set_at(&mut whole, &["status"], status.unwrap_or_default());
         // Neither result depends on the labels that the provider advertises.
         let carried = outgoing_pod(&whole, &advertised).map(|carried| changeable_fields(&carried));
         let part = carried

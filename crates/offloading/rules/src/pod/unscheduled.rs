@@ -18,7 +18,7 @@ use liqo_api::departure::{DepartureCause, JOB, LeavingPods};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, is_final_phase};
 use serde_json::{Value, json};
 
-use crate::json::field_at;
+use crate::json::{field_at, set_at};
 use crate::pod::controller::{self, OwningController};
 use crate::pod::local_state::JsonPod;
 use crate::pod::refusals::{RefusedOwner, avoided_message};
@@ -72,7 +72,10 @@ impl UnscheduledPod {
             status,
             ..
         } = pod;
-        if metadata.deletion_timestamp.is_some() {
+        let phase = status
+            .as_ref()
+            .and_then(|status| status.get("phase")?.as_str());
+        if metadata.deletion_timestamp.is_some() || phase.is_some_and(is_final_phase) {
             return None;
         }
         let node = spec
@@ -90,11 +93,8 @@ impl UnscheduledPod {
                 "ownerReferences": metadata.owner_references,
             },
         });
-        whole["spec"] = spec;
-        let phase = status.as_ref().and_then(|status| status["phase"].as_str());
-        if phase.is_some_and(is_final_phase) {
-            return None;
-        }
+        // The macro would copy it.
+        set_at(&mut whole, &["spec"], spec);
         let held_back = is_held_back(&whole);
         let gates = PodView::of(&whole).spec().scheduling_gates();
         let reduced = Self {
