@@ -26,7 +26,7 @@
 //!   ask about a domain.
 //! - [`merge`]: what follows for each cluster; `decide` has the rules.
 //! - [`responder`]: what this cluster says about itself, and when.
-//! - [`pace`], [`written_list`]: when `liqo-fabric` writes its list.
+//! - [`write_pace`], [`written_list`]: when `liqo-fabric` writes its list.
 //!
 //! Peering with a cluster that was found is another matter: a `PeeringPolicy` decides it, see
 //! docs/how-to/peer-automatically.md.
@@ -41,6 +41,6 @@ pub mod domain_lookup;
 pub mod lan_table;
 pub mod merge;
 pub mod message;
-pub mod pace;
 pub mod responder;
+pub mod write_pace;
 pub mod written_list;

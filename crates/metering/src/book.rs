@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Seconds;
 use crate::entry::UsageEntry;
 use crate::period::Period;
-use crate::usage::fill_chunk;
+use crate::usage_entries::fill_chunk;
 
 /// A chunk with so many lines does not grow any more.
 const CLOSED_FROM: usize = 256;
@@ -217,7 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::usage::UsageEntries;
+    use crate::usage_entries::UsageEntries;
 
     fn entries(names: std::ops::Range<usize>) -> Vec<UsageEntry> {
         names
@@ -385,7 +385,7 @@ mod tests {
             }
             let all = UsageEntries::parse(&stored.values().cloned().collect::<String>()).unwrap();
             prop_assert_eq!(all.len(), from);
-            prop_assert!(stored.values().all(|text| text.lines().count() <= crate::usage::MAX_LINES));
+            prop_assert!(stored.values().all(|text| text.lines().count() <= crate::usage_entries::MAX_LINES));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::Seconds;
 use crate::entry::{EntryTime, UsageEntry};
 use crate::observation::CLOCKS_OF_A_CLUSTER;
 use crate::period::MIN_PERIOD_SECONDS;
-use crate::usage::UsageEntries;
+use crate::usage_entries::UsageEntries;
 
 /// Default of how many seconds the clocks of both sides may differ.
 pub const CLOCK_TOLERANCE_SECONDS: Seconds = 300;

@@ -31,7 +31,7 @@
 //!   adopts.
 //! * [`voucher`]: text that the consumer adds to a shadow pod, by which it later recognises a pod
 //!   that it no longer has.
-//! * [`usage`]: a set of entries, keyed by pod and start, so that adding one twice changes nothing;
+//! * [`usage_entries`]: a set of entries, keyed by pod and start, so that adding one twice changes nothing;
 //!   canonical text, digest.
 //! * [`period`]: the periods of a contract; cuts entries at their boundaries. [`book`]: which
 //!   objects store the entries.
@@ -57,7 +57,7 @@ pub mod observation;
 pub mod period;
 pub mod receipt;
 pub mod spending;
-pub mod usage;
+pub mod usage_entries;
 pub mod voucher;
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ pub use compare::{Comparison, PodDifference, Tolerance, compare_usage};
 pub use entry::{EntryError, UsageEntry};
 pub use observation::ConsumerObservation;
 pub use period::Period;
-pub use usage::UsageEntries;
+pub use usage_entries::UsageEntries;
 pub use voucher::{Voucher, VoucherKey};
 
 /// Seconds since 1970 in UTC. Whole seconds, as Kubernetes writes times.

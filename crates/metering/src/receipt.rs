@@ -21,7 +21,7 @@ use liqo_quantity::{AmountSeconds, cost_of_use, priced_unit};
 use crate::Seconds;
 use crate::entry::UsageEntry;
 use crate::period::Period;
-use crate::usage::UsageEntries;
+use crate::usage_entries::UsageEntries;
 
 /// Maximum length of a statement as JSON, in bytes: what fits into a signed document.
 pub const MAX_STATEMENT_LEN: usize = 32 * 1024;

@@ -27,7 +27,7 @@ use crate::Seconds;
 use crate::entry::UsageEntry;
 use crate::period::Period;
 use crate::receipt::{ContractVersion, ReceiptContract};
-use crate::usage::UsageEntries;
+use crate::usage_entries::UsageEntries;
 
 /// Maximum length in bytes as JSON of the costs with a namespace, for a day or a month. Those that
 /// cost least are added up without it. With the others of all currencies, the annotation is far

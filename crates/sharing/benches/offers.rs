@@ -22,7 +22,7 @@ use liqo_api::{
 };
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
-    pods::PodsByNode,
+    pods_by_node::PodsByNode,
     provider::decide_offers,
     reduce::{ClaimedOwner, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace, UpstreamPool},
     snapshot::ProviderSnapshot,

@@ -28,7 +28,7 @@ use self::contracts::ProviderContracts;
 use crate::{
     FIELD_MANAGER, SharedCaches, SharingError,
     decide::{
-        pods::PodsByNode,
+        pods_by_node::PodsByNode,
         provider::decide_offers,
         publish::MIN_REWRITE_INTERVAL,
         reduce::{self, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},

@@ -30,7 +30,7 @@ use liqo_resource_plugin::{
 };
 use liqo_sharing::decide::{
     absence::Silence,
-    pods::PodsByNode,
+    pods_by_node::PodsByNode,
     reduce::{self, ConsumerRequest, LocalNode, PodUsage, TenancyNamespace},
     scheduled_pod::ScheduledPod,
     snapshot::{ContractFacts, OwnWorkingMode, ProviderSnapshot, Replacements},

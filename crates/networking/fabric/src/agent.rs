@@ -5,7 +5,7 @@ use liqo_datapath::{
     node::{Firewall, Links, NodeError, NodeKernel, Routes},
     tunnel::{EndpointConfig, Tunnel, TunnelError},
 };
-use liqo_network_model::{fabric::TUNNEL, plan::NodePlan};
+use liqo_network_model::{fabric::TUNNEL, node_plan::NodePlan};
 
 use crate::{
     decide::{DesiredState, NodeAction, TunnelEnd},

@@ -23,7 +23,7 @@
 //!
 //! Network negotiation calls [`allocator`] and [`negotiation`], and stores the result in
 //! `TunnelEndpoint`s. `liqo-fabric` makes a [`fabric::Fabric`] of these and computes each node's
-//! [`plan::NodePlan`], which `liqo-datapath` applies. Offloading translates addresses of pods with
+//! [`node_plan::NodePlan`], which `liqo-datapath` applies. Offloading translates addresses of pods with
 //! [`PeerMaps`].
 //!
 //! | module | question |
@@ -34,7 +34,7 @@
 //! | [`gateways`] | which nodes are gateways, and when does a gateway count as lost? |
 //! | [`spread`] | which of several gateways carries a packet? |
 //! | [`fabric`] | what do all nodes have to know? |
-//! | [`plan`], [`ruleset`] | which links, routes, rules and nftables does a node need? |
+//! | [`node_plan`], [`ruleset`] | which links, routes, rules and nftables does a node need? |
 
 #![cfg_attr(
     not(test),
@@ -48,7 +48,7 @@ mod fixtures;
 pub mod gateways;
 pub mod map;
 pub mod negotiation;
-pub mod plan;
+pub mod node_plan;
 pub mod ruleset;
 pub mod space;
 pub mod spread;

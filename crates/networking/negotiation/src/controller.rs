@@ -39,7 +39,7 @@ use crate::{
         ranges::NodeNetwork,
         snapshot::{NetworkSnapshot, OffloadedNamespace, WantedPeer},
     },
-    pods,
+    pods_between,
     range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, RangesResult},
 };
 
@@ -302,7 +302,7 @@ impl NetworkNegotiation {
             .into_iter()
             .filter(|(_, namespace)| !namespace.is_tenant && namespace.consumer == *id);
         let guests: Vec<String> = guests.map(|(key, _)| key.name).collect();
-        let run = pods::run_between(&self.context, id, &guests).await.unwrap_or_else(|error| {
+        let run = pods_between::run_between(&self.context, id, &guests).await.unwrap_or_else(|error| {
             tracing::warn!(peer = %id, error = error_chain(&error), "not known whether pods run there, so prefixes stay");
             true
         });

@@ -29,7 +29,7 @@
 //! |---|---|
 //! | `controller` | watches, decides, and writes `TunnelEndpoint`s and conditions |
 //! | `announcements` | reads and writes both halves of each `NetworkConfig` |
-//! | `pods` | asks whether pods of one cluster run at the other: then prefixes must not move |
+//! | `pods_between` | asks whether pods of one cluster run at the other: then prefixes must not move |
 //! | `range_discovery` | finds out the ranges of this cluster |
 //! | `decide` | the pure decisions; times are arguments |
 
@@ -41,7 +41,7 @@
 mod announcements;
 mod controller;
 mod decide;
-mod pods;
+mod pods_between;
 mod range_discovery;
 
 pub use controller::run;

@@ -32,7 +32,7 @@
 //! - [`webhook`]: adds tolerations and node affinity to new pods of offloaded namespaces,
 //! - [`kubelet`]: the kubelet API of the virtual nodes, for `kubectl logs`, `exec` and the like,
 //! - `metering`: stores what pods used, for both sides,
-//! - `networks`: addresses as peers see them; [`server`]: HTTPS for webhook and kubelet API;
+//! - `networks`: addresses as peers see them; [`https_listener`]: HTTPS for webhook and kubelet API;
 //!   [`cluster_domain`].
 //!
 //! The leader of the manager calls [`run_controllers`]. Every replica serves the webhook. This crate does not
@@ -40,11 +40,11 @@
 
 pub mod cluster_domain;
 pub mod consumer;
+pub mod https_listener;
 pub mod kubelet;
 mod metering;
 mod networks;
 mod provider;
-pub mod server;
 #[cfg(test)]
 mod testing;
 pub mod webhook;

@@ -7,7 +7,7 @@
 //!
 //! Without a contract, a namespace has no records and costs nothing.
 
-mod contracts;
+mod metered_contracts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -28,8 +28,8 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::time::Instant;
 
-pub use contracts::{MeteredContract, MeteredContracts};
 pub use liqo_metering::period::GRACE;
+pub use metered_contracts::{MeteredContract, MeteredContracts};
 
 /// Minimum time between two writes in one namespace.
 const PACE: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use crate::node::object::{NodeSpec, Outage};
 use crate::pod::admission::PoolOffer;
+use crate::pod::consumer_policy::ConsumerPolicy;
 use crate::pod::remote_pod::RemotePod;
-use crate::pod::usage::ConsumerPolicy;
-use crate::replica::source::ReplicaSource;
+use crate::replica::replica_source::ReplicaSource;
 
 /// A remote pod of shadow pod `home-uid`.
 pub fn pod(name: &str, uid: &str, change: impl FnOnce(&mut Value)) -> RemotePod {

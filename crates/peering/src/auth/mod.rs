@@ -10,11 +10,11 @@
 //!
 //! [`decide::access`](crate::decide::access) decides what is allowed, from facts that [`server`]
 //! collects; [`tokens`] claims and discards tokens for the first contact. `connections` decides
-//! which connections stay open. `pace` limits how often the endpoint works for each caller.
+//! which connections stay open. `request_turns` limits how often the endpoint works for each caller.
 
 pub mod client;
 mod connections;
-mod pace;
+mod request_turns;
 pub mod server;
 pub mod tokens;
 

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     connections::{AuthConnections, ConnectionProof, ConnectionRegistration},
-    pace::{RequestTurn, RequestTurns},
+    request_turns::{RequestTurn, RequestTurns},
 };
 use crate::{
     challenge::{self, ChallengeError, Challenges},

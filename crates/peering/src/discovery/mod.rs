@@ -33,7 +33,7 @@ use liqo_discovery::{
         DiscoveryListEntry, ForeignClusterChange, FoundCluster, KnownForeignCluster, decide_change,
         listed_announcements, merge_announcements, reason_not_created,
     },
-    pace::WritePace,
+    write_pace::WritePace,
     written_list::WrittenList,
 };
 use serde_json::json;

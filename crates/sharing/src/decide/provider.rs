@@ -25,11 +25,11 @@ mod node_pools;
 mod node_shares;
 mod overcommit;
 mod policy_status;
+mod pool_usage;
 mod pricing;
 mod reserve;
 #[cfg(test)]
 mod tests;
-mod usage;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,8 +46,8 @@ use self::{
     compose::{Composer, offers_to_delete, withdraw_offers},
     conditions::add_conditions,
     node_pools::NodeIndex,
+    pool_usage::PoolUsage,
     pricing::PartitionUse,
-    usage::PoolUsage,
 };
 use super::{
     granularity::Division,

@@ -24,7 +24,7 @@ use liqo_signing::ClusterIdentity;
 
 use super::{
     absence::Silence,
-    pods::PodsByNode,
+    pods_by_node::PodsByNode,
     reduce::{ClaimedOwner, ConsumerRequest, LocalNode, TenancyNamespace},
 };
 use liqo_market::contract::{

@@ -33,7 +33,7 @@ use liqo_signing::ClusterIdentity;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{PAGE, provider};
+use super::{PAGE, issued_receipts};
 use crate::decide::archive::{
     ArchivedCopy, ContractPart, EndingPeering, named_contract, surplus_copies,
 };
@@ -158,7 +158,7 @@ impl PeeringArchiver {
         }
         for contract in self.read_contracts(namespace).await? {
             for (_, period) in periods.iter().filter(|(id, _)| *id == contract.id) {
-                match provider::write_receipt(
+                match issued_receipts::write_receipt(
                     &self.context,
                     &self.identity,
                     namespace,

@@ -4,9 +4,9 @@
 //! This module reads them, and deletes them when both sides have signed. `kept` copies receipts and
 //! contracts before the namespace of a peering goes.
 
-mod consumer;
+mod answered_receipts;
+mod issued_receipts;
 pub mod kept;
-mod provider;
 
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ pub async fn run_controllers(
     stop: CancellationToken,
 ) {
     let provider =
-        provider::ReceiptIssueController::start(context, identity.clone(), queues, &stop);
-    let consumer = consumer::ReceiptAnswerController::start(
+        issued_receipts::ReceiptIssueController::start(context, identity.clone(), queues, &stop);
+    let consumer = answered_receipts::ReceiptAnswerController::start(
         context, identity, policies, conditions, queues, &stop,
     );
     tokio::join!(provider.run(stop.clone()), consumer.run(stop));

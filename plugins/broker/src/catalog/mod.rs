@@ -10,8 +10,8 @@
 //! ```
 
 mod access;
+mod caller_pace;
 mod connections;
-mod pace;
 mod select;
 mod server;
 

@@ -32,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     access::{self, DeniedReason, KnownClusters},
+    caller_pace::CallerPace,
     connections::CatalogConnections,
-    pace::CallerPace,
     select::{OfferQuery, QueryError, select_offers},
 };
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use liqo_network_model::{fabric::OVERLAY, plan::NodePlan, ruleset::LIMITS};
+use liqo_network_model::{fabric::OVERLAY, node_plan::NodePlan, ruleset::LIMITS};
 
 use super::{
     error::NodeError,

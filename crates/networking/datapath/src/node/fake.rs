@@ -12,7 +12,7 @@ use std::{
 use ipnet::IpNet;
 use liqo_network_model::{
     fabric::{OVERLAY, TUNNEL},
-    plan::{MarkRule, NextHop, Overlay, Route},
+    node_plan::{MarkRule, NextHop, Overlay, Route},
     ruleset::{LIMITS, NftTable},
     spread::Buckets,
 };

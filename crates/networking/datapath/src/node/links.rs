@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, future::Future, net::IpAddr};
 use futures::TryStreamExt as _;
 use liqo_network_model::{
     fabric::{MacAddress, OVERLAY, OVERLAY_ID, OVERLAY_PORT},
-    plan::Overlay,
+    node_plan::Overlay,
 };
 use rtnetlink::{
     Handle, LinkUnspec, LinkVxlan,

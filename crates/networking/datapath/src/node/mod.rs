@@ -1,7 +1,7 @@
 //! Brings a node's kernel to the wanted state: the overlay, routes, rules and nftables.
 //!
 //! ```text
-//!   liqo_network_model::plan::NodePlan --(wanted)--+
+//!   liqo_network_model::node_plan::NodePlan --(wanted)--+
 //!                                                  +--> steps: what to add, change, remove --> Links, Routes, Firewall
 //!   kernel --(present: only what is ours)----------+
 //! ```

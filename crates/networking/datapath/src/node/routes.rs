@@ -6,7 +6,7 @@ use futures::TryStreamExt as _;
 use ipnet::IpNet;
 use liqo_network_model::{
     fabric::{MARK_MASK, OVERLAY, TUNNEL},
-    plan::{MarkRule, NextHop, Route, UNREACHABLE_METRIC},
+    node_plan::{MarkRule, NextHop, Route, UNREACHABLE_METRIC},
 };
 use rtnetlink::{
     Handle, IpVersion,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_network_model::{
-    plan::{MarkRule, NextHop, NodePlan, Overlay, Route},
+    node_plan::{MarkRule, NextHop, NodePlan, Overlay, Route},
     ruleset::{GUARD, NftTable, buckets_in_fingerprint},
     spread::Buckets,
 };

@@ -5,7 +5,7 @@ use liqo_network_model::{
     fabric::{
         Fabric, FabricGateway, FabricNode as ClusterNode, MacAddress, PeerNetwork, ReachableScope,
     },
-    plan::{NextHop, Route},
+    node_plan::{NextHop, Route},
     ruleset::{GUARD, LIMITS},
     spread::Buckets,
 };

@@ -32,7 +32,7 @@ use liqo_network_model::{
     PeerMaps,
     fabric::{Fabric, FabricGateway, FabricNode, MacAddress, PeerNetwork, ReachableScope},
     gateways::MAX_GATEWAYS,
-    plan::NodePlan,
+    node_plan::NodePlan,
     space::{Here, prefixes_overlap},
     spread::gateway_number,
 };

@@ -1,4 +1,4 @@
-use liqo_network_model::plan::NextHop;
+use liqo_network_model::node_plan::NextHop;
 use serde_json::json;
 
 use super::{

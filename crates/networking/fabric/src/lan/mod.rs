@@ -18,7 +18,7 @@ use kube::{
 };
 use liqo_api::{CLUSTER_CONFIG, CLUSTERS_KEY, Key, LAN_CLUSTERS};
 use liqo_discovery::{
-    announcement::Announcement, pace::WritePace, responder::OwnAnnouncement,
+    announcement::Announcement, responder::OwnAnnouncement, write_pace::WritePace,
     written_list::WrittenList,
 };
 use serde_json::json;

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::state::ConsumerState;
 use super::triggers;
 use crate::{
+    https_listener::ListenerTls,
     kubelet::serving::{CertificateState, NodeIdentity, keep_signed, self_signed},
-    server::ListenerTls,
 };
 
 /// Delay before a port that is taken is tried again.

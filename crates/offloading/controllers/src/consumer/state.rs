@@ -29,11 +29,11 @@ use tokio::{
 use tokio_util::sync::DropGuard;
 
 use crate::{
+    https_listener::ClientAuthority,
     kubelet::{KubeletApi, serving::CertificateState},
     metering::UsageRecorder,
     networks::NetworksToPeers,
     provider::RemotePods,
-    server::ClientAuthority,
     webhook::SelectedNamespaces,
 };
 use liqo_offloading_rules::budget::{BudgetEvaluation, ClosedByBudget};

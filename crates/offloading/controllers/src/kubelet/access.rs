@@ -16,7 +16,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::server::ClientCertificate;
+use crate::https_listener::ClientCertificate;
 
 /// Lifetime of a cached answer of the API server.
 const CACHE_DURATION: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use kube::{Api, Client, runtime::watcher};
 use liqo_controller_runtime::{Cache, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::{ClientAuthority, ServingTlsError};
+use crate::https_listener::{ClientAuthority, ServingTlsError};
 
 /// The API server publishes its client CA here.
 const NAMESPACE: &str = "kube-system";

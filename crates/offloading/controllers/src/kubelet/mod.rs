@@ -19,12 +19,12 @@ mod access;
 pub mod client_ca;
 mod exec_result;
 mod log_stream;
+mod pod_metrics;
 mod request;
 pub mod serving;
 mod splice;
 #[cfg(test)]
 mod tests;
-mod usage;
 mod waiting_line;
 
 use std::collections::{BTreeMap, HashMap};
@@ -44,12 +44,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::server::{self, ClientCertificate, ListenerTls};
+use crate::https_listener::{self, ClientCertificate, ListenerTls};
 use access::{AccessReviewer, NodeAccess};
+pub use pod_metrics::LocalPodRef;
+use pod_metrics::{KubeletNodeUsage, PodMetrics, PodMetricsList};
 use request::PodAction;
 use splice::SpliceLimits;
-pub use usage::LocalPodRef;
-use usage::{KubeletNodeUsage, PodMetrics, PodMetricsList};
 use waiting_line::WaitingLine;
 
 /// An idle spliced connection is closed after this time, as by a kubelet.
@@ -132,7 +132,7 @@ impl KubeletApi {
             line: WaitingLine::default(),
             stop: stop.clone(),
         });
-        server::serve_routes(listener, tls, kubelet_routes(served), stop).await;
+        https_listener::serve_routes(listener, tls, kubelet_routes(served), stop).await;
     }
 
     /// Waits until every caller was told that its stream was cut, after all nodes were stopped. A
@@ -580,7 +580,9 @@ async fn own_metrics(
     node.admit(&client, &headers, NodeAccess::to_read("metrics"))
         .await?;
     let running = node.api.index.pods(&node.node).len();
-    Ok(prometheus_response(usage::own_metrics(&node.node, running)))
+    Ok(prometheus_response(pod_metrics::own_metrics(
+        &node.node, running,
+    )))
 }
 
 /// Probes run at the provider, which tells nothing about them but their outcome.

@@ -30,7 +30,7 @@ use x509_parser::prelude::{
     FromDer as _, GeneralName, ParsedExtension, X509Certificate, X509CertificationRequest,
 };
 
-use crate::server::{Certificate, ServingTlsError};
+use crate::https_listener::{Certificate, ServingTlsError};
 
 /// The signer for serving certificates of kubelets.
 const SIGNER: &str = "kubernetes.io/kubelet-serving";

@@ -22,7 +22,7 @@ use super::serving::{NodeIdentity, self_signed};
 use super::*;
 use liqo_controller_runtime::watch;
 
-use crate::server::{Certificate, ClientAuthority};
+use crate::https_listener::{Certificate, ClientAuthority};
 
 /// Only the pods demo/web and demo/customers on node milan run at the provider.
 struct OnePod(Client);

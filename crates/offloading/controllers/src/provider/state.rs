@@ -35,13 +35,13 @@ use liqo_offloading_rules::namespace::mapped::{
 };
 use liqo_offloading_rules::pod::admission::PoolOffer;
 use liqo_offloading_rules::pod::carry::home_names::{ClusterResolver, announced_domain};
+use liqo_offloading_rules::pod::consumer_policy::{self, ConsumerPolicy};
 use liqo_offloading_rules::pod::ledger::Ledger;
 use liqo_offloading_rules::pod::reclaim::PodReclaim;
 use liqo_offloading_rules::pod::remote_pod::{ProviderPodIndex, RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
-use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use liqo_offloading_rules::replica::isolation::{self, IsolationPolicy};
-use liqo_offloading_rules::replica::source::ReplicaSource;
+use liqo_offloading_rules::replica::replica_source::ReplicaSource;
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -556,8 +556,10 @@ impl ProviderState {
         let mut destination = self.destination(tenant, home);
         if destination.state == DestinationState::Ready
             && let Some(found) = self.namespace(&destination.namespace)
-            && let Some(level) =
-                usage::pod_security_to_set(&found, self.policy_of(&found.consumer).as_ref())
+            && let Some(level) = consumer_policy::pod_security_to_set(
+                &found,
+                self.policy_of(&found.consumer).as_ref(),
+            )
         {
             destination.state = DestinationState::NotReady(format!(
                 "namespace {} is being set to Pod Security level {level}",
@@ -638,7 +640,7 @@ impl ProviderState {
             .map(|(_, policy)| policy)
             .collect();
         let cluster = foreign_clusters::of_peer(&self.foreign_clusters, consumer);
-        usage::policy_of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
+        consumer_policy::policy_of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
     }
 
     /// Whether this tenant's pods are charged by requests or by limits.

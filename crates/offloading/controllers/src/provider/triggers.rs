@@ -34,7 +34,7 @@ use liqo_offloading_rules::pod::remote_pod::RemotePod;
 use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
 use liqo_offloading_rules::replica::isolation;
 use liqo_offloading_rules::replica::kind::ReplicaKind;
-use liqo_offloading_rules::replica::source::ReplicaSource;
+use liqo_offloading_rules::replica::replica_source::ReplicaSource;
 use serde_json::Value;
 
 use crate::networks::NetworkToPeer;

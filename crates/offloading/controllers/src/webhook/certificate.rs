@@ -21,7 +21,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::SERVICE;
-use crate::server::{Certificate, ServingTlsError};
+use crate::https_listener::{Certificate, ServingTlsError};
 
 pub(super) const SECRET: &str = "liqo-webhook";
 const CA: &str = "ca.crt";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
 use liqo_api::CONSUMER_SERVICE_ACCOUNTS;
-use liqo_offloading_rules::pod::pace::TenantPace;
+use liqo_offloading_rules::pod::tenant_pace::TenantPace;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 

@@ -48,7 +48,7 @@ use liqo_controller_runtime::{Cache, Clock, Context, watch};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::server::{self, Certificate, ListenerTls, ServingTlsError};
+use crate::https_listener::{self, Certificate, ListenerTls, ServingTlsError};
 use liqo_offloading_rules::namespace::{brokered, node_selector};
 use liqo_offloading_rules::node::priced::{PricedNode, default_charge_of_json};
 use liqo_offloading_rules::pod::preference::{self, add_preference};
@@ -370,7 +370,7 @@ pub async fn serve_webhook(
     });
     tokio::select! {
         biased;
-        () = server::serve_routes(listener, ListenerTls::anonymous(certificate.clone()), webhook_routes(webhook), context.stop.clone()) => {}
+        () = https_listener::serve_routes(listener, ListenerTls::anonymous(certificate.clone()), webhook_routes(webhook), context.stop.clone()) => {}
         () = renew_certificate(&context, &secrets, &certificate) => {}
     }
     Ok(())

@@ -216,7 +216,7 @@ async fn answered_with(store: &Store, config: ClusterConfig, body: String) -> Va
         system,
     });
     let tls = ListenerTls::anonymous(Arc::new(material.certificate().unwrap()));
-    tokio::spawn(server::serve_routes(
+    tokio::spawn(https_listener::serve_routes(
         Box::new(listener),
         tls,
         webhook_routes(webhook),

@@ -8,7 +8,7 @@ use liqo_api::{
 use serde_json::{Value, json};
 
 use crate::json::{managed_object, set_at};
-use crate::pod::usage::ENFORCE;
+use crate::pod::consumer_policy::ENFORCE;
 use crate::replica::isolation;
 
 /// Name of the manager's `ServiceAccount`.

@@ -10,7 +10,7 @@ use liqo_api::{
 
 use crate::dns_names;
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
-use crate::pod::usage::{self, ConsumerPolicy};
+use crate::pod::consumer_policy::{self, ConsumerPolicy};
 
 /// The message begins with this if somebody else has a namespace of the wanted name. Consumers look
 /// for it.
@@ -181,7 +181,7 @@ impl MappingPlan {
                 "it was deleted; Liqo creates it again when the deletion is complete",
             ));
         }
-        if let Some(level) = usage::pod_security_to_set(found, snapshot.policy) {
+        if let Some(level) = consumer_policy::pod_security_to_set(found, snapshot.policy) {
             self.steps.push(MappingStep::SetPodSecurity {
                 name: name.to_owned(),
                 uid: found.uid.clone(),
@@ -288,7 +288,7 @@ fn check_name(
     let others = policy
         .map(|policy| policy.usage.namespace_names.as_slice())
         .unwrap_or_default();
-    if usage::matches_any_pattern(others, name) {
+    if consumer_policy::matches_any_pattern(others, name) {
         let is_domain = is_top_level_domain(name) && !others.iter().any(|other| other == name);
         if is_domain {
             return Err(format!(
@@ -588,7 +588,7 @@ mod tests {
 
     fn secured(level: &str) -> ConsumerNamespace {
         ConsumerNamespace {
-            pod_security: vec![(usage::ENFORCE.into(), level.into())],
+            pod_security: vec![(consumer_policy::ENFORCE.into(), level.into())],
             ..mapped("demo", "u1")
         }
     }

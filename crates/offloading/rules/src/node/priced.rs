@@ -12,7 +12,7 @@ use liqo_quantity::per_hour;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-use crate::pod::usage::with_default_amounts;
+use crate::pod::consumer_policy::with_default_amounts;
 use crate::views::NodeObjectView;
 
 /// The fields of a virtual node by which a pod's placement is decided.

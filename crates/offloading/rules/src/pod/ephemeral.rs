@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use crate::dns_names;
 use crate::json::set_at;
 use crate::pod::carry::{ProviderRules, ephemeral_container};
+use crate::pod::consumer_policy::not_shared_refusal;
 use crate::pod::local_status::truncate_text;
 use crate::pod::reported_status::PodStatusText;
-use crate::pod::usage::not_shared_refusal;
 use crate::views::{
     ContainerList, ContainerStatusView, ContainerView, PodStatusView, PodView, TerminatedStateView,
 };

@@ -16,6 +16,7 @@ pub mod added_limits;
 pub mod admission;
 pub mod carry;
 pub mod chargeable;
+pub mod consumer_policy;
 pub mod controller;
 pub mod ephemeral;
 pub mod eviction;
@@ -28,7 +29,6 @@ pub mod local;
 pub mod local_state;
 pub mod local_status;
 pub mod metering;
-pub mod pace;
 pub mod preference;
 pub mod reclaim;
 pub mod recreated;
@@ -43,9 +43,9 @@ pub mod running_pod;
 pub mod saving;
 pub mod scheduling;
 pub mod shadow_pod;
+pub mod tenant_pace;
 pub mod turns;
 pub mod unscheduled;
-pub mod usage;
 pub mod waiting;
 
 #[cfg(test)]

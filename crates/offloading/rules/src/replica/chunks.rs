@@ -28,7 +28,7 @@ use crate::json::{entry_at, select_fields};
 use crate::replica::chunk::{CHUNK, Chunk, MAX_CHUNKS, chunk_name};
 use crate::replica::kind::ReplicaKind;
 use crate::replica::record::{Reference, config_map_object, record_of_secret, travelling_type};
-use crate::replica::source::{ReplicaProblem, ReplicaSource, travelling_fingerprint};
+use crate::replica::replica_source::{ReplicaProblem, ReplicaSource, travelling_fingerprint};
 use crate::views::ObjectView;
 
 /// Bytes of a record of a `ConfigMap` that are not its data: its kind, its name and what it says of
@@ -541,7 +541,7 @@ mod tests {
             &contents,
         )
         .unwrap();
-        let replica = crate::replica::plan::replica_object(
+        let replica = crate::replica::replica_plan::replica_object(
             ReplicaKind::Secret,
             &content,
             "there",

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use liqo_api::{Key, Usage};
 use serde_json::Value;
 
-use crate::pod::usage::ConsumerPolicy;
+use crate::pod::consumer_policy::ConsumerPolicy;
 use crate::replica::ingress::{ClampedIngress, IngressLimits};
 use crate::replica::kind::ReplicaKind;
-use crate::replica::source::{ReplicaProblem, ReplicaSource};
+use crate::replica::replica_source::{ReplicaProblem, ReplicaSource};
 use crate::replica::{exposure, service};
 
 /// Maximum number of names that one message lists.

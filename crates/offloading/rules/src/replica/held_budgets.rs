@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::json::field_at;
 use crate::replica::label_selector::{LabelMap, NormalizedSelector};
-use crate::replica::source::{ReplicaProblem, ReplicaSource};
+use crate::replica::replica_source::{ReplicaProblem, ReplicaSource};
 
 /// Maximum number of budgets of one namespace that a provider keeps.
 const MAX_BUDGETS: usize = 32;

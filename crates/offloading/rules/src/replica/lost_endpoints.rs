@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::json::set_at;
 use crate::replica::kind::ReplicaKind;
+use crate::replica::replica_source::ReplicaSource;
 use crate::replica::service;
-use crate::replica::source::ReplicaSource;
 use crate::views::{EndpointView, ServiceView};
 
 /// Endpoints are not ready after their tunnel has not worked for this time. A tunnel counts as

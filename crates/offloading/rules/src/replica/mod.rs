@@ -9,7 +9,7 @@
 //!   NetworkPolicies  network_policy network_policy_translation label_selector (consumer) ──▶ isolation (provider)
 //!   disruption       disruption_budget (what home needs) ──▶ held_budgets (what holds at the provider)
 //! ```
-//! Read `record` and `plan` first.
+//! Read `record` and `replica_plan` first.
 
 pub mod chunk;
 pub mod chunks;
@@ -26,8 +26,8 @@ pub mod name;
 pub mod network_policy;
 pub mod network_policy_translation;
 mod parts;
-pub mod plan;
 pub mod record;
+pub mod replica_plan;
+pub mod replica_source;
 pub mod service;
 pub mod service_quota;
-pub mod source;

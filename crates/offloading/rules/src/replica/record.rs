@@ -682,7 +682,7 @@ pub fn fingerprint_of_secret(secret: &Secret) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::source::ReplicaSource;
+    use crate::replica::replica_source::ReplicaSource;
 
     fn reference(kind: ReplicaKind, name: &str) -> Reference {
         Reference {

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use liqo_api::{Key, Usage};
 
-use crate::pod::usage::ConsumerPolicy;
+use crate::pod::consumer_policy::ConsumerPolicy;
 use crate::replica::kind::ReplicaKind;
-use crate::replica::source::{QUOTA_EXCEEDED, ReplicaProblem, ReplicaSource};
+use crate::replica::replica_source::{QUOTA_EXCEEDED, ReplicaProblem, ReplicaSource};
 
 /// The Services and slices of one consumer that have no room here.
 #[derive(Clone, Debug, Default)]

@@ -23,7 +23,7 @@ use liqo_api::{
     ResourceList, annotations, consumer_of_tenant_namespace, labels, provider_namespace, requests,
     tenant_namespace,
 };
-use liqo_offloading_rules::pod::usage::with_default_amounts;
+use liqo_offloading_rules::pod::consumer_policy::with_default_amounts;
 
 use super::{
     facts::{

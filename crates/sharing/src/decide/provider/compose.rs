@@ -18,14 +18,15 @@ use tokio::time::Instant;
 use super::{
     allocations::{PoolAllocation, PoolSource},
     earlier_of, notice_end,
-    usage::PoolUsage,
+    pool_usage::PoolUsage,
 };
 use crate::decide::{
+    free_capacity,
     pools::{self, NodePartition},
     publish::{MIN_REWRITE_INTERVAL, OfferState},
     reduce::LocalNode,
     snapshot::{OfferWrite, PolicyVersion, ProviderPlan, ProviderSnapshot, RecentWrite, Requester},
-    source, upstream,
+    upstream,
 };
 
 pub struct Composer<'a> {
@@ -86,7 +87,7 @@ impl NodesDescription {
         let of_pool = nodes_of(allocation, partitions);
         let nodes = of_pool.iter().map(|(_, node)| *node);
         let mut labels = snapshot.cluster_labels.clone();
-        labels.extend(source::uniform_labels(nodes.clone()));
+        labels.extend(free_capacity::uniform_labels(nodes.clone()));
         let node_selector = match (allocation.source, allocation.borrowed_hops) {
             (PoolSource::Policy(_), _) => {
                 let by = allocation
@@ -105,7 +106,7 @@ impl NodesDescription {
         let free_nodes = if allocation.is_of_plugin() {
             None
         } else {
-            source::free_nodes(&of_pool, &snapshot.pods)
+            free_capacity::free_nodes(&of_pool, &snapshot.pods)
         };
         Self {
             labels,

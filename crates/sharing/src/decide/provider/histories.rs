@@ -12,9 +12,9 @@ use liqo_api::Quantity;
 
 use crate::{
     decide::{
+        free_capacity,
         reduce::{LocalNode, PodUsage},
         snapshot::is_refused,
-        source,
     },
     tests::{cluster, list},
 };
@@ -248,7 +248,7 @@ impl ProviderSnapshot {
             .map(|policy| policy.spec.provide.overcommit_percentage)
             .max()
             .unwrap_or(100);
-        source::of_all(&nodes, &own)
+        free_capacity::of_all(&nodes, &own)
             .percentage(overcommit.into())
             .get("cpu")
     }

@@ -18,7 +18,7 @@ use liqo_api::{ClusterId, Quantity, ResourceList};
 use super::{
     allocations::{PoolAllocation, PoolNodes},
     node_pools::NodePool,
-    usage::{NodeUse, PoolUsage},
+    pool_usage::{NodeUse, PoolUsage},
 };
 use crate::decide::{
     ledger::{self, Claim},

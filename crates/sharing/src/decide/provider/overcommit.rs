@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::{PluginOvercommit, ResourceList};
 
-use super::{allocations::PoolAllocation, usage::PoolUsage};
+use super::{allocations::PoolAllocation, pool_usage::PoolUsage};
 use crate::decide::{
     ledger::{self, Claim},
     pools::NodePartition,

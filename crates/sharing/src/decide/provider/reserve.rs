@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use liqo_api::{Provide, ResourceList};
 
-use super::{allocations::PoolAllocation, node_shares, usage::PoolUsage};
+use super::{allocations::PoolAllocation, node_shares, pool_usage::PoolUsage};
 use crate::decide::{
     ledger::{self, Claim},
     pools::NodePartition,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use liqo_controller_runtime::Requeue;
 use liqo_offloading_rules::namespace::mapped::NamespaceKind;
-use liqo_offloading_rules::pod::usage::ConsumerPolicy;
+use liqo_offloading_rules::pod::consumer_policy::ConsumerPolicy;
 use liqo_offloading_rules::replica::isolation;
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;

@@ -27,8 +27,8 @@ use liqo_offloading_rules::namespace::mapping::{
     MappingPlan, MappingSnapshot, MappingStep, plan_mappings,
 };
 use liqo_offloading_rules::pod::carry::ProviderRules;
+use liqo_offloading_rules::pod::consumer_policy::{self, ConsumerPolicy, ENFORCE};
 use liqo_offloading_rules::pod::reported_status::merge_patch;
-use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy, ENFORCE};
 use liqo_offloading_rules::views::ObjectView;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
@@ -320,7 +320,7 @@ impl NamespaceController {
         policy: Option<&ConsumerPolicy>,
     ) -> Result<Option<ConsumerNamespace>, ProviderError> {
         let key = Key::new("", name);
-        let level = usage::pod_security_level(
+        let level = consumer_policy::pod_security_level(
             policy
                 .map(|policy| policy.usage.pod_security)
                 .unwrap_or_default(),

@@ -21,9 +21,9 @@ use liqo_controller_runtime::writes::{
 use liqo_controller_runtime::{Key, Requeue};
 use liqo_network_model::Here;
 use liqo_offloading_rules::namespace::mapped::DestinationState;
+use liqo_offloading_rules::pod::consumer_policy::ConsumerPolicy;
 use liqo_offloading_rules::pod::reclaim::PodReclaim;
 use liqo_offloading_rules::pod::remote_pod::RemotePod;
-use liqo_offloading_rules::pod::usage::ConsumerPolicy;
 use liqo_offloading_rules::replica::chunk::Chunk;
 use liqo_offloading_rules::replica::chunks::{self, ChunkJoinError, ChunkJoiner};
 use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
@@ -33,12 +33,14 @@ use liqo_offloading_rules::replica::isolation::{
 };
 use liqo_offloading_rules::replica::kind::ReplicaKind;
 use liqo_offloading_rules::replica::network_policy::NormalizedPolicy;
-use liqo_offloading_rules::replica::plan::{
+use liqo_offloading_rules::replica::replica_plan::{
     Replica, ReplicaStep, limit_sources, plan_replicas, plan_without_namespace, replacement_object,
     replica_object,
 };
+use liqo_offloading_rules::replica::replica_source::{
+    ReplicaProblem, ReplicaSource, clamp_policies,
+};
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
-use liqo_offloading_rules::replica::source::{ReplicaProblem, ReplicaSource, clamp_policies};
 use liqo_offloading_rules::replica::{exposure, held_budgets, lost_endpoints, service};
 use serde_json::{Value, json};
 

@@ -32,11 +32,11 @@ use liqo_offloading_rules::pod::carry::home_names::{self, use_resolver};
 use liqo_offloading_rules::pod::carry::images;
 use liqo_offloading_rules::pod::carry::placement::pool_nodes_hash;
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
+use liqo_offloading_rules::pod::consumer_policy::{self, ConsumerPolicy};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
 use liqo_offloading_rules::pod::host_name;
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
 use liqo_offloading_rules::pod::metering::Metering;
-use liqo_offloading_rules::pod::pace::TenantPace;
 use liqo_offloading_rules::pod::recreated::earlier_runs_annotation;
 use liqo_offloading_rules::pod::remote::{
     LivePod, NAME_TAKEN, NAMESPACE_NOT_READY, REFUSED_RETRY, ShadowPodSnapshot, ShadowPodStep,
@@ -45,7 +45,7 @@ use liqo_offloading_rules::pod::remote::{
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
 use liqo_offloading_rules::pod::shadow_pod::ProviderShadowPod;
-use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
+use liqo_offloading_rules::pod::tenant_pace::TenantPace;
 use liqo_offloading_rules::views::{ContainerList, PodView};
 use liqo_quantity::ResourceList;
 use parking_lot::Mutex;
@@ -787,7 +787,7 @@ impl ShadowPodReconciliation<'_> {
             return Ok(None);
         };
         let Some(policy) = self.provider.policy_of(&tenant.consumer) else {
-            return Ok(Some(Err(usage::not_shared_refusal())));
+            return Ok(Some(Err(consumer_policy::not_shared_refusal())));
         };
         let pod_security = self
             .provider
@@ -1057,7 +1057,7 @@ impl ShadowPodReconciliation<'_> {
                 if policy.is_some() {
                     refusal.message
                 } else {
-                    usage::not_shared_refusal().message
+                    consumer_policy::not_shared_refusal().message
                 }
             }),
         }

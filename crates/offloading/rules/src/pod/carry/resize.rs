@@ -15,9 +15,9 @@ use serde_json::{Map, Value, json};
 use crate::json::{entry_at, name, set_at};
 use crate::pod::admission::negative_quantity;
 use crate::pod::carry::{ProviderRules, amounts, last_travelled_record};
+use crate::pod::consumer_policy::ConsumerPolicy;
 use crate::pod::local_status::{RESIZE_PENDING, truncate_text};
 use crate::pod::reported_status::PodStatusText;
-use crate::pod::usage::ConsumerPolicy;
 use crate::views::{ConditionView, ContainerList, PodSpecView, PodStatusView, PodView};
 
 /// The resources that Kubernetes changes in place.

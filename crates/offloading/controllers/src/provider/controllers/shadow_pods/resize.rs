@@ -12,10 +12,10 @@ use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{StepContext as _, unless_gone};
 use liqo_offloading_rules::pod::admission::AdmissionRefusal;
 use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize, ResizeCharge};
+use liqo_offloading_rules::pod::consumer_policy::{self, ConsumerPolicy};
 use liqo_offloading_rules::pod::ledger::ResizeRequest;
 use liqo_offloading_rules::pod::remote::REFUSED_RETRY;
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
-use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ impl WantedResize {
         let rules = policy.cloned().unwrap_or_default().provider_rules(None);
         let resize = Resize::needed_for(carried, live, &rules).filter(|_| pod.end.is_none())?;
         let charge = policy
-            .ok_or_else(|| PendingResize::infeasible(usage::not_shared_refusal().message))
+            .ok_or_else(|| PendingResize::infeasible(consumer_policy::not_shared_refusal().message))
             .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
         Some(Self {
             patch: resize.patch,

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use liqo_api::{Charge, ClusterId, annotations, labels, tenant_namespace};
 use liqo_controller_runtime::Key;
-use liqo_offloading_rules::pod::pace::TenantPace;
+use liqo_offloading_rules::pod::tenant_pace::TenantPace;
 use parking_lot::Mutex;
 use serde_json::json;
 

@@ -25,8 +25,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    MeteringCaches, UsageRecords, UsageRecordsAtProvider, of_provider,
-    provider::watch_metered_contracts,
+    MeteringCaches, UsageRecords, UsageRecordsAtProvider, issued_receipts::watch_metered_contracts,
+    of_provider,
 };
 use crate::decide::reduce::provider_of;
 use crate::peer_conditions::PeerConditions;

@@ -9,10 +9,10 @@ use liqo_api::{Exposure, annotations, labels};
 use serde_json::{Map, Value, json};
 
 use crate::json::{annotations_mut, set_at};
-use crate::pod::usage::ConsumerPolicy;
+use crate::pod::consumer_policy::ConsumerPolicy;
 use crate::replica::exposure::ReadReplica;
 use crate::replica::kind::ReplicaKind;
-use crate::replica::source::{
+use crate::replica::replica_source::{
     ReplicaProblem, ReplicaSource, fields_fingerprint, travelling_fields,
 };
 use crate::replica::{exposure, service};

@@ -14,7 +14,7 @@ use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_VALUES};
 
 use crate::replica::name::replica_name;
 use crate::replica::network_policy::NormalizedPolicy;
-use crate::replica::source::{MAX_POLICIES, clamp_policies, travelling_fingerprint};
+use crate::replica::replica_source::{MAX_POLICIES, clamp_policies, travelling_fingerprint};
 
 fn both() -> BTreeSet<ReplicaKind> {
     BTreeSet::from([ReplicaKind::ConfigMap, ReplicaKind::Secret])
@@ -1150,7 +1150,7 @@ fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
         ),
         []
     );
-    let wanted = crate::replica::plan::replica_object(
+    let wanted = crate::replica::replica_plan::replica_object(
         ReplicaKind::Ingress,
         &reported_exposure.content().unwrap(),
         "shop",
@@ -1210,7 +1210,7 @@ fn what_controllers_write_on_a_replica_is_theirs_and_what_travelled_is_taken_bac
     );
     let written = replacement_object(
         &live,
-        crate::replica::plan::replica_object(
+        crate::replica::replica_plan::replica_object(
             ReplicaKind::Ingress,
             &narrowed.content().unwrap(),
             "shop",

@@ -6,7 +6,7 @@ use liqo_api::{FreeNodes, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 use super::{
-    pods::PodsByNode,
+    pods_by_node::PodsByNode,
     reduce::{ADVERTISED, LocalNode, PodUsage},
 };
 
@@ -127,7 +127,10 @@ pub fn uniform_labels<'a>(
 
 /// The free resources of all nodes as one group.
 #[cfg(test)]
-pub fn of_all(nodes: &[(&str, &LocalNode)], pods: &super::pods::PodsByNode) -> ResourceList {
+pub fn of_all(
+    nodes: &[(&str, &LocalNode)],
+    pods: &super::pods_by_node::PodsByNode,
+) -> ResourceList {
     free_resources(
         &[nodes],
         |node| [pods.own_requests(node), None],

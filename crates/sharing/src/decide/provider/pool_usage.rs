@@ -10,14 +10,13 @@ use super::{
     pricing::PartitionUse,
 };
 use crate::decide::{
-    ledger,
-    pods::PodsByNode,
+    free_capacity, ledger,
+    pods_by_node::PodsByNode,
     pools::NodePartition,
     prices::Utilization,
     reduce::{ClaimedOwner, LocalNode, PodUsage},
     shares::{PartitionBudget, Shares},
     snapshot::{ProviderSnapshot, Requester},
-    source,
 };
 
 /// Resources that the pods use, by place.
@@ -305,14 +304,15 @@ impl<'a> PoolUsage<'a> {
             .collect();
         let pods = &snapshot.pods;
         let waiting: Vec<&PodUsage> = displaced.waiting.iter().map(|(pod, _)| *pod).collect();
-        self.free = source::free_resources(&nodes, |node| displaced.taken_on(node, pods), &waiting);
+        self.free =
+            free_capacity::free_resources(&nodes, |node| displaced.taken_on(node, pods), &waiting);
         if allocations.iter().any(PoolAllocation::is_of_plugin) {
             let waiting = displaced
                 .waiting
                 .iter()
                 .filter(|(_, charged)| *charged == ChargeResult::Nowhere);
             let waiting: Vec<&PodUsage> = waiting.map(|(pod, _)| *pod).collect();
-            self.free_for_plugins = source::free_resources(
+            self.free_for_plugins = free_capacity::free_resources(
                 &nodes,
                 |node| [pods.own_requests(node), displaced.by_others.get(node)],
                 &waiting,
@@ -321,7 +321,8 @@ impl<'a> PoolUsage<'a> {
         for &(name, node) in nodes.iter().copied().flatten() {
             if let Some(on_node) = self.nodes.get_mut(name) {
                 let taken = displaced.taken_on(name, pods);
-                on_node.free = source::free_resources(&[&[(name, node)]], |_| taken, &[]).remove(0);
+                on_node.free =
+                    free_capacity::free_resources(&[&[(name, node)]], |_| taken, &[]).remove(0);
             }
         }
     }
