@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::Resource;
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
-/// An object of kind `K` without its managed fields. `Spec` and `Status` are what is read of both.
+/// An object of kind `K` without its managed fields. `Spec` and `Status` are the parts that are read.
 ///
 /// An API server sends the managed fields with every object, often as much text as all else, and no
 /// controller reads them. What is skipped takes neither memory nor the time to build it.
@@ -14,10 +14,10 @@ pub struct PartialObject<K, Spec, Status> {
     /// Without managed fields.
     #[serde(deserialize_with = "read_metadata")]
     pub metadata: ObjectMeta,
-    /// What is read of the spec.
+    /// The part of the spec that is read; the default if there is no spec.
     #[serde(default, deserialize_with = "null_is_default")]
     pub spec: Spec,
-    /// What is read of the status.
+    /// The part of the status that is read.
     pub status: Option<Status>,
     #[serde(skip)]
     kind: PhantomData<fn() -> K>,

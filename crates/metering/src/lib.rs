@@ -31,8 +31,8 @@
 //!   adopts.
 //! * [`voucher`]: text that the consumer adds to a shadow pod, by which it later recognises a pod
 //!   that it no longer has.
-//! * [`usage_entries`]: a set of entries, keyed by pod and start, so that adding one twice changes nothing;
-//!   canonical text, digest.
+//! * [`usage_entries`]: a set of entries, keyed by pod and start, so that adding one twice changes
+//!   nothing; canonical text, digest.
 //! * [`period`]: the periods of a contract; cuts entries at their boundaries. [`book`]: which
 //!   objects store the entries.
 //! * [`mod@compare`]: compares the entries of both sides, pod by pod.

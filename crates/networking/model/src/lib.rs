@@ -23,8 +23,8 @@
 //!
 //! Network negotiation calls [`allocator`] and [`negotiation`], and stores the result in
 //! `TunnelEndpoint`s. `liqo-fabric` makes a [`fabric::Fabric`] of these and computes each node's
-//! [`node_plan::NodePlan`], which `liqo-datapath` applies. Offloading translates addresses of pods with
-//! [`PeerMaps`].
+//! [`node_plan::NodePlan`], which `liqo-datapath` applies. Offloading translates addresses of pods
+//! with [`PeerMaps`].
 //!
 //! | module | question |
 //! |---|---|

@@ -13,7 +13,7 @@
 //!   pod::local         what to do for a local pod        pod::remote          what to do for a shadow pod
 //!   pod::carry         which fields of a pod travel      pod::carry           checks and completes them again
 //!   pod::local_status  which status fields come back     pod::admission, ledger, reclaim   who gets resources
-//!   pod::remote_events which events come back            replica::replica_plan        which replicas to create and delete
+//!   pod::remote_events which events come back            replica::replica_plan  which replicas to create and delete
 //!   namespace::placement  where a namespace goes         replica::isolation   what remote pods reach
 //!   node::object       what a virtual node looks like
 //!   replica::record    what of another object travels

@@ -57,7 +57,7 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// What a line may not be broken within.
+/// The parts of a text in which no line breaks: its words, and what is between backticks.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut is_quoted = false;

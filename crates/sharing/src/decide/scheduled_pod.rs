@@ -1,4 +1,4 @@
-//! What a scheduler needs of a pod: its amounts, and which nodes it accepts.
+//! A pod as a scheduler needs it: its amounts, and which nodes it accepts.
 //!
 //! A provider's manager gets every change of every pod. To build a whole pod each time costs more
 //! than all that is computed of it here. So these types have the fields that `reduce::pod` and the
@@ -64,7 +64,7 @@ struct ResizeCondition {
     observed_generation: Option<i64>,
 }
 
-/// What a node gave a container.
+/// The amounts that a node gave a container.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct GivenAmounts {

@@ -63,12 +63,15 @@ impl WatchEvent {
 }
 
 impl Watcher {
+    /// Whether it watches this resource in this namespace.
+    fn includes(&self, resource: &str, namespace: &str) -> bool {
+        self.resource == resource && (self.namespace.is_empty() || self.namespace == namespace)
+    }
+
     /// The event of this watch for a change; `None` if it does not select the object. All watches
     /// of the change share `text`.
     pub fn event(&self, change: &Change, text: &Arc<OnceLock<String>>) -> Option<WatchEvent> {
-        let is_meant = change.key.resource == self.resource
-            && (self.namespace.is_empty() || change.key.namespace == self.namespace);
-        if !is_meant {
+        if !self.includes(&change.key.resource, &change.key.namespace) {
             return None;
         }
         let selects = |object: &Option<Arc<Value>>| {
@@ -196,13 +199,12 @@ impl State {
     }
 
     pub fn watch_count(&self, resource: &str, object: &Value) -> usize {
-        let of_object = self.watchers.iter().filter(|watcher| {
-            let in_namespace = watcher.namespace.is_empty()
-                || object["metadata"]["namespace"] == watcher.namespace.as_str();
-            watcher.resource == resource && in_namespace && watcher.selector.matches(object)
-        });
-        of_object
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        self.watchers
+            .iter()
             .filter(|watcher| !watcher.events.is_closed())
+            .filter(|watcher| watcher.includes(resource, namespace))
+            .filter(|watcher| watcher.selector.matches(object))
             .count()
     }
 

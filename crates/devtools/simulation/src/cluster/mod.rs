@@ -150,7 +150,7 @@ pub type MissingNodes = BTreeMap<String, Timestamp>;
 #[derive(Debug, Default)]
 pub struct Memory {
     missing_nodes: MissingNodes,
-    /// What was read to find the missing nodes.
+    /// The objects that were read to find the missing nodes.
     missing_nodes_of: Option<ReadObjects>,
     /// The [`Objects::ownership`] with which there was no garbage. To look for some costs more than
     /// all else.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   liqo_network_model::node_plan::NodePlan --(wanted)--+
-//!                                                  +--> steps: what to add, change, remove --> Links, Routes, Firewall
-//!   kernel --(present: only what is ours)----------+
+//!                                                       +--> steps: what to add, change, remove --> Links, Routes, Firewall
+//!   kernel --(present: only what is ours)---------------+
 //! ```
 //!
 //! Marks tell what is ours: the names of devices and tables, the protocol number of routes and

@@ -2,7 +2,7 @@
 //! Ingresses, `NetworkPolicy`s, `PodDisruptionBudget`s.
 //!
 //! ```text
-//!   every kind       kind; record: an object as it travels ──▶ source: what the provider keeps ──▶ plan: replicas
+//!   every kind       kind; record: an object as it travels ──▶ replica_source: what the provider keeps ──▶ replica_plan: replicas
 //!                    name: how a replica is called; parts, chunk, chunks: large objects in several records
 //!   Services         service service_quota lost_endpoints
 //!   from outside     ingress exposure exposure_grant: Ingresses and load balancers, as the provider's policy allows
